@@ -61,7 +61,8 @@ class LedgerClient:
         self._metadata = LedgerMetadataStore(metadata, self._config)
         self._bookies = bookies
         self._clock = clock
-        # Writers that this client created, for `confirmed`. A writer leaves it when it is dropped.
+        # Writers that this client created, for `confirmed`. A writer that is no longer referenced
+        # disappears.
         self._writers: WeakValueDictionary[LedgerId, LedgerWriter] = WeakValueDictionary()
         random = random or seeded_random(clock.now_ms())
         self.health = BookieHealth(bookies, self._config, clock.monotonic_s, random)
@@ -87,7 +88,7 @@ class LedgerClient:
             metadata = self._new_metadata(
                 taken.ledger, (ensemble_size, write_quorum, ack_quorum), custom or {}
             )
-            # Concurrently, so that a store with group commit syncs once for both.
+            # Both writes run concurrently, so that a store with group commit syncs once.
             created, _ = await asyncio.gather(
                 self._metadata.create(metadata), forget_ledger_id(self._store, taken)
             )
@@ -134,7 +135,7 @@ class LedgerClient:
         )
 
     async def _take_id(self) -> TakenId:
-        """Take an id that was never used before. A lost reply only wastes one."""
+        """Take a ledger id that was never used before. A lost reply only wastes an id."""
         budget = RetryBudget(self._config)
         while True:
             try:
@@ -178,9 +179,9 @@ class LedgerClient:
     async def delete(self, ledger: LedgerId) -> None:
         """Delete the metadata of the ledger. Its bookies delete the data later.
 
-        A ledger that is not closed is recovered first: its writer must not acknowledge entries
-        that are about to be deleted. A closed one needs none of its bookies. Raises NoSuchLedger
-        and the errors of `recover`.
+        A ledger that is not closed is recovered first: its writer must not acknowledge entries that
+        are about to be deleted. Deleting a closed ledger needs no bookie. Raises NoSuchLedger and
+        the errors of `recover`.
         """
         budget = RetryBudget(self._config)
         path = metadata_format.ledger_path(ledger)
@@ -211,7 +212,7 @@ class LedgerClient:
                 await self._store.delete(parent)
                 parent = parent.rpartition("/")[0]
         except (NotEmpty, NoNode, MetadataUnavailable):
-            pass  # another ledger is there; an empty node that is left over does no harm
+            pass  # the parent holds another ledger; an empty leftover node does no harm
 
     async def list_ledgers(self) -> list[LedgerId]:
         """Return all ledger ids, ascending. A ledger created meanwhile may be missing."""
@@ -223,7 +224,7 @@ class LedgerClient:
                 await budget.wait_or_raise(error)
 
     async def _list_ledgers(self) -> list[LedgerId]:
-        """List only numeric nodes: those of bookies, cookies, marks and counters have names."""
+        """List only numeric nodes. Bookies, cookies, marks and counters have named nodes."""
         try:
             tops = [name for name in await self._store.children(LEDGERS) if name.isdigit()]
         except NoNode:

@@ -61,18 +61,21 @@ class BookieHealth:
             slow_s_min=config.slow_s_min,
         )
         self._load = DecayingLoad(config.load_half_life_s)
-        # The last known rack of every bookie, also after it is gone: ensembles still name it.
+        # The last known rack of every bookie. Lost bookies stay, because ensembles may still name
+        # them.
         self._racks: dict[BookieId, str] = {}
-        # Counters for metrics; they only rise. A speculative read asks one more bookie because
-        # an answer is late: for an entry, and for the LAC at the tail.
+        # Counters for metrics, which only rise. The first two count extra requests that were sent
+        # because an entry, or the LAC at the tail, was late.
         self.speculative_reads = 0
         self.speculative_lac_reads = 0
         self.corrupt_entries = 0
-        # Called for each copy with a wrong digest, to have it repaired. The process sets it.
+        # Called for each copy with a wrong digest, so that the copy is repaired. The process sets
+        # it.
         self.on_corrupt: OnCorrupt | None = None
 
     def on_result(self, bookie: BookieId, ok: bool, seconds: float | None = None) -> None:
-        """Count the outcome of a request. `ok`: the bookie did its work, whatever it answered.
+        """Count the outcome of a request. `ok` is True if the bookie did its work, even if it
+        refused.
 
         Pass `seconds` only for requests of similar cost, so that bookies can be compared.
         """
@@ -111,11 +114,11 @@ class BookieHealth:
         self.speculative_lac_reads += 1
 
     def avoid(self, keep: int) -> frozenset[BookieId]:
-        """Return bookies that should get no new entries; at least `keep` others are left."""
+        """Return bookies that should get no new entries, leaving at least `keep` others."""
         return self._quarantine.avoid(self._now_s(), self._bookies.available(), keep)
 
     def load(self) -> Mapping[BookieId, float]:
-        """Return the bytes that this process placed on each bookie; older ones count less."""
+        """Return the bytes that this process placed on each bookie. Older bytes count less."""
         return self._load.at(self._now_s())
 
     def report_corrupt(self, bookie: BookieId, ledger: LedgerId, entry: EntryId) -> None:
@@ -125,7 +128,7 @@ class BookieHealth:
             self.on_corrupt(bookie, ledger, entry)
 
     def choose_ensemble(self, ensemble_size: int, write_quorum: int) -> tuple[BookieId, ...]:
-        """Choose E live bookies for a new ledger, and count its load. Raises NotEnoughBookies."""
+        """Choose E live bookies for a new ledger, and count the load. Raises NotEnoughBookies."""
         chosen = placement.choose_ensemble(
             self._candidates(),
             ensemble_size=ensemble_size,
@@ -177,7 +180,7 @@ class BookieHealth:
         return f"{len(self._bookies.available())} of {len(known)} bookies take writes{why}"
 
     def _candidates(self) -> dict[BookieId, str]:
-        """Return the racks of bookies that take new entries, and remember those of all others."""
+        """Return the racks of writable bookies, and remember the racks of all registered ones."""
         registered = self._bookies.registered()
         self._racks.update((bookie, info.rack) for bookie, info in registered.items())
         return {

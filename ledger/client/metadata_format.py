@@ -20,7 +20,7 @@ from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.registry.layout import LEDGERS
 from ledger.wire.ledger_metadata_pb2 import LedgerMetadataFormat
 
-SHORT_ID_MAX = 2**31 - 2  # from the next id on, paths have the long form
+SHORT_ID_MAX = 2**31 - 2  # larger ids have paths in the long form
 
 _VERSION_LINE = b"BookieMetadataFormatVersion\t"
 _IN_RECOVERY_V1 = -102
@@ -57,7 +57,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
     if metadata.format_version == 2:
         from google.protobuf import text_format  # slow to import, rarely needed
 
-        message.ClearField("cToken")  # only version 3 has it
+        message.ClearField("cToken")  # only version 3 has this field
         return _VERSION_LINE + b"2\n" + text_format.MessageToString(message).encode()
     body = message.SerializeToString(deterministic=True) + metadata.unknown
     return _VERSION_LINE + b"3\n" + _varint(len(body)) + body
@@ -172,8 +172,8 @@ def _from_message(
 def _unknown_fields(message: LedgerMetadataFormat) -> bytes:
     """Return the bytes of fields that this version does not define.
 
-    Raises ValueError if a defined field has an undefined value, such as a new digest type: the
-    other fields mean nothing without it.
+    Raises ValueError if a defined field has an undefined value, such as a new digest type. The
+    ledger cannot be read without such a field.
     """
     known = LedgerMetadataFormat.DESCRIPTOR.fields_by_number
     unknown = [field.field_number for field in UnknownFieldSet(message)]
@@ -189,7 +189,7 @@ def _unknown_fields(message: LedgerMetadataFormat) -> bytes:
 
 
 def _from_lines(lines: list[str], ledger: LedgerId) -> LedgerMetadata:
-    """Parse version 1: Qw, E, length, a line per fragment; the last line is the state."""
+    """Parse the lines of version 1: Qw, E, length, one line per fragment, and the state."""
     if len(lines) < 4:
         raise ValueError("too few lines")
     quorum, ensemble_size, length = int(lines[0]), int(lines[1]), int(lines[2])
@@ -227,7 +227,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: bytes) -> tuple[int, int]:
-    """Return the value at the start of `data`, at most five bytes long, and where it ends."""
+    """Return the varint at the start of `data`, of at most five bytes, and the index after it."""
     value = 0
     for place, byte in enumerate(data[:5]):
         value |= (byte & 0x7F) << (7 * place)

@@ -25,7 +25,7 @@ Entries = list[tuple[EntryId, memoryview]]
 
 
 class LedgerReader:
-    """One of the readers of a ledger. It returns no entry above its LAC."""
+    """A reader of one ledger, which returns no entry above its LAC."""
 
     def __init__(
         self,
@@ -36,10 +36,10 @@ class LedgerReader:
         health: BookieHealth,
     ) -> None:
         """`health` is shared with the other readers and writers of the process."""
-        # As last read by this reader. `refresh` and failed reads replace them.
+        # The metadata as last read by this reader. `refresh` and failed reads replace them.
         self.metadata: LedgerMetadata = stored.metadata
-        # The highest LAC that this reader knows. It never falls. The writer in the same process
-        # may raise it as well.
+        # The highest LAC that this reader knows, which never falls. A writer in the same process
+        # may raise it too.
         self.last_add_confirmed: EntryId = NO_ENTRY
         self._metadata_store = metadata_store
         self._bookies = bookies
@@ -48,7 +48,7 @@ class LedgerReader:
         self._timeout_s = config.read_timeout_s
         self._late_s = config.speculative_read_s
         self._format = EntryFormat(self.metadata.digest_type, self.metadata.password)
-        # The bookie of the last successful read: the next read prefers it.
+        # The bookie of the last successful read, which the next read prefers.
         self._last_good: BookieId | None = None
         self._adopt(self.metadata)
 
@@ -65,12 +65,15 @@ class LedgerReader:
         self.last_add_confirmed = max(self.last_add_confirmed, lac)
 
     async def refresh(self) -> None:
-        """Read the metadata again, unless closed. Raises NoSuchLedger if it was deleted."""
+        """Read the metadata again, unless the ledger is closed.
+
+        Raises NoSuchLedger if the ledger was deleted.
+        """
         if not self.metadata.closed:
             self._adopt((await self._metadata_store.read(self.metadata.ledger)).metadata)
 
     def watch(self, on_changed: Callable[[], None]) -> Unwatch:
-        """Call `on_changed` after each later change of the stored metadata; `refresh` then."""
+        """Call `on_changed` after each later change of the stored metadata, for a `refresh`."""
         path = metadata_format.ledger_path(self.metadata.ledger)
         return self._metadata_store.store.watch(path, on_changed)
 
@@ -78,8 +81,9 @@ class LedgerReader:
         """Read consecutive entries from `first` on, at least one, up to `last` or `max_bytes`.
 
         Payloads are views of the bookies' answers, with verified digests. Raises NoSuchEntry on
-        evidence: the ledger is closed below `first`, or Qw - Qa + 1 bookies lack it and none has
-        it. Raises EntryUnknown if no replica can be read now, or `first` is above the LAC.
+        evidence: the ledger is closed below `first`, or Qw - Qa + 1 bookies lack the entry and no
+        bookie has it. Raises EntryUnknown if no replica can be read now, or `first` is above the
+        LAC.
         """
         assert 0 <= first <= last
         if last > self.last_add_confirmed and not self.metadata.closed:
@@ -94,20 +98,21 @@ class LedgerReader:
         if entries[-1][0] == last:
             return entries
         size = sum(len(payload) for _, payload in entries)
-        # Stop if the next entry would probably not fit: a request costs more than it gives.
+        # Stop if the next entry would probably not fit, because another request would not pay off.
         while size + len(entries[-1][1]) <= max_bytes and entries[-1][0] < last:
             try:
                 some = await self._read_some(EntryId(entries[-1][0] + 1), last, max_bytes - size)
             except (EntryUnknown, NoSuchEntry):
-                break  # a read that begins there reports the reason
+                break  # a later read from this entry reports the reason
             entries += some
             size += sum(len(payload) for _, payload in some)
         return entries
 
     async def _read_first(self, first: EntryId, last: EntryId, max_bytes: int) -> Entries:
-        """Read as `_read_some`, and again from other bookies if the entry was moved to them.
+        """Read as `_read_some`, and retry if the entry was moved to other bookies.
 
-        An ensemble change or re-replication may have moved it, the latter in closed ledgers too.
+        Ensemble changes move entries of open ledgers. Re-replication also moves entries of closed
+        ledgers.
         """
         asked = self.metadata  # a concurrent read of this reader may replace `self.metadata`
         try:
@@ -136,7 +141,7 @@ class LedgerReader:
                 return None
             return self._read_from(plan, bookie, first, last, max_bytes)
 
-        # Early enough that the last replica has time to answer before the timeout.
+        # Start each attempt early enough that the last replica can answer before the timeout.
         late_s = min(self._late_s, self._timeout_s / (len(bookies) + 1))
         entries = await SpeculativeRead(
             next_attempt,
@@ -155,7 +160,9 @@ class LedgerReader:
     async def _read_from(
         self, plan: ReadPlan, bookie: BookieId, first: EntryId, last: EntryId, max_bytes: int
     ) -> Entries | None:
-        """Read and verify entries first..last of one bookie; None if it has no good `first`."""
+        """Read and verify entries first..last of one bookie. Returns None without a
+        good `first`.
+        """
         asked_at_s = self._loop.time()
         ok: bool | None = None
         try:
@@ -199,9 +206,9 @@ class LedgerReader:
     async def read_lac(self) -> EntryId:
         """Read the LAC of an open ledger from its bookies, and return it.
 
-        It covers every entry confirmed before the call, except the last one that was added. Of a
-        closed ledger it is the last entry. Raises EntryUnknown if too few bookies of the last
-        ensemble answer.
+        The LAC covers every entry confirmed before the call, except the last one that was added.
+        For a closed ledger, the result is the last entry. Raises EntryUnknown if too few bookies of
+        the last ensemble answer.
         """
         await self.refresh()
         if self.metadata.closed:
@@ -226,9 +233,10 @@ class LedgerReader:
         return self.last_add_confirmed
 
     async def try_read_lac(self) -> EntryId:
-        """Return a higher LAC as soon as any bookie returns one, else the known one.
+        """Return a higher LAC as soon as a bookie reports one, otherwise the known LAC.
 
-        Faster than `read_lac`, but it may lag behind. Raises EntryUnknown if no bookie answers.
+        This is faster than `read_lac`, but the result may lag behind. Raises EntryUnknown if no
+        bookie answers.
         """
         before = self.last_add_confirmed
         answered = False

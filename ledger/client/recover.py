@@ -45,9 +45,9 @@ async def recover_ledger(
 ) -> Versioned:
     """Fence and close the ledger, with every entry that was ever acknowledged.
 
-    No writer can add to it any more. Concurrent recoveries all return the same last entry. Raises
-    EntryUnknown, AddFailed or MetadataUnavailable if too few bookies or the store answered: the
-    ledger stays IN_RECOVERY, and the caller may retry.
+    The old writer can add no more entries. Concurrent recoveries all return the same last entry.
+    Raises EntryUnknown, AddFailed or MetadataUnavailable if too few bookies or the store answered.
+    The ledger then stays IN_RECOVERY, and the caller may retry.
     """
     current = await metadata_store.read_latest(ledger)
     while True:
@@ -72,11 +72,11 @@ def _start_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
 def _close(
     began_with: LedgerMetadata, closed: LedgerMetadata, current: LedgerMetadata
 ) -> LedgerMetadata | None:
-    """Return the metadata to store in place of `current`, or None to keep those.
+    """Return the metadata to store in place of `current`, or None to keep `current`.
 
-    None if another recovery closed the ledger: its result stands. Also None if the last fragment
-    changed, so that recovery must start over. Earlier fragments are taken from `current`, since
-    re-replication may have changed them.
+    Returns None if another recovery has closed the ledger, because its result stands. Also returns
+    None if the last fragment changed, so that recovery must start over. Earlier fragments are taken
+    from `current`, since re-replication may have changed them.
     """
     if current == began_with:
         return closed
@@ -115,18 +115,18 @@ class RecoveryRun:
         self._core = Recovery(
             metadata, window=config.recovery_window_entries, choose_spare=choose_spare
         )
-        # Replies, as calls of `_core`. Bounded by the requests in flight: one reply for each.
+        # Replies, as calls of `_core`. Each request in flight adds one reply at most.
         self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue()
-        # Fences and reads in flight. `run` cancels those that are left.
+        # Fences and reads in flight. `run` cancels the remaining ones when it ends.
         self._tasks: set[asyncio.Task[None]] = set()
-        # `run` has ended: retries of overloaded bookies stop.
+        # True once `run` has ended, to stop the retries at overloaded bookies.
         self._over = False
         self._loop = asyncio.get_running_loop()
-        # Adds to an overloaded bookie are repeated until then.
+        # The time until which adds to an overloaded bookie are retried.
         self._overloaded_until_s = self._loop.time() + config.overloaded_s_max
 
     async def run(self) -> Close:
-        """Return the content to close with. Raises the reason why recovery cannot end now."""
+        """Return the `Close` that ends recovery. Raises the error if recovery cannot end now."""
         try:
             close = self._perform_all(self._core.start())
             while close is None:
@@ -197,8 +197,8 @@ class RecoveryRun:
         try:
             self._format.unpack(reply.body, self._ledger, NO_ENTRY)
         except CorruptFormat:
-            # It is fenced all the same. A base that is too low is only slow, one that is too high
-            # loses data: ignore the LAC of a bookie with bit rot.
+            # The ledger is fenced all the same. Ignore the LAC of a bookie with bit rot: a LAC that
+            # is too low only costs time, but a LAC that is too high loses data.
             return core.on_fenced(fence.index, NO_ENTRY)
         return core.on_fenced(fence.index, max(reply.lac, read_header(reply.body).lac))
 
@@ -240,7 +240,7 @@ async def _length_up_to(
         entry_format.unpack(reply.body, metadata.ledger, entry)
         return read_header(reply.body).length
 
-    # All at once, because one unresponsive bookie must not delay a takeover.
+    # Ask all bookies at once, because one unresponsive bookie must not delay a takeover.
     asking = [asyncio.ensure_future(ask(bookie)) for bookie in metadata.bookies_of(entry)]
     try:
         for answer in asyncio.as_completed(asking):

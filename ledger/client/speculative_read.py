@@ -1,7 +1,8 @@
-"""A read that tries one bookie after another, and the next one also if an attempt is late.
+"""A read that tries one bookie after another, and starts a further attempt if one is late.
 
 The first attempt is awaited in the caller's own task: a prompt answer costs one timer and no task.
-Only late attempts get tasks beside them. The first good answer ends all other attempts.
+Attempts get tasks of their own only while another one is late. The first good answer ends all
+other attempts.
 Source: BookKeeper, `DefaultSpeculativeRequestExecutionPolicy.java`.
 """
 
@@ -14,14 +15,15 @@ from typing import Any, Generic, TypeVar
 R = TypeVar("R")
 
 Attempt = Coroutine[Any, Any, R | None]
-"""Returns a good answer, or None: then the next attempt starts at once."""
+"""Returns a good answer, or None so that the next attempt starts at once."""
 
 
 class SpeculativeRead(Generic[R]):
-    """One read with several attempts; runs once.
+    """One read with several attempts, for a single `run`.
 
-    Attempts run in the caller's task, one at a time, until one is late; from then on also in
-    tasks beside it. Once the caller's own attempt fails beside others, it only waits for them.
+    Attempts run in the caller's task, one at a time, until one is late. From then on, further
+    attempts run in tasks of their own. If the caller's attempt then fails, the caller only waits
+    for the other tasks.
     """
 
     __slots__ = (
@@ -53,11 +55,11 @@ class SpeculativeRead(Generic[R]):
     ) -> None:
         """`next_attempt` returns the next attempt, or None if there is none.
 
-        Without an answer after `late_s` seconds, one more attempt starts and `on_late` is called;
-        again after waits that double up to `late_s_max`. All attempts end after `timeout_s`.
+        Without an answer after `late_s` seconds, one more attempt starts and `on_late` is called.
+        This repeats after waits that double up to `late_s_max`. All attempts end after `timeout_s`.
         """
         self._next_attempt = next_attempt
-        # The next wait for an answer. Doubles up to `late_s_max` with each timer.
+        # The next wait for an answer, which doubles up to `late_s_max` with each timer.
         self._late_s = late_s
         self._late_s_max = late_s_max
         self._on_late = on_late
@@ -65,18 +67,19 @@ class SpeculativeRead(Generic[R]):
         self._timeout_s = timeout_s
         # The time of the timeout. Set by `run`.
         self._give_up_at_s = 0.0
-        # Attempts in tasks beside the caller. `run` cancels those that are left.
+        # Attempts in tasks of their own. `run` cancels the remaining ones when it ends.
         self._beside: set[asyncio.Task[R | None]] = set()
-        # The caller's task, while it awaits an attempt of its own; `_end` interrupts it.
+        # The caller's task while it awaits an attempt of its own, which `_end` interrupts.
         self._caller: asyncio.Task[Any] | None = None
-        # Cancellations of that task when the attempt began: more of them are not from `_end`.
+        # The cancellation count of `_caller` when its attempt began. `_end` adds one; any further
+        # cancellation comes from elsewhere.
         self._cancelling = 0
-        # What the caller waits for when it has no attempt of its own left. Resolved by `_end`.
+        # The future that the caller awaits when it has no attempt of its own. Resolved by `_end`.
         self._waiting: asyncio.Future[None] | None = None
-        # The outcome of an attempt in `_beside`. At most one of the two is set.
+        # The outcome of an attempt in `_beside`. At most one of `_result` and `_error` is set.
         self._result: R | None = None
         self._error: BaseException | None = None
-        # The outcome is settled, by an answer, the timeout or `stop`. Never reset.
+        # True once an answer, the timeout or `stop` has settled the outcome. Never reset.
         self._over = False
 
     async def run(self) -> R | None:
@@ -94,7 +97,7 @@ class SpeculativeRead(Generic[R]):
                     return result
                 if self._over:
                     break
-                if self._beside:  # late attempts run already: replace the caller's by one more
+                if self._beside:  # others run already: the next attempt gets its own task
                     self._start_beside()
                     break
             if not self._over and self._beside:

@@ -35,12 +35,12 @@ class Tail(NamedTuple):
     """The result of a wait at the tail."""
 
     lac: EntryId
-    payload: memoryview | None = None  # of the wanted entry; None: it is not confirmed yet
-    ended: bool = False  # the ledger is closed below the wanted entry
+    payload: memoryview | None = None  # payload of the wanted entry, or None if it was not received
+    ended: bool = False  # True if the ledger is closed below the wanted entry
 
 
 class TailReader:
-    """Waits for entries that a ledger does not have yet. Belongs to one task, which closes it."""
+    """A reader that waits for the next entries of a ledger. One task uses it and closes it."""
 
     def __init__(
         self,
@@ -59,16 +59,16 @@ class TailReader:
         self._loop = asyncio.get_running_loop()
         # The watch on the metadata. Set by the first wait, and ended by `close`.
         self._unwatch: Unwatch | None = None
-        # The stored metadata may be newer than those of `reader`. Cleared by a refresh.
+        # True if the stored metadata may be newer than the reader's. Cleared by a refresh.
         self._changed = True
         # Set when the metadata change, to end a pause. Cleared together with `_changed`.
         self._wake = asyncio.Event()
         # The poll in flight. A change of the metadata stops it.
         self._poll: SpeculativeRead[Tail] | None = None
-        # Members of the ensemble that had nothing new when last polled: polled last. Cleared
-        # once all are in it.
+        # Bookies of the ensemble that had nothing new at their last poll. They are polled last.
+        # Cleared once all bookies are in the set.
         self._quiet: set[BookieId] = set()
-        # A bookie has answered during the present wait, so that "nothing new" is evidence.
+        # True once a bookie has answered during the present wait. A wait without any answer fails.
         self._answered = False
 
     def close(self) -> None:
@@ -78,18 +78,19 @@ class TailReader:
             self._unwatch = None
 
     async def wait_lac(self, previous: EntryId, timeout_s: float) -> EntryId:
-        """Wait until the LAC is above `previous`, the ledger ends or time is up, and return it.
+        """Wait until the LAC is above `previous`, the ledger ends or time is up. Return the LAC.
 
-        Raises EntryUnknown if no bookie answers, and NoSuchLedger.
+        Raises NoSuchLedger, or EntryUnknown if no bookie answers.
         """
         return (await self._wait(EntryId(previous + 1), timeout_s)).lac
 
     async def read_next(self, wanted: EntryId, timeout_s: float) -> Tail:
         """Wait until entry `wanted` is confirmed, and return it.
 
-        Without the entry after `timeout_s` seconds, or if the ledger ends below it, the result
-        has only the LAC. Raises EntryUnknown if no bookie answers, or a confirmed entry cannot be
-        read now; NoSuchLedger; and NoSuchEntry on evidence, as `LedgerReader.read`.
+        If the entry is not confirmed after `timeout_s` seconds, or the ledger ends below it, the
+        result has only the LAC. Raises EntryUnknown if no bookie answers, or a confirmed entry
+        cannot be read now. Raises NoSuchLedger, and NoSuchEntry on evidence as in
+        `LedgerReader.read`.
         """
         tail = await self._wait(wanted, timeout_s)
         if tail.payload is None and wanted <= tail.lac:
@@ -100,7 +101,8 @@ class TailReader:
     async def follow(self, first: EntryId) -> AsyncIterator[tuple[EntryId, memoryview]]:
         """Yield every entry from `first` on once it is confirmed, until the ledger ends.
 
-        Raises as `read_next`. A caller that continues after the last entry it got loses nothing.
+        Raises the errors of `read_next`. The caller may then continue after the last received
+        entry.
         """
         wanted = first
         while True:
@@ -118,9 +120,9 @@ class TailReader:
                     wanted = EntryId(entry + 1)
 
     async def _wait(self, wanted: EntryId, timeout_s: float) -> Tail:
-        """Wait until entry `wanted` is confirmed or cannot be, or time is up.
+        """Wait until entry `wanted` is confirmed, the ledger ends below it, or time is up.
 
-        The result has the entry if it came with an answer.
+        The result has the entry if a bookie's answer contained it.
         """
         reader = self.reader
         end_s = self._loop.time() + timeout_s
@@ -146,7 +148,7 @@ class TailReader:
 
     async def _refresh(self) -> None:
         """Let the reader adopt all changes of the metadata that were reported so far."""
-        if self._unwatch is None:  # before the first read, so that no change is missed
+        if self._unwatch is None:  # watch before the first read, so that no change is missed
             self._unwatch = self.reader.watch(self._on_changed)
         if self._changed:
             self._changed = False
@@ -154,7 +156,7 @@ class TailReader:
             try:
                 await self.reader.refresh()
             except MetadataUnavailable:
-                self._changed = True  # the next round retries; bookies answer meanwhile
+                self._changed = True  # the next round retries; bookies are polled meanwhile
 
     def _on_changed(self) -> None:
         self._changed = True
@@ -171,9 +173,9 @@ class TailReader:
             pass
 
     async def _poll_bookies(self, wanted: EntryId, end_s: float) -> Tail | None:
-        """Poll bookies until one has something new, or nothing new for a whole period.
+        """Poll bookies until one has a new entry, or has nothing new for a whole period.
 
-        Returns None if none of them could answer, or the metadata changed.
+        Returns None if no bookie could answer, or the metadata changed.
         """
         metadata = self.reader.metadata
         order = iter(self._order(wanted))
@@ -203,7 +205,9 @@ class TailReader:
             self._poll = None
 
     def _order(self, wanted: EntryId) -> list[BookieId]:
-        """Return the bookies that may know first, then those with nothing new at the last poll."""
+        """Return the bookies in the order to poll them. Those with nothing new last
+        time come last.
+        """
         metadata = self.reader.metadata
         ensemble = metadata.last_fragment.ensemble
         self._quiet.intersection_update(ensemble)
@@ -235,7 +239,7 @@ class TailReader:
                 return self._tail_of(bookie, wanted, reply)
             if 2 * (self._loop.time() - asked_at_s) >= period_s:
                 return Tail(reply.lac)
-            on_empty()  # it did not wait: it is fenced, or does not have the ledger
+            on_empty()  # an early answer: the ledger is fenced or missing there
             return None
         finally:
             if ok is not None:
@@ -245,7 +249,7 @@ class TailReader:
                 self._health.on_result(bookie, False)
 
     def _tail_of(self, bookie: BookieId, wanted: EntryId, reply: ReadReply) -> Tail:
-        """Return the entry if it came with `reply` and is correct; else it is read elsewhere."""
+        """Return the LAC, and the entry if `reply` contains a correct copy of it."""
         entries = self.reader.verified(bookie, wanted, (reply.body,)) if reply.body else ()
         payload = entries[0][1] if entries else None
         return Tail(self.reader.last_add_confirmed, payload)

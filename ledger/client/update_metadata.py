@@ -19,19 +19,21 @@ from ledger.ids import LedgerId
 from ledger.ports.metadata import MetadataStore
 
 Change = Callable[[LedgerMetadata], LedgerMetadata | None]
-"""Returns the metadata to store, or None if the given ones are right. May raise to withdraw."""
+"""Returns the metadata to store, or None to keep the given ones. May raise to abandon
+the change.
+"""
 
 
 class RetryBudget:
-    """The attempts left after MetadataUnavailable; each wait is twice the one before."""
+    """The attempts left after MetadataUnavailable. Each wait is twice the previous wait."""
 
     def __init__(self, config: LedgerClientConfig) -> None:
-        # Counts the present attempt too. It only falls.
+        # Attempts left, including the present one. The count only falls.
         self._attempts_left = config.metadata_attempts_max
         self._wait_s = config.metadata_retry_s
 
     async def wait_or_raise(self, error: MetadataUnavailable) -> None:
-        """Wait before the next attempt. Raises `error` if none is left."""
+        """Wait before the next attempt. Raises `error` if no attempt is left."""
         self._attempts_left -= 1
         if self._attempts_left <= 0:
             raise error
@@ -64,7 +66,7 @@ class LedgerMetadataStore:
             return Versioned(metadata_format.decode(node.data, ledger), node.version)
 
     async def read_latest(self, ledger: LedgerId) -> Versioned:
-        """Read as `read`, including every change that was complete before the call."""
+        """Read as `read`, and include every change that was complete before the call."""
         budget = RetryBudget(self._config)
         while True:
             try:
@@ -95,10 +97,11 @@ class LedgerMetadataStore:
                 return True
 
     async def update(self, known: Versioned, change: Change) -> Versioned:
-        """Store `change` of the newest content, beginning with `known`, and return what is stored.
+        """Apply `change` to the newest metadata, store the result, and return it.
 
-        That is the content as read, if `change` returns None for it. Raises the errors of
-        `change`, NoSuchLedger and MetadataUnavailable.
+        The first attempt applies `change` to `known`. If `change` returns None, nothing is stored,
+        and the metadata as read are returned. Raises the errors of `change`, NoSuchLedger and
+        MetadataUnavailable.
         """
         budget = RetryBudget(self._config)
         current = known

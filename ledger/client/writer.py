@@ -43,7 +43,7 @@ Body = tuple[Buffer, ...]
 """A whole entry in parts: header and digest, then the payload's buffers."""
 
 _Item = tuple[Body, OnConfirmed]
-"""A pending entry: what to send to a bookie, and how to report the outcome."""
+"""A pending entry: the body to send to bookies, and the callback for the outcome."""
 
 _REFUSALS = {
     Status.FENCED: Refusal.FENCED,
@@ -54,12 +54,12 @@ _REFUSALS = {
 
 
 class LedgerWriter:
-    """The one writer of a ledger. Belongs to one task; all methods run on the event loop's thread.
+    """The one writer of a ledger, used by one task on the event loop's thread.
 
-    A bookie that fails is replaced at once if a spare exists. Without one, writing goes on while
-    every write set keeps Qa bookies that answer. The first entry that cannot reach its ack quorum
-    fails the writer (`failed`): the outcome of all pending entries is unknown until the ledger is
-    recovered.
+    A bookie that fails is replaced at once if a spare exists. Without a spare, writing continues
+    while every write set has Qa bookies that answer. The first entry that cannot reach its ack
+    quorum fails the writer (`failed`). The outcome of all pending entries is then unknown until the
+    ledger is recovered.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class LedgerWriter:
     ) -> None:
         value = stored.metadata
         self.ledger: LedgerId = value.ledger
-        # The first error, once an entry or the writer has failed; None before, never reset.
+        # The error of the first failure, of an entry or the writer; None without one. Never reset.
         self.failed: LedgerError | None = None
         # Called once, when `failed` is set. The owner sets it after construction.
         self.on_failed: Callable[[LedgerError], None] | None = None
@@ -110,7 +110,7 @@ class LedgerWriter:
             entries_max=config.pending_entries_max,
             bytes_max=config.pending_bytes_max,
         )
-        # All decisions. `_adds` and `_change` are parts of it, at hand for `add`.
+        # Makes all decisions. `_adds` and `_change` are parts of it that `add` uses directly.
         self._writing: LedgerWriting[_Item] = LedgerWriting(
             stored,
             self._adds,
@@ -119,24 +119,24 @@ class LedgerWriter:
             failed_bookie_pause_s=config.failed_bookie_pause_s,
         )
         self._change = self._writing.change
-        # The last exchange with the metadata store; kept because the loop holds no task itself.
+        # The last exchange with the metadata store. The reference keeps the task alive.
         self._exchange: asyncio.Task[None] | None = None
-        # Callers of `room` and `close`. All are woken, and removed, whenever something changed.
+        # Futures of waiting `room` and `close` calls. Every change resolves and removes them all.
         self._waiters: list[asyncio.Future[None]] = []
-        # Set by `close`, for good: no more entries are accepted.
+        # True once `close` was called, never reset. No more entries are accepted.
         self._closing = False
-        # Held while one `close` waits and stores; others then find the ledger closed.
+        # Held while one `close` waits and stores. Concurrent calls then find the ledger closed.
         self._close_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
     @property
     def lap(self) -> EntryId:
-        """Last add pushed; -1 at first."""
+        """Last add pushed, -1 at first."""
         return self._adds.lap
 
     @property
     def lac(self) -> EntryId:
-        """Last add confirmed: it and all before it are on Qa bookies. -1 at first."""
+        """Last add confirmed: this entry and all before it are on Qa bookies. -1 at first."""
         return self._adds.lac
 
     @property
@@ -155,12 +155,12 @@ class LedgerWriter:
         return self._change.metadata
 
     def add(self, payload: Sequence[Buffer], on_confirmed: OnConfirmed) -> EntryId:
-        """Accept the next entry; it is durable on Qa bookies when `on_confirmed(None)` runs.
+        """Accept the next entry. It is durable on Qa bookies when `on_confirmed(None)` runs.
 
-        `on_confirmed` runs once per entry, in entry order, never inside `add`. With an error, the
-        outcome is unknown until recovery. The buffers are never copied, so they must not change
-        before. Raises the writer's failure, LedgerClosed or EntryTooLarge. Not for use while
-        `full`.
+        `on_confirmed` runs once per entry, in entry order, never inside `add`. If it receives an
+        error, the outcome of the entry is unknown until recovery. The buffers are never copied and
+        must not change before `on_confirmed` runs. Raises the writer's failure, LedgerClosed or
+        EntryTooLarge. Must not be called while `full`.
         """
         if self.failed is not None:
             raise copy_error(self.failed)

@@ -32,13 +32,16 @@ class Pending(Generic[Item]):
         # Payload bytes of all entries up to this one.
         self.length = length
         self.item = item
-        # Bit sets of ensemble indexes, by the answer. Bits of replaced bookies are cleared.
+        # Bit sets of the ensemble indexes whose bookies acknowledged or refused the entry. Bits of
+        # replaced bookies are cleared.
         self.acked = 0
         self.refused = 0
 
 
 class AddPipeline(Generic[Item]):
-    """Pending entries. Invariant: lac+1 .. lap are pending, oldest first, or failed and taken."""
+    """The pending entries of a ledger, lac+1 .. lap, oldest first. Empty once failed ones are
+    taken.
+    """
 
     __slots__ = (
         "_bytes_max",
@@ -76,10 +79,10 @@ class AddPipeline(Generic[Item]):
         # Last add pushed: rises by one with each entry. `next_entry` is always lap + 1.
         self.lap = last_confirmed
         self.next_entry = EntryId(last_confirmed + 1)
-        # Last add confirmed: it and all before it are on Qa bookies. It never falls, never
-        # passes `lap`, and stays below the first failed entry.
+        # Last add confirmed: this entry and all before it are on Qa bookies. The LAC never falls,
+        # never passes `lap`, and stays below the first failed entry.
         self.lac = last_confirmed
-        # Payload bytes of the entries added here, up to `lap` and up to `lac`.
+        # Payload bytes of the entries added here: `length` up to `lap`, `lac_length` up to `lac`.
         self.length = 0
         self.lac_length = 0
         self._sets = write_sets(ensemble_size, write_quorum)
@@ -87,9 +90,11 @@ class AddPipeline(Generic[Item]):
         self._bytes_max = bytes_max
         # Entries lac+1 .. lap. Empty once the failed entries were taken.
         self._pending: deque[Pending[Item]] = deque()
-        # A change of the ensemble is in flight: nothing is confirmed. From `hold` to `release`.
+        # True from `hold` to `release`, while an ensemble change is in flight. Nothing is
+        # confirmed.
         self._held = False
-        # The first failed entry, or None: it and all after it fail. It only moves to older ones.
+        # The first failed entry, or None. All later entries fail too. Only an older entry replaces
+        # it.
         self._failed_from: EntryId | None = None
         # The first failure, set together with `_failed_from` and kept for good.
         self._error: LedgerError | None = None
@@ -109,7 +114,10 @@ class AddPipeline(Generic[Item]):
 
     @property
     def error(self) -> LedgerError | None:
-        """The first failure: no more entries are accepted. Older ones may still be confirmed."""
+        """The first failure, or None.
+
+        After a failure no entry is accepted, but older entries may still be confirmed.
+        """
         return self._error
 
     def write_set(self, entry: EntryId) -> tuple[int, ...]:
@@ -176,7 +184,7 @@ class AddPipeline(Generic[Item]):
     def on_refused(self, index: int, entry: EntryId) -> bool:
         """Count a refusal by the bookie at `index`, which may be replaced.
 
-        Returns True if `entry` cannot be confirmed otherwise.
+        Returns True if only a replacement can still confirm `entry`.
         """
         place = entry - self.lac - 1
         if place < 0 or place >= len(self._pending):
@@ -196,7 +204,7 @@ class AddPipeline(Generic[Item]):
         return any(map(self._is_out_of_reach, self._pending))
 
     def fail_out_of_reach(self, error: LedgerError) -> None:
-        """Fail the first entry that needs a replacement, and all after it: there is none."""
+        """Fail the first entry that needs a replacement bookie, and all later entries."""
         for one in self._pending:
             if self._is_out_of_reach(one):
                 self._fail(one.entry, error)
@@ -213,7 +221,7 @@ class AddPipeline(Generic[Item]):
             self._error = error
 
     def take_failed(self) -> list[Item]:
-        """Return the failed items once, in entry order; none while an older entry may succeed."""
+        """Return the failed items once, in entry order. Empty while an older entry may succeed."""
         if self._failed_from != self.lac + 1:
             return []
         failed = [one.item for one in self._pending]
@@ -221,11 +229,11 @@ class AddPipeline(Generic[Item]):
         return failed
 
     def pending(self) -> list[Pending[Item]]:
-        """Return all pending entries, oldest first: a new bookie needs its share of them."""
+        """Return all pending entries, oldest first, so that a new bookie can get its share."""
         return list(self._pending)
 
     def forget(self, index: int) -> None:
-        """Void all answers of the bookie at `index` for pending entries: it was replaced."""
+        """Void all answers of the replaced bookie at `index` for pending entries."""
         keep = ~(1 << index)
         for one in self._pending:
             one.acked &= keep
@@ -234,7 +242,7 @@ class AddPipeline(Generic[Item]):
     def take_refused(self, index: int) -> list[Pending[Item]]:
         """Return the entries that the bookie at `index` refused, and clear its refusals.
 
-        They are sent to it again.
+        The caller sends these entries to the bookie again.
         """
         bit = 1 << index
         refused = [one for one in self._pending if one.refused & bit]

@@ -7,7 +7,7 @@
 
 One change runs at a time. Three rules keep L17 (an entry never counts a copy on a bookie that its
 fragment does not name):
-- While a change is in flight, no entry is confirmed: its outcome may stay unknown for long.
+- While a change is in flight, no entry is confirmed: the change may stay undecided for long.
 - An acknowledgement belongs to an `EnsembleSlot`, and is ignored once the slot is replaced.
 - The entries to send again follow from comparing the stored ensemble with the slots, index by
   index, and not from the proposal.
@@ -31,21 +31,23 @@ Item = TypeVar("Item")
 
 
 class EnsembleSlot:
-    """One index of the ensemble while one bookie holds it; a new bookie gets a new slot."""
+    """One index of the ensemble while one bookie holds it. A new bookie gets a new slot."""
 
     __slots__ = ("bookie", "failed", "index", "replaced")
 
     def __init__(self, index: int, bookie: BookieId) -> None:
         self.index = index
         self.bookie = bookie
-        # The bookie did not take an entry and should be replaced. Cleared by `retry_failed`.
+        # True if the bookie did not take an entry and should be replaced. Cleared by
+        # `retry_failed`.
         self.failed = False
-        # Another bookie has the index: answers to adds sent here are ignored. Never cleared.
+        # True once another bookie has the index, never reset. Answers to adds of this slot are
+        # ignored.
         self.replaced = False
 
 
 class Resend(NamedTuple, Generic[Item]):
-    """Send a pending entry to the bookie in `slot`."""
+    """The effect to send a pending entry to the bookie in `slot`."""
 
     slot: EnsembleSlot
     entry: EntryId
@@ -54,7 +56,7 @@ class Resend(NamedTuple, Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """From entry `first` on, the bookies in `spares` replace those in `failed`, both by index."""
+    """A change of the ensemble from entry `first` on: `spares` replace `failed`, both by index."""
 
     first: EntryId
     failed: Mapping[int, BookieId]
@@ -63,9 +65,9 @@ class Proposal:
     def apply(self, current: LedgerMetadata) -> LedgerMetadata | None:
         """Return the metadata to store in place of `current`, or None if nothing is to be replaced.
 
-        A change of this writer whose reply was lost thus counts as a success. Fragments that
-        others changed meanwhile stay as they are. Raises Fenced or LedgerClosed if this writer
-        has lost the ledger.
+        After a lost reply, `current` already has this change; None then counts as a success.
+        Fragments that other clients changed meanwhile stay as they are. Raises Fenced or
+        LedgerClosed if this writer has lost the ledger.
         """
         name = f"ledger {current.ledger}"
         if current.state is LedgerState.IN_RECOVERY:
@@ -92,7 +94,8 @@ class EnsembleChange(Generic[Item]):
         self, metadata: LedgerMetadata, adds: AddPipeline[Item], *, pause_s: float
     ) -> None:
         """A bookie that fails here is not chosen again for `pause_s` seconds."""
-        # As this writer last read or stored it. Its last ensemble names the bookies of `_slots`.
+        # The metadata as this writer last read or stored them. The last ensemble names the bookies
+        # of `_slots`.
         self.metadata = metadata
         # The change in flight, or None. While it is set, `_adds` is held and confirms nothing.
         self.proposal: Proposal | None = None
@@ -100,9 +103,9 @@ class EnsembleChange(Generic[Item]):
         self.sets: tuple[tuple[EnsembleSlot, ...], ...] = ()
         self._adds = adds
         self._pause_s = pause_s
-        # Bookies that failed, and until when they are no spares. `paused` drops the expired ones.
+        # For each failed bookie, the time until which it is no spare. `paused` drops expired ones.
         self._paused_until_s: dict[BookieId, float] = {}
-        # By index, E of them, none replaced. A slot is exchanged when a change is stored.
+        # The E current slots by index; none is `replaced`. A stored change installs new slots.
         self._slots = [
             EnsembleSlot(index, bookie)
             for index, bookie in enumerate(metadata.last_fragment.ensemble)
@@ -125,7 +128,9 @@ class EnsembleChange(Generic[Item]):
             self._paused_until_s[slot.bookie] = now_s + self._pause_s
 
     def paused(self, now_s: float) -> Collection[BookieId]:
-        """Bookies that failed here less than `pause_s` seconds ago, and so are no spares."""
+        """Return the bookies that failed here less than `pause_s` seconds ago and
+        cannot be spares.
+        """
         self._paused_until_s = {
             bookie: until_s for bookie, until_s in self._paused_until_s.items() if until_s > now_s
         }
@@ -141,9 +146,10 @@ class EnsembleChange(Generic[Item]):
         return self.proposal
 
     def on_committed(self, stored: LedgerMetadata) -> list[Resend[Item]]:
-        """Adopt `stored`, and return what to send to the new bookies, oldest entry first.
+        """Adopt `stored`, and return the entries to resend to the new bookies, oldest first.
 
-        Call `AddPipeline.release` afterwards: entries released before are not resent.
+        Call `AddPipeline.release` only afterwards, because the entries that it confirms are no
+        longer pending and would not be resent.
         """
         assert self.proposal is not None
         self.proposal = None
@@ -173,7 +179,7 @@ class EnsembleChange(Generic[Item]):
     def retry_failed(self, live: Collection[BookieId]) -> list[Resend[Item]]:
         """Keep failed bookies that are `live`, and return the refused entries to send to them.
 
-        For use without spares. A bookie that already holds such an entry takes it as a repeat.
+        Used when there are no spares. A bookie that already holds such an entry accepts it again.
         """
         assert self.proposal is None
         resends: list[Resend[Item]] = []

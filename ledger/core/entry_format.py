@@ -82,7 +82,7 @@ class EntryFormat:
         return header + self._digest(header, payload)
 
     def unpack(self, body: Buffer, ledger: LedgerId, entry: EntryId) -> memoryview:
-        """Verify digest and ids of `body`, and return the payload, a view of it.
+        """Verify the digest and ids of `body`, and return a view of its payload.
 
         Entry -1 accepts any entry id. Raises CorruptFormat.
         """

@@ -1,4 +1,4 @@
-"""The decision which adds a bookie accepts. Pure. Source: BookKeeper, "Fencing" (seed 001)."""
+"""The decision on which adds a bookie accepts. Pure. Source: BookKeeper, "Fencing" (seed 001)."""
 
 from __future__ import annotations
 
@@ -26,15 +26,19 @@ class FenceState:
     def __init__(
         self, master_key: bytes | None = None, *, fenced: bool = False, deleted: bool = False
     ) -> None:
-        # None until the first caller's key is known; constant after.
+        # The first caller's key, or None until it is known. Constant afterwards.
         self.master_key = master_key
-        # True once a fence was accepted. Never reset: only recovery adds pass.
+        # True once a fence was accepted, never reset. Only recovery adds are then accepted.
         self.fenced = fenced
-        # True once metadata no longer lists the ledger. Never reset: nothing is accepted.
+        # True once the metadata no longer list the ledger, never reset. Nothing is then accepted.
         self.deleted = deleted
 
     def check_add(self, master_key: bytes, recovery: bool) -> AddDecision:
-        """Decide on an add. Recovery adds pass a fence. No add passes a wrong key or a deletion."""
+        """Decide on an add.
+
+        A fenced ledger accepts only recovery adds. Every add with a wrong key, or to a deleted
+        ledger, is refused.
+        """
         if self.deleted:
             return AddDecision.DELETED
         if self.master_key is not None and self.master_key != master_key:

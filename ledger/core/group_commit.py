@@ -2,9 +2,10 @@
 
 The journal has one group in flight at a time, so adds that arrive meanwhile form the next one
 (natural batching). Beyond that a small wait can pay off. Pipelining producers send again right
-after an acknowledgement, and a sync costs the same for one entry as for ten. So the first entries
-after a sync wait until there are as many as in the last group, for at most `wait_us_max`. A wait
-that brings no further entry suspends waiting for some groups, twice as many each time.
+after an acknowledgement, and a sync costs the same for one entry as for ten. The first entries
+after a sync therefore wait until the queue has as many entries as the last group, for at most
+`wait_us_max`. A wait that brings no further entry suspends waiting for some groups. The number of
+these groups doubles each time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _GIVE_UP_GROUPS_MAX: Final = 256
-# An event loop turns no faster; bounds the calls of one wait when the clock stands still.
+# The shortest turn of an event loop. Bounds the calls of one wait if the clock stands still.
 _TURN_US_MIN: Final = 5
 
 
@@ -21,9 +22,9 @@ _TURN_US_MIN: Final = 5
 class GroupCommitLimits:
     """Bounds on the size of a group and on the wait for more entries."""
 
-    group_bytes_max: int = 1024 * 1024  # one larger entry is its own group
-    group_entries_max: int = 320  # three buffers each: one vectored write takes 1,024
-    wait_us_max: int = 0  # 0: natural batching only
+    group_bytes_max: int = 1024 * 1024  # a larger entry forms a group alone
+    group_entries_max: int = 320  # an entry has three buffers, and a vectored write takes 1,024
+    wait_us_max: int = 0  # 0 means natural batching only
 
     def __post_init__(self) -> None:
         assert self.group_bytes_max >= 4096
@@ -32,7 +33,7 @@ class GroupCommitLimits:
 
 
 class GroupCommit:
-    """The decision, made from the outcome of earlier waits. Time arrives as an argument."""
+    """The decision how long a group waits, based on earlier waits. Time is an argument."""
 
     __slots__ = (
         "_entries_at_wait",
@@ -46,24 +47,24 @@ class GroupCommit:
 
     def __init__(self, limits: GroupCommitLimits) -> None:
         self._limits = limits
-        # Entries in the last group: their senders may send again. Replaced with each group.
+        # Entries in the last group, whose senders may send again. Replaced with each group.
         self._expected_entries = 0
-        # Consecutive waits that brought no entry. Reset by one that did.
+        # Consecutive waits that brought no entry. A wait that brings an entry resets the count.
         self._futile_waits = 0
-        # Groups still to be written without a wait, after futile ones. Counts down to 0.
+        # Groups still to be written without a wait, because waits were futile. Counts down to 0.
         self._groups_without_wait = 0
         # Start of the current wait, or None. Set by `wait_us`, cleared when a group is taken.
         self._waiting_since_s: float | None = None
-        # Entries in the queue when the current wait began; meaningless without one.
+        # Entries in the queue when the current wait began. Meaningless without a wait.
         self._entries_at_wait = 0
         # Calls left in the current wait, so that it ends even if the clock stands still.
         self._turns = 0
 
     def wait_us(self, now_s: float, entries: int, bytes_waiting: int) -> int:
-        """Return 0 to write now, or how long to wait at most before the next call.
+        """Return 0 to write now, or the longest time in microseconds until the next call.
 
-        Call only while the queue is not empty and no group is in flight. Call earlier if more
-        arrives.
+        Call only while the queue is not empty and no group is in flight. Call early if more entries
+        arrive.
         """
         assert entries > 0
         limits = self._limits

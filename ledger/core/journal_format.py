@@ -36,7 +36,7 @@ _FILE_HEADER = Struct(">8sII16sQ")
 _FILE_CRC = Struct(">8sI16sQ")
 _GROUP_HEADER = Struct(">IIQQIIQQ")
 _GROUP_CRC = Struct(">QQIIQQ")
-_GROUP_CRC_AT: Final = 8  # the CRC covers the header from here
+_GROUP_CRC_AT: Final = 8  # the CRC covers the header from this byte on
 RECORD_HEADER = Struct(">B3xIqq")
 """Type, body length, ledger, entry. Public because the bookie packs one for each add."""
 
@@ -48,14 +48,14 @@ _ZEROS: Final = bytes(BLOCK_BYTES)
 class RecordType(IntEnum):
     """The type of a record. The numbers are on disk and never reused."""
 
-    ADD = 1  # body: the entry as stored (header, digest, payload)
+    ADD = 1  # the body is the entry as stored: header, digest, payload
     FENCE = 2
-    EXPLICIT_LAC = 3  # entry: the LAC
-    # entry 1: begins, 0: ends. Ledger -1: every ledger below the id in the body; entry 1: new
-    # limbo, 2: limbo found earlier, 3: only fenced.
+    EXPLICIT_LAC = 3  # the entry field holds the LAC
+    # Limbo of a ledger begins (entry 1) or ends (entry 0). Ledger -1 means every ledger below the
+    # id in the body. Entry 1 is then new limbo, 2 is limbo found earlier, 3 is only a fence.
     LIMBO = 4
-    LEDGER_KEY = 5  # body: the master key; precedes the first entry of the ledger
-    MARK = 6  # no content; the group header carries the durable position
+    LEDGER_KEY = 5  # the body is the master key; precedes the first entry of the ledger
+    MARK = 6  # an empty record, because the group header has the durable position
     DELETED = 7  # the ledger was deleted; the bookie accepts no entry of it again
 
 
@@ -88,7 +88,7 @@ class JournalGroupHeader(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first boundary after this group."""
+        """The first block boundary after this group."""
         return align(self.position + GROUP_HEADER_BYTES + self.length)
 
 
@@ -111,7 +111,7 @@ class FileEnd(NamedTuple):
     """The result of a scan: the end of the last valid group, and the corrupt ranges."""
 
     position: int
-    torn: bool  # non-zero bytes follow `position`
+    torn: bool  # True if non-zero bytes follow `position`
     corrupt: tuple[CorruptRange, ...]
 
 
@@ -219,7 +219,10 @@ def checksum_matches(header: JournalGroupHeader, group: memoryview, salt: int) -
 
 
 def records_of(group: JournalGroup) -> Iterator[JournalRecord]:
-    """Yield the records in order. Raises CorruptFormat: a writer's bug, as the checksum matched."""
+    """Yield the records in order.
+
+    CorruptFormat here is a bug of the writer, because the checksum matched.
+    """
     at, count = 0, 0
     payload = group.payload
     base = group.header.position + GROUP_HEADER_BYTES
@@ -239,7 +242,7 @@ def records_of(group: JournalGroup) -> Iterator[JournalRecord]:
 
 
 class _Window:
-    """The part of a file that was read last. Views into it stay valid."""
+    """The part of a file that was read last. Views of earlier parts stay valid."""
 
     __slots__ = ("data", "first")
 
@@ -261,8 +264,8 @@ def scan_file(
 ) -> Generator[FileSpan, Buffer, FileEnd]:
     """Pass every valid group from `start` (a boundary) to `on_group`, and return the file's end.
 
-    A generator that yields the range it needs and is sent the bytes, fewer only at the end of the
-    file. A bad range with a valid group after it is corrupt, and the scan goes on behind it.
+    This generator yields the range that it needs, and the caller sends the bytes, fewer only at the
+    end of the file. A bad range before a valid group is corrupt, and the scan continues after it.
     Whether a bad *end* is corrupt or a torn tail depends on other files: see `check_end`.
     """
     assert start % BLOCK_BYTES == 0

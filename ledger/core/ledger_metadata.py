@@ -1,4 +1,4 @@
-"""The metadata of one ledger: an immutable value; each change returns a new one.
+"""The metadata of one ledger, an immutable value. Each change returns a new value.
 
     OPEN ──▶ IN_RECOVERY ──▶ CLOSED        and        OPEN ──▶ CLOSED
 
@@ -27,7 +27,7 @@ class LedgerState(IntEnum):
 
 
 class Fragment(NamedTuple):
-    """Entries from `first` on, up to the next fragment, are on the bookies of `ensemble`."""
+    """The entries from `first` up to the next fragment, which are on the bookies of `ensemble`."""
 
     first: EntryId
     ensemble: tuple[BookieId, ...]
@@ -35,7 +35,10 @@ class Fragment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMetadata:
-    """Invariant: E >= Qw >= Qa >= 1; fragments rise from 0 and have E distinct bookies each."""
+    """The metadata of one ledger.
+
+    Invariant: E >= Qw >= Qa >= 1. Fragments rise from entry 0 and have E distinct bookies each.
+    """
 
     ledger: LedgerId
     ensemble_size: int
@@ -43,15 +46,15 @@ class LedgerMetadata:
     ack_quorum: int
     fragments: tuple[Fragment, ...]
     state: LedgerState = LedgerState.OPEN
-    last_entry: EntryId | None = None  # only if CLOSED; -1: the ledger is empty
-    length: int = 0  # payload bytes, only if CLOSED
+    last_entry: EntryId | None = None  # set only if CLOSED; -1 if the ledger is empty
+    length: int = 0  # payload bytes; set only if CLOSED
     digest_type: DigestType = DigestType.CRC32C
     password: bytes = b""
     created_ms: int | None = None
     custom: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    token: int | None = None  # random: after a lost reply, create recognises its own node by it
-    format_version: int = 3  # of the stored bytes; changes keep it
-    unknown: bytes = b""  # stored fields of a newer version; changes keep them
+    token: int | None = None  # random; `create` recognises its own node after a lost reply
+    format_version: int = 3  # version of the stored bytes, kept by all changes
+    unknown: bytes = b""  # stored fields of a newer version, kept by all changes
 
     def __post_init__(self) -> None:
         assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1
@@ -88,7 +91,7 @@ class LedgerMetadata:
         return tuple(ensemble[index] for index in indexes)
 
     def in_recovery(self) -> LedgerMetadata:
-        """Return the metadata for a takeover by a reader: the writer can only give up."""
+        """Return the metadata in state IN_RECOVERY, in which the writer cannot continue."""
         assert self.state is LedgerState.OPEN
         return replace(self, state=LedgerState.IN_RECOVERY)
 

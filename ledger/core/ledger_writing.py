@@ -15,7 +15,7 @@ Adds and acknowledgements are hot: one event per entry and bookie. They create n
 and go straight to `AddPipeline`, since one more call per event costs 5 % of an add:
 - `LedgerWriter.add` calls `AddPipeline.add` and sends to the slots `EnsembleChange.sets`.
 - An acknowledgement from a slot that is `replaced` is dropped; any other goes to
-  `AddPipeline.on_added`, which returns the items to confirm. After them, `after_confirm`.
+  `AddPipeline.on_added`, which returns the items to confirm. Then `after_confirm` is called.
 All other events return lists of `Effect`.
 """
 
@@ -53,13 +53,13 @@ class Refusal(Enum):
 
     FENCED = 1
     UNAUTHORIZED = 2
-    NO_SPACE = 3  # its disks are full: it is healthy and read-only
-    UNHEALTHY = 4  # no answer, an I/O error, overload: count it against the bookie
+    NO_SPACE = 3  # the disks are full; the bookie is healthy but read-only
+    UNHEALTHY = 4  # no answer, an I/O error or overload; counts against the bookie
     OTHER = 5
 
 
 class OverloadRetry(NamedTuple, Generic[Item]):
-    """Send an entry again to a bookie that was overloaded. `StartTimer` carries it until then."""
+    """The effect to send an entry again to a bookie that was overloaded, after a `StartTimer`."""
 
     slot: EnsembleSlot
     entry: EntryId
@@ -69,57 +69,60 @@ class OverloadRetry(NamedTuple, Generic[Item]):
 
 
 class StartTimer(NamedTuple, Generic[Item]):
-    """Report `on_timer(retry)` after `delay_s` seconds; `retry` is None if spares were lacking."""
+    """The effect to report `on_timer(retry)` after `delay_s` seconds.
+
+    `retry` is None if the timer is for a new search for spares.
+    """
 
     delay_s: float
     retry: OverloadRetry[Item] | None
 
 
 class ChooseSpares(NamedTuple):
-    """Choose bookies for `indexes`, as far as there are any, and report `on_spares_chosen`."""
+    """The effect to choose available bookies for `indexes` and report `on_spares_chosen`."""
 
     ensemble: tuple[BookieId, ...]
-    indexes: tuple[int, ...]  # of the failed bookies
+    indexes: tuple[int, ...]  # ensemble indexes of the failed bookies
     write_quorum: int
-    paused: Collection[BookieId]  # not to be chosen
-    retry: bool  # without spares, retry the failed bookies that are live
+    paused: Collection[BookieId]  # bookies that must not be chosen
+    retry: bool  # True to retry live failed bookies if there are no spares
 
 
 class ReadMetadata(NamedTuple):
-    """Read the ledger's metadata, and report `on_metadata_read` or why they could not be read."""
+    """The effect to read the ledger's metadata and report `on_metadata_read` or the failure."""
 
     ledger: LedgerId
 
 
 class CompareAndSet(NamedTuple):
-    """Store what `change.apply` makes of the stored metadata, beginning with `known`."""
+    """The effect to store the result of `change.apply` on the metadata, beginning with `known`."""
 
     known: Versioned
     change: Proposal | Closing
 
 
 class ReportHealth(NamedTuple):
-    """Report that the bookie took its adds (`ok`), or failed one."""
+    """The effect to report that the bookie took its adds (`ok`) or failed one."""
 
     bookie: BookieId
     ok: bool
 
 
 class ReportPlaced(NamedTuple):
-    """Report `size` bytes of the ledger as load of each of `bookies`."""
+    """The effect to report `size` bytes of the ledger as load of each of `bookies`."""
 
     bookies: tuple[BookieId, ...]
     size: int
 
 
 class Confirm(NamedTuple, Generic[Item]):
-    """Acknowledge these entries, in this order."""
+    """The effect to acknowledge these entries, in this order."""
 
     items: list[Item]
 
 
 class Fail(NamedTuple, Generic[Item]):
-    """Report the failure of the writer, and fail these entries, in this order."""
+    """The effect to report the failure of the writer and fail these entries, in this order."""
 
     error: LedgerError
     items: list[Item]
@@ -141,13 +144,13 @@ Effect = (
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Close the ledger at `last_entry`, after `length` payload bytes."""
+    """The change that closes the ledger at `last_entry`, after `length` payload bytes."""
 
     last_entry: EntryId
     length: int
 
     def apply(self, current: LedgerMetadata) -> LedgerMetadata | None:
-        """Return the metadata to store in place of `current`, or None if they are closed there.
+        """Return the metadata to store, or None if `current` is already closed at `last_entry`.
 
         Raises Fenced or LedgerClosed if this writer has lost the ledger.
         """
@@ -166,9 +169,9 @@ class Closing:
 class LedgerWriting(Generic[Item]):
     """The writer of one open ledger, which starts at entry 0.
 
-    A bookie that fails is replaced at once if a spare exists. Without one, writing goes on while
-    every write set keeps Qa bookies that answer. The first entry that cannot reach its ack quorum
-    fails the writer.
+    A bookie that fails is replaced at once if a spare exists. Without a spare, writing continues
+    while every write set has Qa bookies that answer. The first entry that cannot reach its ack
+    quorum fails the writer.
     """
 
     __slots__ = (
@@ -205,38 +208,40 @@ class LedgerWriting(Generic[Item]):
         assert metadata.state is LedgerState.OPEN
         assert len(metadata.fragments) == 1, "a writer starts at entry 0; taking over is recovery"
         self.ledger = metadata.ledger
-        # Pending entries and the first failure. `adds.error` is set once: the writer has failed.
+        # Pending entries and the first failure. Once `adds.error` is set, the writer has failed.
         self.adds = adds
         # The ensemble and the metadata, as this writer last read or stored them.
         self.change: EnsembleChange[Item] = EnsembleChange(
             metadata, adds, pause_s=failed_bookie_pause_s
         )
-        # Of `change.metadata` in the store. They change together.
+        # The version of `change.metadata` in the store. Both change together.
         self.version = stored.version
         self._overloaded_s_max = overloaded_s_max
         self._change_s_max = change_s_max
-        # The spares that a change of the ensemble puts in, by index. Set while an exchange with
-        # the metadata store is under way: from ReadMetadata until its last result.
+        # The spares of the present ensemble change, by index. Set from ReadMetadata until the last
+        # result of the exchange with the metadata store.
         self._spares: Mapping[int, BookieId] | None = None
-        # From this time on that exchange does not retry an unavailable store.
+        # From this time on, the ensemble change does not retry an unavailable metadata store.
         self._give_up_at_s = 0.0
-        # The change in flight, to be repeated if the store is unavailable. Set by the proposal,
-        # cleared once the change is stored; a change that fails leaves it set. The proposal holds
-        # `adds`. A stored change releases it, unless the writer has failed: then it stays held.
+        # The change in flight, to be repeated if the store is unavailable. Set by the proposal and
+        # cleared once the change is stored. It stays set if the change fails. The proposal holds
+        # `adds`. A stored change releases `adds`, but only if the writer has not failed.
         self._request: CompareAndSet | None = None
-        # The timer for spares runs: from its StartTimer until `on_timer(None)`. At most one does.
+        # True while the timer for spares runs, from StartTimer until `on_timer(None)`. At most one
+        # runs.
         self._waits_for_spares = False
-        # The next delay of that timer. Doubles up to a bound; a stored change resets it.
+        # The next delay of the timer for spares. Doubles up to a bound; a stored change resets it.
         self._spare_delay_s = SPARE_WAIT_S
-        # The last reason why an entry was not taken. Entries that lose their quorum fail with it.
+        # The last refusal of an entry. Entries that lose their ack quorum fail with this error.
         self._refusal: LedgerError = AddFailed(f"ledger {self.ledger}")
-        # Set by `on_close`, for good: bookies are replaced only if a pending entry needs it.
+        # True once `on_close` was called, never reset. Bookies are then replaced only if a pending
+        # entry needs a replacement.
         self._closing = False
 
     # Answers of bookies
 
     def after_confirm(self) -> list[Effect[Item]]:
-        """Fail the entries that waited for a confirmed one, if the writer has failed."""
+        """Fail the entries that waited for older entries, if the writer has failed."""
         return self._fail_settled() if self.adds.error is not None else []
 
     def on_overloaded(
@@ -255,7 +260,7 @@ class LedgerWriting(Generic[Item]):
     def on_overloaded_again(
         self, retry: OverloadRetry[Item], status: str, now_s: float
     ) -> list[Effect[Item]]:
-        """Send the entry again after a longer wait. Once time is up, that is a refusal."""
+        """Send the entry again after a longer wait, or count it as refused once time is up."""
         if retry.slot.replaced:
             return []
         if now_s >= retry.give_up_at_s:
@@ -269,14 +274,14 @@ class LedgerWriting(Generic[Item]):
         """Replace the bookie, which did not take `entry`. `status` names its answer in errors."""
         adds = self.adds
         if slot.replaced or (self._closing and adds.empty):
-            return []  # everything is confirmed: a missing copy needs no other bookie
+            return []  # all entries are confirmed: no bookie needs a replacement
         place = f"ledger {self.ledger} entry {entry} at {slot.bookie}"
         if refusal is Refusal.FENCED:
             return self._fail(Fenced(f"{place}: a reader has taken this ledger over"))
         if refusal is Refusal.UNAUTHORIZED:
             return self._fail(Unauthorized(f"{place}: the master key does not match"))
         if refusal is Refusal.NO_SPACE and adds.write_quorum == 1:
-            # No copy of the entry exists, so neither it nor any later entry can be kept.
+            # No copy of the entry exists, so neither this entry nor any later one can be kept.
             self._refusal = StorageFull(f"{place}: the bookie is read-only, its disks are full")
         else:
             self._refusal = AddFailed(f"{place}: {status}")
@@ -289,8 +294,8 @@ class LedgerWriting(Generic[Item]):
             effects += self._start_ensemble_change(now_s)
         return effects
 
-    # Changing the ensemble. One change replaces all bookies that have failed so far. Adds go on
-    # meanwhile, to the ensemble as stored.
+    # Changing the ensemble. One change replaces all bookies that have failed so far. Meanwhile adds
+    # continue on the stored ensemble.
 
     def _start_ensemble_change(self, now_s: float) -> list[Effect[Item]]:
         if self._spares is not None:
@@ -317,7 +322,9 @@ class LedgerWriting(Generic[Item]):
         live: Collection[BookieId],
         now_s: float,
     ) -> list[Effect[Item]]:
-        """Replace failed bookies by `spares`, by index; or go on without, retrying `live` ones."""
+        """Replace failed bookies by `spares` (by index), or retry failed bookies that
+        are `live`.
+        """
         if self._spares is not None or self.adds.error is not None:
             return []
         if spares:
@@ -340,7 +347,7 @@ class LedgerWriting(Generic[Item]):
         return [StartTimer(delay_s, None)]
 
     def on_timer(self, retry: OverloadRetry[Item] | None, now_s: float) -> list[Effect[Item]]:
-        """Send `retry`, or look for spares again if it is None: the timer has expired."""
+        """Send `retry` after its timer expired, or look for spares again if `retry` is None."""
         if retry is not None:
             return [] if retry.slot.replaced else [retry]
         self._waits_for_spares = False
@@ -364,7 +371,7 @@ class LedgerWriting(Generic[Item]):
         """Retry the read or the change, until `change_s_max` is over."""
         waits = now_s < self._give_up_at_s
         if self._request is not None:
-            # The change may have been stored, or be stored later: nothing can be confirmed.
+            # The change may have been stored, or be stored later, so nothing can be confirmed.
             return [self._request] if waits else self.on_change_failed(error)
         if self.adds.error is not None:
             return self._end_change(now_s)
@@ -377,7 +384,10 @@ class LedgerWriting(Generic[Item]):
         return effects + self._end_change(now_s)
 
     def on_change_stored(self, stored: Versioned, now_s: float) -> list[Effect[Item]]:
-        """Resend and confirm: the store holds the change, or another one that made it needless."""
+        """Adopt the stored metadata, then resend and confirm entries.
+
+        The store holds this change, or another change that made it unnecessary.
+        """
         resends = self.change.on_committed(stored.metadata)
         self.version = stored.version
         self._request = None
@@ -389,14 +399,14 @@ class LedgerWriting(Generic[Item]):
         return effects + self._end_change(now_s)
 
     def on_change_failed(self, error: LedgerError) -> list[Effect[Item]]:
-        """Fail everything pending: the change was refused, or its outcome stays unknown."""
+        """Fail all pending entries: the change was refused, or its outcome stays unknown."""
         self._spares = None
         return self._fail(error)
 
     def _end_change(self, now_s: float) -> list[Effect[Item]]:
         self._spares = None
         if self.adds.error is not None:
-            return self._fail_out_of_reach()  # entries that lost their quorum meanwhile
+            return self._fail_out_of_reach()  # for entries that lost their quorum meanwhile
         if self.change.failed and not self._waits_for_spares:
             return self._start_ensemble_change(now_s)
         return []
@@ -412,7 +422,7 @@ class LedgerWriting(Generic[Item]):
         return self._fail_settled() if self.adds.error is not None else []
 
     def _fail_settled(self) -> list[Effect[Item]]:
-        """Fail the entries that wait for no older one, which may still be confirmed."""
+        """Report the failed entries, unless an older entry may still be confirmed."""
         assert self.adds.error is not None
         return [Fail(self.adds.error, self.adds.take_failed())]
 
@@ -423,9 +433,9 @@ class LedgerWriting(Generic[Item]):
         self._closing = True
 
     def close_request(self) -> CompareAndSet | None:
-        """Return what to store to close the ledger, or None while entries are pending.
+        """Return the request that closes the ledger, or None while entries are pending.
 
-        Raises the error that the writer failed with: the ledger must be recovered then.
+        Raises the writer's failure, after which the ledger must be recovered.
         """
         if not self.adds.empty or self._spares is not None:
             return None

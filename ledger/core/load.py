@@ -6,14 +6,14 @@ from ledger.ids import BookieId
 
 
 class DecayingLoad:
-    """Amounts by bookie, in any unit; an amount counts half after each `half_life_s`."""
+    """Amounts by bookie, in any unit. Every `half_life_s` seconds an amount is halved."""
 
     __slots__ = ("_amounts", "_as_of_s", "_half_life_s")
 
     def __init__(self, half_life_s: float) -> None:
         assert half_life_s > 0
         self._half_life_s = half_life_s
-        # Decayed up to `_as_of_s`. An amount that has decayed to almost nothing is dropped.
+        # The amounts, decayed up to `_as_of_s`. Amounts close to zero are dropped.
         self._amounts: dict[BookieId, float] = {}
         # The latest time seen. It never goes back.
         self._as_of_s = 0.0
