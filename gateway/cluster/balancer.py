@@ -59,7 +59,7 @@ class Balancer:
         self._start()
 
     async def stop(self) -> None:
-        """Start no more moves, and wait for those in progress."""
+        """Start no more moves, and wait for the moves in progress."""
         self._stopping.set()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)

@@ -45,7 +45,7 @@ class OwnersTable:
     """The owners nodes of all topics that are followed.
 
     `on_stale` runs when a node has changed. `on_read` runs with the content of a node each time
-    that a newer version was read or written, and with None when the node is corrupt.
+    that a newer version was read or written. Its argument is None if the node is corrupt.
     """
 
     def __init__(

@@ -5,8 +5,8 @@
             └─▶ next_owners ─▶ what one compare-and-set should write
 
 A broker owns a partition while the owners node of the topic names the broker's incarnation.
-Therefore a lost reply, a refused write and a hand-over all end the same way: the node is read,
-and `apply` compares it with what this broker holds.
+Therefore a lost reply, a refused write and a hand-over all end the same way: the node is read, and
+`apply` compares its content with the partitions that this broker holds.
 """
 
 from __future__ import annotations

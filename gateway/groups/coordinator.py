@@ -259,7 +259,7 @@ class Coordinator:
         return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
 
     async def offsets(self, group_id: str) -> Mapping[TopicIdPartition, CommittedOffset]:
-        """Return the committed offsets, including those of deleted topics. Raises Refused."""
+        """Return the committed offsets, including offsets of deleted topics. Raises Refused."""
         loaded = await self._loaded_groups.find(group_id)
         if loaded is None:
             return {}

@@ -1,6 +1,6 @@
 """The groups that this broker coordinates, in memory: claimed, loaded, written, unloaded.
 
-A group is claimed before it is loaded. It stays loaded until it is idle for a while, the broker
+A group is claimed before it is loaded. It is unloaded when it is idle for a while, the broker
 ends, the store reports another owner, or the outcome of a write is unknown. Then its waiting
 requests are answered with an error that makes clients look up the coordinator. The next request
 claims and loads the group again.
@@ -228,7 +228,7 @@ class LoadedGroups:
         self.note_deadline(loaded)
         return loaded
 
-    # what changes
+    # changes
 
     def run(self, loaded: LoadedGroup, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -403,9 +403,7 @@ class LoadedGroups:
             self._evicting = asyncio.get_running_loop().create_task(self._evict_idle())
 
     async def _evict_idle(self) -> None:
-        """Evict idle groups, `UNLOADS_MAX` at a time, because each eviction costs requests to the
-        store.
-        """
+        """Evict idle groups, up to `UNLOADS_MAX` at a time. Each costs requests to the store."""
         try:
             while self._idle:
                 some = [self._idle.popleft() for _ in range(min(len(self._idle), UNLOADS_MAX))]

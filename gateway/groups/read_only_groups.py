@@ -57,9 +57,7 @@ class ReadOnlyGroups:
         self._progress.forget_topic(topic.topic_id)
 
     def note(self, client: str, host: str, body: Any, *, by_id: bool, now_ms: int) -> None:
-        """Record the offsets of a client's Fetch. Partitions not in the Fetch keep their last
-        offsets.
-        """
+        """Record the offsets of a client's Fetch. Other partitions keep their last offsets."""
         self._progress.note(client, host, self._wanted(body, by_id), now_ms)
 
     def _wanted(self, body: Any, by_id: bool) -> Iterator[tuple[ReadKey, int]]:
@@ -98,9 +96,7 @@ class ReadOnlyGroups:
         return merge_read_groups(name, (part for some in parts for part in some))
 
     async def describe(self, name: str) -> GroupView | None:
-        """Return the group as if its clients were members to which their last fetches were
-        assigned.
-        """
+        """Return the group as if each client were a member assigned to its last fetches."""
         group = await self.find(name)
         if group is None:
             return None

@@ -36,8 +36,9 @@ class Reply(dict[str, Any]):
 
 
 Result = Reply | Sequence[Buffer] | None
-"""The result of a handler. It is a reply to encode, or encoded buffers with the response header but
-without the frame size, or None if the client expects no reply.
+"""The result of a handler: a reply to encode, or encoded buffers, or None for no reply.
+
+Buffers contain the response header, but not the frame size.
 """
 
 

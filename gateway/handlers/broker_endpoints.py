@@ -15,9 +15,7 @@ from gateway.wire.node_endpoints import NodeEndpoint
 
 
 def live_brokers(ctx: Context) -> Sequence[ClusterMember]:
-    """Return the live brokers by node id. Before the first list is read, return only
-    this broker.
-    """
+    """Return the live brokers by node id, or only this broker before the first list."""
     return ctx.cluster.members() or [ClusterMember(ctx.config.node_id, "", -1, ctx.config.rack, "")]
 
 
@@ -36,9 +34,7 @@ def endpoints(ctx: Context, peer: Peer) -> list[NodeEndpoint]:
 
 
 def controller_id(ctx: Context) -> int:
-    """Return the broker that admin clients use. Any broker would do, but all must name the same
-    one.
-    """
+    """Return the broker for admin clients. All brokers return the same, but any would do."""
     members = live_brokers(ctx)
     staying = [member.node_id for member in members if not member.leaving]
     return min(staying, default=members[0].node_id)

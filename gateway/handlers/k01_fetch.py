@@ -44,9 +44,7 @@ _NAMES_LEADER = (int(ErrorCode.not_leader_or_follower), int(ErrorCode.fenced_lea
 
 
 def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
-    """Respond at once if memory has enough records. Otherwise wait for records until
-    the deadline.
-    """
+    """Respond at once if memory has enough. Otherwise wait for records or the deadline."""
     body = request.body
     replica = getattr(body, "replica_id", -1)
     replica = getattr(getattr(body, "replica_state", None), "replica_id", replica)
@@ -179,9 +177,7 @@ def _with_leaders(
 
 
 def _refuse(request: Request, error: ErrorCode) -> Result:
-    """Refuse the whole request. Below v7, which has no field for its error, refuse each
-    partition.
-    """
+    """Refuse the request. Below v7, which lacks a field for its error, refuse each partition."""
     if request.version >= _SESSIONS_FROM:
         return encode_fetch(request.version, request.correlation_id, [], error_code=int(error))
     topics: list[TopicFetched] = [

@@ -91,9 +91,7 @@ def _all(offsets: Mapping[TopicIdPartition, CommittedOffset], ctx: Context) -> l
 def _by_name(
     asked: Any, offsets: Mapping[TopicIdPartition, CommittedOffset], ctx: Context
 ) -> Reply:
-    """Return the offsets of one topic. For an unknown topic return none and no error,
-    as in Kafka.
-    """
+    """Return the offsets of one topic. An unknown topic has none and no error, as in Kafka."""
     topic = ctx.catalog.by_name(asked.name)
     return Reply(name=asked.name, partitions=_partitions(asked.partition_indexes, topic, offsets))
 

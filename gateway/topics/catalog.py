@@ -73,8 +73,9 @@ class Catalog:
         *,
         bookies: Callable[[], int] = lambda: 1,
     ) -> None:
-        """Create an empty catalog. `bookies()` returns the number of writable bookies, which limits
-        the replication factor.
+        """Create an empty catalog.
+
+        `bookies()` returns the number of writable bookies, which limits the replication factor.
         """
         # Listeners are added before `load`, and stay. They are awaited in order before a topic or
         # its added partitions become visible, if this broker makes the change. An exception stops

@@ -25,9 +25,7 @@ _RETRY_S_FIRST, _RETRY_S_MAX = 0.1, 5.0
 
 
 class NodeListener(Protocol):
-    """The owner of a local copy of the nodes. Called on the loop, never during its calls to the
-    store.
-    """
+    """The owner of a local copy of the nodes. Not called while it calls the store."""
 
     def known_names(self) -> set[str]:
         """Return the names of the nodes in the local copy. Called when a round begins."""
@@ -91,9 +89,7 @@ class NodeWatch:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def relist(self) -> None:
-        """List and read all nodes again after a change of unknown outcome, without a
-        watch event.
-        """
+        """List and read all nodes again, after a change of unknown outcome."""
         self._on_listed()
 
     # -- events -------------------------------------------------------------------------------
@@ -116,9 +112,7 @@ class NodeWatch:
         self._wake()
 
     def _on_renewed(self) -> None:
-        """Request a sync before the next read, because the new server may lag. All watches fire as
-        well.
-        """
+        """Sync before the next read, because the new server may lag. All watches fire as well."""
         self._renewed = True
         self._on_listed()
 

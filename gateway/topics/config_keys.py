@@ -1,7 +1,7 @@
 """Defines a config key: name, type, bounds, default and documentation.
 
-Types, sources and error texts are those of Kafka's ConfigDef and DescribeConfigs, so that admin
-tools show the same as for Kafka.
+Types, sources and error texts are the same as in Kafka's ConfigDef and DescribeConfigs, so that
+admin tools show the same values.
 """
 
 from __future__ import annotations

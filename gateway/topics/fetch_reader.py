@@ -67,8 +67,7 @@ class FetchReader:
         self._watched.append(log)
 
     def plan_from_memory(self) -> bool:
-        """Decide the rest of the pass. Returns False at the first partition that memory cannot
-        serve.
+        """Decide the rest of the pass. Returns False if memory cannot serve a partition.
 
         Decisions before that partition are kept: records read ahead are returned only once.
         """
@@ -91,9 +90,8 @@ class FetchReader:
     async def plan_from_disk(self) -> None:
         """Decide the rest of the pass, from disk where memory does not have the records.
 
-        Partitions that must be opened come last, so that one that cannot be opened delays little.
-        The pass waits once for all of them, and not at all if the other partitions complete the
-        fetch.
+        Partitions that must be opened come last, so that a failed opening delays little. The pass
+        waits once for all openings, and not at all if other partitions complete the fetch.
         """
         plan = self.plan
         readable: list[FetchResult] = []
@@ -123,8 +121,7 @@ class FetchReader:
         return log, error
 
     def _log_for(self, result: FetchResult) -> ReadablePartition | None:
-        """Return the log that serves the result. If there is none, refuse the result and return
-        None.
+        """Return the log that serves the result. Without a log, refuse it and return None.
 
         A closed log is looked up again, because a new log may serve the partition by now.
         """
@@ -155,9 +152,7 @@ class FetchReader:
         )
 
     async def _read_each(self, results: list[FetchResult], refused: OpenErrors) -> None:
-        """Decide these results in order. `refused` has the error of each log that
-        failed to open.
-        """
+        """Decide these results in order. `refused` has the errors of logs that failed to open."""
         for result in results:
             log = self._log_for(result)
             if log is None:
@@ -178,8 +173,7 @@ class FetchReader:
 
 
 async def _open(logs: Iterable[ReadablePartition], wait_s: float) -> OpenErrors:
-    """Open the logs, waiting for at most `wait_s` seconds. Return the error code of each failed
-    log.
+    """Open the logs, for up to `wait_s` seconds. Return the error code of each failure.
 
     The remaining logs continue to open, for the client's next fetch.
     """

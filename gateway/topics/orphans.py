@@ -36,8 +36,7 @@ async def orphaned_streams(catalog: Catalog, services: StreamServices) -> set[st
 
 
 async def delete_orphans(catalog: Catalog, services: StreamServices, streams: Iterable[str]) -> int:
-    """Delete the given streams that are still orphans, and orphaned ledgers. Return the number
-    deleted.
+    """Delete these streams if they are still orphans, and orphaned ledgers. Return their number.
 
     After LedgerError, try again later.
     """

@@ -92,8 +92,7 @@ class Partitions:
         self._ending: set[asyncio.Task[None]] = set()
         # Limits the number of partitions that are opened at the same time.
         self._opening = asyncio.Semaphore(_OPENING_AT_ONCE)
-        # Streams that were orphans in the last hourly round. The next round deletes those that
-        # still are.
+        # Orphaned streams of the last hourly round. The next round deletes them if still orphaned.
         self._orphans: set[str] = set()
         # The maintenance task, from `start` to `stop`.
         self._maintenance: asyncio.Task[None] | None = None
@@ -231,9 +230,7 @@ class Partitions:
         return partition
 
     def leader_epoch(self, topic: Topic, index: int) -> int:
-        """Return the leader epoch. Returns -1, which clients take as unknown, if it is not open
-        here.
-        """
+        """Return the leader epoch, or -1 (unknown to clients) if the partition is not open."""
         return self.epoch_of(StreamKey(topic.topic_id, index))
 
     def epoch_of(self, key: StreamKey) -> int:

@@ -43,9 +43,7 @@ class ReplicaPartition:
         *,
         idle_s: float = IDLE_S,
     ) -> None:
-        """Create the follower, idle. `leader_epoch()` returns the present epoch in the cluster, or
-        -1.
-        """
+        """Create the follower. `leader_epoch()` returns the cluster's present epoch, or -1."""
         # The stream's name. It never changes.
         self.name = name
         # True once the topic was deleted or this broker leads the partition. Never reset.
@@ -87,8 +85,7 @@ class ReplicaPartition:
         return not self.closed
 
     async def ensure_readable(self) -> None:
-        """Wait until the partition is readable. Raises NotOwner if closed, LedgerError if opening
-        fails.
+        """Wait until it is readable. Raises NotOwner if closed, LedgerError if opening fails.
 
         All callers share one opening, which continues if a caller is cancelled.
         """
@@ -176,9 +173,7 @@ class ReplicaPartition:
 
     @property
     def high_watermark(self) -> int:
-        """The end of the log as this broker has read it. Never falls; may lag behind
-        the leader's.
-        """
+        """The end of the log as last read. It never falls, but may lag behind the leader's."""
         return self._stream.end_sequence_id
 
     @property

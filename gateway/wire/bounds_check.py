@@ -166,9 +166,7 @@ def _skip_tags(buffer: Buffer, start: int, tally: Tally, tagged: dict[int, Skip]
 
 
 def skip_tags(buffer: Buffer, position: int) -> int:
-    """Return the end of a header's tagged fields, which are all unknown. Raises
-    OversizedMessage.
-    """
+    """Return the end of a header's tagged fields, all unknown. Raises OversizedMessage."""
     try:
         if not buffer[position]:
             return position + 1

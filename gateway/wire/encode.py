@@ -168,9 +168,7 @@ def _fixed_writer(shape: FieldShape) -> Put:
 
 
 def _milliseconds(value: Any) -> int:
-    """Return a duration or an instant in milliseconds. None becomes -1, Kafka's missing
-    timestamp.
-    """
+    """Return a duration or an instant in milliseconds. None becomes -1, as in Kafka."""
     if value is None:
         return -1
     if isinstance(value, timedelta):

@@ -1,6 +1,6 @@
 """Cuts received bytes into frames. Sans-io: no socket, no clock, no waiting.
 
-A frame is a 4-byte size, followed by as many bytes as the size says. Bytes are received into one
+A frame is a 4-byte size, followed by a body of this size. Bytes are received into one
 scratch buffer that all connections of a process share. A whole frame is copied out of the scratch
 buffer; a connection keeps the bytes of an incomplete frame. A frame larger than the scratch buffer
 gets memory of exactly its size, once the caller admits it. The rest of the frame is received into
@@ -24,9 +24,7 @@ _size_at = _SIZE.unpack_from
 
 
 class BadFrame(ValueError):
-    """The error that a frame's size is out of bounds, so the peer does not speak
-    Kafka's protocol.
-    """
+    """The error that a frame's size is invalid: the peer does not speak Kafka's protocol."""
 
     def __init__(self, size: int, head: bytes) -> None:
         super().__init__(f"frame of {size} bytes")
@@ -74,9 +72,7 @@ class FrameReader:
 
     @property
     def partial_bytes(self) -> int:
-        """The number of received bytes of an incomplete frame, including its size. 0 between
-        frames.
-        """
+        """The received bytes of an incomplete frame, including its size. 0 between frames."""
         if self._large is not None:
             return 4 + self._filled
         return len(self._left)
@@ -146,9 +142,7 @@ class FrameReader:
         self._start = self._end = 0
 
     def admit(self) -> None:
-        """Allocate memory for the frame of `wanted_bytes`. Call it before `keep`, or after
-        `resume`.
-        """
+        """Allocate the frame of `wanted_bytes`. Call it before `keep`, or after `resume`."""
         size = self.wanted_bytes
         assert size > 0
         assert self._large is None

@@ -25,9 +25,7 @@ class MalformedMessage(ValueError):
 
 
 class RequestCodec(NamedTuple):
-    """The decoder of one API key and version. If `flexible`, the request header has
-    tagged fields.
-    """
+    """The decoder of one API key and version. A `flexible` request header has tagged fields."""
 
     read: Callable[[Buffer, int], tuple[Any, int]]
     flexible: bool

@@ -25,9 +25,7 @@ class NodeEndpoint(NamedTuple):
 
 
 def put_node_endpoints(out: bytearray, nodes: Sequence[NodeEndpoint]) -> None:
-    """Append the tag section at the end of a response. It contains `nodes`, unless
-    there are none.
-    """
+    """Append the tag section at the end of a response, with `nodes` if not empty."""
     if not nodes:
         out.append(0)
         return

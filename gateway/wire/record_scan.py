@@ -71,9 +71,7 @@ def decompress(codec: int, data: bytes, bytes_max: int) -> bytes:
 
 
 def _gzip(data: bytes, bytes_max: int) -> bytes:
-    """Decompress all members, as Java's GZIPInputStream does. Each member copies the remaining
-    bytes.
-    """
+    """Decompress all members, as Java's GZIPInputStream does. Each copies the remaining bytes."""
     whole = b""
     for _ in range(_GZIP_MEMBERS_MAX):
         member = zlib.decompressobj(wbits=31)
@@ -135,7 +133,7 @@ def first_at_or_after(
 ) -> tuple[int, int] | None:
     """Return (timestamp, offset) of the first record at or after both arguments, or None.
 
-    If the records cannot be decoded, the header decides, so that one such batch does not prevent
+    If the records cannot be decoded, the header decides. So a damaged batch does not prevent
     searches in the whole partition.
     """
     header = batches.read_header(batch)

@@ -98,9 +98,7 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def _default(field: Field[Any], kind: str, *, array: bool, nullable: bool) -> Any:
-    """Return the default of the schema. Without one, return None if nullable, or the
-    type's zero.
-    """
+    """Return the schema's default. Otherwise return None if nullable, or the type's zero."""
     if kind == "struct" and not array:
         return None if nullable and field.default in (MISSING, None) else {}
     if field.default is not MISSING:
