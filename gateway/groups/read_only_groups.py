@@ -96,7 +96,7 @@ class ReadOnlyGroups:
         return merge_read_groups(name, (part for some in parts for part in some))
 
     async def describe(self, name: str) -> GroupView | None:
-        """Return the group as if each client were a member assigned to its last fetches."""
+        """Return the group with its clients as members, and their last fetches as assignments."""
         group = await self.find(name)
         if group is None:
             return None

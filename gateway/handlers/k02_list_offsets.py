@@ -132,7 +132,7 @@ async def _search(version: int, asked: Any, partition: Partition) -> Reply:
             found = await partition.offset_for_timestamp(asked.timestamp)
     except LedgerError as error:
         return _refusal(asked, partition_code(error))
-    if not partition.is_leader:  # another leader may have appended since the search
+    if not partition.is_leader:  # another broker may have taken over and appended
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     if found is None:
         return _answer(asked)

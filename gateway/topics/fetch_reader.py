@@ -121,7 +121,7 @@ class FetchReader:
         return log, error
 
     def _log_for(self, result: FetchResult) -> ReadablePartition | None:
-        """Return the log that serves the result. Without a log, refuse it and return None.
+        """Return the log that serves the result. Without a log, refuse the result and return None.
 
         A closed log is looked up again, because a new log may serve the partition by now.
         """

@@ -230,7 +230,7 @@ class Partitions:
         return partition
 
     def leader_epoch(self, topic: Topic, index: int) -> int:
-        """Return the leader epoch, or -1 (unknown to clients) if the partition is not open."""
+        """Return the leader epoch, or -1 (unknown) if this broker has not opened the partition."""
         return self.epoch_of(StreamKey(topic.topic_id, index))
 
     def epoch_of(self, key: StreamKey) -> int:
