@@ -1,7 +1,7 @@
 """Move streams to brokers that have joined, a few at a time, until each has its share.
 
-Ownership is sticky: no stream moves when a topic is created or when a broker leaves. The owner
-gives streams away; no broker takes them.
+Ownership is sticky: no stream moves when a topic is created or when a broker leaves. A live
+owner's stream moves only when the owner gives it away.
 """
 
 from __future__ import annotations

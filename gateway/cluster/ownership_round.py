@@ -3,7 +3,7 @@
     brokers, topics, owners or epochs changed ─▶ a round:
     registered? ─▶ read what changed ─▶ apply it ─▶ claim, publish, give away: one CAS per topic
 
-`OwnershipState` decides; a round reads and writes the metadata store and carries out the effects.
+`OwnershipState` decides. A round reads and writes the metadata store and carries out the effects.
 """
 
 from __future__ import annotations

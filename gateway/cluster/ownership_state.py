@@ -292,7 +292,7 @@ class OwnershipState:
             self._mark_changed(topic)
 
     def on_session_ended(self) -> list[Effect]:
-        """Drop every partition: the partitions that this incarnation owned are free."""
+        """Drop every partition, because this incarnation owns nothing any more."""
         self._all_due = True
         return [effect for topic in self._topics.values() for effect in self._drop_all(topic)]
 

@@ -17,7 +17,7 @@ class SingleBroker:
     def __init__(self, node_id: int, epoch_of: Callable[[StreamKey], int] = lambda _: -1) -> None:
         self._node_id = node_id
         self.epoch_of = epoch_of
-        # The address for clients; set once the port is bound.
+        # The address for clients. Set once the port is bound.
         self.address: tuple[str, int] = ("", -1)
 
     @property

@@ -119,7 +119,7 @@ class ZooKeeperCluster:
     async def hand_over_all(self, hand_over: HandOver) -> None:
         """Drain every stream and give it to its next candidate. No stream is claimed any more.
 
-        Waits while the metadata store is unavailable; cancel the call to give up.
+        Waits while the metadata store is unavailable. Cancel the call to give up.
         """
         await self._retry_write(self._membership.leave_soon)
         await self._partitions.hand_over_all(hand_over)

@@ -331,7 +331,7 @@ class Coordinator:
         return listed
 
     async def snapshots(self, limits: MetricsLimits) -> tuple[list[GroupSnapshot], int]:
-        """Return snapshots of groups, and the number of groups left out; see `GroupSnapshots`."""
+        """Return snapshots of groups, and the number of groups left out. See `GroupSnapshots`."""
         return await self._snapshots.look(limits)
 
     def stored(self, group_id: str) -> bool:

@@ -5,7 +5,8 @@ ends, the store reports another owner, or the outcome of a write is unknown. The
 requests are answered with an error that makes clients look up the coordinator. The next request
 claims and loads the group again.
 
-No method awaits between reading a group's state and acting on it; writes complete by callback.
+No method awaits between reading a group's state and acting on the state. Writes complete by
+callback.
 """
 
 from __future__ import annotations

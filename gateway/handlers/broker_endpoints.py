@@ -1,7 +1,7 @@
 """Names brokers in responses, with the addresses at which the client reaches them.
 
-This broker's address is the one to which the client connected; other brokers have registered
-theirs. Source: KIP-951 (leaders in errors), KIP-392 (racks).
+This broker's address is the address to which the client connected. Other brokers have registered
+their addresses. Source: KIP-951 (leaders in errors), KIP-392 (racks).
 """
 
 from __future__ import annotations

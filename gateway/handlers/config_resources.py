@@ -24,7 +24,7 @@ Changes = Callable[[Any, Context], Sequence[ConfigChange]]
 
 
 async def alter_all(request: Request, ctx: Context, changes: Changes) -> Reply:
-    """Alter each resource or refuse it, independent of the others; refuse duplicates."""
+    """Alter or refuse each resource independently. Duplicates are refused."""
     resources = request.body.resources
     twice = duplicates(f"{each.resource_type} {each.resource_name}" for each in resources)
     work = [

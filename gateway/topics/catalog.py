@@ -51,7 +51,7 @@ class Topic:
     topic_id: UUID
     partitions: int
     replication_factor: int
-    # Overrides only, normalized; defaults are not included.
+    # Only the overrides, normalized, without defaults.
     configs: Mapping[str, str] = field(hash=False)
     is_internal: bool
 

@@ -50,7 +50,7 @@ _NUMBER_BOUNDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One config key. `default` is formatted; None means that the key has no value."""
+    """One config key. `default` is formatted. None means that the key has no value."""
 
     name: str
     type: ConfigType

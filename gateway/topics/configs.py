@@ -359,7 +359,7 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """The effective configs of a topic, typed. Times in ms, sizes in bytes; -1 is no limit."""
+    """The effective configs of a topic, typed, in ms and bytes. -1 means no limit."""
 
     retention_ms: int
     retention_bytes: int

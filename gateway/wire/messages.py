@@ -103,7 +103,7 @@ def encode_request(
     client_id: str | None,
     body: Mapping[str, Any],
 ) -> bytes:
-    """Encode request header and body, without the frame size. Used by own clients and tests."""
+    """Encode request header and body, without the frame size, for this project's clients."""
     entity = request_class(key, version)
     name = None if client_id is None else client_id.encode()
     out = bytearray(
