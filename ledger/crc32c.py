@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
 
     def _load() -> Any:
-        package = find_spec("crc32c")  # finds it, and runs none of its code
+        package = find_spec("crc32c")  # locates the package without running its code
         if package is None:
             raise ImportError("the package crc32c is not installed")
         spec = PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations)

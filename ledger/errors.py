@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class LedgerError(Exception):
-    """Base class. If `retryable`, the unchanged call may succeed later."""
+    """Base class of ledger errors. If `retryable`, the unchanged call may succeed later."""
 
     retryable: ClassVar[bool] = False
 
@@ -85,7 +85,7 @@ class DirectoryInUse(LedgerError):
 
 
 class BookieIdInUse(LedgerError):
-    """Another process is registered under this bookie's id, for instance on a copied directory."""
+    """Another process is registered with this bookie's id, for instance from a copied directory."""
 
 
 class MetadataError(LedgerError):

@@ -46,7 +46,7 @@ class CommittedOffset(NamedTuple):
     leader_epoch: int = -1
     metadata: str = ""
     commit_time_ms: int = 0
-    expire_time_ms: int = -1  # -1: the retention of the broker applies
+    expire_time_ms: int = -1  # -1 if the retention of the broker applies
 
 
 def encode_advance(key: TopicIdPartition, committed: CommittedOffset) -> bytes:
@@ -67,7 +67,7 @@ def encode_advance(key: TopicIdPartition, committed: CommittedOffset) -> bytes:
 
 
 def encode_advances(offsets: Iterable[tuple[TopicIdPartition, CommittedOffset]]) -> list[bytes]:
-    """Encode as `encode_advance` does, byte for byte, in a sixth of the time, for the hot path.
+    """Encode many offsets in a sixth of the time that `encode_advance` takes, with equal bytes.
 
     Offsets that are committed together mostly share their topic, time, epoch and metadata.
     """

@@ -15,7 +15,7 @@ from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
 
 class Subscription(NamedTuple):
-    """All that is stored of one subscriber. `note` belongs to its owner; b"" if never written."""
+    """The stored state of one subscriber. `note` belongs to its owner; b"" if never written."""
 
     offsets: Mapping[TopicIdPartition, CommittedOffset]
     note: bytes = b""
@@ -23,20 +23,20 @@ class Subscription(NamedTuple):
 
 
 class OffsetChange(NamedTuple):
-    """One write to a subscriber. If `key` is None it changed the note, to `note`."""
+    """One write to a subscriber. If `key` is None, the write set the note to `note`."""
 
-    time_ms: int  # by the wall clock of the store that wrote it; never decreases within a history
+    time_ms: int  # wall clock of the store that wrote it; never decreases within a history
     key: TopicIdPartition | None
-    committed: CommittedOffset | None = None  # None: the offset was removed
+    committed: CommittedOffset | None = None  # None if the offset was removed
     note: bytes | None = None
 
 
 class SubscriptionHistory(NamedTuple):
-    """The writes to a subscriber since `since_ms`. Earlier ones are no longer stored."""
+    """The writes to a subscriber since `since_ms`. Earlier writes are no longer stored."""
 
     since_ms: int
-    offsets: Mapping[TopicIdPartition, CommittedOffset]  # as of `since_ms`
-    note: bytes  # as of `since_ms`
+    offsets: Mapping[TopicIdPartition, CommittedOffset]  # the offsets at `since_ms`
+    note: bytes  # the note at `since_ms`
     changes: list[OffsetChange]  # oldest first
 
 
@@ -78,16 +78,16 @@ class SubscriptionsStore(Protocol):
     async def read(self, subscriber: str) -> Subscription:
         """Return the last offsets without claiming the subscriber.
 
-        Offsets that another store is just advancing may be missing. What `load` returns is never
+        Offsets that another store is just advancing may be missing. The result of `load` is never
         behind.
         """
         ...
 
     async def history(self, subscriber: str) -> SubscriptionHistory:
-        """Return the writes to the subscriber, as far back as they are kept, without a claim.
+        """Return the stored writes to the subscriber, without a claim.
 
-        As with `read`, the newest may be missing. A store that keeps the last offsets only returns
-        no changes, and the newest commit time as `since_ms`.
+        As with `read`, the newest writes may be missing. A store that keeps only the last offsets
+        returns no changes, and the newest commit time as `since_ms`.
         """
         ...
 

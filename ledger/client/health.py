@@ -74,8 +74,7 @@ class BookieHealth:
         self.on_corrupt: OnCorrupt | None = None
 
     def on_result(self, bookie: BookieId, ok: bool, seconds: float | None = None) -> None:
-        """Count the outcome of a request. `ok` is True if the bookie did its work, even if it
-        refused.
+        """Count the outcome of a request. `ok` is True if the bookie did its work.
 
         Pass `seconds` only for requests of similar cost, so that bookies can be compared.
         """

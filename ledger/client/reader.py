@@ -160,9 +160,7 @@ class LedgerReader:
     async def _read_from(
         self, plan: ReadPlan, bookie: BookieId, first: EntryId, last: EntryId, max_bytes: int
     ) -> Entries | None:
-        """Read and verify entries first..last of one bookie. Returns None without a
-        good `first`.
-        """
+        """Read and verify entries first..last of one bookie, or return None without `first`."""
         asked_at_s = self._loop.time()
         ok: bool | None = None
         try:

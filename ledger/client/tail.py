@@ -205,9 +205,7 @@ class TailReader:
             self._poll = None
 
     def _order(self, wanted: EntryId) -> list[BookieId]:
-        """Return the bookies in the order to poll them. Those with nothing new last
-        time come last.
-        """
+        """Return the bookies to poll, ending with the ones that had nothing new last time."""
         metadata = self.reader.metadata
         ensemble = metadata.last_fragment.ensemble
         self._quiet.intersection_update(ensemble)

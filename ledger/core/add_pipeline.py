@@ -39,9 +39,7 @@ class Pending(Generic[Item]):
 
 
 class AddPipeline(Generic[Item]):
-    """The pending entries of a ledger, lac+1 .. lap, oldest first. Empty once failed ones are
-    taken.
-    """
+    """The pending entries of a ledger, lac+1 .. lap; none once failed entries are taken."""
 
     __slots__ = (
         "_bytes_max",

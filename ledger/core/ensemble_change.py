@@ -128,9 +128,7 @@ class EnsembleChange(Generic[Item]):
             self._paused_until_s[slot.bookie] = now_s + self._pause_s
 
     def paused(self, now_s: float) -> Collection[BookieId]:
-        """Return the bookies that failed here less than `pause_s` seconds ago and
-        cannot be spares.
-        """
+        """Return the bookies that failed here less than `pause_s` seconds ago: no spares."""
         self._paused_until_s = {
             bookie: until_s for bookie, until_s in self._paused_until_s.items() if until_s > now_s
         }

@@ -322,9 +322,7 @@ class LedgerWriting(Generic[Item]):
         live: Collection[BookieId],
         now_s: float,
     ) -> list[Effect[Item]]:
-        """Replace failed bookies by `spares` (by index), or retry failed bookies that
-        are `live`.
-        """
+        """Replace failed bookies by `spares`, or retry failed bookies that are `live`."""
         if self._spares is not None or self.adds.error is not None:
             return []
         if spares:

@@ -49,12 +49,12 @@ class _Record:
         self.duration_s = 0.0
         # Start of the present good period on probation; once it lasted `duration_s`, that halves.
         self.good_since_s = 0.0
-        # The last quarantine was for latency, not for failures.
+        # True if the last quarantine was for latency, not for failures.
         self.slow = False
 
 
 class Quarantine:
-    """Outcomes of all requests, by bookie, and the bookies to avoid. Time never goes back."""
+    """The outcomes of all requests by bookie, and the bookies to avoid. Time never goes back."""
 
     __slots__ = (
         "_failures_max",
@@ -77,8 +77,8 @@ class Quarantine:
     ) -> None:
         """Quarantine a bookie for `first_s` after `failures_max` failures in a row.
 
-        So does a mean latency above `slow_s_min` and `slow_factor` times that of the others.
-        Repeated quarantines take up to `longest_s`.
+        A bookie is also quarantined if its mean latency is above `slow_s_min` and `slow_factor`
+        times the median of the others. Repeated quarantines take up to `longest_s`.
         """
         assert failures_max >= 1
         assert 0 < first_s <= longest_s
@@ -94,7 +94,7 @@ class Quarantine:
         self._over_at_s = 0.0
 
     def on_result(self, bookie: BookieId, ok: bool, seconds: float | None, now_s: float) -> None:
-        """Count the outcome of a request. `ok`: the bookie did its work, whatever it answered.
+        """Count the outcome of a request. `ok` is True if the bookie did its work.
 
         `seconds` is the latency, or None if it is no measure of the bookie.
         """
@@ -102,7 +102,7 @@ class Quarantine:
         if record is None:
             record = self._records[bookie] = _Record()
         if now_s < record.until_s:
-            return  # used because others are lacking; its quarantine runs its time
+            return  # used for lack of others: its quarantine does not change
         if not ok:
             record.failures += 1
             if record.failures >= self._failures_max or record.duration_s > 0:
@@ -137,7 +137,8 @@ class Quarantine:
         if not suspects:
             return _NONE
         count = max(0, min(len(bookies) // 3, len(bookies) - keep))
-        # Failing is worse than slow; among equals, the longer quarantine is worse.
+        # A failing bookie is worse than a slow one. Of two equal ones, the longer quarantine is
+        # worse.
         worst = sorted(
             suspects,
             key=lambda bookie: (

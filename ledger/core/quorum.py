@@ -20,7 +20,7 @@ WriteSet = tuple[int, ...]
 
 @cache
 def write_sets(ensemble_size: int, write_quorum: int) -> tuple[WriteSet, ...]:
-    """Return the E distinct write sets; entry e uses number e mod E."""
+    """Return the E distinct write sets. Entry e uses the set with number e mod E."""
     assert ensemble_size >= write_quorum >= 1
     return tuple(
         tuple((start + i) % ensemble_size for i in range(write_quorum))
@@ -35,13 +35,13 @@ def write_set(entry: EntryId, ensemble_size: int, write_quorum: int) -> WriteSet
 
 
 def coverage_size(write_quorum: int, ack_quorum: int) -> int:
-    """Return how many members cover a write set: fewer than Qa of it remain."""
+    """Return how many members cover a write set, so that fewer than Qa members remain."""
     assert write_quorum >= ack_quorum >= 1
     return write_quorum - ack_quorum + 1
 
 
 class Coverage:
-    """Answers of bookies, counted until they cover all of some write sets, or cannot cover one."""
+    """The count of bookies' answers, until they cover all write sets or cannot cover one."""
 
     __slots__ = ("_known", "_needed", "_sets", "_unknown")
 
@@ -50,9 +50,10 @@ class Coverage:
         self._sets = sets
         # (Qw - Qa) + 1 answers cover a write set.
         self._needed = coverage_size(len(sets[0]), ack_quorum)
-        # Ensemble indexes with an answer that counts. It only grows.
+        # Ensemble indexes with an answer that counts. The set only grows.
         self._known: set[int] = set()
-        # Indexes whose bookie failed to answer; disjoint from `_known`. A late answer moves one.
+        # Indexes whose bookie failed to answer, disjoint from `_known`. A late answer moves an
+        # index.
         self._unknown: set[int] = set()
 
     def on_known(self, index: int) -> None:

@@ -52,11 +52,11 @@ class ReadPlan:
     def __init__(self, bookies: tuple[BookieId, ...], ack_quorum: int) -> None:
         """`bookies` are asked in this order, each once."""
         self._bookies = bookies
-        # The index in `_bookies` to ask next; it only rises.
+        # The index in `_bookies` to ask next, which only rises.
         self._next = 0
-        # Qw - Qa + 1 negative answers: fewer than Qa bookies remain that could hold the entry.
+        # After Qw - Qa + 1 negative answers, fewer than Qa bookies can still hold the entry.
         self._needed = coverage_size(len(bookies), ack_quorum)
-        # Bookies that answered "no such entry". It only rises.
+        # The count of bookies that answered "no such entry". The count only rises.
         self._absent_count = 0
 
     def next(self) -> BookieId | None:

@@ -28,7 +28,7 @@ FLAG_RECORD_SET = 4
 ENVELOPE = Struct(">BIII")  # version 1, flags, raw length, stored length
 RECORD = Struct(">qqi")  # metadata, txid, length
 RECORD_SET = Struct(">iiii")  # 0x1000 | codec, count, raw length, stored length
-SET_HEAD = Struct(">qqiiiii")  # of a record and its set in one
+SET_HEAD = Struct(">qqiiiii")  # header of a record and of its set together
 ENVELOPE_BYTES = ENVELOPE.size
 RECORD_BYTES = RECORD.size
 SET_BYTES = RECORD_SET.size
@@ -48,7 +48,7 @@ class LogRecord(NamedTuple):
     slot: int
     position: int
     txid: int
-    records: int  # count of user records in it; 0 for control records
+    records: int  # count of user records in `data`; 0 for control records
     control: bool
     data: memoryview
 
@@ -61,7 +61,7 @@ def set_head(position: int, txid: int, count: int, size: int) -> bytes:
 
 
 def control_record(position: int, txid: int, payload: bytes) -> bytes:
-    """Return a control record: it takes no position, and readers never receive it."""
+    """Return a control record, which takes no position and which readers never receive."""
     return RECORD.pack(FLAG_CONTROL | position << 16, txid, len(payload)) + payload
 
 

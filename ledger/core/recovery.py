@@ -29,7 +29,7 @@ from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Read the highest entry and the LAC of `bookie`, with the fence flag."""
+    """The action to read the highest entry and the LAC of `bookie`, with the fence flag."""
 
     index: int
     bookie: BookieId
@@ -37,7 +37,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class ReadEntry:
-    """Read `entry` from `bookie`, with the fence flag."""
+    """The action to read `entry` from `bookie`, with the fence flag."""
 
     index: int
     bookie: BookieId
@@ -46,7 +46,7 @@ class ReadEntry:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryAdd:
-    """Store `entry` on `bookie` with the recovery flag."""
+    """The action to store `entry` on `bookie` with the recovery flag."""
 
     index: int
     bookie: BookieId
@@ -59,7 +59,10 @@ class RecoveryAdd:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close with this content by compare-and-set. `length` is None if it must still be read."""
+    """The action to close the ledger with this content by compare-and-set.
+
+    `length` is None if it must still be read.
+    """
 
     last_entry: EntryId
     length: int | None
@@ -68,7 +71,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give up. The ledger stays IN_RECOVERY, and recovery may start over."""
+    """The action to give up. The ledger stays IN_RECOVERY, and recovery may start over."""
 
     error: LedgerError
 
@@ -92,7 +95,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Any other answer, or none: I/O error, bit rot, limbo, overload."""
+    """Any other result: an I/O error, bit rot, limbo, overload, or no answer."""
 
 
 Answer = Found | Absent | Unknown
@@ -123,14 +126,14 @@ class _Reading:
     def __init__(self, indexes: tuple[int, ...], ack_quorum: int) -> None:
         # Negative answers. Once they cover the write set, the entry was never acknowledged.
         self.absent = Coverage((indexes,), ack_quorum)
-        # The first correct copy. It outweighs all negative answers.
+        # The first correct copy, which outweighs all negative answers.
         self.found: Found | None = None
         # Ensemble indexes without an answer yet.
         self.unanswered = set(indexes)
 
     @property
     def hopeless(self) -> bool:
-        """True if all answered, without a copy and without enough negative answers."""
+        """True if all bookies answered, without a copy and without enough negative answers."""
         return not (self.unanswered or self.absent.reached or self.found)
 
 
@@ -145,28 +148,30 @@ class Recovery:
         spares: Iterable[BookieId] = (),
         choose_spare: ChooseSpare | None = None,
     ) -> None:
-        """`metadata` is as stored: IN_RECOVERY.
+        """`metadata` are the stored metadata, in state IN_RECOVERY.
 
         Bookies that refuse adds are replaced by the choice of `choose_spare`, or by the first
-        usable one of `spares`.
+        usable bookie of `spares`.
         """
         assert metadata.state is LedgerState.IN_RECOVERY
         assert window >= 1
         # All entries up to here are confirmed. Set once the ledger is fenced, then constant.
         self.base = NO_ENTRY
-        # As stored, and then with the bookies replaced by this attempt, which only `Close` shows.
+        # The stored metadata, with the bookies that this attempt replaced. Only `Close` publishes
+        # them.
         self._metadata = metadata
         # The last ensemble as stored when recovery began. All fences and reads go there.
         self._read_ensemble = metadata.last_fragment.ensemble
         self._choose_spare = choose_spare or in_order(spares)
         # Bookies that refused an add in this attempt. None of them is chosen as a spare.
         self._refused: set[BookieId] = set()
-        # The maximum of entries that are read ahead, and of entries that are being added again.
+        # The maximum of entries that are read ahead, and also of entries that are being added
+        # again.
         self._window = window
         sets = write_sets(metadata.ensemble_size, metadata.write_quorum)
         # Answers to the fence. Once every write set is covered, reading begins.
         self._fenced: Coverage = Coverage(sets, metadata.ack_quorum)
-        # The highest LAC in those answers.
+        # The highest LAC in the answers to the fence.
         self._lac = NO_ENTRY
         # Entries _next, _next + 1 ... that are being read. The head is decided first.
         self._reading: deque[_Reading] = deque()
@@ -176,9 +181,9 @@ class Recovery:
         self._adding: AddPipeline[Found] | None = None
         # Payload bytes up to the last found entry; None while no entry was found above the base.
         self._length: int | None = None
-        # Entry `_next` is absent: the ledger ends before it. Never reset.
+        # True once entry `_next` is absent, so that the ledger ends before it. Never reset.
         self._end_found = False
-        # `Close` or `Abort` was returned: all later replies are ignored.
+        # True once `Close` or `Abort` was returned. All later replies are ignored.
         self._over = False
 
     def start(self) -> list[Action]:
@@ -194,7 +199,7 @@ class Recovery:
         return self._begin_reading() if self._fenced.reached else []
 
     def on_fence_failed(self, index: int, error: LedgerError | None = None) -> list[Action]:
-        """Go on without the bookie at `index`, which may or may not have fenced the ledger."""
+        """Continue without the bookie at `index`, which may or may not have fenced the ledger."""
         if self._over or self._adding is not None:
             return []
         if isinstance(error, Unauthorized):
@@ -242,7 +247,7 @@ class Recovery:
         return self._advance()
 
     def on_add_failed(self, index: int, bookie: BookieId, entry: EntryId) -> list[Action]:
-        """Replace `bookie`, which did not take the copy, or go on with the others."""
+        """Replace `bookie`, which did not take the copy, or continue with the other bookies."""
         if self._over or self._ensemble[index] != bookie:
             return []
         adding = self._adding
@@ -259,7 +264,7 @@ class Recovery:
         return []
 
     def _replace(self, index: int, spare: BookieId) -> list[Action]:
-        """Put `spare` at `index` from the first unconfirmed entry on, and send it those entries."""
+        """Put `spare` at `index` from the first unconfirmed entry on, and send it its entries."""
         adding = self._adding
         assert adding is not None
         ensemble = list(self._ensemble)
@@ -306,9 +311,9 @@ class Recovery:
         return [self._recovery_add(index, entry, found) for index in adding.write_set(entry)]
 
     def _recovery_add(self, index: int, entry: EntryId, found: Found) -> RecoveryAdd:
-        # The LAC is the base, and not this attempt's progress. That progress may rest on spares
-        # that are lost if the attempt dies. The next attempt would start above entries that
-        # the bookies in its metadata lack.
+        # The LAC of a restored copy is the base. This attempt's own progress may rest on spares
+        # that are lost if the attempt dies. With a higher LAC, the next attempt would then skip
+        # entries that the bookies in its metadata lack.
         bookie, length = self._ensemble[index], found.length
         return RecoveryAdd(index, bookie, entry, self.base, length, found.payload, found.whole)
 

@@ -56,7 +56,7 @@ class LiveSegment(Protocol):
 
 
 class SegmentTable:
-    """The segments of one stream as one process knows them. Their numbers are dense."""
+    """The segments of one stream as one process knows them, with dense numbers."""
 
     __slots__ = (
         "_index_before",
@@ -79,15 +79,16 @@ class SegmentTable:
         # One past the last readable record. Only `reset` may decrease it. While an owner writes,
         # the end of its live segment is ahead of this value; `complete` catches up.
         self.end_sequence_id = 0
-        # An owner's own epoch, set by `reset`. For a reader the newest known one; never decreases.
+        # The epoch of the owner, set by `reset`. For a reader, the newest known epoch, which never
+        # decreases.
         self.epoch = 0
-        # Set while a segment is written or followed. Its segment may already be listed as
-        # completed. The listed end then counts, but the index is still this one's.
+        # Set while a segment is written or followed. The segment may already be listed as
+        # completed. The listed end then counts, but the index of `live` is still used.
         self.live: LiveSegment | None = None
         # The `start_sequence_id` of each of `segments`, for bisection. Changes with `segments`.
         self._starts: list[int] = []
-        # By segment number. A segment without a summary is known by its own metadata only. Each
-        # change of `segments` drops the summaries of removed segments.
+        # Summaries by segment number. Only the own metadata are known of a segment without a
+        # summary. Each change of `segments` drops the summaries of removed segments.
         self._summaries: dict[int, SegmentSummary] = {}
         # An owner's index of the newest completed segment with records, and the number of that
         # segment or 0. The head snapshot of the next segment stores it, so it is never evicted.
@@ -243,7 +244,7 @@ class SegmentTable:
     def find(self, sequence_id: int) -> Segment | None:
         """Return the last segment that starts at or before `sequence_id`, or None.
 
-        An empty segment shares its start with the next one, which is the one returned.
+        An empty segment has the same start as the next segment. The next segment is then returned.
         """
         at = bisect_right(self._starts, sequence_id) - 1
         return self.segments[at] if at >= 0 else None
@@ -251,7 +252,7 @@ class SegmentTable:
     def overlapping(self, first: int, end: int) -> Iterator[tuple[Segment, int, int]]:
         """Yield each segment with readable records from `first` up to and excluding `end`.
 
-        With it come the first sequence id of the range in the segment, and one past the last.
+        Each segment comes with the first sequence id of the range in it, and one past the last.
         """
         at = max(bisect_right(self._starts, first) - 1, 0)
         for segment in self.segments[at:]:

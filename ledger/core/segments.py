@@ -33,7 +33,7 @@ class Truncation(IntEnum):
 class Segment:
     """One log segment. The fields from `last_txid` to `last_slot` are set on completion."""
 
-    number: int  # log segment sequence number, from 1
+    number: int  # log segment sequence number, counted from 1
     ledger: LedgerId
     first_txid: int
     start_sequence_id: int
@@ -49,7 +49,7 @@ class Segment:
 
     @property
     def end_sequence_id(self) -> int:
-        """One past the last record; the start of a segment in progress."""
+        """One past the last record, or the start of a segment in progress."""
         return self.start_sequence_id + self.record_count
 
     @property
@@ -154,9 +154,10 @@ def order(segments: Iterable[Segment], *, where: str) -> list[Segment]:
 
 
 def visible(segments: Iterable[Segment]) -> list[Segment]:
-    """Return the segments up to the first one in progress, the last one with a known start.
+    """Return the segments up to and with the first one in progress.
 
-    The start of a segment after it depends on its record count. At most two are in progress.
+    The start of a later segment is unknown until that one is completed. At most two are in
+    progress.
     """
     found: list[Segment] = []
     for segment in segments:

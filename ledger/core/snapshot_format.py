@@ -34,7 +34,7 @@ class SegmentSummary:
     number: int
     timestamp_max: int
     size_bytes: int
-    epoch: int  # number of the first segment of the ownership that wrote it
+    epoch: int  # first segment number of the ownership that wrote the segment
     start_sequence_id: int
 
 

@@ -21,7 +21,7 @@ ANY_TIMESTAMP = 2**63 - 1
 
 
 class SparseIndex:
-    """Points of one segment, appended only. Entries and sequence ids rise; timestamps need not."""
+    """The points of one segment, in the order of their entries. Timestamps may fall."""
 
     __slots__ = ("_bytes_since", "entries", "sequence_ids", "stride_bytes", "timestamps_max")
 
@@ -85,8 +85,8 @@ class SparseIndex:
     def sequence_id_for_timestamp(self, timestamp: int, from_sequence_id: int) -> int | None:
         """Return where to start looking for the first record with at least `timestamp`.
 
-        It is the first stretch that has one and does not end before `from_sequence_id`.
-        Returns None if no stretch has one.
+        The result is in the first stretch that has such a timestamp and does not end before
+        `from_sequence_id`. Returns None if no stretch has one.
         """
         first = max(bisect_right(self.sequence_ids, from_sequence_id) - 1, 0)
         for at in range(first, len(self.entries)):

@@ -56,7 +56,7 @@ class FollowedStream:
         `on_retry` receives each error that is retried.
         """
         self.name = name
-        # Why the follower closed by itself. Cleared by the next `open`.
+        # The error with which the follower closed by itself, or None. Cleared by the next `open`.
         self.failed: LedgerError | None = None
         self._services = services
         self._timestamp_max = timestamp_max
@@ -80,9 +80,9 @@ class FollowedStream:
         # (end, bytes) of the chunks that were pulled and that no reader has read to the end.
         self._unread: deque[tuple[int, int]] = deque()
         self._unread_bytes = 0
-        # True: pulling, False: lagging. True when opened; see `note_read` and `_pull`.
+        # True while pulling, False while lagging. True when opened; see `note_read` and `_pull`.
         self._pulling = True
-        # Runs from `open` until `close` or a failure.
+        # The task that follows the stream, from `open` until `close` or a failure.
         self._following: asyncio.Task[None] | None = None
         # Held by `open` and `close`.
         self._change_lock = asyncio.Lock()
@@ -253,7 +253,7 @@ class FollowedStream:
                 )
 
     async def _learn_epochs(self, segments: list[Segment]) -> None:
-        """Read epochs from the head of the newest segment with records; it lists older ones."""
+        """Read epochs from the head of the newest segment with records, which has older ones."""
         for segment in reversed(segments):
             if not segment.record_count or self._table.knows(segment.number):
                 continue
@@ -376,7 +376,7 @@ class FollowedStream:
             self._wake_tail.set()
 
     def epoch_at(self, sequence_id: int) -> int:
-        """Return the epoch of the ownership that wrote this sequence id; at the end, the newest."""
+        """Return the epoch of the ownership that wrote this sequence id. At the end, the newest."""
         return self._table.epoch_at(sequence_id)
 
     # -- reading ------------------------------------------------------------------------------

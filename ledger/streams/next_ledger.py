@@ -29,10 +29,10 @@ class NextLedger:
     ) -> None:
         self._create = create
         self._clock = clock
-        # The creation that runs, has succeeded or has failed. None before the first one, and after
-        # `take` or `discard`.
+        # The creation that runs, has succeeded or has failed. None before the first creation, and
+        # after `take` or `discard`.
         self._creating: asyncio.Task[LedgerWriter] | None = None
-        # Monotonic time when that creation began.
+        # Monotonic time when the last creation began.
         self._began_s = 0.0
 
     def begin_creating(self) -> None:
@@ -51,7 +51,8 @@ class NextLedger:
         self.begin_creating()
         creating = self._creating
         assert creating is not None
-        await asyncio.wait([creating])  # not cancelled with us: the next attempt can use it
+        # Cancelling us must not cancel the creation: the next attempt can use it
+        await asyncio.wait([creating])
         creating.result()
 
     def take(self) -> LedgerWriter:
@@ -65,7 +66,7 @@ class NextLedger:
         creating, self._creating = self._creating, None
         if creating is None:
             return
-        await asyncio.wait([creating])  # cancelled half way, it would leave an orphan
+        await asyncio.wait([creating])  # a cancelled creation would leave an orphan
         if _succeeded(creating):
             try:
                 await delete(creating.result().ledger)

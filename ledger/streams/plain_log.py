@@ -16,7 +16,7 @@ from ledger.core.records import RECORD, RECORD_BYTES, control_record, envelope, 
 from ledger.errors import CorruptFormat, LedgerError, NoSuchEntry, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
 
-ENTRY_BYTES = 1024 * 1024  # the size that one append should not exceed, but for a larger record
+ENTRY_BYTES = 1024 * 1024  # the largest size of an append, unless a single record is larger
 _READ_BYTES = 1024 * 1024
 
 OnDurable = Callable[[LedgerError | None], None]
@@ -50,7 +50,7 @@ class PlainLog:
     def __init__(self, writer: LedgerWriter) -> None:
         self._writer = writer
         self.ledger = writer.ledger
-        # Records appended, without control records, and their bytes with headers.
+        # Appended records without control records: their count, and their bytes with headers.
         self.records = 0
         self.size_bytes = 0
         # The time of the last record. Never decreases, even if the wall clock does.
@@ -88,7 +88,7 @@ class PlainLog:
         try:
             self._writer.add((envelope(len(record), 0), record), _ignore)
         except LedgerError:
-            pass  # the next append raises it
+            pass  # the next append raises the error
 
     async def close(self) -> None:
         """Wait for the entries in flight and close the ledger, which then needs no recovery.

@@ -39,11 +39,12 @@ _READERS_MAX = 8
 
 @dataclass(slots=True)
 class _Cursor:
-    """The place of one reader. In use by at most one `read` at a time."""
+    """The place of one reader, in use by at most one `read` at a time."""
 
-    number: int  # of the segment; its `Segment` is looked up at each step
+    number: int  # segment number; each step looks up the `Segment`
     next_entry: int  # the first entry that is neither in `ready` nor returned
-    ready: deque[StoredRecord] = field(default_factory=deque[StoredRecord])  # read, not returned
+    # Read, not yet returned
+    ready: deque[StoredRecord] = field(default_factory=deque[StoredRecord])
     ahead: asyncio.Task[list[StoredRecord]] | None = None  # reads the chunk after `ready`
 
 
@@ -109,7 +110,7 @@ class SegmentReads:
                     raise Truncated(f"{sequence_id} is now below the start") from error
                 if not isinstance(error, Truncated):
                     raise
-                # The cursor was at the end of a removed segment: seek again.
+                # The cursor was at the end of a removed segment, so seek again.
 
     async def _read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
         """Read at least one record from the one that holds `sequence_id`, about `bytes_max` in all.
@@ -360,7 +361,7 @@ def _take_ready(cursor: _Cursor, following: int, bytes_max: int, taken: list[Sto
 def _collect_ahead(cursor: _Cursor) -> None:
     """Move the chunk that was read ahead to `ready`, if the read has ended.
 
-    If it failed, it counts as never begun: a new read may succeed.
+    A failed read counts as never begun, because a new read may succeed.
     """
     ahead = cursor.ahead
     if ahead is None or not ahead.done():

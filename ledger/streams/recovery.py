@@ -65,7 +65,8 @@ class LoadedStream:
     summaries: dict[int, SegmentSummary] = field(default_factory=dict[int, SegmentSummary])
     index: SparseIndex = field(default_factory=SparseIndex)  # covers segment `index_number`
     index_number: int = 0
-    left_over: tuple[Segment, Segment] | None = None  # to be listed as completed: (before, after)
+    # To be listed as completed, as (before, after)
+    left_over: tuple[Segment, Segment] | None = None
 
 
 async def load_stream(

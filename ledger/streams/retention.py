@@ -66,7 +66,7 @@ class Retention:
         except BadVersion:
             raise
         except LedgerError:
-            pass  # readers use the start; the next round retries the marks
+            pass  # readers need no marks; the next round retries
 
     async def _mark(self) -> None:
         """Mark the segments below the start: truncated, or active from an entry and slot on."""

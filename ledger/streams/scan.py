@@ -54,9 +54,9 @@ class StreamSlice:
     """Records `first` up to and excluding `end`, all of one segment. It can be pickled."""
 
     stream: str
-    number: int  # of the segment
+    number: int  # segment number
     ledger: LedgerId
-    start_sequence_id: int  # of the segment
+    start_sequence_id: int  # start of the segment
     first: int
     end: int
     first_entry: EntryId
@@ -76,7 +76,7 @@ class StreamScan:
         timestamp_max: Callable[[memoryview], int] = lambda data: ANY_TIMESTAMP,
         limits: StreamLimits | None = None,
     ) -> None:
-        """`timestamp_max` returns that of one record's data. Only `find_timestamp` uses it."""
+        """`timestamp_max` returns a record's greatest timestamp, for `find_timestamp`."""
         self.name = name
         self._client = client
         self._limits = limits or StreamLimits()
@@ -243,7 +243,7 @@ class StreamScan:
     async def _index_of(self, segment: Segment) -> SparseIndex:
         try:
             return await self._reads.index_of(segment)
-        except NoSuchLedger:  # the next segment was removed meanwhile, and so was this one
+        except NoSuchLedger:  # the next segment was removed meanwhile, and therefore this one
             return SparseIndex()
 
     async def _record_bytes(self, segment: Segment, index: SparseIndex) -> float:

@@ -20,9 +20,9 @@ class SegmentList:
     """The segments and the start of a stream as of the last `load`. Read-only."""
 
     def __init__(self, metadata: MetadataStore, name: str) -> None:
-        # In order of their numbers, without gaps.
+        # The segments in order of their numbers, without gaps.
         self.segments: list[Segment] = []
-        # Never decreases.
+        # The first readable sequence id. Never decreases.
         self.start_sequence_id = 0
         self._metadata = metadata
         self._root = log_root(name)

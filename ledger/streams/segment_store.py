@@ -76,7 +76,7 @@ def _number(data: bytes, path: str) -> int:
 
 
 class SegmentStore:
-    """One owner's view of the stored stream. Its changes fail after one by another process."""
+    """One owner's view of the stored stream. Changes fail after another process made one."""
 
     def __init__(self, metadata: MetadataStore, name: str) -> None:
         self.name = name

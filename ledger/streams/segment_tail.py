@@ -28,7 +28,7 @@ class SegmentTail:
     """A reader of one segment's end. Used by one task, which must `close` it."""
 
     timestamp_max = ANY_TIMESTAMP  # a jump skips records, which may have any timestamp
-    size_bytes = 0  # not counted
+    size_bytes = 0  # the size is not counted here
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SegmentTail:
         return self.start_sequence_id + self.count
 
     async def open(self) -> None:
-        """Open the ledger, unless it is open. Raises NoSuchLedger, MetadataUnavailable."""
+        """Open the ledger, unless it is already open. Raises NoSuchLedger, MetadataUnavailable."""
         if self._reader is None:
             self._reader = await self._client.open(self._ledger)
             self._tailer = self._client.tail(self._reader)

@@ -60,29 +60,29 @@ class Stream:
         """`on_advanced` receives each new end; `on_failed` the error that ended this ownership."""
         self.name = name
         self._services = services
-        self._config = config  # returns the settings; too slow to be called for each entry
+        self._config = config  # the settings; too slow to call for each entry
         # The owner's state beside the records. Rebuilt by `open`, stored in each snapshot.
         self._state = state
         self._on_advanced = on_advanced
         self._on_failed = on_failed
         # The stored list and the node versions that this owner wrote or read. Loaded by `open`.
         self._store = SegmentStore(services.metadata, name)
-        # The same list in memory. It follows each successful change of the store.
+        # The segment list in memory. It follows each successful change of the store.
         self._table = SegmentTable()
         # The newest durable records. Cleared by `open`, `close` and `abandon`.
         self._tail = StreamTail(services.cache)
         # Writes the segment in progress. None until `begin`, and from the end of `close` or the
         # next `open` on. After a failure it stays, with `failed` set, until then.
         self._writer: SegmentWriter | None = None
-        # The ledger of that segment. Set and cleared together with `_writer`.
+        # The ledger of the segment in progress. Set and cleared together with `_writer`.
         self._ledger_writer: LedgerWriter | None = None
-        self._segment_bytes = 0  # of the settings, copied by `_apply_config`
+        self._segment_bytes = 0  # limit from the settings, copied by `_apply_config`
         # Wall time when the segment in progress began, and its share of `segment_jitter_ms`.
         self._segment_began_ms = 0
         self._jitter_ms = 0
         # Held during every change of the segment list: open, begin, close, roll, truncate, expire.
         self._change_lock = asyncio.Lock()
-        # True while `close` runs, and for good after `abandon`. No segment begins meanwhile.
+        # True while `close` runs, and for good after `abandon`. No segment begins then.
         self._closing = False
         # The running roll. Cancelling a caller that waits for it does not cancel it.
         self._rolling: asyncio.Task[None] | None = None
@@ -206,7 +206,7 @@ class Stream:
 
         Adds in flight are answered once their outcome is known.
         """
-        self._closing = True  # for good
+        self._closing = True  # never reset: the stream is being deleted
         await self._wait_for_roll()
         await self._next_ledger.discard(self._services.client.delete)
         async with self._change_lock:
@@ -476,7 +476,7 @@ class Stream:
                 raise
 
     def _on_ownership_lost(self, error: LedgerError) -> None:
-        """Fail: another process changed the stream's metadata. Its owner reopens the stream."""
+        """Fail, because another process changed the metadata. The owner reopens the stream."""
         if self._writer is not None:
             self._writer.fail(error)
         else:

@@ -19,7 +19,7 @@ class StoredRecord(NamedTuple):
     end_sequence_id: int  # one past its last user record
     timestamp_max: int
     size_bytes: int
-    data: tuple[Buffer, ...]  # the opaque data of the record, in pieces
+    data: tuple[Buffer, ...]  # opaque data of the record, in pieces
 
 
 _EVICTED = StoredRecord(0, 0, -1, 0, ())
@@ -44,7 +44,7 @@ class TailCache:
         self._void = 0
 
     def __len__(self) -> int:
-        """The number of places in the order, with void ones: its cost beside the bytes."""
+        """The number of places in the order, including void places."""
         return len(self._order)
 
     def added(self, tail: StreamTail, size: int) -> None:

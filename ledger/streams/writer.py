@@ -113,17 +113,17 @@ class SegmentWriter:
         on_advanced: Callable[[int], None],
         on_failed: Callable[[LedgerError], None],
     ) -> None:
-        """`on_advanced` receives each new end, `on_failed` the first error. Call it in a loop."""
+        """`on_advanced` receives each new end, `on_failed` the first error. Needs a loop."""
         self.number = number
         self.start_sequence_id = start_sequence_id
         # The sequence id of the next accepted record. Never decreases, not even after a failure.
         self.next_sequence_id: int = start_sequence_id
         # One past the last durable record; at most `next_sequence_id`. Never decreases.
         self.end_sequence_id: int = start_sequence_id
-        self.size_bytes = 0  # packed into entries, with their headers
+        self.size_bytes = 0  # bytes packed into entries, with their headers
         # Points of all packed entries, also of those that are not durable yet.
         self.index = SparseIndex(limits.index_stride_bytes)
-        self.timestamp_max = -1  # the greatest of the durable records
+        self.timestamp_max = -1  # greatest timestamp of the durable records
         # The last durable slot, of control records too. Its entry is -1 before the first one.
         self.last_dlsn = Dlsn(number, EntryId(-1), -1)
         # The first error. Once set, the writer accepts and packs nothing.
@@ -131,9 +131,9 @@ class SegmentWriter:
         # While True, accepted records wait unpacked. The owner sets it for the time of a roll.
         self.paused = False
         self.waiting_bytes = 0  # data bytes of the records in `_waiting`
-        # As in `StreamConfig`. The owner may change it at any time; `retire` sets it to -1.
+        # Copy of `StreamConfig.control_ms`. The owner may change it; `retire` sets it to -1.
         self.control_ms = -1
-        self._control_timer: asyncio.TimerHandle | None = None  # a control record may be due
+        self._control_timer: asyncio.TimerHandle | None = None  # None: no control record is due
         self._last_user_entry = -1  # the last durable entry with user records
         # Readers learn of the entries up to this one from a control record or a snapshot.
         self._announced_entry = -1
@@ -149,11 +149,11 @@ class SegmentWriter:
         self._in_flight: deque[_Entry] = deque()
         # Set when the ledger refuses an entry. Nothing more is sent; entries in flight may succeed.
         self._refused: LedgerError | None = None
-        self._position = 0  # of the last user record packed, which is their count
+        self._position = 0  # count of packed user records, the last one's position
         self._snapshot_entry = -1  # the first entry of the last complete snapshot
         # Parts of the next snapshot that are not sent. While there are any, no record is packed.
         self._snapshot_parts: deque[bytes] = deque()
-        self._snapshot_first = -1  # the entry of the first part of that snapshot, once sent
+        self._snapshot_first = -1  # entry of the next snapshot's first part, -1 before it is sent
         # Bytes packed since the last snapshot began. At `_snapshot_due` the next one begins.
         self._bytes_since_snapshot = 0
         self._snapshot_due = limits.snapshot_bytes
@@ -362,7 +362,7 @@ class SegmentWriter:
         self.last_dlsn = Dlsn(self.number, entry.entry, entry.slots - 1)
         if not entry.accepted:
             return
-        if self.failed is None:  # else the stream is abandoned and its tail stays cleared
+        if self.failed is None:  # an abandoned stream's tail stays cleared
             append = self._tail.append
             for accepted in entry.accepted:
                 append(accepted.record)
@@ -375,8 +375,8 @@ class SegmentWriter:
         self._on_advanced(self.end_sequence_id)
 
     # An entry carries the LAC, so readers learn of the last record only from a further entry. If no
-    # record follows, a control record does. Polled twice per period, so that the confirm path never
-    # reads the clock.
+    # record follows, a control record carries the LAC. The timer fires twice per period, so that
+    # the confirm path never reads the clock.
 
     def _schedule_control_record(self) -> None:
         if not self.control_ms:
