@@ -45,9 +45,9 @@ class _Record:
         self.latency_s = 0.0
         # The quarantine ends at this time; results before it are ignored.
         self.until_s = 0.0
-        # Duration of the last quarantine. 0: the bookie is neither quarantined nor on probation.
+        # Duration of the last quarantine, or 0 if neither quarantined nor on probation.
         self.duration_s = 0.0
-        # Start of the present good period on probation; once it lasted `duration_s`, that halves.
+        # Start of the present good period on probation. After `duration_s`, the duration halves.
         self.good_since_s = 0.0
         # True if the last quarantine was for latency, not for failures.
         self.slow = False

@@ -394,7 +394,7 @@ class FollowedStream:
         """Read consecutive committed records, beginning with the one that holds `sequence_id`.
 
         Returns at least one whole record, however large, and in all about `bytes_max` bytes.
-        Returns none at the end and past it. Raises Truncated below the start, StreamUnavailable
+        Returns no record at or past the end. Raises Truncated below the start, StreamUnavailable
         if the follower is closed or the record cannot be read now.
         """
         self._table.check_start(sequence_id)

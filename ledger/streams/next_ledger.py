@@ -51,7 +51,7 @@ class NextLedger:
         self.begin_creating()
         creating = self._creating
         assert creating is not None
-        # Cancelling us must not cancel the creation: the next attempt can use it
+        # If this wait is cancelled, the creation continues for the next attempt.
         await asyncio.wait([creating])
         creating.result()
 

@@ -134,7 +134,7 @@ class PlainLogs:
     async def read(self, ledger: LedgerId) -> list[PlainRecord]:
         """Return the records up to the LAC, without fencing the writer. Raises as `recover`.
 
-        All records of a closed log are returned. Of an open log the newest may be missing.
+        All records of a closed log are returned. The newest records of an open log may be missing.
         """
         return await _read_all(await self._client.open(ledger))
 

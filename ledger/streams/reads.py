@@ -43,7 +43,7 @@ class _Cursor:
 
     number: int  # segment number; each step looks up the `Segment`
     next_entry: int  # the first entry that is neither in `ready` nor returned
-    # Read, not yet returned
+    # Records that were read and not yet returned.
     ready: deque[StoredRecord] = field(default_factory=deque[StoredRecord])
     ahead: asyncio.Task[list[StoredRecord]] | None = None  # reads the chunk after `ready`
 

@@ -65,7 +65,7 @@ class LoadedStream:
     summaries: dict[int, SegmentSummary] = field(default_factory=dict[int, SegmentSummary])
     index: SparseIndex = field(default_factory=SparseIndex)  # covers segment `index_number`
     index_number: int = 0
-    # To be listed as completed, as (before, after)
+    # A segment that is still to be listed as completed: (before, after).
     left_over: tuple[Segment, Segment] | None = None
 
 

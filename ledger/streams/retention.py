@@ -48,7 +48,7 @@ class Retention:
         # The start for which all marks are stored, so that an unmoved start costs nothing.
         self._marked_start = -1
         # By segment number, the wall time when this process first saw it truncated. A new owner
-        # begins the grace period again: a segment stays rather too long than too short a time.
+        # begins the grace period again: a segment then stays longer, never shorter.
         self._truncated_ms: dict[int, int] = {}
         # Ledgers that are no longer listed and not yet deleted. Each round of `expire` retries
         # them. If the process ends first, the gateway's search for orphans finds them.

@@ -276,7 +276,7 @@ class StreamScan:
     async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
         """Read records from the one that holds `sequence_id`, about `bytes_max` bytes in all.
 
-        Returns none at the end. Raises Truncated below the start.
+        Returns no record at the end. Raises Truncated below the start.
         """
         self._table.check_start(sequence_id)
         return await self._reads.read(sequence_id, bytes_max, self.refresh)

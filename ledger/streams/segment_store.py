@@ -91,7 +91,7 @@ class SegmentStore:
         self._ledgers_version = 0
         self._txid_version = 0
         self._start_version = 0
-        # Held during a change, so that each one uses the versions that the previous one left.
+        # Held during a change, so that each change uses the versions that the previous change left.
         self._change_lock = asyncio.Lock()
 
     async def load(self) -> list[Segment]:

@@ -506,7 +506,7 @@ class Stream:
         """Read consecutive durable records, beginning with the one that holds `sequence_id`.
 
         Returns at least one whole record, however large, and in all about `bytes_max` bytes.
-        Returns none only at the readable end. Raises Truncated below the start.
+        Returns no record only at the end. Raises Truncated below the start.
         """
         self._table.check_start(sequence_id)
         if sequence_id >= self.end_sequence_id:
