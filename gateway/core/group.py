@@ -40,7 +40,7 @@ def _nothing(now_ms: int) -> list[Effect]:
 
 
 class Group:
-    """A classic group. Time is in milliseconds from any start, and never falls."""
+    """A classic group. Times are milliseconds since an arbitrary origin and never decrease."""
 
     __slots__ = (
         "_assigning",

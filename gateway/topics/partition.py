@@ -519,7 +519,7 @@ class Partition:
         return self.stream.read_cached(offset, bytes_max)
 
     async def read(self, offset: int, bytes_max: int) -> list[StoredRecord]:
-        """Return batches from the one with `offset` on: at least one, and more up to `bytes_max`.
+        """Return the batch that contains `offset`, and the following ones up to `bytes_max` bytes.
 
         The result is empty only at the high watermark. Raises LedgerError.
         """

@@ -151,5 +151,5 @@ async def _connect(config: NodeConfig, make_root: bool) -> Any:
 def _print_started(node: Any) -> None:
     """Print one line, for people and for programs that wait for it."""
     host = f"[{node.host}]" if ":" in node.host else node.host
-    with contextlib.suppress(OSError):  # a closed stdout is no reason not to serve
+    with contextlib.suppress(OSError):  # serve even if stdout is closed
         print(f"started bookie={node.bookie.bookie_id} address={host}:{node.port}", flush=True)

@@ -57,7 +57,7 @@ class UnderreplicatedLedger(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RepairNote:
-    """Findings about a marked ledger beyond its mark."""
+    """Details of a marked ledger: suspect bookies, lost entries, and the last repair's outcome."""
 
     suspects: frozenset[BookieId] = frozenset()  # bookies whose copies are read, not only listed
     lost: EntryRanges = EMPTY  # entries that no live bookie has and enough bookies deny

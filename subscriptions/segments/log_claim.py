@@ -80,7 +80,7 @@ class LogStoreConfig:
     def __post_init__(self) -> None:
         assert self.segment_bytes > 0
         assert 0 < self.entry_bytes <= 8 * 1024 * 1024
-        assert self.node_state_bytes <= 512 * 1024  # with its history it must fit into a node
+        assert self.node_state_bytes <= 512 * 1024  # one node holds it and its history
         assert self.idle_s > 0
         assert self.open_segments_max >= 1
 
