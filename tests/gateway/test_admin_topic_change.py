@@ -52,7 +52,7 @@ def test_a_topic_is_truncated(cli, gateway):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (("alter", "t"), 2, "say what to change"),
+        (("alter", "t"), 2, "no setting to change: pass"),
         (("alter", "t", "-c", "x"), 2, "is not key=value"),
         (("alter", "missing", "-c", "retention.ms=1"), 1, "The topic 'missing' does not exist."),
         (("alter", "plain", "-c", "no.such=1"), 1, "Unknown topic config name: no.such"),

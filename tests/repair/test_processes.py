@@ -233,7 +233,7 @@ def test_audit_says_all_that_is_wrong_with_its_flags_at_once():
     argv += ["--delay-s", "-1", "--zookeeper", "x", "--session", "3", "--tls-key", "k"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (78, "")
-    for word in ("--delay -1s", "--zookeeper x", "--session 3", "all of them or none"):
+    for word in ("--delay-s -1", "--zookeeper x", "--session 3", "all of them or none"):
         assert word in done.stderr
 
 
