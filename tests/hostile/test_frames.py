@@ -208,13 +208,19 @@ async def test_a_peer_that_reads_slowly_is_not_cut_off():
     assert await closed_after_s(slow, limit_s=150, apis=apis) is None
 
 
-async def test_replies_that_a_peer_does_not_read_are_bounded():
+def answers_to_come():
+    """Return a list, and a handler that appends a future of its answer to the list."""
     futures = []
 
     def later(request, ctx):
         futures.append(asyncio.get_running_loop().create_future())
         return futures[-1]
 
+    return futures, later
+
+
+async def test_replies_that_a_peer_does_not_read_are_bounded():
+    futures, later = answers_to_come()
     hub = hub_for(HEARTBEAT, fetch(later))
     wire = connect(hub, takes_replies=False)
     for number in range(100):
@@ -232,12 +238,7 @@ async def test_replies_that_a_peer_does_not_read_are_bounded():
 
 
 async def test_large_answers_behind_a_slow_one_are_bounded():
-    futures = []
-
-    def later(request, ctx):
-        futures.append(asyncio.get_running_loop().create_future())
-        return futures[-1]
-
+    futures, later = answers_to_come()
     hub = hub_for(HEARTBEAT, fetch(later))
     wire = connect(hub)
     for number in range(100):
@@ -255,12 +256,7 @@ async def test_large_answers_behind_a_slow_one_are_bounded():
 
 
 async def test_one_large_answer_may_wait_for_a_slow_one():
-    futures = []
-
-    def later(request, ctx):
-        futures.append(asyncio.get_running_loop().create_future())
-        return futures[-1]
-
+    futures, later = answers_to_come()
     wire = connect(hub_for(HEARTBEAT, fetch(later)))
     for number in range(3):
         wire.send(request(1, 4, number, {"topics": []}))
@@ -357,12 +353,7 @@ async def test_a_peer_that_waits_for_memory_is_not_blamed_for_its_silence():
 
 
 async def test_each_large_answer_that_was_let_wait_leaves_the_bound_as_it_was():
-    futures = []
-
-    def later(request, ctx):
-        futures.append(asyncio.get_running_loop().create_future())
-        return futures[-1]
-
+    futures, later = answers_to_come()
     hub = hub_for(HEARTBEAT, fetch(later))
     wire = connect(hub)
     for number in range(2):
