@@ -270,9 +270,19 @@ class AdminClient:
         """Send requests to the leaders of these partitions.
 
         `fields` builds the fields of a request from its topics. Returns the response for each
-        partition. A partition is left out if its leader is unknown or has not answered when the
-        time for retries is up.
+        partition. A partition is left out if its leader is unknown, refused the request, or has
+        not answered when the time for retries is up.
         """
+        found = await self.at_leaders_or_errors(places, key, fields)
+        return {place: each for place, each in found.items() if not each.error_code.value}
+
+    async def at_leaders_or_errors(
+        self,
+        places: Iterable[Place],
+        key: int,
+        fields: Callable[[Mapping[str, Sequence[int]]], dict[str, Any]],
+    ) -> dict[Place, Any]:
+        """Send requests as `at_leaders` does. The result includes responses with an error code."""
         retry = _Retry(self._retry_s_max)
         found: dict[Place, Any] = {}
         left = set(places)
@@ -289,7 +299,7 @@ class AdminClient:
             left = {p for p in left if p not in found or _moved([found[p].error_code])}
             if left and not await retry.again():
                 break
-        return {place: each for place, each in found.items() if not each.error_code.value}
+        return found
 
     async def _at_leader(
         self, broker: Broker, key: int, fields: dict[str, Any]

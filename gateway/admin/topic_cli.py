@@ -180,7 +180,10 @@ def _alter(
 def _truncate(
     name: str, to: str, partitions: Sequence[int], yes: bool, bootstrap: str, output: Format
 ) -> None:
-    """Delete the records of a topic below an offset."""
+    """Delete the records of a topic below an offset.
+
+    All partitions are checked first: if one cannot be truncated, none is.
+    """
     from gateway.admin.topics import LATEST, truncate_topic
 
     if to != "end" and not _OFFSET.fullmatch(to):
@@ -191,12 +194,16 @@ def _truncate(
     rows: list[dict[str, Any]] = ask(
         bootstrap, output, lambda client: truncate_topic(client, name, partitions, offset)
     )
+    failed = [row for row in rows if row["error"] is not None]
     if output is Format.json:
         emit(as_json(rows))
     else:
-        emit(as_table(headings("partition", "log_start_offset"), rows))
-    if any(row["log_start_offset"] is None for row in rows):
-        message = "not all partitions were truncated; run the command again"
+        columns = headings("partition", "log_start_offset", *(["error"] if failed else []))
+        emit(as_table(columns, rows))
+    if failed:
+        codes = ", ".join(sorted({row["error"] for row in failed}))
+        message = f"{len(failed)} of {len(rows)} partitions were not truncated: {codes}; remove "
+        message += "the cause, then run the command again"
         fail(EXIT_FAILED, message, "NOT_TRUNCATED", output)
 
 

@@ -11,6 +11,7 @@ _LIST_OFFSETS, _METADATA, _CREATE, _DELETE, _DESCRIBE_CONFIGS = 2, 3, 19, 20, 32
 _DELETE_RECORDS, _INCREMENTAL_ALTER_CONFIGS = 21, 44
 _SET, _REMOVE = 0, 1  # values of config_operation in IncrementalAlterConfigs
 _TRUNCATE_MS_MAX = 10_000
+_SHOWN_MAX = 5  # partitions that an error names
 _TOPIC_RESOURCE = 2
 _SET_ON_TOPIC = 1  # value of config_source for a setting of the topic itself
 _NAMES_BELOW = 6  # first version of DeleteTopics that accepts topic ids
@@ -67,14 +68,17 @@ async def truncate_topic(
 ) -> list[Row]:
     """Delete the records below `offset` in these partitions, or in all partitions.
 
-    LATEST deletes all records. Returns the start of each partition afterwards, or None if its
-    leader did not answer.
+    LATEST deletes all records. Raises AdminError, without a change, if a partition ends below
+    `offset` or its leader does not answer. Otherwise returns the start of each partition
+    afterwards. A partition that failed has None as its start, and a Kafka code as its `error`.
     """
     topic = await describe_topic(client, name)
-    known = [row["partition"] for row in topic["partitions"]]
+    ends = {row["partition"]: row["log_end_offset"] for row in topic["partitions"]}
     for index in indexes:
-        if index not in known:
+        if index not in ends:
             raise AdminError(f"Topic '{name}' has no partition {index}.", "UNKNOWN_PARTITION")
+    chosen = list(dict.fromkeys(indexes)) or list(ends)
+    _check_ends({index: ends[index] for index in chosen}, offset)
 
     def fields(topics: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         asked = [
@@ -86,12 +90,43 @@ async def truncate_topic(
         ]
         return {"topics": asked, "timeout": _TRUNCATE_MS_MAX}
 
-    places = [(name, index) for index in indexes or known]
-    done = await client.at_leaders(places, _DELETE_RECORDS, fields)
-    starts = {index: each.low_watermark for (_, index), each in done.items()}
-    return [
-        {"partition": index, "log_start_offset": starts.get(index)} for index in indexes or known
-    ]
+    places = [(name, index) for index in chosen]
+    done = await client.at_leaders_or_errors(places, _DELETE_RECORDS, fields)
+    return [_truncated(index, done.get((name, index))) for index in chosen]
+
+
+def _check_ends(ends: Mapping[int, int | None], offset: int) -> None:
+    """Raise AdminError unless each of these partitions can be truncated to `offset`."""
+    silent = [index for index, end in ends.items() if end is None]
+    if silent:
+        raise AdminError(
+            f"the leader of {_listed(silent)} did not answer; no partition was changed",
+            "LEADER_NOT_AVAILABLE",
+        )
+    short = [f"{index} ends at {end}" for index, end in ends.items() if (end or 0) < offset]
+    if short:
+        more = f", and {len(short) - _SHOWN_MAX} more" if len(short) > _SHOWN_MAX else ""
+        raise AdminError(
+            f"offset {offset} is past the end: partition {', '.join(short[:_SHOWN_MAX])}{more}; "
+            "no partition was changed. Pass a lower offset, end, or some partitions with "
+            "--partition",
+            "OFFSET_OUT_OF_RANGE",
+        )
+
+
+def _listed(indexes: Sequence[int]) -> str:
+    more = f" and {len(indexes) - _SHOWN_MAX} more" if len(indexes) > _SHOWN_MAX else ""
+    return f"partition {', '.join(str(index) for index in indexes[:_SHOWN_MAX])}{more}"
+
+
+def _truncated(index: int, answer: Any) -> Row:
+    failed = answer is None or answer.error_code.value
+    code = "leader_not_available" if answer is None else answer.error_code.name
+    return {
+        "partition": index,
+        "log_start_offset": None if failed else answer.low_watermark,
+        "error": code.upper() if failed else None,
+    }
 
 
 async def delete_topic(client: AdminClient, name: str) -> None:

@@ -121,6 +121,12 @@ def test_a_list_that_cannot_be_written_is_one_line_or_json(gateway):
     assert (code, json.loads(errors)["code"]) == (74, "DISK")
 
 
+@pytest.mark.parametrize("words", [("ledger", "list"), ("ledger", "verify"), ("bookie", "list")])
+def test_a_list_of_the_storage_that_cannot_be_written_is_one_line(gateway, words):
+    full = "gateway: cannot write: No space left on device\n"
+    assert to_full_disk("gateway", *words, "-z", gateway.ledgers) == (74, full)
+
+
 def test_a_closed_stdout_ends_a_command_quietly():
     read_end, write_end = os.pipe()
     os.close(read_end)
@@ -218,14 +224,15 @@ def test_the_servers_refusal_is_one_line_and_exit_code_1(cli):
     assert errors == "gateway: none: This server does not host this topic-partition.\n"
 
 
-def test_a_closed_pipe_ends_the_command_quietly(cli, gateway):
-    created(cli, "piped")
+@pytest.mark.parametrize("words", [("topic", "list", "-b"), ("ledger", "list", "-z")])
+def test_a_closed_pipe_ends_the_command_quietly(cli, gateway, words):
+    created(cli, f"piped-{words[0]}")
     reading, writing = os.pipe()
     os.close(reading)
-    argv = [install.gateway_python(), "-m", "gateway", "topic", "list"]
+    place = gateway.ledgers if words[0] == "ledger" else gateway.bootstrap
     try:
         done = subprocess.run(
-            [*argv, "-b", f"127.0.0.1:{gateway.port}"],
+            [install.gateway_python(), "-m", "gateway", *words, place],
             stdout=writing,
             stderr=subprocess.PIPE,
             text=True,

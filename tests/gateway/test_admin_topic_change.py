@@ -49,6 +49,43 @@ def test_a_topic_is_truncated(cli, gateway):
     assert [row["log_start_offset"] for row in json.loads(out)] == [10, 4]
 
 
+def starts(cli, name):
+    return [row["log_start_offset"] for row in described(cli, name)["partitions"]]
+
+
+def test_a_truncation_that_one_partition_does_not_reach_changes_none(cli, gateway):
+    cli("topic", "create", "uneven", "-p", "3")
+    produced(gateway, "uneven", 10)
+    produced(gateway, "uneven", 4, partition=1)
+    code, out, errors = cli("topic", "truncate", "uneven", "--to", "9", "--yes")
+    assert (code, out) == (1, "")
+    assert errors == (
+        "gateway: offset 9 is past the end: partition 1 ends at 4, 2 ends at 0; no partition was "
+        "changed. Pass a lower offset, end, or some partitions with --partition\n"
+    )
+    assert starts(cli, "uneven") == [0, 0, 0]
+    code, _, errors = cli("topic", "truncate", "uneven", "--to", "9", "--yes", "-o", "json")
+    assert (code, json.loads(errors)["code"]) == (1, "OFFSET_OUT_OF_RANGE")
+    code, out, errors = cli("topic", "truncate", "uneven", "--to", "9", "-p", "0", "--yes")
+    assert (code, errors) == (0, "")
+    assert starts(cli, "uneven") == [9, 0, 0]
+
+
+def test_a_partition_that_the_server_refuses_to_truncate_is_shown_with_the_reason(cli, gateway):
+    cli("topic", "create", "kept", "-p", "2", "-c", "cleanup.policy=compact")
+    code, out, errors = cli("topic", "truncate", "kept", "--to", "end", "--yes")
+    assert code == 1
+    assert [line.split() for line in out.splitlines()] == [
+        ["PARTITION", "LOG-START-OFFSET", "ERROR"],
+        ["0", "-", "POLICY_VIOLATION"],
+        ["1", "-", "POLICY_VIOLATION"],
+    ]
+    assert errors == (
+        "gateway: 2 of 2 partitions were not truncated: POLICY_VIOLATION; remove the cause, then "
+        "run the command again\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
@@ -58,7 +95,7 @@ def test_a_topic_is_truncated(cli, gateway):
         (("alter", "plain", "-c", "no.such=1"), 1, "Unknown topic config name: no.such"),
         (("truncate", "plain", "--to", "1"), 2, "add --yes"),
         (("truncate", "plain", "--to", "soon", "--yes"), 2, "must be an offset, or end"),
-        (("truncate", "plain", "--to", "99", "--yes"), 1, "not all partitions"),
+        (("truncate", "plain", "--to", "99", "--yes"), 1, "partition 0 ends at 0"),
         (("truncate", "plain", "--to", "0", "-p", "7", "--yes"), 1, "has no partition 7"),
         (("truncate", "missing", "--to", "0", "--yes"), 1, "does not exist"),
     ],
