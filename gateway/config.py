@@ -18,12 +18,30 @@ class ConnectionLimits:
     idle_s_max: float = 600.0  # Kafka: connections.max.idle.ms
     connections_max: int = 10_000
     connections_per_address_max: int = 1_000  # loopback addresses are exempt
-    request_bytes_total_max: int = 256 * 1024 * 1024  # memory of all requests in the process
+    memory_bytes_max: int = 512 * 1024 * 1024  # requests, replies and fetch sessions (--memory)
 
     def __post_init__(self) -> None:
         assert 1024 <= self.frame_bytes_max <= 2**31 - 1
         assert self.requests_in_flight_max > 0
-        assert self.request_bytes_total_max >= self.frame_bytes_max
+        assert self.request_bytes_max >= self.frame_bytes_max
+
+    @property
+    def request_bytes_max(self) -> int:
+        """The part of the memory that requests may use."""
+        return self.memory_bytes_max // 2
+
+    @property
+    def session_bytes_max(self) -> int:
+        """The part of the memory that fetch sessions may use."""
+        return self.memory_bytes_max // 16
+
+    @property
+    def reply_bytes_max(self) -> int:
+        """The part of the memory that replies may use, from the read of their records on.
+
+        The parts are separate: replies that nobody reads never keep a request from being read.
+        """
+        return self.memory_bytes_max - self.request_bytes_max - self.session_bytes_max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

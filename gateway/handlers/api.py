@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.topics.catalog import Catalog
     from gateway.topics.partitions import Partitions
     from gateway.topics.producer_ids import ProducerIds
+    from gateway.topics.reply_memory import ReplyMemory
     from ledger.ports.clock import Clock
 
 
@@ -78,6 +79,7 @@ class Context:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     cluster: Cluster
+    reply_memory: ReplyMemory
     advertised_host: str | None = None  # None means the address to which the client connected
     advertised_port: int | None = None
 

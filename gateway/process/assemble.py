@@ -28,6 +28,7 @@ from gateway.server.listener import Server
 from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import Partitions
 from gateway.topics.producer_ids import ProducerIds
+from gateway.topics.reply_memory import ReplyMemory
 from ledger.errors import LedgerError, NodeExists, NoNode
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.stream import StreamServices
@@ -126,10 +127,11 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
             lambda: secrets.randbits(31),
         ),
         cluster=cluster,
+        reply_memory=ReplyMemory(config.connection.reply_bytes_max),
         advertised_host=config.advertised_host,
     )
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
-    server = Server(Dispatcher(rows(), ctx), config.connection, stall_s_max)
+    server = Server(Dispatcher(rows(), ctx), config.connection, stall_s_max, ctx.reply_memory)
     return await _start(Running(server, ctx, stops), shared)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from gateway.config import GatewayConfig, GroupLimits, TopicDefaults
+from gateway.config import ConnectionLimits, GatewayConfig, GroupLimits, TopicDefaults
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG
 from ledger.command_line.program import Command, Flags, OldSpelling, Option, Value, flags_given
@@ -25,6 +25,8 @@ COUNT = Value("count", units.integer)
 FILE = Value("file", units.path)
 DURATION = Value("duration", units.duration(-math.inf, math.inf))  # `faults_of` checks ranges
 _DEFAULT = GatewayConfig()
+# Half of the memory is for requests, and the largest request must fit.
+_MEMORY = Value("size", units.size(2 * _DEFAULT.connection.frame_bytes_max, 2**50))
 
 
 def common_options() -> list[click.Parameter]:
@@ -60,6 +62,13 @@ def common_options() -> list[click.Parameter]:
             type=PORT,
             default=_DEFAULT.metrics_port,
             help="Port of the metrics page for Prometheus, on --host; 0 takes any free port.",
+        ),
+        Option(
+            ["--memory"],
+            type=_MEMORY,
+            default=units.show_size(_DEFAULT.connection.memory_bytes_max),
+            help="Memory for requests, replies and fetch sessions of all clients. Caches and the "
+            "program itself need about 128MiB more.",
         ),
         Option(
             ["--group-initial-rebalance-delay"],
@@ -205,6 +214,7 @@ def config_of(flags: Flags) -> GatewayConfig:
         accept_loss=flags.accept_loss,
         ledger_port=None if flags.no_ledger_port else flags.ledger_port,
         metrics_port=flags.metrics_port,
+        connection=connection_limits(flags),
         groups=group_limits(flags),
         topics=replace(
             TopicDefaults(),
@@ -213,6 +223,11 @@ def config_of(flags: Flags) -> GatewayConfig:
             replication_factor=flags.bookies,
         ),
     )
+
+
+def connection_limits(flags: Flags) -> ConnectionLimits:
+    """Return the limits of connections that the options make."""
+    return replace(ConnectionLimits(), memory_bytes_max=flags.memory)
 
 
 def group_limits(flags: Flags) -> GroupLimits:

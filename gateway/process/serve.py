@@ -18,6 +18,7 @@ from gateway.process.dev import (
     PORT_MAX,
     common_faults,
     common_options,
+    connection_limits,
     group_limits,
     print_faults,
 )
@@ -236,6 +237,7 @@ def config_of(flags: Flags) -> GatewayConfig:
             flags.log_segment_based_subscriptions_store_enabled
         ),
         bookie_tls=(cert, key, authority) if cert and key and authority else None,
+        connection=connection_limits(flags),
         groups=group_limits(flags),
         topics=replace(
             TopicDefaults(),

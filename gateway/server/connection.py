@@ -17,7 +17,9 @@ from gateway.log import logger
 from gateway.server.dispatch import PRODUCE, RequestRefused
 from gateway.server.registry import ConnectionRegistry
 from gateway.server.reply_queue import ReplyParts, ReplyQueue, ReplySlot
+from gateway.server.send_queue import WRITE_HIGH_BYTES, SendQueue
 from gateway.server.timeouts import IDLE, ConnectionTimeouts
+from gateway.topics.reply_memory import ReservedReply
 from gateway.wire.frames import BadFrame, FrameReader
 from ledger.ids import Buffer
 
@@ -28,8 +30,8 @@ HOT_KEYS = frozenset((PRODUCE, FETCH))
 as in Kafka.
 """
 
-WRITE_HIGH_BYTES = 256 * 1024
-"""The connection reads no requests while it has more unsent bytes than this."""
+UNCOUNTED_BYTES = 64 * 1024
+"""The memory of replies does not count fewer bytes than this in a write to a peer that reads."""
 
 FRAMES_PER_TURN_MAX = 64
 """After this many frames in one turn of the loop, other connections have their turn."""
@@ -98,12 +100,14 @@ class Connection(asyncio.BufferedProtocol):
         "_reader",
         "_registry",
         "_replies",
+        "_sending",
         "_timeouts",
         "_transport",
         "frames",
         "largest_write",
         "lost",
         "received_bytes",
+        "reply_bytes",
         "written_bytes",
     )
 
@@ -129,6 +133,11 @@ class Connection(asyncio.BufferedProtocol):
         # of the loop will write them.
         self._out: list[Buffer] = []
         self._flush_due = False
+        # Framed replies that the transport has not received, because the peer reads slowly.
+        self._sending = SendQueue()
+        # Bytes of replies that are ready and not sent, as counted in the memory of replies. Updated
+        # when a large reply moves on, and otherwise about once a second.
+        self.reply_bytes = 0
         # Bytes of partial and waiting frames, as counted in the memory of the process.
         self._memory_bytes = 0
         self._timeouts = ConnectionTimeouts()
@@ -169,9 +178,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._hold(_WRITING)
+        self._count_replies()
 
     def resume_writing(self) -> None:
+        """Hand the next chunk to the transport. Read requests again once everything is sent."""
+        transport = self._transport
+        if transport is None or self._abort_if_stalled():
+            return
+        self._sending.feed(transport)
+        self._count_replies()
+        if transport.get_write_buffer_size():
+            return
         self._release(_WRITING)
+        if self._held & _CLOSING and not self._replies:
+            self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel waiting Fetches; other requests run on, and their replies are dropped."""
@@ -181,7 +201,9 @@ class Connection(asyncio.BufferedProtocol):
         self._held |= _CLOSING
         self._transport = None
         self._out.clear()
+        self._sending.clear()
         self._count_memory(0)
+        self._count_replies()
         for slot, _, begun in self._chain:
             if begun is not None:
                 begun.close()
@@ -316,6 +338,9 @@ class Connection(asyncio.BufferedProtocol):
             self._drain()
         else:
             self._bound_waiting()
+        if isinstance(result, ReservedReply):
+            self._count_replies()
+            result.release()
 
     def _bound_waiting(self) -> None:
         """Stop reading, or close, if too many bytes wait for earlier replies.
@@ -323,6 +348,8 @@ class Connection(asyncio.BufferedProtocol):
         The largest waiting reply is not counted, because a client may expect one large reply.
         """
         replies, bytes_max = self._replies, self._registry.limits.write_buffer_bytes_max
+        if replies.waiting_bytes > UNCOUNTED_BYTES:
+            self._count_replies()
         if replies.waiting_bytes > bytes_max:
             self._hold(_IN_FLIGHT)
             if replies.overflows(bytes_max):
@@ -380,19 +407,37 @@ class Connection(asyncio.BufferedProtocol):
         self._out = []
         if transport is None or transport.is_closing():
             return
-        stall_detector = self._registry.stall_detector
-        if stall_detector is not None and stall_detector.stalled():
-            self.abort("this process stood still")
+        if self._abort_if_stalled():
             return
         if self._held & _WRITING:
-            backlog = transport.get_write_buffer_size() + size - self.largest_write
+            backlog = self._sending.unsent_bytes(transport) + size - self.largest_write
             if backlog > self._registry.limits.write_buffer_bytes_max:
                 self.abort("reads no replies")
                 return
         elif size > self.largest_write:
             self.largest_write = size
         self.written_bytes += size
-        transport.writelines(out)
+        self._sending.write(transport, out, size)
+        if self.reply_bytes or size > UNCOUNTED_BYTES:
+            self._count_replies()
+
+    def _abort_if_stalled(self) -> bool:
+        """End the connection if this process stood still. Returns True if it did."""
+        stall_detector = self._registry.stall_detector
+        if stall_detector is None or not stall_detector.stalled():
+            return False
+        self.abort("this process stood still")
+        return True
+
+    def _count_replies(self) -> None:
+        """Count the bytes of replies that are ready and not sent."""
+        held_bytes = 0
+        if self._transport is not None:
+            replies = self._replies
+            held_bytes = replies.waiting_bytes + replies.ready_bytes
+            held_bytes += self._sending.held_bytes(self._transport)
+        counted, self.reply_bytes = self.reply_bytes, held_bytes
+        self._registry.replies.correct(counted, held_bytes)
 
     # --- stopping and going on ------------------------------------------------------------------
 
@@ -453,7 +498,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort_if_unanswered(self) -> None:
         """End the connection if a reply is missing or unsent, because it may be outdated."""
-        if self._replies or self._out:
+        if self._replies or self._out or self._sending.queued_bytes:
             self._out = []
             self._replies.sent()
             self.abort("this process stood still")
@@ -461,8 +506,9 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, reason: str) -> None:
         """End the connection now. Unsent replies are lost."""
         self._held |= _CLOSING
-        if self._transport is not None and not self._transport.is_closing():
-            self._registry.warn("connection closed", self._peer, reason)
+        if self._transport is not None:
+            if not self._transport.is_closing():
+                self._registry.warn("connection closed", self._peer, reason)
             self._transport.abort()
 
     def _refuse(self, reason: str) -> None:
@@ -472,9 +518,10 @@ class Connection(asyncio.BufferedProtocol):
         self.close_when_answered()
 
     def _close(self) -> None:
+        """Close the connection once the transport has received all replies."""
         if self._transport is not None:
             self._flush_now()
-        if self._transport is not None:
+        if self._transport is not None and not self._sending.queued_bytes:
             self._transport.close()
 
     def check(self, now_s: float) -> None:
@@ -482,7 +529,9 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
-        backlog = transport.get_write_buffer_size()
+        backlog = self._sending.unsent_bytes(transport)
+        if backlog or self.reply_bytes:
+            self._count_replies()
         reason = self._timeouts.exceeded(self, now_s, backlog, self._registry.limits)
         if reason is None:
             return

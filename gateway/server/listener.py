@@ -9,6 +9,7 @@ from gateway.config import ConnectionLimits
 from gateway.server.connection import Connection
 from gateway.server.dispatch import Dispatcher
 from gateway.server.registry import ConnectionRegistry
+from gateway.topics.reply_memory import ReplyMemory
 
 BACKLOG = 1024
 DRAIN_S = 5.0
@@ -22,11 +23,14 @@ class Server:
         dispatcher: Dispatcher,
         limits: ConnectionLimits,
         stall_s_max: float | None = None,
+        replies: ReplyMemory | None = None,
     ) -> None:
         """Create the listener. `stall_s_max` is the limit of the `StallDetector`.
 
-        It is None if no other broker can take over.
+        It is None if no other broker can take over. `replies` is the memory of replies that the
+        handlers take from.
         """
+        self._replies = replies
         self._stall_s_max = stall_s_max
         self._dispatcher = dispatcher
         self._limits = limits
@@ -43,7 +47,9 @@ class Server:
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Port 0 selects a free port, which `self.port` then holds. Raises OSError."""
-        registry = ConnectionRegistry(self._dispatcher, self._limits, self._stall_s_max)
+        registry = ConnectionRegistry(
+            self._dispatcher, self._limits, self._stall_s_max, self._replies
+        )
         self._registry = registry
         self._listener = await registry.loop.create_server(
             lambda: Connection(registry), host, port, backlog=BACKLOG

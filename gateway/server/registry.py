@@ -7,18 +7,25 @@ from collections import Counter
 from typing import Final, Protocol
 
 from gateway.config import ConnectionLimits
+from gateway.core.memory_share import WaitingTaker
 from gateway.handlers.api import Peer
 from gateway.log import Throttle, logger
 from gateway.server.dispatch import Dispatcher
 from gateway.server.request_memory import RequestMemory
 from gateway.server.stall_detector import StallDetector
+from gateway.topics.reply_memory import ReplyMemory
 from gateway.wire.frames import SCRATCH_BYTES
 
 CHECK_INTERVAL_S: Final = 1.0
 
+PRESSED_S_MAX: Final = 5.0
+"""How long a read may wait for memory before the connection with the largest replies is closed."""
+
 
 class RegisteredConnection(Protocol):
     """The methods of a connection that the registry and the listener call."""
+
+    reply_bytes: int
 
     def check(self, now_s: float) -> None:
         """End the connection if it exceeded a timeout."""
@@ -48,10 +55,12 @@ class ConnectionRegistry:
         dispatcher: Dispatcher,
         limits: ConnectionLimits,
         stall_s_max: float | None = None,
+        replies: ReplyMemory | None = None,
     ) -> None:
         """Create a registry without connections.
 
         After a stall of the process longer than `stall_s_max`, no earlier reply is sent.
+        `replies` is the memory of replies of the process, by default one of its own.
         """
         self.loop = asyncio.get_running_loop()
         # None if no other broker can replace this process. An old reply is then still valid.
@@ -60,7 +69,10 @@ class ConnectionRegistry:
         )
         self.dispatcher = dispatcher
         self.limits = limits
-        self.memory = RequestMemory(limits.request_bytes_total_max, limits.frame_bytes_max)
+        self.memory = RequestMemory(limits.request_bytes_max, limits.frame_bytes_max)
+        self.replies = replies or ReplyMemory(limits.reply_bytes_max)
+        # The read that waits first for memory of replies, and when a check saw it first.
+        self._pressed: tuple[WaitingTaker | None, float] = (None, 0.0)
         # The buffer that all connections receive into; used only within one callback of the loop.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         # Every admitted connection with its address, from `admit` until `remove`.
@@ -129,6 +141,21 @@ class ConnectionRegistry:
         now_s = self.loop.time()
         for connection in list(self.connections):
             connection.check(now_s)
+        self._relieve(now_s)
+
+    def _relieve(self, now_s: float) -> None:
+        """Close the connection with the largest replies if a read waits too long for their memory.
+
+        A peer that reads slowly would otherwise stop the reads of all others.
+        """
+        first = self.replies.first
+        if first is None or first is not self._pressed[0]:
+            self._pressed = (first, now_s)
+        elif now_s - self._pressed[1] >= PRESSED_S_MAX and self.connections:
+            largest = max(self.connections, key=lambda each: each.reply_bytes)
+            if largest.reply_bytes:
+                self.refused += 1
+                largest.abort("reads its replies slowly while their memory is used up")
 
 
 def _loopback(host: str) -> bool:

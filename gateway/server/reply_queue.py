@@ -153,4 +153,6 @@ class ReplyQueue:
         """Drop all replies from now on. Returns the slots that are still unanswered."""
         self.discarding = True
         self.ready_bytes = 0
+        for slot in self._slots:
+            slot.reply = ()
         return [slot for slot in self._slots if not slot.ready]

@@ -128,7 +128,7 @@ def _limits(config: GatewayConfig) -> tuple[_Row, ...]:
         (
             "queued.max.request.bytes",
             ConfigType.LONG,
-            connection.request_bytes_total_max,
+            connection.request_bytes_max,
             -1,
             "The memory for all requests in flight.",
         ),

@@ -14,6 +14,7 @@ from gateway.handlers.api import Context, Peer
 from gateway.handlers.table import rows
 from gateway.server.dispatch import Dispatcher
 from gateway.topics.catalog import Catalog
+from gateway.topics.reply_memory import ReplyMemory
 from gateway.wire.messages import decode_response, encode_request
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from tests.sim.loop import SimClock
@@ -63,6 +64,7 @@ class World:
             producer_ids=None,
             fetch_sessions=None,
             cluster=self.cluster,
+            reply_memory=ReplyMemory(1),
         )
         self.dispatcher = Dispatcher(rows(), ctx)
         return self

@@ -11,6 +11,7 @@ from gateway.config import GatewayConfig
 from gateway.handlers.api import Context, Peer, Request
 from gateway.topics.catalog import Catalog
 from gateway.topics.producer_ids import ProducerIds
+from gateway.topics.reply_memory import ReplyMemory
 from gateway.wire.messages import decode_request, decode_response, encode_request, encode_response
 from gateway.wire.schema import request_class
 from tests.sim.loop import SimClock
@@ -46,6 +47,7 @@ class Cluster:
             producer_ids=ProducerIds(self.store),
             fetch_sessions=None,
             cluster=SingleBroker(3),
+            reply_memory=ReplyMemory(self.config.connection.reply_bytes_max),
         )
         self.context.cluster.epoch_of = Epochs().epoch_of
 

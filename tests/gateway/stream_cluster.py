@@ -20,6 +20,7 @@ from gateway.handlers.table import rows
 from gateway.server.dispatch import Dispatcher
 from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import Partitions
+from gateway.topics.reply_memory import ReplyMemory
 from gateway.wire.messages import decode_response, encode_request
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
@@ -180,6 +181,7 @@ class StreamCluster:
             producer_ids=None,
             fetch_sessions=FetchSessions(10, 120_000, lambda: next(ids)),
             cluster=self.partitions.cluster,
+            reply_memory=ReplyMemory(self.config.connection.reply_bytes_max),
         )
         self.dispatcher = Dispatcher(rows(), self.context)
 

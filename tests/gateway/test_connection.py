@@ -209,7 +209,7 @@ async def test_record_buffers_reach_the_transport_uncopied_and_in_place():
 
 async def test_a_large_request_waits_until_there_is_memory():
     later = Later()
-    hub = hub_for(produce(later), frame_bytes_max=400_000, request_bytes_total_max=500_000)
+    hub = hub_for(produce(later), frame_bytes_max=400_000, memory_bytes_max=1_000_000)
     first, second = connect(hub), connect(hub)
     first.send(request(PRODUCE, 9, 1, produce_body(records=bytes(300_000))))
     second.send(request(PRODUCE, 9, 2, produce_body(records=bytes(300_000))))

@@ -58,6 +58,10 @@ class Wire(asyncio.Transport):
     def take_all(self):
         """Let a peer that did not read read everything."""
         self.takes_replies = True
+        self.take_some()
+
+    def take_some(self):
+        """Read what was written so far, as a slow peer. Later writes wait again."""
         self.sent += self.unsent
         self.unsent.clear()
         if self._write_paused:
@@ -77,6 +81,7 @@ class Wire(asyncio.Transport):
 
     def set_write_buffer_limits(self, high=None, low=None):
         self._high = high
+        self._pause_if_high()
 
     def pause_reading(self):
         self.reading = False
@@ -95,6 +100,9 @@ class Wire(asyncio.Transport):
                 self.sent += buffer
             else:
                 self.unsent += buffer
+        self._pause_if_high()
+
+    def _pause_if_high(self):
         if len(self.unsent) > self._high and not self._write_paused:
             self._write_paused = True
             self.protocol.pause_writing()
@@ -106,6 +114,7 @@ class Wire(asyncio.Transport):
         return self.closed
 
     def close(self):
+        assert not self.unsent, "a transport that closes sends the rest, which no test needs"
         self.abort()
 
     def abort(self):

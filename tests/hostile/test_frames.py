@@ -333,7 +333,7 @@ async def test_a_peer_that_leaves_in_the_middle_of_a_frame_leaves_nothing_behind
 
 
 async def test_announced_frames_leave_room_for_small_requests():
-    hub = hub_for(HEARTBEAT, frame_bytes_max=1_000_000, request_bytes_total_max=4_000_000)
+    hub = hub_for(HEARTBEAT, frame_bytes_max=1_000_000, memory_bytes_max=8_000_000)
     for _ in range(10):
         connect(hub).send((900_000).to_bytes(4, "big") + bytes(200_000))
     assert hub.memory.used_bytes <= 3_000_000 + 10 * 128 * 1024
@@ -341,7 +341,7 @@ async def test_announced_frames_leave_room_for_small_requests():
 
 
 async def test_a_peer_that_waits_for_memory_is_not_blamed_for_its_silence():
-    hub = hub_for(HEARTBEAT, frame_bytes_max=1_000_000, request_bytes_total_max=1_000_000)
+    hub = hub_for(HEARTBEAT, frame_bytes_max=1_000_000, memory_bytes_max=2_000_000)
     hub.start()
     hub.memory.take(600_000)  # a request of another client, in flight
     patient = connect(hub)
