@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import NamedTuple
 
 from gateway.config import GatewayConfig
 from gateway.log import logger
 from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
 from gateway.process.disk_monitor import EmbeddedBookieMonitor
+from gateway.process.embedded_identity import (
+    METADATA,
+    EmbeddedIdentity,
+    lay_out,
+    read_cluster,
+    require_metadata,
+)
 from gateway.topics.partitions import stream_name
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
 from ledger.adapters.system.clock import SystemClock
@@ -23,7 +31,8 @@ from ledger.bookie.gc.collector import collect
 from ledger.bookie.in_process import LocalBookie, LocalBookies, open_local_bookie
 from ledger.client.client import LedgerClient
 from ledger.errors import LedgerError
-from ledger.ids import LedgerId
+from ledger.node.cluster_ledgers import ClusterLedgers
+from ledger.node.identity import BookieIdentity
 from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.segment_store import ROOT as STREAMS
@@ -32,6 +41,14 @@ from subscriptions.rollout.open_store import open_store
 
 _RECOVER_S_MAX = 10.0  # time to recover segments that a crash left open, before readers are served
 _COLLECT_S = 600.0  # longest time between two collections of deleted ledgers
+
+
+class _OwnBookie(NamedTuple):
+    """A bookie of this process whose directory and metadata belong together."""
+
+    local: LocalBookie
+    loss: str  # the reason why this start put its ledgers into limbo, or ""
+    identity: BookieIdentity
 
 
 async def start_embedded(config: GatewayConfig) -> Running:
@@ -51,15 +68,18 @@ async def start_embedded(config: GatewayConfig) -> Running:
 async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     config.data.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
-    metadata = SqliteMetadata(config.data / "metadata.sqlite")
+    require_metadata(config.data)
+    metadata = SqliteMetadata(config.data / METADATA)
     stops.append(metadata.close)
-    local = await _open_bookies(config, await first_unused_ledger(metadata), clock, stops)
-    client = LedgerClient(metadata, LocalBookies([each.bookie for each in local]), clock)
+    local = await _open_bookies(config, metadata, clock, stops)
+    client = LedgerClient(metadata, LocalBookies([each.local.bookie for each in local]), clock)
     for each in local:
         await _settle_losses(each, client, accept=config.accept_loss)
-    collector = _Collector(client, local)
+    collector = _Collector(metadata, local)
     stops.append(collector.stop)
-    watch = EmbeddedBookieMonitor([(each.path, each.bookie) for each in local], collector.soon)
+    watch = EmbeddedBookieMonitor(
+        [(each.local.path, each.local.bookie) for each in local], collector.soon
+    )
     stops.append(watch.stop)
     watch.start()
     services = StreamServices(metadata, client, clock)
@@ -84,7 +104,7 @@ async def _show_ledgers(
     port: int,
     running: Running,
     metadata: SqliteMetadata,
-    local: list[LocalBookie],
+    local: list[_OwnBookie],
     client: LedgerClient,
 ) -> None:
     """Serve readers of ledgers on this machine. A failure does not keep Kafka from being served."""
@@ -92,7 +112,7 @@ async def _show_ledgers(
 
     shown = ReadPort(
         metadata,
-        [each.bookie for each in local],
+        [each.local.bookie for each in local],
         client.confirmed,
         lambda: _recover_crashed(running, metadata),
     )
@@ -137,11 +157,18 @@ async def _recover_crashed(running: Running, metadata: SqliteMetadata) -> None:
 
 
 async def _open_bookies(
-    config: GatewayConfig, next_ledger: LedgerId, clock: SystemClock, stops: list[Stop]
-) -> list[LocalBookie]:
-    opened: list[LocalBookie] = []
+    config: GatewayConfig, metadata: SqliteMetadata, clock: SystemClock, stops: list[Stop]
+) -> list[_OwnBookie]:
+    """Open the bookies, and check that the metadata is theirs before this start is counted.
+
+    Raises ForeignDirectory.
+    """
+    cluster = await read_cluster(metadata)
+    next_ledger = await first_unused_ledger(metadata)
+    opened: list[tuple[LocalBookie, EmbeddedIdentity]] = []
     for number in range(1, config.bookies + 1):
         name = f"bookie-{number}"
+        identity = EmbeddedIdentity(name, metadata, cluster)
         bookie = await open_local_bookie(
             config.data / name,
             name=name,
@@ -150,20 +177,26 @@ async def _open_bookies(
             ),
             next_ledger=next_ledger,
             clock=clock,
+            identity=identity,
         )
         stops.append(bookie.close)
-        opened.append(bookie)
-    return opened
+        await identity.check_named(bookie.bookie)
+        opened.append((bookie, identity))
+    cluster = await lay_out(metadata)
+    return [
+        _OwnBookie(local, identity.loss, await identity.accept(cluster, str(local.path.absolute())))
+        for local, identity in opened
+    ]
 
 
-async def _settle_losses(local: LocalBookie, client: LedgerClient, *, accept: bool) -> None:
+async def _settle_losses(own: _OwnBookie, client: LedgerClient, *, accept: bool) -> None:
     """Report a bookie that may have lost entries.
 
     With `accept`, the bookie serves the remaining entries. Otherwise it answers "unknown" for
     missing entries, and the partitions that need these entries stay offline. So a loss is not
     mistaken for the end of a log.
     """
-    bookie, data = local.bookie, str(local.path)
+    bookie, data = own.local.bookie, str(own.local.path)
     replayed = bookie.replayed
     if replayed is not None and replayed.corrupt:
         places = str(replayed.corrupt)[:500]
@@ -175,6 +208,7 @@ async def _settle_losses(local: LocalBookie, client: LedgerClient, *, accept: bo
             "this bookie may have lost entries; partitions that need it stay offline. Restart "
             "with --accept-loss to go on with what is left",
             bookie=bookie.bookie_id,
+            reason=own.loss or "damage or a power cut without syncs",
             data=data,
         )
         return
@@ -187,9 +221,10 @@ async def _settle_losses(local: LocalBookie, client: LedgerClient, *, accept: bo
 class _Collector:
     """A task that frees disk space soon after ledgers were deleted, and at a long interval."""
 
-    def __init__(self, client: LedgerClient, bookies: list[LocalBookie]) -> None:
-        self._client = client
-        self._bookies = bookies
+    def __init__(self, metadata: SqliteMetadata, bookies: list[_OwnBookie]) -> None:
+        self._bookies = [
+            (each.local.bookie, ClusterLedgers(metadata, each.identity)) for each in bookies
+        ]
         self._asked = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -209,8 +244,8 @@ class _Collector:
             except TimeoutError:
                 pass
             self._asked.clear()
-            for local in self._bookies:
+            for bookie, ledgers in self._bookies:
                 try:
-                    await collect(local.bookie, self._client.list_ledgers)
+                    await collect(bookie, ledgers.list_all, ledger_exists=ledgers.exists)
                 except (LedgerError, OSError) as error:
                     logger().warning("collection failed, it is tried again", reason=str(error))

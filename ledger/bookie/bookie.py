@@ -28,7 +28,7 @@ from ledger.core.journal_format import (
     RecordType,
     parse_file_name,
 )
-from ledger.errors import CorruptFormat
+from ledger.errors import CorruptFormat, ForeignDirectory
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import (
     BookieStats,
@@ -144,19 +144,33 @@ class Bookie:
         """Groups written and synced since the start."""
         return self._journal.groups
 
-    async def start(self, *, boot_id: str = "", next_ledger: LedgerId = EVERY_LEDGER) -> None:
+    async def start(
+        self,
+        *,
+        boot_id: str = "",
+        next_ledger: LedgerId = EVERY_LEDGER,
+        lost: bool = False,
+        refuse_newer: bool = False,
+    ) -> None:
         """Replay the log into the index, then serve.
 
-        `next_ledger` is above every existing ledger's id. After a loss (corruption, or a power
-        failure without syncs) all ledgers below it are fenced and in limbo until `end_limbo`.
-        `boot_id` names this boot of the machine. Raises ForeignDirectory, OSError, CorruptFormat.
+        `next_ledger` is above every existing ledger's id. After a loss (corruption, a power
+        failure without syncs, or `lost`) all ledgers below it are fenced and in limbo until
+        `end_limbo`. With `refuse_newer`, a ledger from `next_ledger` on proves that the metadata
+        is older than this directory. `boot_id` names this boot of the machine. Raises
+        ForeignDirectory, OSError, CorruptFormat.
         """
         storage = self.storage
         instance = await directory.claim_directory(self._disk, self._new_instance)
         replayed = await LogReplay(self._disk, self._index, instance).run()
+        if refuse_newer and (newest := self._index.newest_ledger()) >= next_ledger:
+            raise ForeignDirectory(
+                f"the metadata is older than {self._name}: its next ledger is {next_ledger}, but "
+                f"{self._name} has ledger {newest}; restore the newest metadata of this directory"
+            )
         storage.instance = instance
         storage.damaged_files = frozenset(corrupt.file_id for corrupt in replayed.corrupt)
-        lost = bool(replayed.corrupt) or await directory.lost_unsynced(self._disk, boot_id)
+        lost = lost or bool(replayed.corrupt) or await directory.lost_unsynced(self._disk, boot_id)
         if lost:
             self._index.begin_limbo(next_ledger, again=True)
         if self._config.journal_sync == "never":

@@ -263,6 +263,12 @@ class EntryIndex:
                 known.add(ledger)
         return sorted(known)
 
+    def newest_ledger(self) -> int:
+        """Return the highest ledger id that was ever known here, also if deleted; -1 if none."""
+        row = self._table.last(_LEDGER_KEY.pack(b"l", 0), _LEDGER_END)
+        stored = _LEDGER_KEY.unpack(row[0])[1] if row is not None else -1
+        return max(stored, max(self._states, default=-1))
+
     def used_bytes(self, file_id: int) -> int:
         """Return the live bytes of the file."""
         return sum(self._usage.get(file_id, {}).values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from ledger.adapters.posix.posix_disk import PosixDisk, SyncMode
 from ledger.adapters.rocksdb.rocks_table import RocksTable
@@ -12,7 +13,7 @@ from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.system.machine import boot_id, new_instance
 from ledger.bookie.bookie import EVERY_LEDGER, Bookie
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.directory import claim_directory
+from ledger.bookie.directory import bookie_id, claim_directory
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import (
     BookieInfo,
@@ -24,6 +25,24 @@ from ledger.ports.bookies import (
     Status,
 )
 from ledger.ports.clock import Clock
+from ledger.ports.disk import Disk
+
+
+class DirectoryIdentity(Protocol):
+    """The comparison of a bookie's directory with the metadata that names its ledgers."""
+
+    @property
+    def loss(self) -> str:
+        """The reason why the directory may lack entries, or "". Valid after `check`."""
+        ...
+
+    async def check(self, disk: Disk, bookie: BookieId) -> None:
+        """Raise ForeignDirectory, without writing, if the metadata belongs to other data."""
+        ...
+
+    async def stopped(self) -> None:
+        """Record a clean stop of the bookie."""
+        ...
 
 
 class LocalBookies:
@@ -121,17 +140,30 @@ class LocalBookies:
 class LocalBookie:
     """A bookie with the disk and the table that it uses."""
 
-    def __init__(self, path: Path, bookie: Bookie, disk: PosixDisk, table: RocksTable) -> None:
+    def __init__(
+        self,
+        path: Path,
+        bookie: Bookie,
+        disk: PosixDisk,
+        table: RocksTable,
+        identity: DirectoryIdentity | None,
+    ) -> None:
         self.path = path
         self.bookie = bookie
         self._disk = disk
         self._table = table
+        self._identity = identity
 
     async def close(self) -> None:
-        """Stop the bookie and close its disk and table."""
-        await self.bookie.stop()
-        self._table.close()
-        self._disk.close()
+        """Stop the bookie, record a clean stop, and close its disk and table."""
+        failed = self.bookie.failure is not None
+        try:
+            await self.bookie.stop()
+            if self._identity is not None and not failed:
+                await self._identity.stopped()
+        finally:
+            self._table.close()
+            self._disk.close()
 
 
 async def open_local_bookie(
@@ -142,22 +174,31 @@ async def open_local_bookie(
     sync_mode: SyncMode = "auto",
     next_ledger: LedgerId = EVERY_LEDGER,
     clock: Clock | None = None,
+    identity: DirectoryIdentity | None = None,
 ) -> LocalBookie:
     """Start a bookie on the directory `path`, which is created if necessary.
 
     Raises DirectoryInUse, ForeignDirectory (without writing), OSError, CorruptFormat. `next_ledger`
-    is described at `Bookie.start`.
+    is described at `Bookie.start`. With `identity`, no other metadata ever named ledgers of this
+    bookie, so metadata that is older than the directory raises ForeignDirectory too.
     """
     disk = PosixDisk(path, sync_mode)
     table: RocksTable | None = None
     try:
-        await claim_directory(disk, new_instance)
+        instance = await claim_directory(disk, new_instance)
+        if identity is not None:
+            await identity.check(disk, bookie_id(name, instance))
         table = RocksTable(path / "index")
         bookie = Bookie(disk, table, clock or SystemClock(), new_instance, name=name, config=config)
-        await bookie.start(boot_id=boot_id(), next_ledger=next_ledger)
+        await bookie.start(
+            boot_id=boot_id(),
+            next_ledger=next_ledger,
+            lost=identity is not None and bool(identity.loss),
+            refuse_newer=identity is not None,
+        )
     except BaseException:
         if table is not None:
             table.close()
         disk.close()
         raise
-    return LocalBookie(path, bookie, disk, table)
+    return LocalBookie(path, bookie, disk, table, identity)
