@@ -16,6 +16,7 @@ import pytest
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.gc.collector import GcResult, collect
+from ledger.bookie.gc.log_cleaner import LogCleaner, LogFileInUse
 from ledger.bookie.in_process import LocalBookies, open_local_bookie
 from ledger.errors import DirectoryInUse, ForeignDirectory
 from ledger.ids import BookieId
@@ -228,6 +229,74 @@ async def test_small_entries_that_are_moved_share_the_blocks_of_the_log():
         found = await bookie.read_many(1, 0, living, 1 << 20)
         assert len(found.bodies) == living
         assert await collect(bookie, listing(1), compaction_threshold=0.2) == GcResult(0, 0, 0)
+
+
+class SlowTable(SimTable):
+    """A table whose flush is slow, as RocksDB's is beside a busy disk."""
+
+    async def flush(self):
+        await asyncio.sleep(0.5)
+        await super().flush()
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+async def test_a_file_that_fills_while_the_index_is_flushed_is_never_taken_for_unused(threshold):
+    rig = Rig(replace(SMALL, index_batch_entries=512, index_flush_bytes=1 << 40))
+    rig.table = SlowTable(Random(2))
+    bookie = await rig.start()
+    await rig.add(1, 0, bytes(500))
+    for entry in range(12):
+        await rig.add(2, entry, bytes(6000))
+
+    async def load():
+        for entry in range(40):
+            assert await rig.add(3, entry, bytes(6000)) is Status.OK
+            await asyncio.sleep(0.02)
+
+    loading = asyncio.ensure_future(load())
+    for _ in range(5):
+        await collect(bookie, listing(1, 3), compaction_threshold=threshold)
+    await loading
+    for booted in (bookie, await rig.kill()):
+        assert [(await booted.read(3, entry)).status for entry in range(40)] == [Status.OK] * 40
+        assert (await booted.read(1, 0)).status is Status.OK
+
+
+async def test_a_file_that_is_in_use_or_not_indexed_is_kept_with_an_error():
+    async with started_bookie(replace(SMALL, index_batch_entries=512)) as (rig, bookie):
+        await rig.add(1, 0, bytes(500))
+        cleaner = LogCleaner(bookie.storage)
+        await bookie.storage.journal.roll()
+        before = rig.disk.names()
+        for _ in range(2):  # in memory only; then in the index
+            for refused in (cleaner.delete_files([1, 2]), cleaner.delete_files([2])):
+                with pytest.raises(LogFileInUse, match="it was kept"):
+                    await refused
+            with pytest.raises(LogFileInUse, match="not compacted"):
+                await cleaner.compact_file(2)
+            await bookie.storage.checkpoint()
+        assert rig.disk.names() == before
+        assert (await collect(bookie, listing(1))).files_dropped == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_the_log_alone_tells_everything_again_after_a_crash_and_a_compaction(seed):
+    rig = Rig(replace(SMALL, index_flush_bytes=8192))
+    rig.table = SimTable(Random(seed))
+    bookie = await rig.start()
+    await rig.add(1, 0, b"idle and open")
+    assert await bookie.fence(1, KEY) is Status.OK
+    for entry in range(20):
+        await rig.add(2, entry, bytes(2000))
+    await rig.kill()
+    for entry in range(60):
+        await rig.add(3, entry, bytes(2000))
+    assert (await collect(rig.bookie, listing(1, 3), compaction_threshold=1.0)).files_rewritten
+    rig.table = SimTable(Random(seed))  # the directory `index` is gone
+    bookie = await rig.kill()
+    assert await rig.add(1, 1) is Status.FENCED
+    assert (await bookie.read(1, 0)).body == entry_bytes(1, 0, b"idle and open")
+    assert [(await bookie.read(3, entry)).status for entry in range(60)] == [Status.OK] * 60
 
 
 async def test_a_ledger_missing_in_one_listing_only_is_kept():

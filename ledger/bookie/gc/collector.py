@@ -42,10 +42,11 @@ async def collect(
     Only ledgers that the bookie had before the first listing are deleted. Metadata is written
     before the first entry, so a new ledger is never mistaken for a deleted one. `ledger_exists`
     confirms each candidate, in case a listing was incomplete. The current log file is closed if it
-    is mostly dead. Files with a live share below `compaction_threshold` are compacted, at most
-    `compaction_bytes_max` per call and never into the reserved disk space. Damaged files are kept.
-    Raises OSError, and the errors of the listing, before anything is deleted. Source: seed 001,
-    garbage collection.
+    is mostly dead. Only files that the durable index covers wholly are chosen. Files with a live
+    share below `compaction_threshold` are compacted, at most `compaction_bytes_max` per call and
+    never into the reserved disk space. Damaged files are kept. Raises OSError, LogFileInUse, and
+    the errors of the listing before anything is deleted. Source: seed 001, garbage collection;
+    BookKeeper GarbageCollectorThread, which leaves out the log files of the unflushed part.
     """
     storage = bookie.storage
     async with storage.gc_lock:
@@ -54,6 +55,7 @@ async def collect(
             await bookie.delete_ledgers(deleted)
         cleaner = LogCleaner(storage)
         await cleaner.roll_if_mostly_dead()
+        await cleaner.index_complete_files()
         dropped, damaged = await _delete_unused_files(cleaner)
         compacted, unreadable = await _compact_files(
             bookie, cleaner, compaction_threshold, compaction_bytes_max

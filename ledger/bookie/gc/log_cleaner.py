@@ -14,7 +14,11 @@ from ledger.core.journal_format import (
     file_name,
     parse_file_name,
 )
-from ledger.errors import CorruptFormat
+from ledger.errors import CorruptFormat, LedgerError
+
+
+class LogFileInUse(LedgerError):
+    """A log file that was chosen for deletion has live bytes, or is still being written."""
 
 
 class LogFileUsage(NamedTuple):
@@ -43,15 +47,25 @@ class LogCleaner:
         return self._storage.disk.free_bytes() - self._storage.config.reserve_bytes
 
     def files(self) -> list[LogFileUsage]:
-        """List every log file except the one being written, oldest first.
+        """List every log file that the durable index covers wholly, oldest first.
 
-        Usage is as of the last index batch, so call `BookieStorage.checkpoint` first.
+        Entries of a later file may be in memory only, so the file can look unused. Call
+        `index_complete_files` first, so that only the files of the last moments are left out.
         """
         return [
             LogFileUsage(file_id, self._index.used_bytes(file_id))
             for name in self._storage.disk.names()
-            if (file_id := parse_file_name(name)) is not None and file_id < self._journal.file_id
+            if (file_id := parse_file_name(name)) is not None and self._is_indexed(file_id)
         ]
+
+    async def index_complete_files(self) -> None:
+        """Flush the index unless it covers every log file that is complete. Raises OSError."""
+        if not self._is_indexed(self._journal.file_id - 1):
+            await self._storage.checkpoint()
+
+    def _is_indexed(self, file_id: int) -> bool:
+        """True if the durable index covers the whole file, which is never written again."""
+        return file_id < self._index.flushed.file_id
 
     async def is_intact(self, file_id: int) -> bool:
         """True if the file has its own valid header and replay found no corruption in it.
@@ -84,25 +98,31 @@ class LogCleaner:
     async def compact_file(self, file_id: int) -> None:
         """Copy the live part of a file into the current log file, durably.
 
-        Raises OSError or CorruptFormat; after an error the file is still needed.
+        Raises OSError, CorruptFormat or LogFileInUse; after an error the file is still needed.
         """
         storage = self._storage
-        assert file_id < self._journal.file_id
         storage.assert_serving()
+        if not self._is_indexed(file_id):
+            raise LogFileInUse(f"{file_name(file_id)} is not indexed yet; it was not compacted")
         await LogCompactor(file_id, storage).run()
         await storage.checkpoint()
         self._index.drop_file(file_id)
 
     async def delete_files(self, file_ids: Sequence[int]) -> None:
-        """Delete log files without live bytes. Raises OSError."""
+        """Delete log files without live bytes.
+
+        Raises OSError, or LogFileInUse before a file that is needed is deleted.
+        """
         storage = self._storage
         storage.assert_serving()
         await storage.log_limbo_bounds(LIMBO_KNOWN)
-        if max(file_ids, default=0) >= self._index.flushed.file_id:
-            await storage.checkpoint()
         for file_id in file_ids:
-            assert file_id < self._journal.file_id
-            assert self._index.used_bytes(file_id) == 0
+            used = self._index.used_bytes(file_id)
+            if used or not self._is_indexed(file_id):
+                raise LogFileInUse(
+                    f"{file_name(file_id)} was chosen for deletion, but {used} bytes of it are in "
+                    f"use, and the index covers the log up to {self._index.flushed}; it was kept"
+                )
             storage.files.close(file_id)
             self._index.drop_file(file_id)
             storage.disk.unlink(file_name(file_id))
