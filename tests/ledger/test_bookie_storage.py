@@ -269,9 +269,8 @@ async def test_a_file_that_is_in_use_or_not_indexed_is_kept_with_an_error():
         await bookie.storage.journal.roll()
         before = rig.disk.names()
         for _ in range(2):  # in memory only; then in the index
-            for refused in (cleaner.delete_files([1, 2]), cleaner.delete_files([2])):
-                with pytest.raises(LogFileInUse, match="it was kept"):
-                    await refused
+            with pytest.raises(LogFileInUse, match="it was kept"):
+                await cleaner.delete_files([2])
             with pytest.raises(LogFileInUse, match="not compacted"):
                 await cleaner.compact_file(2)
             await bookie.storage.checkpoint()

@@ -275,6 +275,7 @@ async def test_one_unreadable_file_does_not_keep_the_others_from_being_rewritten
                 assert await world.rig.add(ledger, at, bytes(4000 if ledger == 8 else 100)) is (
                     Status.OK
                 )
+        await world.bookie.storage.checkpoint()
         files = LogCleaner(world.bookie.storage).files()
         assert len(files) >= 3
         location = world.bookie._index.find(world.bookie._index.state(1), 1)

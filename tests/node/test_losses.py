@@ -193,9 +193,11 @@ async def test_fences_and_limbo_outlive_the_file_that_first_said_so(index_lost):
             return living
 
         living.remove(NEXT)
-        first = min(file.file_id for file in LogCleaner(bookie.storage).files())
+        cleaner = LogCleaner(bookie.storage)
+        await cleaner.index_complete_files()
+        first = min(file.file_id for file in cleaner.files())
         await collect(bookie, list_ledgers, compaction_threshold=0.9)
-        assert first not in [file.file_id for file in LogCleaner(bookie.storage).files()]
+        assert first not in [file.file_id for file in cleaner.files()]
         await is_fenced_and_unsure(rig)
         if index_lost:
             await lose_index(rig)
