@@ -120,12 +120,13 @@ def _listed(indexes: Sequence[int]) -> str:
 
 
 def _truncated(index: int, answer: Any) -> Row:
-    failed = answer is None or answer.error_code.value
-    code = "leader_not_available" if answer is None else answer.error_code.name
+    if answer is None:
+        return {"partition": index, "log_start_offset": None, "error": "LEADER_NOT_AVAILABLE"}
+    failed = bool(answer.error_code.value)
     return {
         "partition": index,
         "log_start_offset": None if failed else answer.low_watermark,
-        "error": code.upper() if failed else None,
+        "error": answer.error_code.name.upper() if failed else None,
     }
 
 

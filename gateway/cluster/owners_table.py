@@ -53,10 +53,12 @@ class OwnersTable:
         metadata: MetadataStore,
         on_stale: Callable[[], None],
         on_read: Callable[[UUID, Owners | None], None],
+        topic_name: Callable[[UUID], str] = str,
     ) -> None:
         self._metadata = metadata
         self._on_stale = on_stale
         self._on_read = on_read
+        self._topic_name = topic_name  # for the log
         # All followed topics, from `follow` to `unfollow`.
         self._nodes: dict[UUID, _OwnersNode] = {}
         # The followed nodes that may have changed since they were read. Filled by watches and by
@@ -110,7 +112,11 @@ class OwnersTable:
                 self._see(node, Owners(), _NO_NODE)
         except CorruptFormat as error:
             self._see(node, None, _CORRUPT)
-            logger().error("the owners of a topic cannot be read", reason=str(error))
+            logger().error(
+                "the owners of a topic cannot be read",
+                topic=self._topic_name(node.topic_id),
+                reason=str(error),
+            )
         except BaseException:
             self._mark(node)
             raise

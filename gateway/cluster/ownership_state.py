@@ -163,6 +163,11 @@ class OwnershipState:
     def get(self, topic_id: UUID) -> TopicOwnership | None:
         return self._topics.get(topic_id)
 
+    def topic_name(self, topic_id: UUID) -> str:
+        """Return the name of the topic for log lines, or its id if it is unknown."""
+        topic = self._catalog.by_id(topic_id)
+        return str(topic_id) if topic is None else topic.name
+
     def owns(self, key: StreamKey) -> bool:
         """Return whether this broker owns the partition and has not drained it to give it away."""
         topic = self._topics.get(key.topic_id)

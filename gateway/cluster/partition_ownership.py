@@ -103,7 +103,12 @@ class PartitionOwnership:
             async with asyncio.timeout(DRAIN_S_MAX):
                 await hand_over(key)
         except (LedgerError, TimeoutError) as error:
-            logger().warning("handed over without a drain", stream=str(key), reason=str(error))
+            logger().warning(
+                "handed over without a drain",
+                topic=self.state.topic_name(key.topic_id),
+                partition=key.partition,
+                reason=str(error) or type(error).__name__,
+            )
         finally:
             self.state.end_drain(key)
         if self.state.give_away(key):

@@ -116,7 +116,10 @@ class GroupClaims(Protocol):
 
 
 class TopicSize(Protocol):
-    """The id and number of partitions of one life of a topic."""
+    """The name, id and number of partitions of one life of a topic."""
+
+    @property
+    def name(self) -> str: ...
 
     @property
     def topic_id(self) -> UUID: ...

@@ -194,7 +194,8 @@ class Catalog:
             raise InvalidReplicationFactor(
                 f"Unable to replicate the partition {replication_factor} time(s): The target "
                 f"replication factor of {replication_factor} cannot be reached because only "
-                f"{bookies} broker(s) are registered."
+                f"{bookies} broker(s) are registered. Each copy needs a bookie of its own; bookies "
+                f"that take writes: {bookies}."
             )
         return Topic(
             name=name,
@@ -404,7 +405,12 @@ class Catalog:
             topic = decode_topic(path, node)
         except CorruptFormat as error:
             if path not in self.unreadable:
-                logger().error("topic is offline: its metadata cannot be read", reason=str(error))
+                known = self._by_id.get(_uuid(name) or _NO_ID)
+                logger().error(
+                    "topic is offline: its metadata cannot be read",
+                    topic=name if known is None else known.name,
+                    reason=str(error),
+                )
             self.unreadable[path] = str(error)
             return
         self.unreadable.pop(path, None)

@@ -20,8 +20,8 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.producer_states import AcceptedBatch, ProducerStates
 from gateway.errors import partition_code
-from gateway.log import Throttle, logger
 from gateway.topics.configs import TopicConfig
+from gateway.topics.partition_warnings import PartitionWarnings, ProduceWatch
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
 from ledger.errors import (
@@ -53,7 +53,6 @@ class Produced(NamedTuple):
     message: str | None = None
 
 
-_throttle = Throttle()
 _LEASE_OVER = NotOwner("another broker may own the partition by now")
 
 _OUTCOME_UNKNOWN = Produced(ErrorCode.not_leader_or_follower)
@@ -160,11 +159,13 @@ class Partition:
         opening: asyncio.Semaphore | None = None,
         *,
         begin: bool = False,
+        named: tuple[str, int] = ("-", 0),
     ) -> None:
         """Create the partition, closed. `on_opened(epoch)` runs each time the partition was opened.
 
-        `opening` limits the number of partitions that the process opens at the same time. With
-        `begin`, a stream to which a former owner was writing is writable as soon as it is open.
+        `opening` limits how many partitions the process opens at the same time. With `begin`, a
+        stream to which a former owner was writing is writable as soon as it is open. The log names
+        the partition by `named`, a topic and an index.
         """
         # The stream's name. The name and the callables below never change.
         self.name = name
@@ -172,11 +173,12 @@ class Partition:
         self._on_opened = on_opened
         self._opening_permits = opening or asyncio.Semaphore()
         self._begins = begin
-        # True once the partition was taken over or deleted: acknowledge nothing. Implies `closed`.
+        # True once it was taken over or deleted: acknowledge nothing. Implies `closed`.
         self._lost = False
-        # True once the partition was handed over, lost or deleted. Never reset.
-        self.closed = False
+        self.closed = False  # True once it was handed over, lost or deleted; never reset
         self._services = services
+        self._log = PartitionWarnings(name, services, *named)
+        self._watch = ProduceWatch(self, self._log, stream_config)
         self._config = topic_config
         self._state = _PartitionState(services.clock.now_ms)
         # The stream. It is open while `_opened`, and writable after the first batch.
@@ -188,13 +190,11 @@ class Partition:
             on_advanced=self._on_advanced,
             on_failed=self._on_failed,
         )
-        # Batches that wait for a writable stream, in order of arrival; at most _WAITING_MAX. While
-        # a batch waits, later batches wait behind it.
+        # Batches that wait, in order, for a writable stream; at most _WAITING_MAX.
         self._waiting_batches: deque[_WaitingBatch] = deque()
-        # Fetches to notify. A fetch removes itself when it ends.
-        self._waiters: set[FetchWaiter] = set()
-        # Retries of batches that are accepted and not durable yet: the end offset of the batch, the
-        # callback, the result. A retry is answered when the high watermark reaches the end offset.
+        self._waiters: set[FetchWaiter] = set()  # fetches to notify, until they remove themselves
+        # Retries of batches that are not durable yet: end offset of the batch, callback and
+        # result. A retry is answered when the high watermark reaches the end offset.
         self._duplicates: list[tuple[int, OnProduced, Produced]] = []
         # The task that opens the stream. Done once it is open; None before the first `open`.
         self._opening: asyncio.Task[None] | None = None
@@ -202,8 +202,7 @@ class Partition:
         self._opened = False
         # Makes the stream writable and appends the waiting batches. None while it has no work.
         self._beginning: asyncio.Task[None] | None = None
-        # The pause before the next attempt to open the stream. Doubles up to _REOPEN_S_MAX. The
-        # first batch that becomes durable resets it.
+        # The pause before the next opening. Doubles up to _REOPEN_S_MAX; a durable batch resets it.
         self._reopen_s = _REOPEN_S_FIRST
         # False from an opening until a batch of the new epoch is durable. Initially True.
         self._advanced_since_open = True
@@ -250,7 +249,7 @@ class Partition:
                     await self._wait_for_lease()
                     await self._open_once()
             except LedgerError as error:
-                self._log_warning("cannot open a partition; will retry", error)
+                self._log.warn("cannot open a partition; will retry", error)
                 if not error.retryable:
                     self._refuse_waiting(error)
                 await self._pause()
@@ -260,16 +259,6 @@ class Partition:
                 self._on_opened(self.stream.epoch)
                 self._notify_waiters()
                 return
-
-    def _log_warning(self, event: str, error: LedgerError) -> None:
-        """Log at most one warning per minute and partition.
-
-        A lack of bookies concerns all partitions, so it is logged once per minute for all of them.
-        """
-        subject = "" if isinstance(error, NotEnoughBookies) else self.name
-        if _throttle.allows(event, subject, self._services.clock.monotonic_s()):
-            kind = type(error).__name__
-            logger().warning(event, partition=self.name, kind=kind, reason=str(error))
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._reopen_s)
@@ -338,7 +327,7 @@ class Partition:
 
     def _on_failed(self, error: LedgerError) -> None:
         """Answer pending batches after a failure, and open the stream under the next epoch."""
-        self._log_warning("the log of a partition failed; opening it again", error)
+        self._log.warn("the log of a partition failed; opening it again", error)
         duplicates, self._duplicates = self._duplicates, []
         for _, on_produced, _ in duplicates:
             on_produced(Produced(partition_code(error, unknown_outcome=True)))
@@ -364,6 +353,14 @@ class Partition:
     def log_start_offset(self) -> int:
         return self.stream.start_sequence_id
 
+    @property
+    def accepted_end(self) -> int:
+        return self.stream.next_sequence_id
+
+    @property
+    def first_waiting(self) -> object | None:
+        return self._waiting_batches[0] if self._waiting_batches else None
+
     # -- produce ------------------------------------------------------------------------------
 
     def append(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
@@ -380,6 +377,8 @@ class Partition:
             on_produced(Produced(ErrorCode.request_timed_out, message="Partition is opening."))
         else:
             self._waiting_batches.append(_WaitingBatch(batch, version, on_produced))
+            if not self._watch.armed:
+                self._watch.arm()
             if self._beginning is None:
                 self._beginning = asyncio.get_running_loop().create_task(self._begin())
 
@@ -390,7 +389,7 @@ class Partition:
         except LedgerError as error:
             self._refuse_waiting(error)
             if isinstance(error, NotEnoughBookies):
-                self._log_warning("too few bookies take writes; producers retry", error)
+                self._log.warn("too few bookies take writes; producers retry", error)
             if isinstance(error, MetadataError) and not self.closed:
                 self._reopen()  # open the stream again, because its segment list may be out of date
         finally:
@@ -443,6 +442,8 @@ class Partition:
             header.max_timestamp if append_time_ms < 0 else append_time_ms,
             _Pending(base_offset, append_time_ms, self._may_acknowledge, on_produced),
         )
+        if not self._watch.armed:
+            self._watch.arm()
 
     def _next_in_sequence(self, header: BatchHeader, on_produced: OnProduced) -> bool:
         """Return True if the batch may be appended. Otherwise answer it and return False.

@@ -135,6 +135,7 @@ class Partitions:
                 stream_name(known.topic_id, index),
                 self._services,
                 lambda: self.cluster.leader(key).epoch,
+                named=(known.name, index),
             )
         return replica
 
@@ -212,6 +213,7 @@ class Partitions:
             lambda epoch: self.on_opened(key, epoch),
             self._opening,
             begin=bool(self._config.zookeeper),
+            named=(name, index),
         )
         self._by_name[name, index] = partition
         self._by_key[key] = partition

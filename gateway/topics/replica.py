@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Callable
 
 from gateway.cluster.port import Cluster, StreamKey
-from gateway.log import Throttle, logger
 from gateway.topics.partition import FetchWaiter
+from gateway.topics.partition_warnings import PartitionWarnings
 from gateway.wire import batches
 from ledger.errors import LedgerError, NoNode, NotOwner, StreamUnavailable
 from ledger.streams.follower import FollowedStream
@@ -21,8 +21,6 @@ from ledger.streams.stream import StreamServices
 from ledger.streams.tail_cache import StoredRecord
 
 IDLE_S = 60.0
-
-_throttle = Throttle()
 
 
 class ReplicaPartition:
@@ -42,13 +40,18 @@ class ReplicaPartition:
         leader_epoch: Callable[[], int],
         *,
         idle_s: float = IDLE_S,
+        named: tuple[str, int] = ("-", 0),
     ) -> None:
-        """Create the follower. `leader_epoch()` returns the cluster's present epoch, or -1."""
+        """Create the follower. `leader_epoch()` returns the cluster's present epoch, or -1.
+
+        `named` is the topic and the index, for the log.
+        """
         # The stream's name. It never changes.
         self.name = name
         # True once the topic was deleted or this broker leads the partition. Never reset.
         self.closed = False
         self._services = services
+        self._log = PartitionWarnings(name, services, *named)
         self._cluster_epoch = leader_epoch
         # The greatest leader epoch returned so far. Never falls.
         self._leader_epoch = -1
@@ -107,7 +110,7 @@ class ReplicaPartition:
         except NoNode as error:
             raise NotOwner(f"stream {self.name} does not exist") from error
         except LedgerError as error:
-            self._log_warning("cannot follow a partition", error)
+            self._log.warn("cannot follow a partition", error)
             raise
         finally:
             self._opening = None
@@ -126,11 +129,6 @@ class ReplicaPartition:
         if tasks:
             await asyncio.wait(tasks)
         await self._stream.close()
-
-    def _log_warning(self, event: str, error: LedgerError) -> None:
-        if _throttle.allows(event, self.name, self._services.clock.monotonic_s()):
-            kind = type(error).__name__
-            logger().warning(event, partition=self.name, kind=kind, reason=str(error))
 
     # -- idling -------------------------------------------------------------------------------
 
@@ -213,12 +211,12 @@ class ReplicaPartition:
         self._waiters.discard(waiter)
 
     def _on_trouble(self, error: LedgerError) -> None:
-        self._log_warning("cannot follow a partition; will retry", error)
+        self._log.warn("cannot follow a partition; will retry", error)
 
     def _on_advanced(self, _: int) -> None:
         failed = self._stream.failed
         if failed is not None and not isinstance(failed, NoNode):
-            self._log_warning("stopped following a partition", failed)
+            self._log.warn("stopped following a partition", failed)
         self._notify_waiters()
 
     def _notify_waiters(self) -> None:

@@ -1,0 +1,121 @@
+"""Warnings about one partition, which name its topic and partition instead of its stream."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.log import Throttle, logger
+from ledger.errors import LedgerError, NotEnoughBookies
+from ledger.streams.config import StreamConfig
+from ledger.streams.services import StreamServices
+
+CHECK_S = 2.0
+"""Time between two checks for waiting batches: a batch is reported after twice this time."""
+
+_BOOKIES = "bookies"
+_throttle = Throttle()
+
+
+class PartitionWarnings:
+    """The log of one partition: at most one warning of each kind per minute.
+
+    A lack of bookies concerns all partitions, so it is logged once per minute for all of them.
+    """
+
+    __slots__ = ("_index", "_services", "_stream", "_topic")
+
+    def __init__(self, stream: str, services: StreamServices, topic: str, index: int) -> None:
+        self._stream = stream
+        self._services = services
+        self._topic = topic
+        self._index = index
+
+    def warn(self, event: str, error: LedgerError) -> None:
+        lack = isinstance(error, NotEnoughBookies)
+        kind, subject = (_BOOKIES, "") if lack else (event, self._stream)
+        if _throttle.allows(kind, subject, self._services.clock.monotonic_s()):
+            logger().warning(
+                event,
+                topic=self._topic,
+                partition=self._index,
+                kind=type(error).__name__,
+                reason=self._in_kafkas_words(str(error)),
+            )
+
+    def warn_of_wait(self, ack_quorum: int) -> None:
+        """Report that a batch waits for the bookies, unless their lack was just reported."""
+        if _throttle.allows(_BOOKIES, "", self._services.clock.monotonic_s()):
+            bookies = self._services.client.health.summary()
+            logger().warning(
+                "a produce waits for bookies; producers retry",
+                topic=self._topic,
+                partition=self._index,
+                waited_s=CHECK_S,
+                reason=f"{bookies}, {ack_quorum} must acknowledge",
+            )
+
+    def _in_kafkas_words(self, text: str) -> str:
+        """Replace the stream's name. A metadata path that contains it stays as it is."""
+        stream = rf"(?<![/\w-]){re.escape(self._stream)}(?![/\w-])"
+        return re.sub(stream, f"{self._topic}-{self._index}", text)
+
+
+class WatchedPartition(Protocol):
+    """The state of a partition that its `ProduceWatch` reads."""
+
+    closed: bool
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def accepted_end(self) -> int:
+        """Return the offset after the last batch that was accepted, durable or not."""
+        ...
+
+    @property
+    def first_waiting(self) -> object | None:
+        """Return the first batch that waits for the stream to open, or None."""
+        ...
+
+
+class ProduceWatch:
+    """A check every `CHECK_S` seconds, while batches are not durable, of whether they progress.
+
+    There is one timer per partition, not one per batch, and none while nothing is written.
+    """
+
+    __slots__ = ("_log", "_partition", "_stream_config", "armed")
+
+    def __init__(
+        self,
+        partition: WatchedPartition,
+        log: PartitionWarnings,
+        stream_config: Callable[[], StreamConfig],
+    ) -> None:
+        self._partition = partition
+        self._log = log
+        self._stream_config = stream_config
+        # True from the first batch until a check finds all batches durable.
+        self.armed = False
+
+    def arm(self) -> None:
+        """Begin to watch. Call it after a batch was accepted while `armed` is False."""
+        partition = self._partition
+        first, end = partition.first_waiting, partition.accepted_end
+        behind = first is not None or partition.high_watermark < end
+        self.armed = behind and not partition.closed
+        if self.armed:
+            asyncio.get_running_loop().call_later(CHECK_S, self._check, first, end)
+
+    def _check(self, first: object | None, end: int) -> None:
+        partition = self._partition
+        # A stream that failed drops its last batches, so the accepted end may have fallen.
+        pending = partition.high_watermark < min(end, partition.accepted_end)
+        waiting = first is not None and partition.first_waiting is first
+        if (pending or waiting) and not partition.closed:
+            self._log.warn_of_wait(self._stream_config().ack_quorum)
+        self.arm()
