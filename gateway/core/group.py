@@ -25,6 +25,7 @@ from gateway.core.group_members import (
     GroupSettings,
     Joined,
     Joining,
+    Later,
     Leaving,
     MemberView,
     Persist,
@@ -32,11 +33,8 @@ from gateway.core.group_members import (
     Synced,
     Syncing,
 )
+from gateway.core.join_deadline import JoinDeadline
 from gateway.core.roster import Roster
-
-
-def _nothing(now_ms: int) -> list[Effect]:
-    return []
 
 
 class Group:
@@ -44,13 +42,8 @@ class Group:
 
     __slots__ = (
         "_assigning",
-        "_initial",
-        "_initial_delay_ms",
-        "_initial_left_ms",
-        "_initial_member_added",
-        "_join_at_ms",
+        "_join",
         "_not_synced",
-        "_pending",
         "_roster",
         "_sessions",
         "_settings",
@@ -69,17 +62,12 @@ class Group:
         self.protocol_type: str | None = None
         self.protocol: str | None = None  # the assignor of this generation; None while Empty
         self._roster = Roster()
-        self._pending: set[str] = set()  # ids of new members that have not joined with them yet
         self._not_synced: set[str] = set()  # members of this generation without a SyncGroup yet
         self._assigning = False  # True from the leader's SyncGroup until its assignment is stored
-        # Session deadlines by member id, including the ids in `_pending`.
+        # Session deadlines by member id, including pending ids.
         self._sessions: Deadlines[str] = Deadlines()
-        self._join_at_ms: int | None = None  # deadline of the join; set while PreparingRebalance
+        self._join = JoinDeadline(settings.initial_rebalance_delay_ms)
         self._sync_at_ms: int | None = None  # deadline of the sync; set while CompletingRebalance
-        self._initial = False  # True during the first rebalance after the group was Empty
-        self._initial_delay_ms = 0  # length of the current round of the first rebalance
-        self._initial_left_ms = 0  # time by which later rounds may delay the first rebalance
-        self._initial_member_added = False  # True if a member was added in this round
 
     @classmethod
     def restore(cls, membership: GroupMembership, settings: GroupSettings, now_ms: int) -> Group:
@@ -102,7 +90,7 @@ class Group:
     @property
     def deadline_ms(self) -> int | None:
         """Return the time when `tick` is due, or None. An earlier `tick` is harmless."""
-        times = (self._sessions.next(), self._join_at_ms, self._sync_at_ms)
+        times = (self._sessions.next(), self._join.at_ms, self._sync_at_ms)
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -114,13 +102,25 @@ class Group:
         return self._roster.leader
 
     @property
+    def size_bytes(self) -> int:
+        """The memory counted for all members and pending ids, without assignments."""
+        return self._roster.size_bytes + self._roster.pending_bytes
+
+    def growth_bytes(self, joining: Joining) -> int:
+        """Return by how many bytes this JoinGroup would increase `size_bytes`, at most."""
+        return self._roster.growth_bytes(joining)
+
+    @property
     def idle(self) -> bool:
         """True if the group has no member and no member is about to join."""
-        return self.state is State.EMPTY and not self._pending
+        return self.state is State.EMPTY and not self._roster.pending
 
-    def membership(self) -> GroupMembership:
-        """Return the membership to store. The group is Stable or Empty."""
-        return self._membership({m.member_id: m.assignment for m in self.members.values()})
+    def membership(self, assignments: Mapping[str, bytes] | None = None) -> GroupMembership:
+        """Return the membership to store, with these assignments or the members' own."""
+        records = self._roster.records(assignments)
+        return GroupMembership(
+            self.generation, self.protocol_type, self.protocol, self.leader, records
+        )
 
     def views(self) -> tuple[MemberView, ...]:
         return self._roster.views(self.protocol, stable=self.state is State.STABLE)
@@ -135,11 +135,14 @@ class Group:
             if joining.member_id in self.members:
                 self._remove(joining.member_id)
             return [AnswerJoin(waiter, Joined(ErrorCode.group_max_size_reached))]
+        growth = self.growth_bytes(joining)
+        if growth > 0 and self.size_bytes + growth > self._settings.bytes_max:
+            return self._refuse_join(joining, waiter, ErrorCode.group_max_size_reached)
         if not self._speaks(joining):
             return self._refuse_join(joining, waiter, ErrorCode.inconsistent_group_protocol)
         if not joining.member_id:
             return self._join_new(joining, waiter, now_ms)
-        if joining.member_id in self._pending and joining.instance_id is None:
+        if joining.member_id in self._roster.pending and joining.instance_id is None:
             return self._enter(joining, joining.member_id, waiter, now_ms)
         error = self._roster.check(joining.member_id, joining.instance_id)
         if error is not ErrorCode.none:
@@ -219,7 +222,7 @@ class Group:
         effects: list[Effect] = []
         for member_id in self._sessions.due(now_ms):
             effects += self._expire(member_id, now_ms)
-        if self._join_at_ms is not None and self._join_at_ms <= now_ms:
+        if self._join.at_ms is not None and self._join.at_ms <= now_ms:
             effects += self._on_join_timeout(now_ms)
         if self._sync_at_ms is not None and self._sync_at_ms <= now_ms:
             effects += self._on_sync_timeout(now_ms)
@@ -231,8 +234,7 @@ class Group:
             if not member.new:
                 self._extend_session(member, now_ms)
         again_ms = now_ms + self._roster.rebalance_timeout_ms()
-        if self._join_at_ms is not None and not self._initial:
-            self._join_at_ms = again_ms
+        self._join.extend(again_ms)
         if self._sync_at_ms is not None:
             self._sync_at_ms = again_ms
 
@@ -244,7 +246,7 @@ class Group:
             effects += self._answer_sync(member, Synced(error))
         self.state = State.DEAD
         self._sessions = Deadlines()
-        self._join_at_ms = self._sync_at_ms = None
+        self._join.at_ms = self._sync_at_ms = None
         return effects
 
     # -- joining --------------------------------------------------------------------------------
@@ -279,9 +281,9 @@ class Group:
         member_id = f"{joining.client_id}-{joining.fresh_id}"
         if not joining.id_required:
             return self._enter(joining, member_id, waiter, now_ms)
-        if len(self._pending) >= self._settings.members_max:
+        if len(self._roster.pending) >= self._settings.members_max:
             return [AnswerJoin(waiter, Joined(ErrorCode.group_max_size_reached))]
-        self._pending.add(member_id)
+        self._roster.add_pending(member_id)
         self._sessions.set(member_id, now_ms + joining.session_timeout_ms)
         return [AnswerJoin(waiter, Joined(ErrorCode.member_id_required, member_id))]
 
@@ -299,9 +301,8 @@ class Group:
         )
         if not self.members:
             self.protocol_type = joining.protocol_type
-        if self._initial and self.state is State.PREPARING_REBALANCE:
-            self._initial_member_added = True
-        self._pending.discard(member_id)
+        self._join.on_member_added()
+        self._roster.end_pending(member_id)
         self._roster.add(member)
         self._roster.await_join(member, waiter)
         # A new member cannot send heartbeats before it receives its id. Without this timeout, a
@@ -357,7 +358,13 @@ class Group:
                 joined = joined._replace(leader=old_leader, members=())
             return self._answer_join(member, joined)
 
-        return [*effects, Persist(self.membership(), then)]
+        def refuse(now_ms: int) -> list[Effect]:
+            if self.state is not State.STABLE or self.members.get(member_id) is not member:
+                return []
+            refused = self._answer_join(member, Joined(ErrorCode.unknown_server_error))
+            return refused + self._prepare_rebalance(now_ms)
+
+        return [*effects, self._persist(then, refuse)]
 
     def _rename(self, old_id: str, new_id: str) -> tuple[list[Effect], GroupMember]:
         member = self._roster.rename(old_id, new_id)
@@ -391,56 +398,44 @@ class Group:
         self._not_synced.clear()
         self._sync_at_ms = None
         self._assigning = False
-        self._initial = self.state is State.EMPTY
+        self._join.initial = self.state is State.EMPTY
         self._become(State.PREPARING_REBALANCE)
-        if self._initial:
-            self._initial_delay_ms = self._settings.initial_rebalance_delay_ms
-            self._initial_left_ms = max(
-                self._roster.rebalance_timeout_ms() - self._initial_delay_ms, 0
-            )
-            self._initial_member_added = False
-            self._join_at_ms = now_ms + self._initial_delay_ms
+        if self._join.initial:
+            self._join.begin_initial(now_ms, self._roster.rebalance_timeout_ms())
         elif self._all_are_here():
             effects += self._complete_join(now_ms)
         else:
-            self._join_at_ms = now_ms + self._roster.rebalance_timeout_ms()
+            self._join.begin(now_ms, self._roster.rebalance_timeout_ms())
         return effects
 
     def _all_are_here(self) -> bool:
-        return self._roster.awaiting_join == len(self.members) and not self._pending
+        return self._roster.awaiting_join == len(self.members) and not self._roster.pending
 
     def _complete_join_if_all_are_here(self, now_ms: int) -> list[Effect]:
         """Complete the join if every member has joined. The initial join always runs to its end."""
-        if self.state is not State.PREPARING_REBALANCE or self._initial:
+        if self.state is not State.PREPARING_REBALANCE or self._join.initial:
             return []
         return self._complete_join(now_ms) if self._all_are_here() else []
 
     def _on_join_timeout(self, now_ms: int) -> list[Effect]:
-        if self._initial and self._initial_member_added and self._initial_left_ms:
-            self._initial_member_added = False
-            delay_ms = min(self._settings.initial_rebalance_delay_ms, self._initial_left_ms)
-            self._initial_left_ms = max(self._initial_left_ms - self._initial_delay_ms, 0)
-            self._initial_delay_ms = delay_ms
-            self._join_at_ms = now_ms + delay_ms
-            return []
-        return self._complete_join(now_ms)
+        return [] if self._join.begin_next_round(now_ms) else self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> list[Effect]:
         """Begin the next generation with the members that joined and with absent static members."""
-        self._join_at_ms = None
+        self._join.at_ms = None
         for member in list(self.members.values()):
             if not member.join_waiters and member.instance_id is None:
                 self._remove(member.member_id)
         if self.members and not self._roster.elect_leader():
-            self._join_at_ms = now_ms + self._roster.rebalance_timeout_ms()
+            self._join.begin(now_ms, self._roster.rebalance_timeout_ms())
             return []
-        self._initial = False
+        self._join.initial = False
         self.generation += 1
         self._not_synced.clear()
         if not self.members:
             self.protocol = None
             self._become(State.EMPTY)
-            return [Persist(self.membership(), _nothing)]
+            return [self._persist(lambda _: [], lambda _: [])]
         self.protocol = self._roster.most_wanted_protocol()
         self._become(State.COMPLETING_REBALANCE)
         effects: list[Effect] = []
@@ -471,7 +466,22 @@ class Group:
                     self._extend_session(member, now_ms)
             return effects
 
-        return [Persist(self._membership(assignments), then)]
+        def refuse(now_ms: int) -> list[Effect]:
+            if not self._assigning or self.generation != generation:
+                return []
+            return self._refuse_assignment(now_ms)
+
+        return [self._persist(then, refuse, assignments)]
+
+    def _refuse_assignment(self, now_ms: int) -> list[Effect]:
+        """Answer all members that wait with UNKNOWN_SERVER_ERROR, as Kafka does, and rebalance."""
+        effects: list[Effect] = []
+        for member in self.members.values():
+            answers = self._answer_sync(member, Synced(ErrorCode.unknown_server_error))
+            effects += answers
+            if answers:
+                self._extend_session(member, now_ms)
+        return effects + self._prepare_rebalance(now_ms)
 
     def _on_sync_timeout(self, now_ms: int) -> list[Effect]:
         self._sync_at_ms = None
@@ -492,8 +502,8 @@ class Group:
             member_id = self._roster.instances.get(leaving.instance_id or "", "")
             if not member_id:
                 return ErrorCode.unknown_member_id
-        elif member_id in self._pending:
-            self._pending.remove(member_id)
+        elif member_id in self._roster.pending:
+            self._roster.end_pending(member_id)
             self._sessions.clear(member_id)
             return ErrorCode.none
         else:
@@ -507,7 +517,7 @@ class Group:
         member = self.members.get(member_id)
         effects: list[Effect] = []
         if member is None:
-            self._pending.discard(member_id)
+            self._roster.end_pending(member_id)
         elif (member.join_waiters or member.sync_waiters) and not member.new:
             # A member that waits for an answer is alive. Its session starts again with the answer.
             return []
@@ -552,28 +562,17 @@ class Group:
         return [AnswerSync(each, synced) for each in waiters]
 
     def _joined(self, member: GroupMember) -> Joined:
-        leads = member.member_id == self.leader
-        return Joined(
-            ErrorCode.none,
-            member.member_id,
-            self.generation,
-            self.protocol_type,
-            self.protocol,
-            self.leader or "",
-            self._roster.for_leader(self.protocol) if leads else (),
-        )
+        return self._roster.joined(member, self.generation, self.protocol_type, self.protocol)
 
     def _synced(self, member: GroupMember) -> Synced:
         return Synced(ErrorCode.none, self.protocol_type, self.protocol, member.assignment)
 
-    def _membership(self, assignments: dict[str, bytes]) -> GroupMembership:
-        return GroupMembership(
-            self.generation,
-            self.protocol_type,
-            self.protocol,
-            self.leader,
-            self._roster.records(assignments),
-        )
+    def _persist(
+        self, then: Later, refuse: Later, assignments: Mapping[str, bytes] | None = None
+    ) -> Persist:
+        membership = self.membership(assignments)
+        assigned = sum(len(member.assignment) for member in membership.members)
+        return Persist(membership, self._roster.size_bytes + assigned, then, refuse)
 
     # -- checks ---------------------------------------------------------------------------------
 

@@ -10,8 +10,20 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 NO_GENERATION = -1
+_MEMBER_BYTES = 256  # counted for each member besides its texts and bytes
+_PROTOCOL_BYTES = 32  # counted for each protocol besides its name and metadata
 Protocols = tuple[tuple[str, bytes], ...]
 """Assignors that a member supports, preferred first, each with the member's metadata for it."""
+
+
+def protocols_bytes(protocols: Protocols) -> int:
+    """Return the memory counted for the protocols of one member."""
+    return sum(_PROTOCOL_BYTES + text_bytes(name) + len(metadata) for name, metadata in protocols)
+
+
+def text_bytes(*texts: str | None) -> int:
+    """Return the size of texts in a stored membership, at most. JSON escapes what is not ASCII."""
+    return sum(len(text) * (1 if text.isascii() else 6) for text in texts if text)
 
 
 class State(Enum):
@@ -49,6 +61,14 @@ class Joining:
     client_host: str = ""
     id_required: bool = True  # True from JoinGroup v4: a new dynamic member must return with its id
     skip_supported: bool = True  # True from JoinGroup v9: a static leader may skip the assignment
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory counted for this member once it has joined."""
+        own = text_bytes(self.client_id, self.client_host, self.instance_id)
+        # The member id consists of the client id or the instance id, and of `fresh_id`.
+        own += text_bytes(self.instance_id or self.client_id, self.fresh_id)
+        return _MEMBER_BYTES + own + protocols_bytes(self.protocols)
 
 
 class Syncing(NamedTuple):
@@ -158,6 +178,12 @@ class GroupMember:
                 return metadata
         return b""
 
+    @property
+    def size_bytes(self) -> int:
+        """The memory counted for this member, without its assignment."""
+        own = text_bytes(self.member_id, self.instance_id, self.client_id, self.client_host)
+        return _MEMBER_BYTES + own + protocols_bytes(self.protocols)
+
     def vote(self, candidates: set[str]) -> str:
         """Return the candidate that this member prefers."""
         return next(name for name, _ in self.protocols if name in candidates)
@@ -189,22 +215,31 @@ class AnswerSync(NamedTuple):
     synced: Synced
 
 
+Later = Callable[[int], "list[Effect]"]
+"""A continuation of the group: it takes the time and returns effects."""
+
+
 class Persist(NamedTuple):
     """The effect of storing the membership. The caller then calls `then(now_ms)`.
 
-    If the membership cannot be stored, the caller calls `abandon` instead.
+    If the membership is too large to be stored, the caller calls `refuse(now_ms)` instead. If it
+    cannot be stored for another reason, the caller calls `abandon`. A membership may be left out if
+    a later one of the same group is stored; its `then` is called after the later one is durable.
     """
 
     membership: GroupMembership
-    then: Callable[[int], list[Effect]]
+    size_bytes: int  # the memory counted for it, which is near the size of its stored form
+    then: Later
+    refuse: Later
 
 
 Effect = AnswerJoin | AnswerSync | Persist
 
 
 class GroupSettings(NamedTuple):
-    """The limits that the state machine needs, in milliseconds."""
+    """The limits that the state machine needs. Times are in milliseconds."""
 
     initial_rebalance_delay_ms: int = 3_000
     new_member_timeout_ms: int = 300_000
     members_max: int = 10_000
+    bytes_max: int = 8 * 1024 * 1024  # of all members together, as `size_bytes` counts them

@@ -9,10 +9,13 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.group_members import (
     GroupMember,
+    Joined,
     JoinedMember,
     Joining,
     MemberRecord,
     MemberView,
+    protocols_bytes,
+    text_bytes,
 )
 
 
@@ -22,27 +25,57 @@ class Roster:
     There is a leader whenever there is a member.
     """
 
-    __slots__ = ("_supported", "awaiting_join", "instances", "leader", "members")
+    __slots__ = (
+        "_supported",
+        "awaiting_join",
+        "instances",
+        "leader",
+        "members",
+        "pending",
+        "pending_bytes",
+        "size_bytes",
+    )
 
     def __init__(self) -> None:
         self.members: dict[str, GroupMember] = {}
         self.leader: str | None = None
         self.instances: dict[str, str] = {}  # member id of each static member, by instance id
         self.awaiting_join = 0  # members whose JoinGroup is unanswered
+        self.size_bytes = 0  # sum of the members' `size_bytes`
+        self.pending: set[str] = set()  # ids of new members that have not joined with them yet
+        self.pending_bytes = 0  # size of the ids in `pending`
         # Number of members that support each protocol, by protocol name.
         self._supported: Counter[str] = Counter()
 
     def add(self, member: GroupMember) -> None:
         self.members[member.member_id] = member
+        self.size_bytes += member.size_bytes
         if member.instance_id is not None:
             self.instances[member.instance_id] = member.member_id
         if self.leader is None:
             self.leader = member.member_id
         self._supported.update({name for name, _ in member.protocols})
 
+    def add_pending(self, member_id: str) -> None:
+        self.pending.add(member_id)
+        self.pending_bytes += text_bytes(member_id)
+
+    def end_pending(self, member_id: str) -> None:
+        """Forget a pending id. Does nothing for another id."""
+        if member_id in self.pending:
+            self.pending.remove(member_id)
+            self.pending_bytes -= text_bytes(member_id)
+
+    def growth_bytes(self, joining: Joining) -> int:
+        """Return by how many bytes this JoinGroup would increase `size_bytes`, at most."""
+        member_id = joining.member_id or self.instances.get(joining.instance_id or "", "")
+        member = self.members.get(member_id)
+        return joining.size_bytes - (0 if member is None else member.size_bytes)
+
     def remove(self, member_id: str) -> None:
         """Remove the member. If it was the leader, the next member leads."""
         member = self.members.pop(member_id)
+        self.size_bytes -= member.size_bytes
         self._supported.subtract({name for name, _ in member.protocols})
         if member.join_waiters:
             self.awaiting_join -= 1
@@ -54,6 +87,7 @@ class Roster:
     def update(self, member: GroupMember, joining: Joining) -> None:
         """Update the member from its new JoinGroup."""
         self._supported.subtract({name for name, _ in member.protocols})
+        self.size_bytes += protocols_bytes(joining.protocols) - protocols_bytes(member.protocols)
         member.protocols = joining.protocols
         self._supported.update({name for name, _ in member.protocols})
         member.session_timeout_ms = joining.session_timeout_ms
@@ -63,6 +97,7 @@ class Roster:
         """Give the static member a new id. The member keeps its place and its role."""
         member = self.members[old_id]
         assert member.instance_id is not None
+        self.size_bytes += text_bytes(new_id) - text_bytes(old_id)
         member.member_id = new_id
         self.members = {
             (new_id if known == old_id else known): each for known, each in self.members.items()
@@ -120,15 +155,37 @@ class Roster:
                 return ErrorCode.fenced_instance_id
         return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
 
-    def for_leader(self, protocol: str | None) -> tuple[JoinedMember, ...]:
+    def joined(
+        self,
+        member: GroupMember,
+        generation: int,
+        protocol_type: str | None,
+        protocol: str | None,
+    ) -> Joined:
+        """Return the answer to the JoinGroup of this member. Only the leader gets all members."""
+        leads = member.member_id == self.leader
+        return Joined(
+            ErrorCode.none,
+            member.member_id,
+            generation,
+            protocol_type,
+            protocol,
+            self.leader or "",
+            self._for_leader(protocol) if leads else (),
+        )
+
+    def _for_leader(self, protocol: str | None) -> tuple[JoinedMember, ...]:
         return tuple(
             JoinedMember(each.member_id, each.instance_id, each.metadata(protocol))
             for each in self.members.values()
         )
 
-    def records(self, assignments: Mapping[str, bytes]) -> tuple[MemberRecord, ...]:
+    def records(self, assignments: Mapping[str, bytes] | None) -> tuple[MemberRecord, ...]:
+        """Return all members with these assignments. None means their own ones."""
         return tuple(
-            member.record(assignments.get(member.member_id, b""))
+            member.record(
+                member.assignment if assignments is None else assignments.get(member.member_id, b"")
+            )
             for member in self.members.values()
         )
 

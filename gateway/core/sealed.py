@@ -14,6 +14,11 @@ FORMAT = 1
 def seal(document: dict[str, Any]) -> bytes:
     """Encode the document as `1 <crc32c of the JSON, 8 hex digits> <JSON>`."""
     body = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    return seal_body(body)
+
+
+def seal_body(body: bytes) -> bytes:
+    """Put the format and the checksum before the JSON of a document."""
     return b"%d %08x %s" % (FORMAT, crc32c(body), body)
 
 

@@ -66,7 +66,10 @@ class Coordinator:
         self._catalog = catalog
         claims = SingleBroker(0, lambda _: -1) if claims is None else claims
         settings = GroupSettings(
-            limits.initial_rebalance_delay_ms, limits.new_member_timeout_ms, limits.members_max
+            limits.initial_rebalance_delay_ms,
+            limits.new_member_timeout_ms,
+            limits.members_max,
+            limits.group_bytes_max,
         )
         self._loaded_groups = LoadedGroups(self._store, claims, clock, settings, self._on_evicted)
         self._scanner = GroupScanner(
@@ -156,6 +159,9 @@ class Coordinator:
             return Joined(refused.code, joining.member_id)
         if loaded is None:
             return Joined(ErrorCode.unknown_member_id, joining.member_id)
+        growth = loaded.group.growth_bytes(joining)
+        if growth > 0 and self._loaded_groups.size_bytes + growth > self.limits.bytes_total_max:
+            return Joined(ErrorCode.coordinator_not_available, joining.member_id)
         waiter: Future[Joined] = asyncio.get_running_loop().create_future()
         self._loaded_groups.run(
             loaded, loaded.group.join(joining, waiter, self._loaded_groups.now_ms())

@@ -15,7 +15,7 @@ from gateway.cluster.port import GroupClaims
 from gateway.core.group_members import State
 from gateway.core.offset_expiry import GroupAge, expired, expires_at_ms, subscribed_topics
 from gateway.groups.loaded_groups import LoadedGroup, LoadedGroups
-from gateway.groups.stored_membership import decode_membership
+from gateway.groups.stored_membership import decode_with_pauses
 from gateway.groups.views import GroupListing, Refused
 from gateway.log import logger
 from gateway.topics.catalog import Catalog
@@ -131,7 +131,7 @@ class GroupScanner:
 
     async def _read_group(self, name: str) -> None:
         found = await self._store.read(name)
-        stored = decode_membership(found.note, f"group {name!r}")
+        stored = await decode_with_pauses(found.note, f"group {name!r}")
         if name in self._loaded_groups.groups:
             return
         self._forget(name)

@@ -34,7 +34,13 @@ from gateway.core.group_members import (
 )
 from gateway.errors import coordinator_code
 from gateway.groups.deadline_timer import DeadlineTimer
-from gateway.groups.stored_membership import StoredMembership, decode_membership, encode_membership
+from gateway.groups.stored_membership import (
+    MembershipTooLarge,
+    StoredMembership,
+    decode_with_pauses,
+    encode_membership,
+    encode_with_pauses,
+)
 from gateway.groups.views import Refused
 from gateway.log import logger
 from ledger.errors import LedgerError, NotOwner
@@ -47,18 +53,22 @@ LOAD_WAIT_S = 2.0
 IDLE_MS = 60_000  # a group without members and requests is unloaded after this time
 LEASE_POLL_MS = 200  # the period of lease checks while session timeouts are suspended
 UNLOADS_MAX = 64  # the number of groups that are unloaded at the same time
+_ENCODE_AT_ONCE_BYTES = 64 * 1024  # a larger membership is encoded with pauses for other tasks
 
 
 class LoadedGroup:
     """One claimed group, from its load until it is unloaded or deleted."""
 
     __slots__ = (
+        "counted_bytes",
         "empty_since_ms",
+        "encoding",
         "group",
         "group_id",
         "last_write",
         "offsets",
         "stored",
+        "unencoded",
         "used_ms",
         "writes",
     )
@@ -81,6 +91,13 @@ class LoadedGroup:
         self.empty_since_ms = since_ms
         # Monotonic time of the last request for the group. Eviction reads it.
         self.used_ms = 0
+        # Memberships that wait for `encoding`, oldest first. Each counts in `writes`. Only the last
+        # one is written, because it replaces the others.
+        self.unencoded: list[Persist] = []
+        # The task that encodes and writes `unencoded`. None while there is nothing to encode.
+        self.encoding: Task[None] | None = None
+        # The part of this group in `LoadedGroups.size_bytes`.
+        self.counted_bytes = 0
 
     @property
     def idle(self) -> bool:
@@ -114,6 +131,10 @@ class LoadedGroups:
     ) -> None:
         # The loaded groups by name. A group is removed before its claim is released.
         self.groups: dict[str, LoadedGroup] = {}
+        # The memory counted for the members of all loaded groups.
+        self.size_bytes = 0
+        # Held while a large membership is encoded, so that one is encoded at a time.
+        self._encoding = asyncio.Lock()
         self._store = store
         self._claims = claims
         self._clock = clock
@@ -202,6 +223,7 @@ class LoadedGroups:
             await self._claims.claim(group_id)
             loading.claimed = True
             found = await self._store.load(group_id)
+            stored = await decode_with_pauses(found.note, f"group {group_id!r}")
             if session != self._session_number:
                 self._store.release(group_id)
                 return ErrorCode.not_coordinator
@@ -209,7 +231,7 @@ class LoadedGroups:
                 self._store.release(group_id)
                 await self._claims.release(group_id)
                 return None
-            return self._admit(group_id, found)
+            return self._admit(group_id, found, stored)
         except NotOwner:
             return ErrorCode.not_coordinator
         except LedgerError as error:
@@ -218,14 +240,14 @@ class LoadedGroups:
         finally:
             del self._loading[group_id]
 
-    def _admit(self, group_id: str, found: Subscription) -> LoadedGroup:
-        stored = decode_membership(found.note, f"group {group_id!r}")
+    def _admit(self, group_id: str, found: Subscription, stored: StoredMembership) -> LoadedGroup:
         now_ms = self.now_ms()
         group = Group.restore(stored.membership, self._settings, now_ms)
         loaded = LoadedGroup(group_id, group, found, stored.empty_since_ms)
         loaded.used_ms = now_ms
         self.groups[group_id] = loaded
         self._idle_timer.set(group_id, now_ms + IDLE_MS)
+        self._count(loaded)
         self.note_deadline(loaded)
         return loaded
 
@@ -237,14 +259,69 @@ class LoadedGroups:
                 self._persist(loaded, effect)
             else:
                 _answer(effect)
+        self._count(loaded)
         self.note_deadline(loaded)
 
+    def _count(self, loaded: LoadedGroup) -> None:
+        """Update `size_bytes` after a change of this group."""
+        counted = loaded.group.size_bytes if self.groups.get(loaded.group_id) is loaded else 0
+        self.size_bytes += counted - loaded.counted_bytes
+        loaded.counted_bytes = counted
+
     def _persist(self, loaded: LoadedGroup, effect: Persist) -> None:
+        """Encode and write the membership, or queue it if it is large or others are queued."""
+        if effect.size_bytes > self._settings.bytes_max:
+            self._refuse(loaded, [effect])
+            return
         empty = not effect.membership.members
         loaded.empty_since_ms = self._clock.now_ms() if empty else 0
-        note = encode_membership(StoredMembership(effect.membership, loaded.empty_since_ms))
+        if loaded.encoding is None and effect.size_bytes <= _ENCODE_AT_ONCE_BYTES:
+            note = encode_membership(StoredMembership(effect.membership, loaded.empty_since_ms))
+            self._write_membership(loaded, [effect], note)
+            return
+        loaded.unencoded.append(effect)
+        loaded.writes += 1
+        if loaded.encoding is None:
+            loaded.encoding = asyncio.get_running_loop().create_task(self._encode(loaded))
+
+    async def _encode(self, loaded: LoadedGroup) -> None:
+        """Encode and write the last of the queued memberships, until none is queued."""
+        try:
+            async with self._encoding:
+                while loaded.unencoded:
+                    effects, loaded.unencoded = loaded.unencoded, []
+                    loaded.writes -= len(effects) - 1
+                    await self._encode_last(loaded, effects)
+                    loaded.writes -= 1
+        except BaseException:  # no member may wait for ever
+            self.unload(loaded, ErrorCode.coordinator_not_available)
+            raise
+        finally:
+            loaded.encoding = None
+
+    async def _encode_last(self, loaded: LoadedGroup, effects: list[Persist]) -> None:
+        stored = StoredMembership(effects[-1].membership, loaded.empty_since_ms)
+        try:
+            note = await encode_with_pauses(stored)
+        except MembershipTooLarge:
+            self._refuse(loaded, effects)
+            return
+        self._write_membership(loaded, effects, note)
+
+    def _refuse(self, loaded: LoadedGroup, effects: list[Persist]) -> None:
+        logger().warning(
+            "a group's membership is too large to be stored",
+            group=loaded.group_id,
+            members=len(effects[-1].membership.members),
+            size_bytes=effects[-1].size_bytes,
+        )
+        for effect in effects:
+            if loaded.group.state is not State.DEAD:
+                self.run(loaded, effect.refuse(self.now_ms()))
+
+    def _write_membership(self, loaded: LoadedGroup, effects: list[Persist], note: bytes) -> None:
         durable = self.write(loaded, {}, note)
-        durable.add_done_callback(partial(self._on_persisted, loaded, effect))
+        durable.add_done_callback(partial(self._on_persisted, loaded, effects))
 
     def write(
         self,
@@ -273,9 +350,12 @@ class LoadedGroups:
             return
         loaded.stored = True
 
-    def _on_persisted(self, loaded: LoadedGroup, effect: Persist, durable: Future[None]) -> None:
-        if loaded.group.state is not State.DEAD:  # the group is DEAD if the write failed
-            self.run(loaded, effect.then(self.now_ms()))
+    def _on_persisted(
+        self, loaded: LoadedGroup, effects: list[Persist], durable: Future[None]
+    ) -> None:
+        for effect in effects:
+            if loaded.group.state is not State.DEAD:  # the group is DEAD if the write failed
+                self.run(loaded, effect.then(self.now_ms()))
 
     async def delete(self, loaded: LoadedGroup) -> None:
         """Delete the group and all of its offsets. Raises LedgerError.
@@ -285,6 +365,8 @@ class LoadedGroups:
         for effect in loaded.group.abandon(ErrorCode.coordinator_not_available):
             _answer(effect)
         try:
+            if loaded.encoding is not None:  # its write would create the group again
+                await asyncio.wait([loaded.encoding])
             await self._store.delete(loaded.group_id)
             loaded.stored = False
         finally:
@@ -303,6 +385,7 @@ class LoadedGroups:
         if self.groups.get(group_id) is not loaded:
             return
         del self.groups[group_id]
+        self._count(loaded)
         self._session_timer.clear(group_id)
         self._idle_timer.clear(group_id)
         self._unloading[group_id] = asyncio.get_running_loop().create_task(
@@ -312,6 +395,8 @@ class LoadedGroups:
     async def _unload(self, loaded: LoadedGroup, release: bool) -> None:
         group_id = loaded.group_id
         try:
+            if loaded.encoding is not None:
+                await asyncio.wait([loaded.encoding])
             while loaded.last_write is not None:
                 await asyncio.wait([loaded.last_write])
                 await asyncio.sleep(0)  # let the callbacks of the write run

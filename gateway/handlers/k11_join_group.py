@@ -12,7 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.group_members import Joined, Joining
+from gateway.core.group_members import Joined, Joining, protocols_bytes
 from gateway.groups.coordinator import fresh_id
 from gateway.handlers.api import Api, Context, Reply, Request
 
@@ -52,7 +52,8 @@ def _fault(body: Any, ctx: Context) -> ErrorCode:
     session_timeout_ms = _ms(body.session_timeout)
     if not limits.session_timeout_ms_min <= session_timeout_ms <= limits.session_timeout_ms_max:
         return ErrorCode.invalid_session_timeout
-    if sum(len(each.metadata) for each in body.protocols) > limits.member_metadata_bytes_max:
+    protocols = tuple((each.name, each.metadata) for each in body.protocols)
+    if protocols_bytes(protocols) > limits.member_metadata_bytes_max:
         return ErrorCode.invalid_request
     return ErrorCode.none
 

@@ -52,6 +52,10 @@ class Driver:
         """The oldest held membership is durable."""
         self.run(self.held.pop(0).then(self.now_ms))
 
+    def refuse(self):
+        """The oldest held membership is too large to be stored."""
+        self.run(self.held.pop(0).refuse(self.now_ms))
+
     def join(self, member_id="", instance=None, protocols=RANGE, **more):
         """The waiter of this join; its answer comes to `joined`."""
         waiter = f"join {next(self._waiters)}"

@@ -63,6 +63,64 @@ def test_assignments_are_given_out_only_when_they_are_durable():
     assert driver.group.state is State.STABLE
 
 
+def test_an_assignment_too_large_to_store_is_an_error_for_all_and_a_rebalance():
+    driver = Driver(holding=True)
+    first, second = driver.wait_for(driver.join(), driver.join())
+    waiters = [driver.sync(second.member_id)]
+    waiters.append(driver.sync(first.member_id, assignments=[(first.member_id, b"all")]))
+    driver.refuse()
+    assert [driver.synced[each].error.name for each in waiters] == ["unknown_server_error"] * 2
+    assert driver.heartbeat(first.member_id) == "rebalance_in_progress"
+    again = driver.wait_for(*(driver.join(each.member_id) for each in (first, second)))
+    assert [each.generation for each in again] == [2, 2]
+
+
+def test_an_assignment_too_large_to_store_ends_no_later_rebalance():
+    driver = Driver(holding=True)
+    first, second = driver.wait_for(driver.join(), driver.join())
+    driver.sync(first.member_id, assignments=[(first.member_id, b"all")])
+    driver.leave((second.member_id,))
+    again = driver.join(first.member_id)
+    assert driver.joined[again].generation == 2
+    driver.refuse()
+    assert driver.group.state is State.COMPLETING_REBALANCE
+
+
+def test_a_static_member_too_large_to_store_is_refused():
+    driver = Driver()
+    driver.stable("i")
+    driver.holding = True
+    waiter = driver.join(instance="i")
+    driver.refuse()
+    assert driver.joined[waiter].error.name == "unknown_server_error"
+    assert driver.group.state is State.PREPARING_REBALANCE
+
+
+def test_a_group_has_a_bound_on_its_bytes():
+    driver = Driver(bytes_max=10_000)
+    large = (("range", bytes(6_000)),)
+    [first] = driver.wait_for(driver.join(protocols=large))
+    assert driver.joined[driver.join(protocols=large)].error.name == "group_max_size_reached"
+    larger = driver.join(first.member_id, protocols=(("range", bytes(10_000)),))
+    assert driver.joined[larger].error.name == "group_max_size_reached"
+    assert driver.heartbeat(first.member_id) == "none"
+    smaller = driver.join(first.member_id, protocols=(("range", bytes(1_000)),))
+    assert driver.joined[smaller].error.name == "none"
+    driver.join(protocols=large)
+    assert len(driver.group.members) == 2
+
+
+def test_ids_that_were_given_out_count_as_bytes_of_the_group():
+    driver = Driver(bytes_max=10_000)
+    errors = []
+    for _ in range(4):
+        waiter = driver.join(client_id="c" * 4_000, id_required=True)
+        errors.append(driver.joined[waiter].error.name)
+    assert errors == ["member_id_required"] + ["group_max_size_reached"] * 3
+    driver.wait(10_000)
+    assert driver.group.size_bytes == 0
+
+
 def test_a_new_member_must_come_back_with_its_id():
     driver = Driver()
     waiter = driver.join(id_required=True)

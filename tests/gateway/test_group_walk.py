@@ -48,7 +48,7 @@ class RandomWalk(RuleBasedStateMachine):
 
     @rule(draw=st.data())
     def join_with_a_given_id(self, draw):
-        given = sorted(self.group._pending)
+        given = sorted(self.group._roster.pending)
         if given:
             self.waiters.append(self.driver.join(draw.draw(st.sampled_from(given))))
 
@@ -94,6 +94,17 @@ class RandomWalk(RuleBasedStateMachine):
     @rule()
     def become_durable(self):
         self.driver.release()
+
+    @precondition(lambda self: self.driver.held)
+    @rule()
+    def be_too_large(self):
+        self.driver.refuse()
+
+    @invariant()
+    def the_counted_bytes_are_true(self):
+        roster = self.group._roster
+        assert roster.size_bytes == sum(m.size_bytes for m in self.group.members.values())
+        assert roster.pending_bytes == sum(map(len, roster.pending))
 
     @invariant()
     def the_generation_only_rises(self):
