@@ -20,6 +20,7 @@ from ledger.ports.metadata import ANY_VERSION, MetadataStore, Unwatch
 
 OWNERS = "/gateway/owners"
 REQUESTS_MAX = 64  # the number of nodes read or written at the same time
+LOOKED_AT = 256  # the number of nodes that one look reads again
 _TRIES = 16  # attempts per change in one round, because other brokers may keep changing the node
 _NO_NODE = ANY_VERSION
 _CORRUPT = -2  # lower than every version, so that any readable content counts as newer
@@ -64,6 +65,9 @@ class OwnersTable:
         # The followed nodes that may have changed since they were read. Filled by watches and by
         # failed writes, emptied by `refresh`.
         self._stale: dict[UUID, _OwnersNode] = {}
+        # The followed topics that the present pass of looks has still to read, the next last. A
+        # pass begins with all topics when the list is empty.
+        self._unlooked: list[UUID] = []
 
     def follow(self, topic_id: UUID) -> None:
         """Read the topic's node in the next `refresh`, and again whenever it changes."""
@@ -86,6 +90,19 @@ class OwnersTable:
     def close(self) -> None:
         for topic_id in list(self._nodes):
             self.unfollow(topic_id)
+
+    def look_again(self) -> None:
+        """Read some nodes again in the next `refresh`, although no watch has fired.
+
+        Each call continues with the next `LOOKED_AT` topics, so that a lost watch is noticed after
+        a pass over all topics, at a bounded cost.
+        """
+        if not self._unlooked:
+            self._unlooked = list(self._nodes)
+        some, self._unlooked = self._unlooked[-LOOKED_AT:], self._unlooked[:-LOOKED_AT]
+        for topic_id in some:
+            if topic_id in self._nodes:
+                self._mark(self._nodes[topic_id])
 
     def _mark(self, node: _OwnersNode) -> None:
         if self._nodes.get(node.topic_id) is node:

@@ -30,7 +30,7 @@ from ledger.errors import LedgerError
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 
-# Seconds between rounds when no watch fires, so that a lost watch delays changes no longer.
+# Seconds between looks at the brokers, and at some of the owners, that no watch asked for.
 LOOK_AGAIN_S = 5.0
 PAUSE_S_MAX = 0.25
 # The pause as a multiple of a round's duration, so that rounds take a fifth of the time.
@@ -76,6 +76,8 @@ class OwnershipRounds:
         self._urgent = asyncio.Event()
         # Set when the first round has ended, and never cleared.
         self._first_over = asyncio.Event()
+        # The monotonic time of the last look that no watch asked for.
+        self._looked_s = clock.monotonic_s()
         # The monotonic time since which another process holds this node id. None if no other
         # process holds it; infinity once the conflict was reported.
         self._other_since_s: float | None = None
@@ -141,11 +143,10 @@ class OwnershipRounds:
     async def _run(self) -> None:
         retry_s = _RETRY_S_FIRST
         while True:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_AGAIN_S):
                     await self._requested.wait()
-            except TimeoutError:
-                self._membership.stale = True
+            self._look_again()
             self._requested.clear()
             self._urgent.clear()
             began_s = self._clock.monotonic_s()
@@ -164,6 +165,14 @@ class OwnershipRounds:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._urgent.wait()
+
+    def _look_again(self) -> None:
+        """Distrust the watches once in a while, also when rounds follow each other."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._looked_s >= LOOK_AGAIN_S:
+            self._looked_s = now_s
+            self._membership.stale = True
+            self._table.look_again()
 
     async def _round(self) -> None:
         membership, state = self._membership, self._state

@@ -173,6 +173,16 @@ async def test_it_waits_no_longer_than_a_session_and_was_never_sent(sessions):
         assert not await world.near.exists("/a")
 
 
+async def test_a_connected_request_waits_for_as_long_as_the_earlier_ones_take(sessions):
+    """Else watches that wait behind many requests are lost while their connection lives."""
+    async with sessions(session_ms=2_000) as world:
+        await world.near.create("/a", bytes(2_000))
+        world.proxy.slow(TO_CLIENT, bytes_per_s=500_000)  # in all, twice the session
+        asked = [asyncio.ensure_future(world.far.get("/a")) for _ in range(4 * IN_FLIGHT_MAX)]
+        answers = await asyncio.gather(*asked)
+        assert {len(node.data) for node in answers} == {2_000}
+
+
 async def test_a_silent_connection_is_dropped_even_under_a_stream_of_requests(sessions):
     async with sessions(session_ms=SHORT_MS) as world:
         world.proxy.freeze(TO_CLIENT)
@@ -375,12 +385,14 @@ async def test_a_watch_made_without_a_connection_is_armed_by_the_next_one(sessio
 async def test_watching_a_path_again_and_again_costs_one_watch(sessions):
     async with sessions() as world:
         await world.far.create("/a")
+        told = Told()
+        passed = world.proxy.passed_bytes(TO_SERVER)
         for _ in range(100):
             world.far.watch("/a", lambda: None)()
-        await world.far.get("/a")
-        assert world.server.ask("wchp").count(f"{world.far._root}/a\n") == 1
-        told = Told()
         world.far.watch("/a", told)
+        await world.far.get("/a")
+        assert world.proxy.passed_bytes(TO_SERVER) < passed + 1_000
+        assert world.server.ask("wchp").count(f"{world.far._root}/a\n") == 1
         await world.near.set("/a", b"new", ANY_VERSION)
         await told.times(1)
         assert len(world.far._watches._watched) == 1
@@ -409,6 +421,40 @@ async def test_a_watch_nobody_wants_is_forgotten_when_it_fires(sessions):
         world.far.watch("/a", lambda: None)()
         await world.far.delete("/a")
         await until(lambda: not world.far._watches._watched, "it to be forgotten")
+
+
+async def test_a_watch_nobody_wants_is_removed_at_the_server(sessions):
+    """Else every ledger that was followed to its end leaves a watch behind."""
+    async with sessions() as world:
+        told = Told()
+        await world.near.create("/fired")
+        await world.near.create("/never-fired")
+        unwatch = [world.far.watch(name, told) for name in ("/fired", "/never-fired", "/missing")]
+        await world.far.exists("/")
+        await world.near.set("/fired", b"", ANY_VERSION)
+        await told.times(1)
+        for one in unwatch:
+            one()
+        watched = world.far._watches._watched
+        await until(lambda: not watched, "the watches to be removed")
+        await world.far.exists("/")  # answered after the removals
+        assert world.far._root not in world.server.ask("wchp")
+
+
+async def test_many_watches_outlive_a_broken_connection(sessions):
+    async with sessions(session_ms=SHORT_MS) as world:
+        paths = [f"/topics/{number}" for number in range(3_000)]
+        await asyncio.gather(*(world.near.create(path, parents=True) for path in paths))
+        told = {path: Told() for path in paths}
+        for path in paths:
+            world.far.watch(path, told[path])
+        await world.far.exists("/")
+        world.proxy.cut()
+        await until(lambda: world.proxy.accepted >= 2, "to connect again")
+        await asyncio.gather(*(world.near.set(path, b"new", 0) for path in paths))
+        for one in told.values():
+            await one.times(1)
+        assert world.renewed == 0
 
 
 # Walks

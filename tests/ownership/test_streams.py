@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from gateway.cluster import owners_table
 from gateway.cluster.owners_table import OWNERS
 from gateway.cluster.port import Leader
 from gateway.core.ownership import Incarnation, Owners
@@ -396,6 +397,25 @@ async def test_a_topic_whose_candidate_is_another_once_more_topics_are_known_is_
         for written in (first, later):
             await until(lambda t=written: one.catalog.by_id(t), "one knows both")
             await world.settled(one.catalog.by_id(written))
+
+
+async def test_owners_whose_watches_were_lost_are_noticed_all_the_same(monkeypatch):
+    monkeypatch.setattr(owners_table, "LOOKED_AT", 1)
+    async with new_world() as world:
+        one, two = await world.start(1, 2)
+        topics = [await one.catalog.create(f"events-{n}", 8, 1, {}) for n in range(3)]
+        for topic in topics:
+            await world.settled(topic)
+        for path, watchers in world.tree.watches.items():
+            if path.startswith(OWNERS):
+                watchers.clear()
+        keys = [key_of(topic, partition) for topic in topics for partition in one.owned(topic)]
+        for key in keys:
+            one.cluster.note_opened(key, 77)
+        await until(
+            lambda: {two.cluster.leader(key).epoch for key in keys} == {77},
+            "every owners node to be read again",
+        )
 
 
 async def test_the_owners_of_a_topic_that_went_while_nobody_was_there_are_removed():

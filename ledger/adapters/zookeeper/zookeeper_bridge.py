@@ -5,7 +5,8 @@
 Requests go to the thread; answers and events come back in batches. The thread puts answers and
 events into an inbox and wakes the loop once for a whole batch. The loop hands a bounded number of
 requests to the thread; the other requests wait here, in order. Without a connection the bridge
-hands over no request. A request that has waited for the length of a session fails unsent.
+hands over no request. A request that has waited without a connection for the length of a session
+fails unsent. A connected request waits for as long as the earlier ones take.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ _LOST = (ConnectionLoss, SessionExpiredError)
 class News(Protocol):
     """The events that the bridge reports, on the loop."""
 
-    def on_connected(self, *, renewed: bool) -> None:
-        """Note that the server answers requests (again). `renewed` is True for a new session."""
+    def on_connected(self, *, renewed: bool, since_zxid: int) -> None:
+        """Note that the server answers requests (again). `renewed` is True for a new session.
+
+        Events of every change up to `since_zxid` were reported before.
+        """
         ...
 
     def on_fired(self, path: str) -> None:
@@ -62,7 +66,7 @@ class _Ended(NamedTuple):
 class _Waiting(NamedTuple):
     request: Any
     future: asyncio.Future[Any]
-    until_s: float
+    asked_s: float
 
 
 class _Inbox:
@@ -164,8 +168,10 @@ class ZooKeeperBridge:
         # The value of `last_answered_s`. Never falls within one session; 0 after a session was
         # lost.
         self._answered_s = 0.0
-        # The timer that fails waiting requests after the length of a session. None if no request
-        # waits.
+        # The loop time at which the last connection was lost.
+        self._lost_s = self._loop.time()
+        # The timer that fails waiting requests after the length of a session without a connection.
+        # None while a connection serves requests, and if no request waits.
         self._timer: asyncio.TimerHandle | None = None
         # Done at the first connection; `start` waits for it.
         self._first_connected: asyncio.Future[None] = self._loop.create_future()
@@ -199,8 +205,8 @@ class ZooKeeperBridge:
             raise
 
     def ask(self, request: Any) -> asyncio.Future[Any]:
-        """Send a request after all earlier ones. The request fails if unsent for a session's
-        length.
+        """Send a request after all earlier ones. The request fails unsent if no connection comes
+        for the length of a session.
         """
         if self._closed:
             raise MetadataUnavailable(f"{self._servers}: the store is closed")
@@ -208,10 +214,9 @@ class ZooKeeperBridge:
         if self._connected and not self._waiting and len(self._in_flight) < IN_FLIGHT_MAX:
             self._hand_over(request, future)
             return future
-        until_s = self._loop.time() + self.session_ms / 1000
-        self._waiting.append(_Waiting(request, future, until_s))
-        if self._timer is None:
-            self._timer = self._loop.call_at(until_s, self._give_up)
+        self._waiting.append(_Waiting(request, future, self._loop.time()))
+        if not self._connected:
+            self._limit_wait()
         return future
 
     async def close(self) -> None:
@@ -232,8 +237,7 @@ class ZooKeeperBridge:
         if self._closed:
             return
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._end_timer()
         self._fail(self._waiting, "the store is closed")
         self._waiting.clear()
         if not self._connected:
@@ -282,7 +286,7 @@ class ZooKeeperBridge:
         if error is None:
             self._answered_s = max(self._answered_s, answer.sent_s)
         elif isinstance(error, _LOST):
-            self._connected = False  # later requests wait for the next connection
+            self._wait_for_connection()
         if not answer.future.done():
             if error is None:
                 answer.future.set_result(answer.value)
@@ -304,31 +308,51 @@ class ZooKeeperBridge:
         self._session_id = item.session_id
         self.session_ms = item.session_ms
         self._connected = True
+        self._end_timer()
         if not self._first_connected.done():
             self._first_connected.set_result(None)
         if not self._closed:
             self._hand_over_waiting()
-            self._news.on_connected(renewed=renewed)
+            self._news.on_connected(renewed=renewed, since_zxid=item.since_zxid)
 
     def _on_disconnected(self) -> None:
         """Fail all requests in flight. The server may still apply some of them, before any later
         request.
         """
-        self._connected = False
+        self._wait_for_connection()
         under_way, self._in_flight = self._in_flight, set()
         for answer in under_way:
             if not answer.future.done():
                 answer.future.set_exception(ConnectionLoss())
 
+    def _wait_for_connection(self) -> None:
+        """Keep requests from now on until the next connection. Repeated calls change nothing."""
+        if self._connected:
+            self._connected = False
+            self._lost_s = self._loop.time()
+        self._limit_wait()
+
+    def _limit_wait(self) -> None:
+        """Set the timer for the oldest waiting request, while there is no connection."""
+        if self._timer is None and self._waiting and not self._closed:
+            self._timer = self._loop.call_at(self._until_s(self._waiting[0]), self._give_up)
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _until_s(self, waiting: _Waiting) -> float:
+        return max(waiting.asked_s, self._lost_s) + self.session_ms / 1000
+
     def _give_up(self) -> None:
-        """Fail the requests that were never sent and have waited for the length of a session."""
+        """Fail the requests that waited without a connection for the length of a session."""
         self._timer = None
         now_s = self._loop.time()
         waiting = self._waiting
-        while waiting and (waiting[0].until_s <= now_s or waiting[0].future.done()):
+        while waiting and (self._until_s(waiting[0]) <= now_s or waiting[0].future.done()):
             self._fail([waiting.popleft()], "no connection")
-        if waiting:
-            self._timer = self._loop.call_at(waiting[0].until_s, self._give_up)
+        self._limit_wait()
 
     def _fail(self, waiting: Iterable[_Waiting], why: str) -> None:
         for one in waiting:

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 from kazoo.exceptions import ConnectionClosedError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
-from kazoo.protocol.serialization import int_int_struct, int_struct
-from kazoo.protocol.states import Callback, EventType
+from kazoo.protocol.serialization import Watch, int_int_struct, int_struct
 
 _WRITE_BYTES = 64 * 1024  # most bytes of requests that are joined for one write
 _READ_BYTES = 64 * 1024
@@ -45,6 +44,9 @@ class Connected(NamedTuple):
 
     session_id: int
     session_ms: int
+    # Every change up to this transaction fired the watches that were set before it. 0 for a new
+    # session.
+    since_zxid: int
 
 
 class Fired(NamedTuple):
@@ -147,14 +149,6 @@ class ZooKeeperHandler:
         thread.start()
         return thread
 
-    def dispatch_callback(self, callback: Callback) -> None:
-        """Deliver a watch event. After a disconnect, the connection itself reports the lost
-        watches.
-        """
-        (event,) = callback.args
-        if event.type != EventType.NONE:
-            self._put(Fired(event.path))
-
 
 class ZooKeeperConnection(ConnectionHandler):
     """kazoo's connection, which also records the time of the server's last message."""
@@ -207,7 +201,7 @@ class ZooKeeperConnection(ConnectionHandler):
         self._heard_s = time.monotonic()
         self._read_timeout_s = read_timeout_ms / 1000
         session_ms = round(connect_timeout_ms * len(self.client.hosts))
-        self._put(Connected(self.client._session_id, session_ms))
+        self._put(Connected(self.client._session_id, session_ms, self.client.last_zxid))
         return read_timeout_ms, connect_timeout_ms
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -260,6 +254,10 @@ class ZooKeeperConnection(ConnectionHandler):
                 self.ping_answered = (self.client._session_id, self._ping_sent_s)
             if answer == CLOSE_RESPONSE or not self._unread:
                 return answer
+
+    def _read_watch_event(self, buffer: bytes, offset: int) -> None:
+        """Report the event of a watch. kazoo knows none of our watches."""
+        self._put(Fired(Watch.deserialize(buffer, offset)[0].path))
 
     def _read(self, length: int, timeout: float) -> bytes:
         unread = self._unread

@@ -30,6 +30,12 @@ from kazoo.protocol import serialization as wire
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from ledger.adapters.zookeeper.zookeeper_bridge import ZooKeeperBridge
+from ledger.adapters.zookeeper.zookeeper_requests import (
+    RemoveWatches,
+    SetWatches,
+    WatchChildren,
+    WatchNode,
+)
 from ledger.adapters.zookeeper.zookeeper_watches import Watches
 from ledger.errors import (
     BadVersion,
@@ -97,7 +103,7 @@ class ZooKeeperMetadata:
         assert not root or (_checked(root) and root != "/"), root
         self._root = root
         self._bridge = ZooKeeperBridge(servers, session_ms, self)
-        self._watches = Watches(self._arm)
+        self._watches = Watches(_WatchRequests(self._bridge))
         # Callbacks of `watch_session`, in the order in which they were set.
         self._session_watchers: list[Callable[[], None]] = []
         # Lost sessions of which some callback was not notified yet; the lease is not held
@@ -262,8 +268,8 @@ class ZooKeeperMetadata:
 
     # The following methods receive events of the bridge.
 
-    def on_connected(self, *, renewed: bool) -> None:
-        self._watches.on_connected(renewed=renewed)
+    def on_connected(self, *, renewed: bool, since_zxid: int) -> None:
+        self._watches.on_connected(renewed=renewed, since_zxid=since_zxid)
         if renewed:
             loop = asyncio.get_running_loop()
             self._untold += 1
@@ -300,10 +306,6 @@ class ZooKeeperMetadata:
                     raise answer
                 yield node, answer
 
-    def _arm(self, full: str) -> tuple[Any, Any]:
-        ask = self._bridge.ask
-        return ask(wire.Exists(full, _fired)), ask(wire.GetChildren2(full, _fired))
-
     def _full(self, path: str) -> str:
         assert _checked(path), path
         if not self._root:
@@ -323,10 +325,22 @@ class ZooKeeperMetadata:
                 return wire.CheckVersion(full, version)
 
 
-def _fired(_: Any) -> None:
-    """Stand for our watches in kazoo. The handler takes their events before kazoo calls this
-    function.
-    """
+class _WatchRequests:
+    """The requests of `Watches`, on full paths."""
+
+    def __init__(self, bridge: ZooKeeperBridge) -> None:
+        self._ask = bridge.ask
+
+    def arm(self, path: str) -> tuple[asyncio.Future[Any], asyncio.Future[Any]]:
+        return self._ask(WatchNode(path)), self._ask(WatchChildren(path))
+
+    def restore(
+        self, since_zxid: int, present: Sequence[str], missing: Sequence[str]
+    ) -> asyncio.Future[Any]:
+        return self._ask(SetWatches(since_zxid, present, missing))
+
+    def remove(self, path: str) -> asyncio.Future[Any]:
+        return self._ask(RemoveWatches(path))
 
 
 def _create(full: str, data: bytes, flags: int) -> wire.Create:
