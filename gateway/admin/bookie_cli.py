@@ -17,6 +17,7 @@ from ledger.command_line.output import (
     emit,
     headings,
     output_option,
+    show_bytes,
 )
 from ledger.command_line.program import CommandGroup, Value, old_spelling, option
 
@@ -37,8 +38,10 @@ def _list(zookeeper: str, tls: Path | None, output: Format) -> None:
     if output is Format.json:
         emit(as_json(rows))
     else:
-        columns = ("bookie", "address", "rack", "status", "ledgers", "disk_bytes", "free_bytes")
-        emit(as_table(headings(*columns), rows))
+        columns = ("bookie", "address", "rack", "status", "ledgers", "disk", "free")
+        sizes = [{key: show_bytes(row[f"{key}_bytes"]) for key in ("disk", "free")} for row in rows]
+        shown = [row | size for row, size in zip(rows, sizes, strict=True)]
+        emit(as_table(headings(*columns), shown))
 
 
 @bookie.command("decommission")

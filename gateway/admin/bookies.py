@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.admin.client import AdminError
-from gateway.admin.ledgers import status_of
+from gateway.admin.ledgers import stats_of, status_of
 from gateway.admin.storage import Storage
 from ledger.errors import NoNode
 from ledger.ids import BookieId, LedgerId
-from ledger.ports.bookies import BookieStats, Status
+from ledger.ports.bookies import Status
 from ledger.registry.cookie import cookie_path
 from ledger.registry.layout import COOKIES
 from ledger.repair.checker import bookies_of
@@ -32,13 +32,13 @@ async def list_bookies(storage: Storage) -> list[Row]:
         for bookie in bookies_of(metadata):
             named[bookie] = named.get(bookie, 0) + 1
     names = sorted({*registered, *named, *await _cookies(storage)})
-    stats = await asyncio.gather(*[_stats(storage, name) for name in names])
+    stats = await asyncio.gather(*[stats_of(storage, name) for name in names])
     draining = await storage.underreplicated.draining()
     rows: list[Row] = []
     for name, one in zip(names, stats, strict=True):
         info = registered.get(name)
         answered = one.status is Status.OK
-        status = status_of(storage, name)
+        status = status_of(storage, name, one)
         rows.append(
             {
                 "bookie": name,
@@ -58,16 +58,6 @@ async def _cookies(storage: Storage) -> list[BookieId]:
         return [BookieId(name) for name in await storage.store.children(COOKIES)]
     except NoNode:
         return []
-
-
-async def _stats(storage: Storage, bookie: BookieId) -> BookieStats:
-    if bookie not in storage.bookies.registered():
-        return BookieStats(Status.UNREACHABLE)
-    try:
-        async with asyncio.timeout(storage.client_config.read_timeout_s):
-            return await storage.bookies.stats(bookie)
-    except TimeoutError:
-        return BookieStats(Status.UNREACHABLE)
 
 
 async def decommission(

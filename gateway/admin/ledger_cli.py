@@ -23,6 +23,7 @@ from ledger.command_line.output import (
     emit,
     headings,
     output_option,
+    show_bytes,
     usage,
 )
 from ledger.command_line.program import CommandGroup, Value, option
@@ -63,8 +64,9 @@ def _list(
     if output is Format.json:
         emit(as_json(rows))
         return
-    columns = ("ledger", "state", "quorum", "entries", "bytes", "fragments", "created")
-    emit(as_table(headings(*columns, "lacks_copies"), rows))
+    columns = ("ledger", "topic", "partition", "group", "state", "quorum", "entries", "size")
+    shown = [{**row, "size": show_bytes(row["bytes"])} for row in rows]
+    emit(as_table(headings(*columns, "fragments", "created", "lacks_copies"), shown))
 
 
 @ledger.command("show")
@@ -85,13 +87,15 @@ def _show(ledger: int, zookeeper: str, tls: Path | None, output: Format) -> None
         return
     custom = ",".join(f"{key}={value}" for key, value in found["custom"].items())
     last = found["last_entry"]
+    owner = [(name, found[name.lower()]) for name in ("Topic", "Partition", "Group")]
     parts = [
         f"Ledger: {ledger}",
+        *(f"{name}: {value}" for name, value in owner if value is not None),
         f"State: {found['state']}",
         f"Quorum: {found['quorum']}",
         f"LastEntry: {'-' if last is None else last}",
         f"LastAddConfirmed: {found['last_add_confirmed']}",
-        f"Bytes: {'-' if found['bytes'] is None else found['bytes']}",
+        f"Size: {show_bytes(found['bytes']) or '-'}",
         f"Digest: {found['digest']}",
         f"Created: {found['created'] or '-'}",
         f"LacksCopies: {'true' if found['lacks_copies'] else 'false'}",
@@ -141,10 +145,9 @@ def _verify(
         if found["damage"]:
             columns = ("ledger", "fragment", "bookie", "status", "missing", "damaged", "unknown")
             emit(as_table(headings(*columns, "shown_by_nobody"), found["damage"]) + "\n")
-        emit(
-            f"{found['ledgers']} ledgers, {found['copies_read']} copies, {found['bytes_read']} "
-            f"bytes read: {'clean' if found['clean'] else 'DAMAGED, see above'}"
-        )
+        verdict = "clean" if found["clean"] else "DAMAGED, see above"
+        read = f"{found['copies_read']} copies, {show_bytes(found['bytes_read'])} read"
+        emit(f"{found['ledgers']} ledgers, {read}: {verdict}")
     return EXIT_OK if found["clean"] else EXIT_FAILED
 
 
@@ -188,7 +191,7 @@ def _recover(
     if output is Format.json:
         emit(as_json(found))
         return
-    emit(f"Ledger {ledger} is closed at entry {found['last_entry']}, {found['bytes']} bytes.")
+    emit(f"Ledger {ledger} is closed at entry {found['last_entry']}, {show_bytes(found['bytes'])}.")
     if accept_loss:
         _print_loss(found)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from datetime import UTC, datetime
 from typing import Any
 
 from gateway.admin.client import AdminError
+from gateway.admin.ledger_owners import LedgerOwner, owner_of, read_topic_names
 from gateway.admin.storage import Storage, Watching
 from ledger.core.entry_format import EntryFormat
 from ledger.core.ledger_metadata import LedgerMetadata
@@ -19,7 +20,7 @@ from ledger.errors import (
     NotEnoughBookies,
 )
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.ports.bookies import ReadReply, Status
+from ledger.ports.bookies import BookieStats, ReadReply, Status
 from ledger.repair.accept_loss import LossAcceptor
 from ledger.repair.checker import (
     UNKNOWN_CONTENTS,
@@ -46,19 +47,24 @@ async def list_ledgers(
 ) -> list[Row]:
     """List by id all ledgers, the ledgers marked for repair, or the ledgers in one state."""
     marked = frozenset(await storage.underreplicated.ledgers())
+    topics = await read_topic_names(storage.store)
     rows: list[Row] = []
     async for metadata in storage.auditor.all_metadata():
         if marked_only and metadata.ledger not in marked:
             continue
         if state is None or metadata.state.name == state:
-            rows.append(_summary(metadata, metadata.ledger in marked))
+            owner = owner_of(metadata.custom, topics)
+            rows.append(_summary(metadata, owner, metadata.ledger in marked))
     return sorted(rows, key=lambda row: row["ledger"])
 
 
-def _summary(metadata: LedgerMetadata, marked: bool) -> Row:
+def _summary(metadata: LedgerMetadata, owner: LedgerOwner, marked: bool) -> Row:
     last = metadata.last_entry
     return {
         "ledger": metadata.ledger,
+        "topic": owner.topic,
+        "partition": owner.partition,
+        "group": owner.group,
         "state": metadata.state.name,
         "quorum": f"{metadata.ensemble_size}/{metadata.write_quorum}/{metadata.ack_quorum}",
         "entries": None if last is None else last + 1,
@@ -82,14 +88,16 @@ async def show_ledger(storage: Storage, ledger: LedgerId) -> Row:
     lac = await copies.read_lac()
     replicas = await copies.list_replicas(bookies_of(metadata))
     mark = await storage.underreplicated.get(ledger)
+    owner = owner_of(metadata.custom, await read_topic_names(storage.store))
+    statuses = await statuses_of(storage, bookies_of(metadata))
     return {
-        **_summary(metadata, mark is not None),
+        **_summary(metadata, owner, mark is not None),
         "last_entry": metadata.last_entry,
         "last_add_confirmed": lac,
         "digest": metadata.digest_type.name,
         "custom": {key: value.decode(errors="replace") for key, value in metadata.custom.items()},
         "copies": [
-            _copy_row(storage, metadata, fragment, index, replicas)
+            _copy_row(metadata, fragment, index, replicas, statuses)
             for fragment in fragments_of(metadata, lac)
             for index in range(metadata.ensemble_size)
         ],
@@ -97,11 +105,11 @@ async def show_ledger(storage: Storage, ledger: LedgerId) -> Row:
 
 
 def _copy_row(
-    storage: Storage,
     metadata: LedgerMetadata,
     fragment: LedgerFragment,
     index: int,
     replicas: dict[BookieId, ReplicaContents],
+    statuses: dict[BookieId, str],
 ) -> Row:
     bookie = fragment.ensemble[index]
     share = share_of(fragment, index, metadata)
@@ -112,19 +120,42 @@ def _copy_row(
         "fragment": fragment.first,
         "to": fragment.last if fragment.closed else None,
         "bookie": bookie,
-        "status": status_of(storage, bookie, limbo=replica.limbo),
+        "status": statuses[bookie] + (",limbo" if replica.limbo else ""),
         "should_hold": count(share),
         "holds": count(share) - count(missing) if certain else None,
         "missing": as_text(missing) if certain else None,
     }
 
 
-def status_of(storage: Storage, bookie: BookieId, *, limbo: bool = False) -> str:
-    """Return `rw`, `ro` or `away`, with `,limbo` if the ledger is in limbo at this bookie."""
+async def statuses_of(storage: Storage, bookies: Collection[BookieId]) -> dict[BookieId, str]:
+    """Return `rw`, `ro` or `away` for each bookie, as `status_of` does."""
+    names = list(bookies)
+    stats = await asyncio.gather(*[stats_of(storage, name) for name in names])
+    return {name: status_of(storage, name, one) for name, one in zip(names, stats, strict=True)}
+
+
+def status_of(storage: Storage, bookie: BookieId, stats: BookieStats) -> str:
+    """Return `rw` or `ro` as the bookie answered, else as it is registered; else `away`.
+
+    `gateway dev` registers its bookies read-only at the ledger port, although they take writes of
+    the gateway.
+    """
     info = storage.bookies.registered().get(bookie)
     if info is None:
         return "away"
-    return ("ro" if info.read_only else "rw") + (",limbo" if limbo else "")
+    writable = stats.writable if stats.status is Status.OK else not info.read_only
+    return "rw" if writable else "ro"
+
+
+async def stats_of(storage: Storage, bookie: BookieId) -> BookieStats:
+    """Ask the bookie for its disk usage. UNREACHABLE if it does not answer in time."""
+    if bookie not in storage.bookies.registered():
+        return BookieStats(Status.UNREACHABLE)
+    try:
+        async with asyncio.timeout(storage.client_config.read_timeout_s):
+            return await storage.bookies.stats(bookie)
+    except TimeoutError:
+        return BookieStats(Status.UNREACHABLE)
 
 
 # -- verify ----------------------------------------------------------------------------------------
@@ -189,6 +220,7 @@ async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) ->
     replicas = await copies.survey(lac, bookies_of(metadata))
     found = check_ledger(metadata, lac, replicas)
     rows: list[Row] = []
+    statuses = await statuses_of(storage, {gap.bookie for gap in found.gaps})
     for gap in found.gaps:
         replica = replicas.get(gap.bookie, UNKNOWN_CONTENTS)
         damaged = intersection(gap.missing, replica.damaged)
@@ -199,7 +231,7 @@ async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) ->
                 "ledger": metadata.ledger,
                 "fragment": gap.fragment.first,
                 "bookie": gap.bookie,
-                "status": status_of(storage, gap.bookie, limbo=replica.limbo),
+                "status": statuses[gap.bookie] + (",limbo" if replica.limbo else ""),
                 "missing": as_text(missing),
                 "damaged": as_text(damaged),
                 "unknown": as_text(unknown),

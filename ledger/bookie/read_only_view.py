@@ -101,7 +101,7 @@ class ReadOnlyView:
         return await self._bookie.list_entries(ledger)
 
     async def stats(self) -> BookieStats:
-        return (await self._bookie.stats())._replace(writable=False)
+        return await self._bookie.stats()
 
     def _with_writer_lac(self, ledger: LedgerId, reply: ReadReply) -> ReadReply:
         """Raise the reply's LAC to the LAC of this process's writer."""

@@ -16,6 +16,7 @@ from ledger.command_line.units import member
 
 F = TypeVar("F", bound=Callable[..., Any])
 _BAR_WIDTH = 30  # characters
+_KIB = 1024
 
 
 class Format(StrEnum):
@@ -76,6 +77,18 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def show_bytes(value: int | None) -> str | None:
+    """Return a number of bytes for people, such as 1.5MiB. None stays None."""
+    if value is None or value < _KIB:
+        return None if value is None else f"{value}B"
+    scaled = float(value)
+    for unit in ("KiB", "MiB", "GiB"):
+        scaled /= _KIB
+        if scaled < _KIB - 0.05:  # else it would be rounded to 1024.0
+            return f"{scaled:.1f}{unit}"
+    return f"{scaled / _KIB:.1f}TiB"
 
 
 # failures
