@@ -237,7 +237,7 @@ class Bookie:
         except OSError:
             self._loop.call_soon(on_added, Status.IO_ERROR)
             return
-        if not state.key_logged:
+        if not state.key_queued:
             self._log_key(state, master_key)
         record = QueuedRecord(RecordType.ADD, state, entry, lac, body, length, on_added)
         state.recent[entry] = record
@@ -374,14 +374,14 @@ class Bookie:
         decision = state.check_key(master_key)
         if decision is not AddDecision.ACCEPT:
             return _REFUSALS[decision]
-        if not state.key_logged:
+        if not state.key_queued:
             self._log_key(state, master_key)
         return state
 
     def _log_key(self, state: LedgerDescriptor, master_key: bytes) -> None:
         """Log the master key, which precedes all other records of the ledger."""
         state.master_key = master_key
-        state.key_logged = True
+        state.key_queued = True
         self.storage.append(RecordType.LEDGER_KEY, state, -1, master_key)
 
     async def _log(self, kind: RecordType, state: LedgerDescriptor, entry: int) -> Status:
@@ -474,7 +474,7 @@ class Bookie:
                 continue
             state.busy -= 1
             if record.kind is RecordType.LEDGER_KEY:
-                state.key_logged = False
+                state.key_queued = state.key_logged
         try:
             for state in changed:
                 state.last_entry = self._index.find_last_entry(state)

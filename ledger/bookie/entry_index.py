@@ -105,7 +105,7 @@ class EntryIndex:
             state.lac = max(state.lac, entry)
         elif kind == RecordType.LEDGER_KEY:
             state.master_key = bytes(body)
-            state.key_logged = True
+            state.key_queued = state.key_logged = True
         elif kind == RecordType.LIMBO:
             state.limbo, state.limbo_ended = bool(entry), not entry
             state.fenced = state.fenced or state.limbo

@@ -16,6 +16,9 @@ _FENCED: Final = 1
 _LIMBO: Final = 2
 _LIMBO_ENDED: Final = 4
 _DELETED: Final = 8
+# Absent from values that older versions wrote: fence and key are then logged once more
+_FENCE_LOGGED: Final = 16
+_KEY_LOGGED: Final = 32
 
 
 class EntryLocation(NamedTuple):
@@ -61,6 +64,7 @@ class LedgerDescriptor(FenceState):
         "busy",
         "fence_logged",
         "key_logged",
+        "key_queued",
         "lac",
         "last_entry",
         "ledger",
@@ -82,10 +86,12 @@ class LedgerDescriptor(FenceState):
         # True once this ledger's limbo ended, even if the bookie-wide limbo goes on. Reset by a new
         # loss.
         self.limbo_ended = False
-        # True once the master key is in the journal's queue or the log. The key precedes every
-        # entry.
+        # True while the master key is in the journal's queue, and once it is durable. The key
+        # precedes every entry.
+        self.key_queued = False
+        # True once the log durably holds the master key, or a fence. Set by durable records only,
+        # never by a request: an index batch may be written while the record is still queued.
         self.key_logged = False
-        # True once a fence is durable.
         self.fence_logged = False
         # The number of records other than adds in the journal, plus entries being moved. While it
         # is above 0, the descriptor stays in memory.
@@ -101,6 +107,8 @@ class LedgerDescriptor(FenceState):
             | (_LIMBO if self.limbo else 0)
             | (_LIMBO_ENDED if self.limbo_ended else 0)
             | (_DELETED if self.deleted else 0)
+            | (_FENCE_LOGGED if self.fence_logged else 0)
+            | (_KEY_LOGGED if self.key_logged else 0)
         )
         return _STATE.pack(flags, self.lac) + (self.master_key or b"")
 
@@ -109,10 +117,11 @@ class LedgerDescriptor(FenceState):
         """Parse a value of the index. The caller sets `last_entry`."""
         flags, lac = _STATE.unpack_from(value)
         state = cls(ledger, value[_STATE.size :] or None)
-        state.fenced = state.fence_logged = bool(flags & _FENCED)
+        state.fenced = bool(flags & _FENCED)
+        state.fence_logged = bool(flags & _FENCE_LOGGED)
         state.deleted = bool(flags & _DELETED)
         state.limbo = bool(flags & _LIMBO)
         state.limbo_ended = bool(flags & _LIMBO_ENDED)
         state.lac = lac
-        state.key_logged = state.master_key is not None
+        state.key_queued = state.key_logged = bool(flags & _KEY_LOGGED)
         return state
