@@ -95,6 +95,8 @@ class Bookie:
         # Adds refused because a different payload is stored for the entry, which indicates a client
         # bug.
         self.conflicts = 0
+        # Adds refused because their digest does not match: damaged on the way or by the client.
+        self.damaged_adds = 0
         # The result of the replay, or None before `start`.
         self.replayed: ReplayResult | None = None
 
@@ -226,6 +228,12 @@ class Bookie:
             if decision is not AddDecision.ACCEPT:
                 self._loop.call_soon(on_added, _REFUSALS[decision])
                 return
+            if not state.check_digest(body):
+                self.damaged_adds += 1
+                self._loop.call_soon(on_added, Status.BAD_REQUEST)
+                return
+            if not state.lac_counts:
+                lac = -1
             if entry > state.last_entry:
                 state.last_entry = entry
             elif (stored_at := self._index.find(state, entry)) is not None:
@@ -544,12 +552,17 @@ class Bookie:
             on_added(Status.IO_ERROR)
             return
 
+        repairs = self.storage.repairs
+
         def on_put(status: Status) -> None:
             state.busy -= 1
+            if repairs.get((ledger, entry)) is record:
+                del repairs[ledger, entry]
             on_added(status)
 
         state.busy += 1  # keeps `state` in memory while the record is in the journal
         record = QueuedRecord(RecordType.ADD, state, entry, -1, (body,), len(body), on_put)
+        repairs[ledger, entry] = record
         self._journal.append(record)
 
     def _stop_for(self, error: OSError) -> None:

@@ -144,7 +144,11 @@ class EntryIndex:
                     return found
                 found.append(location)
                 entry += 1
-            found.append(EntryLocation(*_LOCATION.unpack(value)))
+            # A repair or compaction may have put the entry elsewhere since the last batch.
+            location = recent.get(entry)
+            if not isinstance(location, EntryLocation):
+                location = EntryLocation(*_LOCATION.unpack(value))
+            found.append(location)
             entry += 1
         while len(found) < wanted and isinstance(location := recent.get(entry), EntryLocation):
             found.append(location)

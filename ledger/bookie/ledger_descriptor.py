@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from ledger.core.fencing import FenceState
+from ledger.core.fencing import FenceState, has_crc32c
 from ledger.core.journal_format import RECORD_HEADER, RECORD_HEADER_BYTES, RecordType
 from ledger.ids import Buffer
 from ledger.ports.bookies import OnAdded
@@ -19,6 +19,8 @@ _DELETED: Final = 8
 # Absent from values that older versions wrote: fence and key are then logged once more
 _FENCE_LOGGED: Final = 16
 _KEY_LOGGED: Final = 32
+# Adds in a row after which the digest type is certain: one may match, or be damaged, by chance
+_CERTAIN: Final = 2
 
 
 class EntryLocation(NamedTuple):
@@ -62,6 +64,7 @@ class LedgerDescriptor(FenceState):
 
     __slots__ = (
         "busy",
+        "digests",
         "fence_logged",
         "key_logged",
         "key_queued",
@@ -76,8 +79,12 @@ class LedgerDescriptor(FenceState):
     def __init__(self, ledger: int, master_key: bytes | None = None) -> None:
         super().__init__(master_key)
         self.ledger = ledger
-        # The highest LAC received with a durable entry or explicitly. Never falls.
+        # The highest LAC received with a durable entry or explicitly. Never falls. It is a hint
+        # for readers only: a recovery believes nothing but a LAC inside an entry that it verifies.
         self.lac = -1
+        # Adds in a row with a valid CRC32C digest, or without one if negative; at most `_CERTAIN`
+        # of either. 0 when the ledger is loaded. See `check_digest`.
+        self.digests = 0
         # The highest accepted entry. After a failed add, the highest entry that remains.
         self.last_entry = -1
         # True while entries may be missing, so that the bookie cannot report an entry as absent.
@@ -99,6 +106,29 @@ class LedgerDescriptor(FenceState):
         # Entries that the index does not have: a QueuedRecord until durable, then an EntryLocation
         # until the next index batch.
         self.recent: dict[int, EntryLocation | QueuedRecord] = {}
+
+    def check_digest(self, body: Sequence[Buffer]) -> bool:
+        """Return False if the ledger's digests are CRC32C, and the one of this entry is wrong.
+
+        Requests do not name the digest type, so two valid adds in a row show it. With any other
+        type a bookie has no key, or no reason, to verify; then this is always True.
+        """
+        if has_crc32c(body):
+            if self.digests != _CERTAIN:
+                self.digests = max(self.digests, 0) + 1
+        elif self.digests == _CERTAIN:
+            return False
+        else:
+            self.digests = max(min(self.digests, 0) - 1, -_CERTAIN)
+        return True
+
+    @property
+    def lac_counts(self) -> bool:
+        """True if the LAC of the entry that `check_digest` just accepted may be passed on.
+
+        False for an entry without a valid CRC32C digest that may have been damaged.
+        """
+        return self.digests != -1
 
     def encode(self) -> bytes:
         """Return the value stored in the index."""

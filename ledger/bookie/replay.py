@@ -184,7 +184,8 @@ class LogReplay:
         if self._index.find(state, record.entry) != location:
             self._index.put(state, record.entry, location)
         state.last_entry = max(state.last_entry, record.entry)
-        state.lac = max(state.lac, _LAC.unpack_from(record.body, _LAC_AT)[0])
+        if state.check_digest((record.body,)) and state.lac_counts:
+            state.lac = max(state.lac, _LAC.unpack_from(record.body, _LAC_AT)[0])
 
     def _claim(self, durable: LogPosition) -> None:
         highest = self._durable_claims.get(durable.file_id)

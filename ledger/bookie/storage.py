@@ -39,6 +39,10 @@ class BookieStorage:
         self.damaged_files: frozenset[int] = frozenset()
         # The error outside the journal that stopped the bookie. None while it serves; set once.
         self.stopped_by: OSError | None = None
+        # Repairs queued in the journal: for a corrupt entry, by ledger and entry, the newest record
+        # with a sound copy. Compaction must not append the corrupt copy behind it. Removed when the
+        # record is durable or has failed.
+        self.repairs: dict[tuple[int, int], QueuedRecord] = {}
         # Held while ledgers are deleted and log files removed, so that two collections do not
         # overlap.
         self.gc_lock = asyncio.Lock()

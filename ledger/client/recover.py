@@ -188,7 +188,7 @@ class RecoveryRun:
     def _on_fence_reply(self, fence: Fence, reply: ReadReply) -> list[Action]:
         core = self._core
         if reply.status in _ABSENT:
-            return core.on_fenced(fence.index, reply.lac)
+            return core.on_fenced(fence.index, NO_ENTRY)
         if reply.status is Status.UNAUTHORIZED:
             error = Unauthorized(f"ledger {self._ledger} at {fence.bookie}")
             return core.on_fence_failed(fence.index, error)
@@ -197,10 +197,10 @@ class RecoveryRun:
         try:
             self._format.unpack(reply.body, self._ledger, NO_ENTRY)
         except CorruptFormat:
-            # The ledger is fenced all the same. Ignore the LAC of a bookie with bit rot: a LAC that
-            # is too low only costs time, but a LAC that is too high loses data.
-            return core.on_fenced(fence.index, NO_ENTRY)
-        return core.on_fenced(fence.index, max(reply.lac, read_header(reply.body).lac))
+            return core.on_fenced(fence.index, NO_ENTRY)  # the ledger is fenced all the same
+        # Only the entry's own LAC counts, because its digest covers it. The LAC beside the entry
+        # may come from a damaged add. A LAC that is too low costs time; one too high loses data.
+        return core.on_fenced(fence.index, read_header(reply.body).lac)
 
     async def _read(self, read: ReadEntry) -> None:
         reply = await self._read_fenced(read.bookie, read.entry)

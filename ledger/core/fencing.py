@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Final
 from zlib import crc32
 
 from ledger.crc32c import crc32c
+from ledger.ids import Buffer
 
 
 class AddDecision(Enum):
@@ -54,6 +56,7 @@ class FenceState:
 
 _DIGEST_AT: Final = 32
 _CRC32C_BYTES: Final = 4
+_CRC32C_END: Final = _DIGEST_AT + _CRC32C_BYTES
 _CRC32_BYTES: Final = 8
 
 
@@ -81,6 +84,22 @@ def has_valid_digest(entry: bytes) -> bool:
         for digest, size in _DIGESTS
         if len(entry) >= _DIGEST_AT + size
     )
+
+
+def has_crc32c(body: Sequence[Buffer]) -> bool:
+    """True if the entry, whose bytes are the joined buffers, has a valid CRC32C digest."""
+    head = body[0]
+    if len(head) < _CRC32C_END:
+        head = b"".join(body)
+        if len(head) < _CRC32C_END:
+            return False
+        body = (head,)
+    value = crc32c(head[:_DIGEST_AT])
+    if len(head) > _CRC32C_END:
+        value = crc32c(memoryview(head)[_CRC32C_END:], value)
+    for buffer in body[1:]:
+        value = crc32c(buffer, value)
+    return value == int.from_bytes(head[_DIGEST_AT:_CRC32C_END], "big")
 
 
 def _crc32c_digest(entry: bytes) -> bytes:

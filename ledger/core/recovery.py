@@ -1,6 +1,6 @@
 """Taking a ledger over from its writer: fence it, find its last entry, restore copies, close it.
 
-    fence the last ensemble ─▶ base = highest LAC known to a covering set of it
+    fence the last ensemble ─▶ base = highest LAC inside a covering set's last entries
     ─▶ read base+1, base+2 … each with the fence flag ─▶ add each one again ─▶ close at the last
 
 Pure: replies come in as calls, each returns the next actions. Three rules where the original text

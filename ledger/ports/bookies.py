@@ -128,7 +128,8 @@ class Bookies(Protocol):
 
         The state of the bookie is in the status; a failed read raises nothing. With `fence_key` the
         bookie fences the ledger durably before it replies; a ledger that it does not store is
-        created fenced. `reply.lac` is the highest LAC that the bookie has.
+        created fenced. `reply.lac` is the highest LAC that the bookie has, a hint for
+        readers. No digest covers it, so a recovery uses the LAC inside the entry.
         """
         ...
 

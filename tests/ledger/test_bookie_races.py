@@ -1,19 +1,30 @@
 """Goal: what a bookie answered holds, whichever of its tasks meet: requests, batches of the index,
-a full disk, compaction. Method: a bookie over the simulated disk, each meeting made on purpose; then
-the table is dropped, so that the log alone tells what was durable.
+a full disk, compaction. Method: a bookie over the simulated disk, each meeting made on purpose;
+then the table is dropped, so that the log alone tells what was durable.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import struct
 from dataclasses import replace
 from random import Random
 
+import pytest
+
+from ledger.bookie.gc.log_cleaner import LogCleaner
+from ledger.core.entry_format import DigestType, EntryFormat
+from ledger.core.fencing import has_valid_digest
+from ledger.core.group_commit import GroupCommitLimits
+from ledger.core.journal_format import file_name
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import KEY, OTHER_KEY, SMALL, add, started_bookie
+from tests.sim.bookie_world import entry_bytes
 from tests.sim.table import SimTable
 
 # Each group ends with a batch of the index, and idle ledgers leave memory at once
+PAYLOAD = b"p" * 900
 HASTY = replace(SMALL, index_batch_entries=1, ledgers_in_memory_max=1, preallocate_bytes=4096)
 
 
@@ -85,3 +96,182 @@ async def test_ledgers_that_an_older_version_left_in_the_index_are_read():
         assert await rig.add(1, 1, key=OTHER_KEY, recovery=True) is Status.UNAUTHORIZED
         assert await bookie.fence(1, KEY) is Status.OK
         assert await rig.add(1, 1, recovery=True) is Status.OK
+
+
+# -- damaged adds ----------------------------------------------------------------------------------
+
+
+def send(bookie, ledger, entry, body):
+    done = asyncio.get_running_loop().create_future()
+    bookie.add(ledger, entry, KEY, [body], done.set_result)
+    return done
+
+
+def with_lac(body, lac):
+    """The entry after damage to its LAC on the way."""
+    return body[:16] + struct.pack(">q", lac) + body[24:]
+
+
+async def test_an_add_that_was_damaged_on_the_way_is_refused():
+    async with started_bookie() as (rig, bookie):
+        for entry in range(5):
+            await rig.add(1, entry, lac=-1)
+        sound = entry_bytes(1, 5, b"x", -1)
+        assert await send(bookie, 1, 5, with_lac(sound, 4)) is Status.BAD_REQUEST
+        assert await send(bookie, 1, 5, sound[:-1] + b"y") is Status.BAD_REQUEST
+        assert bookie.damaged_adds == 2
+        assert (await bookie.read(1, 5)).status is Status.NO_ENTRY
+        assert await send(bookie, 1, 5, sound) is Status.OK
+        assert (await bookie.read_lac(1)).lac == -1
+
+
+@pytest.mark.parametrize("before", [0, 1])
+async def test_the_lac_of_a_damaged_add_is_never_passed_on(before):
+    """Also while the bookie does not know yet which digest the ledger has."""
+    async with started_bookie() as (rig, bookie):
+        for entry in range(before):
+            await rig.add(1, 7 + entry, lac=-1)
+        await send(bookie, 1, 9, with_lac(entry_bytes(1, 9, b"x", -1), 8))
+        assert (await bookie.read_lac(1)).lac == -1
+        await rig.add(1, 10, lac=2)
+        assert (await bookie.read_lac(1)).lac == 2
+        rig.table = SimTable(Random(6))
+        bookie = await rig.kill()
+        assert (await bookie.read_lac(1)).lac == 2
+
+
+@pytest.mark.parametrize("digest", [DigestType.CRC32, DigestType.HMAC, DigestType.DUMMY])
+async def test_entries_that_a_bookie_cannot_verify_are_stored_and_their_lac_is_a_hint(digest):
+    pack = EntryFormat(digest, b"secret").pack
+    async with started_bookie() as (rig, bookie):
+        for entry in range(4):
+            body = pack(1, entry, entry - 1, 1, [b"x"]) + b"x"
+            assert await send(bookie, 1, entry, body) is Status.OK
+        assert (await bookie.read_lac(1)).lac == 2
+        assert bookie.damaged_adds == 0
+        bookie = await rig.kill()
+        assert (await bookie.read_lac(1)).lac == 2
+
+
+# -- compaction ------------------------------------------------------------------------------------
+
+
+class Compaction:
+    """A compaction of the file that holds entry 0 of ledger 1, held up after it has read."""
+
+    def __init__(self, rig, *, rotten):
+        self.rig = rig
+        self.rotten = rotten
+        self.file_id = -1
+        self.has_read, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def begin(self):
+        storage = self.rig.bookie.storage
+        for entry in range(20):
+            assert await self.rig.add(1, entry, PAYLOAD) is Status.OK
+        await storage.checkpoint()
+        place = storage.index.find(storage.index.state(1), 0)
+        self.file_id = place.file_id
+        await storage.journal.roll()
+        if self.rotten:
+            self.rig.disk.flip_bit(file_name(place.file_id), place.position + 500)
+        read_entries = storage.files.read_entries
+
+        async def read_and_wait(*arguments):
+            found = await read_entries(*arguments)
+            self.has_read.set()
+            await self.go_on.wait()
+            return found
+
+        storage.files.read_entries = read_and_wait
+        cleaner = LogCleaner(storage)
+        self.done = asyncio.ensure_future(cleaner.compact_file(place.file_id))
+        await self.has_read.wait()
+        storage.files.read_entries = read_entries
+        return self.rig.bookie
+
+
+async def assert_sound(rig):
+    """By the index, and by the log alone."""
+    for _ in range(2):
+        for entry in range(20):
+            assert (await rig.bookie.read(1, entry)).body == entry_bytes(1, entry, PAYLOAD)
+        found = await rig.bookie.read_many(1, 0, 19, 1 << 20)
+        assert [bytes(body) for body in found.bodies] == [
+            entry_bytes(1, entry, PAYLOAD) for entry in range(20)
+        ]
+        rig.table = SimTable(Random(6))
+        await rig.kill()
+
+
+async def test_a_repair_that_ends_while_its_file_is_compacted_is_not_undone():
+    async with started_bookie(replace(SMALL, index_batch_entries=1000)) as (rig, bookie):
+        compaction = Compaction(rig, rotten=True)
+        await compaction.begin()
+        assert await rig.add(1, 0, PAYLOAD, recovery=True) is Status.OK
+        found = await bookie.read_many(1, 0, 0, 1 << 20)  # before any batch of the index
+        assert bytes(found.bodies[0]) == entry_bytes(1, 0, PAYLOAD)
+        compaction.go_on.set()
+        await compaction.done
+        await assert_sound(rig)
+
+
+async def test_a_repair_that_is_queued_while_its_file_is_compacted_is_not_undone():
+    async with started_bookie() as (rig, bookie):
+        compaction = Compaction(rig, rotten=True)
+        await compaction.begin()
+        repair = add(bookie, 1, 0, PAYLOAD, recovery=True)
+        while not bookie.storage.repairs:
+            await asyncio.sleep(0.0001)
+        compaction.go_on.set()
+        assert await repair is Status.OK
+        await compaction.done
+        assert not bookie.storage.repairs
+        await assert_sound(rig)
+
+
+def refuse_the_group_with(bookie, content):
+    """As a disk does that is full for a moment."""
+    file = bookie.storage.journal._file
+    write = file.write
+
+    def refuse(buffers, position):
+        if content in b"".join(buffers):
+            file.write = write
+            raise OSError(errno.ENOSPC, "disk full")
+        write(buffers, position)
+
+    file.write = refuse
+
+
+ONE_BY_ONE = replace(SMALL, group=GroupCommitLimits(group_entries_max=1))
+
+
+async def test_an_entry_whose_repair_was_refused_is_still_copied():
+    """A damaged copy is evidence that the entry exists: it must not be dropped with its file."""
+    async with started_bookie(ONE_BY_ONE) as (rig, bookie):
+        compaction = Compaction(rig, rotten=True)
+        await compaction.begin()
+        other = add(bookie, 2, 0)
+        repair = add(bookie, 1, 0, PAYLOAD, recovery=True)
+        while not bookie.storage.repairs:
+            await asyncio.sleep(0.0001)
+        refuse_the_group_with(bookie, entry_bytes(1, 0, PAYLOAD))
+        assert not other.done()
+        compaction.go_on.set()
+        assert await repair is Status.READ_ONLY
+        await compaction.done
+        index = bookie.storage.index
+        assert index.find(index.state(1), 0).file_id != compaction.file_id
+        found = (await bookie.read(1, 0)).body
+        assert len(found) == len(entry_bytes(1, 0, PAYLOAD)) and not has_valid_digest(found)
+
+
+async def test_a_file_stays_while_the_state_of_its_ledgers_is_not_logged_elsewhere():
+    async with started_bookie(ONE_BY_ONE) as (rig, bookie):
+        compaction = Compaction(rig, rotten=False)
+        await compaction.begin()
+        refuse_the_group_with(bookie, KEY)
+        compaction.go_on.set()
+        with pytest.raises(OSError, match="no room"):
+            await compaction.done

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.entry_format import DigestType, master_key
 from ledger.core.ledger_metadata import LedgerState
@@ -144,13 +145,40 @@ async def test_a_ledger_that_was_never_written_is_recovered_as_empty():
     assert (reader.last_add_confirmed, reader.metadata.length) == (-1, 0)
 
 
+async def begin_fragment(world, ledger, first, ensemble):
+    """As a writer does that changed its bookies, and died."""
+    store = LedgerMetadataStore(SimMetadata(world.tree), LedgerClientConfig())
+    known = await store.read(ledger)
+    await store.update(known, lambda current: current.with_ensemble(first, ensemble))
+
+
 async def test_the_length_is_read_from_the_last_entry_when_nothing_was_written_again():
-    world = cluster(bookies=1)
+    world = cluster(bookies=2)
     writer, _ = await written(world, 3, e=1, qw=1, qa=1)
-    port = world.ports["writer"]
-    await port.write_lac("b0", writer.ledger, master_key(b""), 2)
+    (first,) = writer.metadata.last_fragment.ensemble
+    await begin_fragment(world, writer.ledger, 3, ("b1" if first == "b0" else "b0",))
     reader = await world.client("other").recover(writer.ledger)
     assert (reader.last_add_confirmed, reader.metadata.length) == (2, writer.length)
+
+
+async def test_a_lac_counts_only_inside_an_entry_that_verifies():
+    world = cluster()
+    writer, told = await written(world, 0)
+    for number in range(4):  # each says that nothing was confirmed when it was sent
+        told.add(b"entry %d" % number)
+    await told.wait(4)
+    ledger = writer.ledger
+    for bookie in world.bookies.values():  # as one damaged add would leave them
+        await bookie.write_lac(ledger, master_key(b""), 3)
+    rotten, poor, _ = world.metadata_of(ledger).last_fragment.ensemble
+    body = bytearray(world.bookies[rotten].ledgers[ledger].entries[3])
+    body[16:24] = (3).to_bytes(8, "big")
+    world.bookies[rotten].ledgers[ledger].entries[3] = bytes(body)
+    del world.bookies[poor].ledgers[ledger].entries[3]
+    reader = await world.client("other").recover(ledger)
+    assert reader.last_add_confirmed == 3
+    await asyncio.sleep(1)
+    assert poor in held_by(world, ledger, 3)
 
 
 async def test_an_old_writer_may_leave_copies_on_a_bookie_that_missed_the_fence_and_no_more():
@@ -197,9 +225,7 @@ async def test_one_hung_bookie_holds_up_no_recovery(place):
 async def test_a_hung_bookie_does_not_hold_up_reading_the_length():
     world = cluster()
     writer, _ = await written(world, 3)
-    port = world.ports["writer"]
-    for name in world.bookies:
-        await port.write_lac(name, writer.ledger, master_key(b""), 2)
+    await begin_fragment(world, writer.ledger, 3, ("b2", "b0", "b1"))
     await hang(world, [world.metadata_of(writer.ledger).bookies_of(2)[0]])
     started_s = asyncio.get_running_loop().time()
     reader = await world.client("other").recover(writer.ledger)
@@ -215,9 +241,8 @@ async def test_copies_are_written_again_whatever_the_digest(digest):
     for number in range(4):  # each says that nothing was confirmed when it was sent
         told.add(b"entry %d" % number)
     await told.wait(4)
-    for name in world.bookies:
-        port = world.ports["writer"]
-        await port.write_lac(name, writer.ledger, master_key(b"secret"), 1)
+    b0, b1, b2 = writer.metadata.last_fragment.ensemble
+    await begin_fragment(world, writer.ledger, 2, (b1, b2, b0))  # so the copies say: 1 confirmed
     reader = await world.client("other").recover(writer.ledger)
     assert reader.last_add_confirmed == 3
     await asyncio.sleep(1)

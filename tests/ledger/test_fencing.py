@@ -10,7 +10,8 @@ from zlib import crc32
 import pytest
 from crc32c import crc32c
 
-from ledger.core.fencing import AddDecision, FenceState, same_entry
+from ledger.core.entry_format import DigestType, EntryFormat
+from ledger.core.fencing import AddDecision, FenceState, has_crc32c, same_entry
 from tests.sim.bookie_world import entry_bytes
 
 
@@ -61,3 +62,22 @@ def test_entries_of_different_ids_or_lengths_field_are_not_one():
     grown[31] ^= 1
     grown[32:36] = crc32c(bytes(grown[36:]), crc32c(bytes(grown[:32]))).to_bytes(4, "big")
     assert not same_entry(entry_bytes(1, 5, b"p", 1), bytes(grown))
+
+
+@pytest.mark.parametrize("digest", DigestType)
+def test_a_crc32c_digest_is_seen_however_the_entry_is_cut_into_buffers(digest):
+    head = EntryFormat(digest, b"secret").pack(1, 5, 3, 9, [b"some payload"])
+    whole = head + b"some payload"
+    for first, second in product(range(len(whole) + 1), repeat=2):
+        body = (whole[:first], whole[first:second], whole[max(first, second) :])
+        assert has_crc32c(body) == (digest is DigestType.CRC32C)
+        assert has_crc32c([memoryview(buffer) for buffer in body]) == has_crc32c(body)
+
+
+def test_a_changed_bit_anywhere_breaks_the_crc32c_digest():
+    whole = entry_bytes(1, 5, b"payload")
+    for bit in range(len(whole) * 8):
+        other = bytearray(whole)
+        other[bit // 8] ^= 1 << bit % 8
+        assert not has_crc32c((bytes(other[:36]), bytes(other[36:])))
+    assert not has_crc32c((whole[:35],))
