@@ -1,4 +1,4 @@
-"""Installs what the tests speak to: Maven jars, Spark's Kafka connector, kcat, Java.
+"""Installs what the tests speak to: Maven jars, Spark's Kafka connector, kcat, strace, Java.
 
 Everything lands under `.cache/`; a second call finds it there. What cannot be had raises
 PeerMissing with the one line that says what did not run.
@@ -112,6 +112,10 @@ def java() -> str:
 
 def kcat() -> str:
     return _debian("kcat", "kcat")
+
+
+def strace() -> str:
+    return _debian("strace", "strace")
 
 
 Coordinate = tuple[str, str, str]
@@ -242,7 +246,7 @@ def gateway_python() -> str:
 def main() -> int:
     """Fetch everything; one line each; ends with 1 when something is missing."""
     missing = 0
-    for what in (java, kafka_jars, zookeeper_jars, bookkeeper_jars, kcat, spark_jars):
+    for what in (java, kafka_jars, zookeeper_jars, bookkeeper_jars, kcat, strace, spark_jars):
         try:
             what()
             print(f"{what.__name__}: ready")
