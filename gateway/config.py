@@ -142,13 +142,14 @@ class GatewayConfig:
     bookie_tls: tuple[Path, Path, Path] | None = None  # certificate, key and CA for bookies
     rack: str = ""  # rack of this broker, for bookie placement and consumer reads
     workers: int = 1  # processes of `gateway serve`, each one a broker
-    log_segment_based_subscriptions_store_enabled: bool = False  # second rollout step of seed 004
+    log_segment_based_subscriptions_store_enabled: bool | None = None  # None: as it was laid out
     accept_loss: bool = False  # serve ledgers of which a bookie may have lost entries
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     fetch: FetchLimits = field(default_factory=FetchLimits)
     ledger_port: int | None = (
         None  # port for ledger readers on 127.0.0.1 (embedded); 0 selects a free port
     )
+    any_ledger_port: bool = False  # take any free port if `ledger_port` is in use
     metrics_port: int | None = None  # HTTP port of /metrics; 0 selects a free port, None disables
     groups: GroupLimits = field(default_factory=GroupLimits)
     readers: ReaderLimits = field(default_factory=ReaderLimits)

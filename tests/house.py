@@ -96,6 +96,7 @@ UNCERTAIN_ALLOWED = {
 FRESH_IDS = {
     ("gateway/groups/coordinator.py", "uuid.uuid4"): "a member's id",
     ("gateway/topics/catalog.py", "uuid.uuid4"): "a topic's id",
+    ("gateway/process/cluster_layout.py", "uuid.uuid4"): "a cluster's id",
     ("gateway/cluster/zookeeper_cluster.py", "uuid.uuid4"): "tells incarnations of gateways apart",
     (
         "subscriptions/segments/log_claim.py",

@@ -1,4 +1,7 @@
-"""The commands `gateway bookie ...`. They ask ZooKeeper and the bookies, and no gateway."""
+"""The commands `gateway bookie ...`. They ask the metadata store and the bookies.
+
+A gateway is only asked for the address of the metadata, and only without `--zookeeper`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pathlib import Path
 import click
 
 from gateway.admin.confirm import confirm
-from gateway.admin.requests import ask_storage, storage_option, tls_option, yes_option
+from gateway.admin.requests import ask_storage, metadata_at, storage_option, tls_option, yes_option
 from ledger.command_line import units
 from ledger.command_line.output import (
     Format,
@@ -30,11 +33,12 @@ bookie = CommandGroup("bookie", "List bookies, and take one out of the cluster."
 @storage_option
 @tls_option
 @output_option
-def _list(zookeeper: str, tls: Path | None, output: Format) -> None:
+def _list(zookeeper: str | None, bootstrap: str, tls: Path | None, output: Format) -> None:
     """List bookies with their address, state and disk space."""
     from gateway.admin.bookies import list_bookies
 
-    rows = ask_storage(zookeeper, tls, output, list_bookies)
+    place = metadata_at(zookeeper, bootstrap, output)
+    rows = ask_storage(place, tls, output, list_bookies)
     if output is Format.json:
         emit(as_json(rows))
     else:
@@ -70,7 +74,8 @@ def _decommission(
     even_if_writable: bool,
     cancel: bool,
     timeout: float | None,
-    zookeeper: str,
+    zookeeper: str | None,
+    bootstrap: str,
     tls: Path | None,
     output: Format,
 ) -> None:
@@ -80,10 +85,12 @@ def _decommission(
 
     name = BookieId(bookie)
     if cancel:
-        ask_storage(zookeeper, tls, output, lambda storage: keep(storage, name))
+        place = metadata_at(zookeeper, bootstrap, output)
+        ask_storage(place, tls, output, lambda storage: keep(storage, name))
         emit(as_json({"kept": bookie}) if output is Format.json else f"Kept bookie {bookie}.")
         return
     confirm(yes, f"moves all copies off bookie {bookie} and removes its cookie", bookie, output)
+    place = metadata_at(zookeeper, bootstrap, output)
     progress = ProgressLine() if output is Format.table else None
 
     def show(moved: int, left: int) -> None:
@@ -91,7 +98,7 @@ def _decommission(
             progress.bar(moved, moved + left, "ledgers moved")
 
     found = ask_storage(
-        zookeeper,
+        place,
         tls,
         output,
         lambda storage: decommission(

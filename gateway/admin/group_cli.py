@@ -19,6 +19,7 @@ from gateway.admin.requests import (
     ask,
     ask_storage,
     bootstrap_option,
+    metadata_at,
     storage_option,
     tls_option,
     yes_option,
@@ -233,7 +234,8 @@ def _history(
     topics: Sequence[str],
     since: str | None,
     newest: int,
-    zookeeper: str,
+    zookeeper: str | None,
+    bootstrap: str,
     tls: Path | None,
     output: Format,
 ) -> None:
@@ -243,7 +245,7 @@ def _history(
     """
     scope = _scope(topics, output)
     since_ms = 0 if since is None else _moment("--since", since, output)
-    past = _past(name, zookeeper, tls, output)
+    past = _past(name, metadata_at(zookeeper, bootstrap, output), tls, output)
 
     from gateway.admin import group_history as history
 
@@ -262,7 +264,6 @@ def _history(
 @_dry_run_option
 @storage_option
 @tls_option
-@bootstrap_option
 @output_option
 def _restore(name: str, output: Format, **values: Any) -> None:
     """Move a group that has no members to the offsets that it had at a time."""
@@ -271,7 +272,8 @@ def _restore(name: str, output: Format, **values: Any) -> None:
         usage("--execute and --dry-run: pass only one of them", output)
     scope = _scope(flags.topics, output)
     at_ms = _moment("--at", flags.at, output)
-    past = _past(name, flags.zookeeper, flags.tls, output)
+    place = metadata_at(flags.zookeeper, flags.bootstrap, output)
+    past = _past(name, place, flags.tls, output)
     _Move(name, scope, flags.execute, flags.bootstrap, output).restore(past, at_ms)
 
 

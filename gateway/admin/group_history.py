@@ -1,7 +1,7 @@
 """`gateway group history` and `restore`: the commits of a group, read from its log.
 
 The history is the log of commits, whose closed segments are kept for a week. The log is read from
-ZooKeeper and the bookies, not from a gateway.
+the metadata store and the bookies, not from a gateway.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from uuid import UUID
 from gateway.admin.client import AdminError, Place
 from gateway.admin.group_seek import Scope, remembered, within
 from gateway.admin.groups import Committed, no_such_group
+from gateway.admin.ledger_owners import read_topic_names
 from gateway.admin.notation import write_time
 from gateway.admin.storage import Storage
 from gateway.admin.topics import Row
 from gateway.groups.stored_membership import decode_membership
-from gateway.topics.catalog import Catalog
 from ledger.command_line.output import headings
 from ledger.streams.plain_log import PlainLogs
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
@@ -51,20 +51,11 @@ async def read_past(storage: Storage, group: str) -> Past:
         raise AdminError(
             f"Group '{group}' has no history: its offsets are not in log segments. Start all "
             "gateways of the cluster with --log-segment-based-subscriptions-store-enabled; then "
-            "each commit is kept for a week. `gateway dev` keeps no history.",
+            "each commit is kept for a week.",
             "NO_HISTORY",
         )
-    catalog = Catalog(storage.store)
-    try:
-        await catalog.load()
-    finally:
-        await catalog.close()
-
-    def topic(topic_id: UUID) -> str | None:
-        found = catalog.by_id(topic_id)
-        return None if found is None else found.name
-
-    return Past(group, history, topic)
+    names = await read_topic_names(storage.store)
+    return Past(group, history, names.get)
 
 
 def rows(past: Past, scope: Scope, since_ms: int, newest: int) -> list[Row]:

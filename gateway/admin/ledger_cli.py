@@ -1,5 +1,6 @@
-"""The commands `gateway ledger ...`. They ask ZooKeeper and the bookies, and no gateway.
+"""The commands `gateway ledger ...`. They ask the metadata store and the bookies.
 
+A gateway is only asked for the address of the metadata, and only without `--zookeeper`.
 `verify` exits with 1 if it found damage.
 """
 
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from gateway.admin.confirm import confirm
-from gateway.admin.requests import ask_storage, storage_option, tls_option, yes_option
+from gateway.admin.requests import ask_storage, metadata_at, storage_option, tls_option, yes_option
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_FAILED, EXIT_OK
 from ledger.command_line.output import (
@@ -46,7 +47,12 @@ _ledger_argument = click.argument("ledger", type=_ID, metavar="LEDGER", help="Id
 @tls_option
 @output_option
 def _list(
-    lacking: bool, state: str | None, zookeeper: str, tls: Path | None, output: Format
+    lacking: bool,
+    state: str | None,
+    zookeeper: str | None,
+    bootstrap: str,
+    tls: Path | None,
+    output: Format,
 ) -> None:
     """List ledgers."""
     wanted = None if state is None else state.upper()
@@ -56,7 +62,7 @@ def _list(
     from gateway.admin.ledgers import list_ledgers
 
     rows = ask_storage(
-        zookeeper,
+        metadata_at(zookeeper, bootstrap, output),
         tls,
         output,
         lambda storage: list_ledgers(storage, marked_only=lacking, state=wanted),
@@ -74,13 +80,18 @@ def _list(
 @storage_option
 @tls_option
 @output_option
-def _show(ledger: int, zookeeper: str, tls: Path | None, output: Format) -> None:
+def _show(
+    ledger: int, zookeeper: str | None, bootstrap: str, tls: Path | None, output: Format
+) -> None:
     """Show the metadata of a ledger, its fragments, and how much of it each bookie holds."""
     from gateway.admin.ledgers import show_ledger
     from ledger.ids import LedgerId
 
     found = ask_storage(
-        zookeeper, tls, output, lambda storage: show_ledger(storage, LedgerId(ledger))
+        metadata_at(zookeeper, bootstrap, output),
+        tls,
+        output,
+        lambda storage: show_ledger(storage, LedgerId(ledger)),
     )
     if output is Format.json:
         emit(as_json(found))
@@ -115,7 +126,12 @@ def _show(ledger: int, zookeeper: str, tls: Path | None, output: Format) -> None
 @tls_option
 @output_option
 def _verify(
-    ledgers: Sequence[int], repair: bool, zookeeper: str, tls: Path | None, output: Format
+    ledgers: Sequence[int],
+    repair: bool,
+    zookeeper: str | None,
+    bootstrap: str,
+    tls: Path | None,
+    output: Format,
 ) -> int:
     """Read every copy of every entry and check its digest.
 
@@ -132,7 +148,7 @@ def _verify(
             progress.bar(done, whole, "copies read")
 
     found = ask_storage(
-        zookeeper,
+        metadata_at(zookeeper, bootstrap, output),
         tls,
         output,
         lambda storage: verify(storage, chosen, mark=repair, on_progress=show),
@@ -166,7 +182,8 @@ def _recover(
     ledger: int,
     accept_loss: bool,
     yes: bool,
-    zookeeper: str,
+    zookeeper: str | None,
+    bootstrap: str,
     tls: Path | None,
     output: Format,
 ) -> None:
@@ -183,7 +200,7 @@ def _recover(
     from ledger.ids import LedgerId
 
     found = ask_storage(
-        zookeeper,
+        metadata_at(zookeeper, bootstrap, output),
         tls,
         output,
         lambda storage: recover(storage, LedgerId(ledger), accept_loss=accept_loss),
@@ -213,14 +230,24 @@ def _print_loss(found: Row) -> None:
 @storage_option
 @tls_option
 @output_option
-def _why(ledger: int, entry: int | None, zookeeper: str, tls: Path | None, output: Format) -> None:
+def _why(
+    ledger: int,
+    entry: int | None,
+    zookeeper: str | None,
+    bootstrap: str,
+    tls: Path | None,
+    output: Format,
+) -> None:
     """Explain why a ledger or an entry can or cannot be read, is open, or lacks copies."""
     from gateway.admin.ledgers import why
     from ledger.ids import EntryId, LedgerId
 
     wanted = None if entry is None else EntryId(entry)
     found = ask_storage(
-        zookeeper, tls, output, lambda storage: why(storage, LedgerId(ledger), wanted)
+        metadata_at(zookeeper, bootstrap, output),
+        tls,
+        output,
+        lambda storage: why(storage, LedgerId(ledger), wanted),
     )
     if output is Format.json:
         emit(as_json(found))

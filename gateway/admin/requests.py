@@ -63,12 +63,29 @@ def zookeeper_option(text: str = "", **attributes: Any) -> Callable[[F], F]:
     return option("--zookeeper", "-z", metavar="SERVERS", help=text + servers, **attributes)
 
 
-storage_option = zookeeper_option(
-    envvar="GATEWAY_ZOOKEEPER", show_envvar=True, default="127.0.0.1:2181"
-)
+def storage_option(function: F) -> F:
+    """Add `--zookeeper` and `--bootstrap` to a command that reads ledgers; see `metadata_at`."""
+    shown = "the one of the gateways"
+    zookeeper = zookeeper_option(envvar="GATEWAY_ZOOKEEPER", show_envvar=True, shown=shown)
+    return zookeeper(bootstrap_option(function))
 
 
-def ask(bootstrap: str, output: Format, work: Callable[[AdminClient], Awaitable[T]]) -> T:
+def metadata_at(zookeeper: str | None, bootstrap: str, output: Format) -> str:
+    """Return `--zookeeper`, or the address at which the gateways' metadata are read."""
+    if zookeeper is not None:
+        return zookeeper
+    from gateway.admin.metadata_address import metadata_address
+
+    fix = "name a gateway with --bootstrap host:port, or its metadata with --zookeeper host:port"
+    return ask(bootstrap, output, metadata_address, fix)
+
+
+def ask(
+    bootstrap: str,
+    output: Format,
+    work: Callable[[AdminClient], Awaitable[T]],
+    fix: str = "start one with `gateway dev`, or name it with --bootstrap host:port",
+) -> T:
     """Return the result of `work` with a client of these servers."""
     import asyncio
 
@@ -88,7 +105,6 @@ def ask(bootstrap: str, output: Format, work: Callable[[AdminClient], Awaitable[
     except KeyboardInterrupt:
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except Unreachable as error:
-        fix = "start one with `gateway dev`, or name it with --bootstrap host:port"
         fail(EXIT_UNREACHABLE, f"{error}; {fix}", "UNREACHABLE", output)
     except AdminError as error:
         refused = error.code.endswith("_AUTHORIZATION_FAILED")

@@ -82,6 +82,8 @@ class Context:
     reply_memory: ReplyMemory
     advertised_host: str | None = None  # None means the address to which the client connected
     advertised_port: int | None = None
+    # Where tools read the metadata of ledgers: ZooKeeper, or the ledger port; None without one.
+    metadata_address: str | None = None
 
     def address_for(self, peer: Peer) -> tuple[str, int]:
         """Return host and port of this broker for Metadata and FindCoordinator."""

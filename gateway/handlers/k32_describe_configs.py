@@ -63,7 +63,8 @@ def _entries(asked: Any, request: Request, ctx: Context) -> Iterable[ConfigEntry
             if name == "":
                 return ()  # an empty name stands for the cluster's dynamic defaults, and none exist
             _check_node(name, ctx)
-            return describe_broker(ctx.config, ctx.address_for(request.peer), names)
+            address = ctx.address_for(request.peer)
+            return describe_broker(ctx.config, address, ctx.metadata_address, names)
         case ResourceType.BROKER_LOGGER:
             _check_node(name, ctx)
             return ()

@@ -8,9 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import secrets
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,22 +21,20 @@ from gateway.groups.read_only_groups import ReadOnlyGroups
 from gateway.handlers.api import Context
 from gateway.handlers.table import rows
 from gateway.log import logger
+from gateway.process.cluster_layout import cluster_id
 from gateway.server.dispatch import Dispatcher
 from gateway.server.listener import Server
 from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import Partitions
 from gateway.topics.producer_ids import ProducerIds
 from gateway.topics.reply_memory import ReplyMemory
-from ledger.errors import LedgerError, NodeExists, NoNode
-from ledger.ports.metadata import MetadataStore
+from ledger.errors import LedgerError
 from ledger.streams.stream import StreamServices
 from subscriptions.store import SubscriptionsStore
 
 if TYPE_CHECKING:
     from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
     from gateway.metrics.http import MetricsServer
-
-_CLUSTER_ID = "/gateway/cluster_id"
 
 _STILL_SHARE = 1 / 3  # share of a session that is left when the lease has ended
 
@@ -115,7 +111,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
     ctx = Context(
         config=config,
         clock=clock,
-        cluster_id=await _cluster_id(metadata),
+        cluster_id=await cluster_id(metadata),
         catalog=catalog,
         partitions=partitions,
         groups=groups,
@@ -129,6 +125,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         cluster=cluster,
         reply_memory=ReplyMemory(config.connection.reply_bytes_max),
         advertised_host=config.advertised_host,
+        metadata_address=config.zookeeper or None,
     )
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
     server = Server(Dispatcher(rows(), ctx), config.connection, stall_s_max, ctx.reply_memory)
@@ -167,17 +164,3 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
     await partitions.start()
     await groups.start()
     return running
-
-
-async def _cluster_id(metadata: MetadataStore) -> str:
-    """Return the cluster id, 22 characters like Kafka's. It is created once and never changes."""
-    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    try:
-        return (await metadata.get(_CLUSTER_ID)).data.decode()
-    except NoNode:
-        pass
-    try:
-        await metadata.create(_CLUSTER_ID, made.encode(), parents=True)
-    except NodeExists:
-        return (await metadata.get(_CLUSTER_ID)).data.decode()
-    return made

@@ -10,6 +10,7 @@ from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.config import GatewayConfig
 from gateway.log import logger
 from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
+from gateway.process.cluster_layout import keeps_log_segments
 from gateway.topics.catalog import Catalog
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
@@ -64,11 +65,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     )
     client.health.on_corrupt = suspicions.on_corrupt
     if not bookies.available():
-        logger().warning(
-            "no bookie takes writes: producers are told to try again until one does",
-            zookeeper=config.zookeeper,
-            reason=client.health.summary(),
-        )
+        _warn_without_bookies(config, client)
     stops.append(suspicions.stop)
     services = StreamServices(metadata, client, clock)
 
@@ -95,7 +92,9 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         bookies=lambda: len(bookies.available()),
         collect=collected_by_bookies,
         subscriptions=open_store(
-            config.log_segment_based_subscriptions_store_enabled,
+            await keeps_log_segments(
+                metadata, config.log_segment_based_subscriptions_store_enabled
+            ),
             metadata,
             PlainLogs(client, lambda: _quorum(len(bookies.available()))),
             clock,
@@ -104,6 +103,14 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         session_ms=metadata.negotiated_session_ms,
     )
     return await serve(config, parts, stops)
+
+
+def _warn_without_bookies(config: GatewayConfig, client: LedgerClient) -> None:
+    logger().warning(
+        "no bookie takes writes: producers are told to try again until one does",
+        zookeeper=config.zookeeper,
+        reason=client.health.summary(),
+    )
 
 
 def _rack(config: GatewayConfig) -> str | None:

@@ -112,6 +112,7 @@ def _dev_options() -> list[click.Parameter]:
             ["--ledger-port"],
             type=PORT,
             default=LEDGER_PORT,
+            shown=f"{LEDGER_PORT}, or any free port if it is taken",
             help="Port on 127.0.0.1 at which tools on this machine read ledgers; 0 takes any free "
             "port.",
         ),
@@ -213,6 +214,7 @@ def config_of(flags: Flags) -> GatewayConfig:
         journal_sync=flags.journal_sync,
         accept_loss=flags.accept_loss,
         ledger_port=None if flags.no_ledger_port else flags.ledger_port,
+        any_ledger_port=flags.given("ledger_port") is None,
         metrics_port=flags.metrics_port,
         connection=connection_limits(flags),
         groups=group_limits(flags),

@@ -8,8 +8,9 @@ This module chooses the adapters behind the ports, as `clustered` does for a clu
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.config import GatewayConfig
 from gateway.log import logger
@@ -38,6 +39,9 @@ from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.segment_store import ROOT as STREAMS
 from ledger.streams.stream import StreamServices
 from subscriptions.rollout.open_store import open_store
+
+if TYPE_CHECKING:
+    from ledger.node.read_port import ReadPort
 
 _RECOVER_S_MAX = 10.0  # time to recover segments that a crash left open, before readers are served
 _COLLECT_S = 600.0  # longest time between two collections of deleted ledgers
@@ -88,7 +92,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         bookies=lambda: config.bookies,
         collect=collector.soon,
         subscriptions=open_store(
-            config.log_segment_based_subscriptions_store_enabled,
+            config.log_segment_based_subscriptions_store_enabled is not False,
             metadata,
             PlainLogs(client, lambda: LogQuorum.majority_of(config.bookies)),
             clock,
@@ -96,12 +100,12 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     )
     running = await serve(config, parts, stops)
     if config.ledger_port is not None:
-        await _show_ledgers(config.ledger_port, running, metadata, local, client)
+        await _show_ledgers(config, running, metadata, local, client)
     return running
 
 
 async def _show_ledgers(
-    port: int,
+    config: GatewayConfig,
     running: Running,
     metadata: SqliteMetadata,
     local: list[_OwnBookie],
@@ -116,8 +120,10 @@ async def _show_ledgers(
         client.confirmed,
         lambda: _recover_crashed(running, metadata),
     )
+    port = config.ledger_port
+    assert port is not None
     try:
-        await shown.start(port)
+        await _listen(shown, port, or_any=config.any_ledger_port)
     except OSError as error:
         print(
             f"gateway: ledger-port {port}: {error.strerror or error}; nobody reads ledgers there "
@@ -127,7 +133,18 @@ async def _show_ledgers(
         )
         return
     running.ledger_port = shown.port
+    running.ctx.metadata_address = f"grpc://127.0.0.1:{shown.port}"
     running.stops.append(shown.stop)
+
+
+async def _listen(shown: ReadPort, port: int, *, or_any: bool) -> None:
+    """Listen on the port, or on any free one if it is in use and `or_any`. Raises OSError."""
+    try:
+        await shown.start(port)
+    except OSError as error:
+        if not or_any or error.errno != errno.EADDRINUSE:
+            raise
+        await shown.start(0)
 
 
 async def _recover_crashed(running: Running, metadata: SqliteMetadata) -> None:

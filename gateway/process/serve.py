@@ -71,8 +71,9 @@ def _serve_options() -> list[click.Parameter]:
         Option(
             [f"{store}/{store.replace('--', '--no-')}"],
             default=_DEFAULT.log_segment_based_subscriptions_store_enabled,
-            help="Keep committed offsets in log segments. Enable it only when every gateway of the "
-            "cluster can read them.",
+            shown="as the cluster was laid out: enabled in a new one",
+            help="Keep committed offsets in log segments. In an older cluster, enable it only when "
+            "every gateway can read them.",
         ),
         # The process that started this worker: the worker ends with it.
         Option(["--supervisor"], type=Value("pid", units.integer), hidden=True),

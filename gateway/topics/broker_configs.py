@@ -16,13 +16,21 @@ from gateway.topics.configs import TOPIC_KEYS
 _Row = tuple[str, ConfigType, object, object, str]
 
 
+METADATA_ADDRESS = "ledger.metadata.address"
+"""The one config that Kafka does not have: admin commands find the storage tier by it."""
+
+
 def describe_broker(
-    config: GatewayConfig, address: tuple[str, int], names: Iterable[str] | None
+    config: GatewayConfig,
+    address: tuple[str, int],
+    metadata_address: str | None,
+    names: Iterable[str] | None,
 ) -> list[ConfigEntry]:
     """Return the configs of this broker by name: all configs, or the existing ones in `names`."""
     entries = {entry.key.name: entry for entry in _topic_defaults()}
     rows = (*_process(config, address), *_topics(config), *_limits(config), *_groups(config))
-    for row in rows:
+    about = "Where the metadata of ledgers are read: ZooKeeper, or a ledger port on this machine."
+    for row in (*rows, (METADATA_ADDRESS, ConfigType.STRING, metadata_address, None, about)):
         entry = _entry(*row)
         entries[entry.key.name] = entry
     wanted = set(entries) if names is None else set(names)

@@ -16,6 +16,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from gateway.pipelines.direct.storage import open_storage, read_topic, read_topics
 from gateway.pipelines.shared.errors import DataLost, JobError
+from gateway.process.dev import LEDGER_PORT
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
@@ -256,16 +257,16 @@ async def test_garbage_and_a_crowd_leave_kafka_alone_and_readers_come_back(gatew
 # Finding it
 
 
-def test_a_gateway_by_itself_keeps_no_history_and_that_is_what_the_command_says(gateway):
+def test_the_history_of_a_group_is_read_there(gateway):
     Loader(gateway).send("past", b"x")
     reader = consumer(gateway, "past")
     reader.commit(offsets=[TopicPartition("past", 0, 1)], asynchronous=False)
     reader.close()
     words = ("group", "history", "past", "--zookeeper", gateway.ledgers)
-    code, out, errors = invoke(*words, bootstrap=gateway.bootstrap)
-    assert (code, out) == (1, "")
-    assert "`gateway dev` keeps no history" in errors
-    assert "ZooKeeper" not in errors
+    code, out, errors = invoke(*words, "-o", "json", bootstrap=gateway.bootstrap)
+    assert (code, errors) == (0, "")
+    (row,) = [row for row in json.loads(out) if row["topic"] == "past"]
+    assert row["offset"] == 1
 
 
 def test_the_commands_of_ledgers_and_bookies_work_there(gateway):
@@ -291,6 +292,29 @@ def test_kafka_goes_on_where_the_port_is_taken_and_one_line_says_so(tmp_path):
             assert len(said) == 1
             assert said[0].startswith(f"gateway: ledger-port {port}: ")
             assert "ledgers:" not in broker.process.output()
+
+
+class OnAnyLedgerPort(Gateway):
+    """A gateway whose command names no ledger port."""
+
+    def argv(self):
+        words = super().argv()
+        at = words.index("--ledger-port")
+        return words[:at] + words[at + 2 :]
+
+
+def test_without_a_choice_a_taken_port_is_replaced_by_any_free_one(tmp_path):
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # another process listens there, which is as good
+            stack.enter_context(socket.create_server(("127.0.0.1", LEDGER_PORT)))
+        broker = stack.enter_context(OnAnyLedgerPort(tmp_path / "data"))
+        assert Loader(broker).send("topic", b"x") == 0
+        (line,) = [line for line in broker.process.output().splitlines() if "ledger" in line]
+        port = int(line.removeprefix("ledgers: grpc://127.0.0.1:"))
+        assert port != LEDGER_PORT
+        code, out, _ = invoke("ledger", "list", "-o", "json", bootstrap=broker.bootstrap)
+        assert code == 0
+        assert "topic" in [row["topic"] for row in json.loads(out)]
 
 
 def test_without_the_port_nobody_listens(tmp_path):

@@ -67,7 +67,7 @@ def test_who_listens_anywhere_says_where_clients_find_it():
     assert not serve.faults_of(flags_of(serve.serve, words))
 
 
-def test_the_store_of_positions_is_chosen_by_a_flag_and_is_the_old_one_without_it():
+def test_the_store_of_positions_is_chosen_by_a_flag_or_else_by_the_cluster():
     name = "--log-segment-based-subscriptions-store-enabled"
     words = ["--zookeeper", "z:1"]
     chosen = [
@@ -75,7 +75,7 @@ def test_the_store_of_positions_is_chosen_by_a_flag_and_is_the_old_one_without_i
         for more in ([], [name], ["--no-" + name.removeprefix("--")])
     ]
     enabled = [config.log_segment_based_subscriptions_store_enabled for config in chosen]
-    assert enabled == [False, True, False]
+    assert enabled == [None, True, False]
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,6 @@ def old_group(world, positions, note=b"members"):
         world.put(f"{GROUPS}/g/{key_name(key)}", seal(encode_advance(key, position)))
 
 
-def test_the_flag_is_off_by_default():
-    from gateway.config import GatewayConfig
-
-    assert GatewayConfig().log_segment_based_subscriptions_store_enabled is False
-
-
 @pytest.mark.parametrize("enabled", [False, True])
 async def test_what_distributedlog_wrote_is_read(enabled):
     async with log_world() as world:
