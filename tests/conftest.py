@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ledger.tasks import ends_by
 from tests.peers.zookeeper import ZooKeeper
 
 pytest_plugins = ("pytester", "tests.async_tests", "tests.marks")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(autouse=True)
+def no_process_ends() -> Iterator[None]:
+    """Fail the test where a server would end its process; a test that wants it says `ends_by`."""
+    ended: list[str] = []
+    with ends_by(lambda name, error: ended.append(f"{name}: {error!r}")):
+        yield
+    assert not ended, f"the process would have ended: {ended}"
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 
-from tests import documents, house, settings_table
+from tests import documents, house, settings_table, supervision
 from tests.house import Source
 
 Rule = Callable[[Source], Iterable[str]]
@@ -69,6 +69,11 @@ def test_clocks_and_chance_are_asked_in_adapters_only() -> None:
 
 def test_cancellation_always_passes() -> None:
     expect_none(over(python_sources(), house.stops_cancellation))
+
+
+def test_every_task_is_supervised_or_awaited() -> None:
+    product = [source for source in python_sources() if source.product]
+    expect_none([*over(product, supervision.unsupervised), *supervision.stale(product)])
 
 
 def test_nothing_is_marked_unfinished() -> None:
@@ -177,6 +182,8 @@ CAUGHT: list[tuple[Rule, str, str]] = [
     (house.looks_at_the_world, "ledger/client/a.py", "import random as r\nn = r.randint(0, 1)"),
     (house.looks_at_the_world, "ledger/a.py", "from datetime import datetime\nn = datetime.now()"),
     (house.stops_cancellation, "gateway/a.py", "try: f()\nexcept BaseException: g()"),
+    (supervision.unsupervised, "gateway/a.py", "def f(): loop.create_task(work())"),
+    (supervision.unsupervised, "ledger/a.py", "async def f(): both = asyncio.gather(a(), b())"),
     (house.unfinished, "gateway/a.py", joined("# TO", "DO: later")),
     (house.names_a_machine, "README.md", joined("cd /ho", "me/me/tree")),
     (house.names_a_machine, "Makefile", joined("fetch from repo1.ma", "ven.org")),

@@ -31,6 +31,7 @@ from ledger.repair.auditor import Auditor
 from ledger.repair.config import RepairConfig
 from ledger.repair.entry_copier import CopyBudget, EntryCopier, RepairProgress
 from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
+from ledger.tasks import start_once
 
 _SESSION_MS = 10_000
 _CONNECT_S = 5.0
@@ -161,7 +162,7 @@ class Watching:
 
     async def __aenter__(self) -> Self:
         if self._show is not None:
-            self._task = asyncio.create_task(self._keep_showing(self._show))
+            self._task = start_once("the progress line", self._keep_showing(self._show))
         return self
 
     async def __aexit__(

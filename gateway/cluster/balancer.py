@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 from gateway.cluster.port import HandOver, StreamKey
 from ledger.ports.clock import Clock
+from ledger.tasks import start_restarting
 
 Surplus = Callable[[Collection[int]], list[StreamKey]]
 """Returns the streams of this broker whose candidate is one of the given nodes."""
@@ -73,7 +74,8 @@ class Balancer:
     def _start(self) -> None:
         idle = self._task is None or self._task.done()
         if idle and self._joined and self._hand_over is not None and not self._stopping.is_set():
-            self._task = asyncio.get_running_loop().create_task(self._run(self._hand_over))
+            hand_over = self._hand_over
+            self._task = start_restarting("the balancer", lambda: self._run(hand_over))
 
     async def _run(self, hand_over: HandOver) -> None:
         while self._joined and not await self._stopped_within(self._settle_s):

@@ -29,6 +29,7 @@ from gateway.log import logger
 from ledger.errors import LedgerError
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
+from ledger.tasks import start_once
 
 # Seconds between looks at the brokers, and at some of the owners, that no watch asked for.
 LOOK_AGAIN_S = 5.0
@@ -88,8 +89,7 @@ class OwnershipRounds:
         self._listener = listener
         self._catalog.on_changed.append(self._on_topics)
         self.wake()
-        self.task = loop.create_task(self._run())
-        self.task.add_done_callback(self._on_ended)
+        self.task = start_once("the rounds of ownership", self._run(), self._on_died)
         over = loop.create_task(self._first_over.wait())
         try:
             await asyncio.wait([over, self.task], return_when=asyncio.FIRST_COMPLETED)
@@ -204,10 +204,9 @@ class OwnershipRounds:
             self._report_replaced(other)
         asyncio.get_running_loop().call_later(_REGISTER_AGAIN_S, self.request)
 
-    def _on_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_died(self, error: BaseException) -> None:
         """End the process after a bug: without rounds it would lead no partition."""
-        if not task.cancelled() and task.exception() is not None:
-            self._report_replaced(f"ownership of streams is not followed: {task.exception()!r}")
+        self._report_replaced(f"ownership of streams is not followed: {error!r}")
 
     def _report_replaced(self, reason: str) -> None:
         logger().error("shutting down", reason=reason)

@@ -40,6 +40,7 @@ from gateway.topics.catalog import Catalog, Topic
 from ledger.errors import LedgerError
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
+from ledger.tasks import start_once, start_restarting
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.store import SubscriptionsStore
 from subscriptions.znodes.znode_store import GroupZnodeStore
@@ -93,7 +94,7 @@ class Coordinator:
 
     async def start(self) -> None:
         """Start to serve groups. Groups that have members are loaded in the background."""
-        self._background = asyncio.get_running_loop().create_task(self._scanner.run())
+        self._background = start_restarting("the scan of groups", self._scanner.run)
 
     async def adopt(self, groups: Iterable[str]) -> None:
         """Load the groups among these that have members. The coordinator of each of them is dead.
@@ -145,7 +146,7 @@ class Coordinator:
 
     def _on_topic_forgotten(self, topic: Topic) -> None:
         """Remove the offsets of a topic that another broker deleted from the loaded groups."""
-        task = asyncio.get_running_loop().create_task(self._on_topic_deleted(topic))
+        task = start_once("the removal of a topic's offsets", self._on_topic_deleted(topic))
         self._forgetting.add(task)
         task.add_done_callback(self._forgetting.discard)
 

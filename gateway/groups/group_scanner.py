@@ -21,6 +21,7 @@ from gateway.log import logger
 from gateway.topics.catalog import Catalog
 from ledger.errors import LedgerError, MetadataError
 from ledger.ports.clock import Clock
+from ledger.tasks import reported
 from subscriptions.committed_offset import TopicIdPartition
 from subscriptions.store import SubscriptionsStore
 
@@ -213,7 +214,8 @@ class GroupScanner:
         for loaded in list(self._loaded_groups.groups.values()):
             await asyncio.sleep(0)
             if loaded.group.state is not State.DEAD and not loaded.writes:
-                await self._expire_group(loaded)
+                with reported("the expiry of offsets"):
+                    await self._expire_group(loaded)
 
     def _idle_due(self, name: str, now_ms: int) -> bool:
         idle = self.idle.get(name)

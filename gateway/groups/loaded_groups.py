@@ -45,6 +45,7 @@ from gateway.groups.views import Refused
 from gateway.log import logger
 from ledger.errors import LedgerError, NotOwner
 from ledger.ports.clock import Clock
+from ledger.tasks import reported, start_once
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.store import Subscription, SubscriptionsStore
 
@@ -195,8 +196,8 @@ class LoadedGroups:
             loading = self._loading.get(group_id)
             if loading is None:
                 loading = self._loading[group_id] = _Loading()
-                loading.task = asyncio.get_running_loop().create_task(
-                    self._load(group_id, loading, create)
+                loading.task = start_once(
+                    "the load of a group", self._load(group_id, loading, create)
                 )
             await asyncio.wait([loading.task], timeout=LOAD_WAIT_S)
             if not loading.task.done():
@@ -282,7 +283,7 @@ class LoadedGroups:
         loaded.unencoded.append(effect)
         loaded.writes += 1
         if loaded.encoding is None:
-            loaded.encoding = asyncio.get_running_loop().create_task(self._encode(loaded))
+            loaded.encoding = start_once("the encoding of a group", self._encode(loaded))
 
     async def _encode(self, loaded: LoadedGroup) -> None:
         """Encode and write the last of the queued memberships, until none is queued."""
@@ -388,8 +389,8 @@ class LoadedGroups:
         self._count(loaded)
         self._session_timer.clear(group_id)
         self._idle_timer.clear(group_id)
-        self._unloading[group_id] = asyncio.get_running_loop().create_task(
-            self._unload(loaded, release)
+        self._unloading[group_id] = start_once(
+            "the unload of a group", self._unload(loaded, release)
         )
 
     async def _unload(self, loaded: LoadedGroup, release: bool) -> None:
@@ -480,20 +481,23 @@ class LoadedGroups:
             for loaded in self.groups.values():
                 loaded.group.extend_sessions(now_ms)
         for group_id in group_ids:
-            loaded = self.groups[group_id]
-            self.run(loaded, loaded.group.tick(now_ms))
+            with reported("the deadline of a group"):
+                loaded = self.groups[group_id]
+                # Another deadline, in case the group raises before it sets one
+                self._session_timer.set(group_id, now_ms + LEASE_POLL_MS)
+                self.run(loaded, loaded.group.tick(now_ms))
 
     def _on_idle(self, group_ids: list[str]) -> None:
         self._idle.extend(group_ids)
         if self._evicting is None:
-            self._evicting = asyncio.get_running_loop().create_task(self._evict_idle())
+            self._evicting = start_once("the eviction of idle groups", self._evict_idle())
 
     async def _evict_idle(self) -> None:
         """Evict idle groups, up to `UNLOADS_MAX` at a time. Each costs requests to the store."""
         try:
             while self._idle:
                 some = [self._idle.popleft() for _ in range(min(len(self._idle), UNLOADS_MAX))]
-                await asyncio.gather(*filter(None, map(self._evict, some)))
+                await asyncio.gather(*filter(None, map(self._evict, some)), return_exceptions=True)
         finally:
             self._evicting = None
 

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from gateway.errors import partition_code
 from gateway.handlers.api import Api, Context, Reply, Request
 from ledger.errors import LedgerError, NotOwner
+from ledger.tasks import start_once
 
 _HIGH_WATERMARK = -1
 _NO_WATERMARK = -1
@@ -39,8 +40,8 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 
 async def _row(topic: str, asked: Any, wait_s: float, ctx: Context) -> Reply:
-    deleting = asyncio.get_running_loop().create_task(
-        _delete(topic, asked.partition_index, asked.offset, ctx)
+    deleting = start_once(
+        "a deletion of records", _delete(topic, asked.partition_index, asked.offset, ctx)
     )
     await asyncio.wait([deleting], timeout=wait_s)  # the deletion goes on after the timeout
     if deleting.done():

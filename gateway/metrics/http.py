@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway.handlers.api import Context
 from gateway.log import logger
+from ledger.tasks import start_once
 
 if TYPE_CHECKING:
     from gateway.metrics.page import Page
@@ -60,7 +61,7 @@ class MetricsServer:
         if len(self._serving) >= CONNECTIONS_MAX:
             writer.close()
             return
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        task = start_once("an answer of the metrics page", self._serve(reader, writer))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 

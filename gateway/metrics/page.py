@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from gateway.handlers.api import Context
 from gateway.metrics.samples import Family, Samples
+from ledger.tasks import start_once
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -38,7 +39,7 @@ class Page:
     async def text(self) -> bytes:
         """Return the page as of now, or the page that is already being computed."""
         if self._under_way is None or self._under_way.done():
-            self._under_way = asyncio.get_running_loop().create_task(self._write())
+            self._under_way = start_once("the metrics page", self._write())
         return await asyncio.shield(self._under_way)
 
     async def stop(self) -> None:

@@ -15,6 +15,7 @@ from gateway.groups.coordinator import Coordinator
 from gateway.log import logger
 from gateway.topics.partitions import Partitions
 from ledger.errors import LedgerError
+from ledger.tasks import start_restarting
 
 HAND_OVER_S_MAX = 30.0
 
@@ -80,7 +81,12 @@ class BrokerLifecycle:
         """Load the groups that a dead broker coordinated, before their members ask."""
         self._adopt_again = True
         if self._adopting is None or self._adopting.done():
-            self._adopting = asyncio.get_running_loop().create_task(self._adopt())
+            self._adopting = start_restarting(
+                "the adoption of groups", self._adopt, self._on_adopt_died
+            )
+
+    def _on_adopt_died(self) -> None:
+        self._adopt_again = True
 
     async def _adopt(self) -> None:
         while self._adopt_again:

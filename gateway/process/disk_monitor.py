@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.log import logger
+from ledger.tasks import start_restarting
 
 _LOOK_S = 1.0
 _LOOKS_PER_COLLECTION = 30  # disk space checks for each collection while space is short
@@ -65,7 +66,7 @@ class EmbeddedBookieMonitor:
     def start(self) -> None:
         """Log the current state of every bookie, and begin to monitor."""
         self._look()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = start_restarting("the watch on disk space", self._run)
 
     async def stop(self) -> None:
         if self._task is not None:

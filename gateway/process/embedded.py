@@ -38,6 +38,7 @@ from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.segment_store import ROOT as STREAMS
 from ledger.streams.stream import StreamServices
+from ledger.tasks import start_restarting
 from subscriptions.rollout.open_store import open_store
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ class _Collector:
             (each.local.bookie, ClusterLedgers(metadata, each.identity)) for each in bookies
         ]
         self._asked = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = start_restarting("the collection of ledgers", self._run)
 
     async def soon(self) -> None:
         """Schedule a collection, without delaying the caller."""

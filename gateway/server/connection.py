@@ -22,6 +22,7 @@ from gateway.server.timeouts import IDLE, ConnectionTimeouts
 from gateway.topics.reply_memory import ReservedReply
 from gateway.wire.frames import BadFrame, FrameReader
 from ledger.ids import Buffer
+from ledger.tasks import start_once
 
 FETCH = 1
 
@@ -268,7 +269,11 @@ class Connection(asyncio.BufferedProtocol):
         elif asyncio.iscoroutine(result):
             self._chain.append((self._slot(request, len(frame)), handle, result))
             if self._chain_task is None:
-                self._chain_task = self._registry.loop.create_task(self._run_chain())
+                self._chain_task = start_once(
+                    "the requests of a connection",
+                    self._run_chain(),
+                    lambda _: self.abort("a request failed unexpectedly"),
+                )
         else:
             self._add_result(request, result)
 

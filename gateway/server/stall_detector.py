@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from ledger.tasks import reported
+
 
 class StallDetector:
     """A timer that calls `on_stall` if it wakes up too late. It runs from `start` to `stop`."""
@@ -45,6 +47,7 @@ class StallDetector:
 
     def _wake(self) -> None:
         if self.stalled():
-            self._on_stall()
+            with reported("the check after a stall"):
+                self._on_stall()
         self._woken_s = self._loop.time()
         self._timer = self._loop.call_later(self._stall_s_max / 2, self._wake)

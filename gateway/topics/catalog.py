@@ -29,11 +29,13 @@ from gateway.topics.errors import (
     InvalidPartitions,
     InvalidReplicationFactor,
     InvalidTopic,
+    TopicError,
     TopicExists,
     UnknownTopic,
 )
 from ledger.errors import BadVersion, CorruptFormat, LedgerError, NodeExists, NoNode
 from ledger.ports.metadata import ANY_VERSION, Create, Delete, MetadataStore, Node
+from ledger.tasks import start_once
 
 ROOT = "/gateway/topics"
 NAMES = f"{ROOT}/by-name"
@@ -480,15 +482,10 @@ class Catalog:
             async with self._lock(collision_key(name)):
                 return await change()
 
-        task = asyncio.get_running_loop().create_task(main())
+        task = start_once("a change of a topic", main(), expected=(LedgerError, TopicError))
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # the exception counts as retrieved even if the caller is gone
 
     @asynccontextmanager
     async def _lock(self, key: str) -> AsyncGenerator[None]:

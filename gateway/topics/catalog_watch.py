@@ -16,6 +16,7 @@ from typing import Protocol
 from gateway.log import logger
 from ledger.errors import LedgerError, NoNode
 from ledger.ports.metadata import MetadataStore, Node, Unwatch
+from ledger.tasks import start_restarting
 
 _READS_AT_ONCE = 128
 # The pause as a multiple of the round's duration, so that rounds take a tenth of the time.
@@ -118,7 +119,11 @@ class NodeWatch:
 
     def _wake(self) -> None:
         if self._unlisten and (self._task is None or self._task.done()):
-            self._task = asyncio.get_running_loop().create_task(self._rounds())
+            self._task = start_restarting("the watch on topics", self._rounds, self._on_rounds_died)
+
+    def _on_rounds_died(self) -> None:
+        self._list_due = True  # a round forgets what was due when it begins
+        self._changed |= self._watches.keys()
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -31,11 +31,13 @@ from ledger.errors import (
     NoNode,
     NotEnoughBookies,
     NotOwner,
+    StreamUnavailable,
 )
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import Stream, StreamServices
 from ledger.streams.tail_cache import StoredRecord
+from ledger.tasks import start_once, start_restarting
 
 _PRODUCER_EXPIRY_MS = 86_400_000  # Kafka: producer.id.expiration.ms
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
@@ -214,7 +216,7 @@ class Partition:
     def open(self) -> asyncio.Task[None]:
         """Return the task that opens the partition. Callers share the task: do not cancel it."""
         if self._opening is None or (self._opening.done() and not self._opened):
-            self._opening = asyncio.get_running_loop().create_task(self._open())
+            self._opening = start_restarting(f"the opening of {self.name}", self._open)
         return self._opening
 
     @property
@@ -380,7 +382,15 @@ class Partition:
             if not self._watch.armed:
                 self._watch.arm()
             if self._beginning is None:
-                self._beginning = asyncio.get_running_loop().create_task(self._begin())
+                self._start_beginning()
+
+    def _start_beginning(self) -> None:
+        self._beginning = start_once(
+            f"the first batches of {self.name}", self._begin(), self._on_begin_died
+        )
+
+    def _on_begin_died(self, error: BaseException) -> None:
+        self._refuse_waiting(StreamUnavailable(f"{self.name}: {error!r}"))
 
     async def _begin(self) -> None:
         try:
@@ -399,7 +409,7 @@ class Partition:
             self._append_now(waiting.batch, waiting.version, waiting.on_produced)
         # The stream failed during the append, and is opened again.
         if self._waiting_batches and not self.closed:
-            self._beginning = asyncio.get_running_loop().create_task(self._begin())
+            self._start_beginning()
 
     def _refuse_waiting(self, error: LedgerError) -> None:
         refused, self._waiting_batches = self._waiting_batches, deque()

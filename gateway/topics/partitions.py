@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from ledger.errors import LedgerError, NodeExists
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
+from ledger.tasks import reported, start_once, start_restarting
 
 ReadablePartition = Partition | ReplicaPartition
 """A partition that a fetch can read: led by this broker, or followed."""
@@ -266,7 +268,7 @@ class Partitions:
 
     def _end(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` in the background. `stop` waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = start_once("the end of a partition", work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
@@ -344,7 +346,7 @@ class Partitions:
 
     async def start(self) -> None:
         """Start the maintenance task."""
-        self._maintenance = asyncio.get_running_loop().create_task(self._maintain())
+        self._maintenance = start_restarting("the maintenance of partitions", self._maintain)
 
     async def stop(self) -> None:
         """Close every partition and complete its last segment."""
@@ -361,7 +363,8 @@ class Partitions:
 
     async def _maintain(self) -> None:
         while True:
-            await self._delete_orphans()
+            with reported("the deletion of orphans"):
+                await self._delete_orphans()
             for _ in range(_ROUNDS_PER_HOUR):
                 await asyncio.sleep(MAINTENANCE_S)
                 await self.maintain_once()
@@ -407,11 +410,11 @@ class Partitions:
         partition = self.find(topic, index)
         if partition is None or not partition.readable:
             return 0
-        try:
+        # Whatever fails, the next round tries again, and this round goes on with the others.
+        with reported(f"the maintenance of {partition.name}"), suppress(LedgerError):
             partition.stream.roll_if_old()
             return await partition.stream.expire()
-        except LedgerError:
-            return 0  # the next round tries again
+        return 0
 
 
 async def ensure_stream(services: StreamServices, name: str) -> None:

@@ -19,6 +19,7 @@ from ledger.errors import LedgerError, NoNode, NotOwner, StreamUnavailable
 from ledger.streams.follower import FollowedStream
 from ledger.streams.stream import StreamServices
 from ledger.streams.tail_cache import StoredRecord
+from ledger.tasks import start_once
 
 IDLE_S = 60.0
 
@@ -97,8 +98,9 @@ class ReplicaPartition:
             if self.closed:
                 raise NotOwner(self.name)
             if self._opening is None:
-                self._opening = asyncio.get_running_loop().create_task(self._open())
-                self._opening.add_done_callback(_retrieve_exception)
+                self._opening = start_once(
+                    f"the opening of {self.name}", self._open(), expected=LedgerError
+                )
             opening = self._opening
             await asyncio.wait([opening])
             if not opening.cancelled():
@@ -145,13 +147,11 @@ class ReplicaPartition:
             self._used = False
             self._start_idle_timer()
         elif self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._stream.close())
+            self._closing = start_once(f"the closing of {self.name}", self._stream.close())
             self._closing.add_done_callback(self._on_idle_closed)
 
     def _on_idle_closed(self, closing: asyncio.Task[None]) -> None:
         self._closing = None
-        if not closing.cancelled():
-            closing.result()
         if self._waiters:
             self._notify_waiters()  # fetches that arrived during the closing open the stream again
 
@@ -222,12 +222,6 @@ class ReplicaPartition:
     def _notify_waiters(self) -> None:
         for waiter in list(self._waiters):
             waiter.on_data()
-
-
-def _retrieve_exception(opening: asyncio.Task[None]) -> None:
-    """Keep asyncio from logging the exception, because waiting callers raise it."""
-    if not opening.cancelled():
-        opening.exception()
 
 
 def preferred_read_replica(cluster: Cluster, key: StreamKey, replicas_max: int, rack: str) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 from ledger.bookie import directory
 from ledger.bookie.config import BookieConfig
@@ -41,6 +41,7 @@ from ledger.ports.bookies import (
 from ledger.ports.clock import Clock
 from ledger.ports.disk import Disk
 from ledger.ports.table import Table
+from ledger.tasks import start_once, start_vital
 
 # Above every ledger id. Passed as `next_ledger`, it means that any ledger may exist.
 EVERY_LEDGER: Final = LedgerId(2**63 - 1)
@@ -238,9 +239,8 @@ class Bookie:
                 state.last_entry = entry
             elif (stored_at := self._index.find(state, entry)) is not None:
                 whole = b"".join(body)
-                self._spawn(
-                    self._compare_with_stored(state, entry, whole, stored_at, on_added, recovery)
-                )
+                work = self._compare_with_stored(state, entry, whole, stored_at, on_added, recovery)
+                self._track(start_once("a repeated add", work, lambda _: on_added(Status.IO_ERROR)))
                 return
         except OSError:
             self._loop.call_soon(on_added, Status.IO_ERROR)
@@ -463,7 +463,7 @@ class Bookie:
         ):
             self._flushing = True
             self._logged_since_flush = 0
-            self._spawn(self._flush())
+            self._track(start_vital("the index flush of a bookie", self._flush()))
         self._disk_space.on_logged(size)
 
     def _on_group_failed(self, records: list[QueuedRecord], error: OSError) -> None:
@@ -571,8 +571,7 @@ class Bookie:
         self._polls.close()
         self._failed.set()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
+    def _track(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

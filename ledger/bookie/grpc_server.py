@@ -25,6 +25,7 @@ from ledger.bookie.grpc_streams import InboundWindow, ServerAddStream, ServerRea
 from ledger.bookie.served_bookie import ServedBookie
 from ledger.ids import EntryId, LedgerId
 from ledger.ports.bookies import EntriesReply, Status
+from ledger.tasks import start_once
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import VERSION, BadBookieFrame, encode_welcome
 
@@ -111,10 +112,15 @@ class BookieServer:
     ) -> None:
         """Receive messages and send responses until either side ends the stream."""
         writer: asyncio.Task[None] | None = None
+        stream = asyncio.current_task()
+        assert stream is not None
         try:
             if not await self._welcome(context):
                 return
-            writer = asyncio.create_task(_write(context, next_message))
+            # Without its writer the stream would take requests and answer none.
+            writer = start_once(
+                "the answers to a client", _write(context, next_message), lambda _: stream.cancel()
+            )
             while (message := await _read(context)) is not None:
                 await on_message(message)
         except BadBookieFrame as error:

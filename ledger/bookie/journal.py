@@ -31,6 +31,7 @@ from ledger.ids import Buffer
 from ledger.ports.bookies import Status
 from ledger.ports.clock import Clock
 from ledger.ports.disk import Disk, LogFile
+from ledger.tasks import Guard
 
 OnGroup = Callable[[list[QueuedRecord], LogPosition, OSError | None], None]
 """Called with a group's records, the position of the first one, and the error or None."""
@@ -68,11 +69,9 @@ class Journal:
         self._in_flight_bytes = 0
         # True while a group or a roll is in flight, before `start` and after `stop` or a failure.
         self._busy = True
-        # True while a call of `_commit` is queued in the loop, by `call_soon` or a timer. There is
-        # at most one such call.
+        # True while a call of `_commit` is queued in the loop. There is at most one such call.
         self._scheduled = False
-        # Resolved at the end of the roll that `_roll_and_wait` began, with the roll's error or
-        # None. None while no such roll runs.
+        # Done when the roll of `_roll_and_wait` ends, with its error or None. None between rolls.
         self._roll_done: asyncio.Future[OSError | None] | None = None
         # Records appended since the start, and how many of these are durable or failed. Both
         # numbers are equal when nothing is queued or in flight.
@@ -84,6 +83,8 @@ class Journal:
         # The error that stopped the journal, or None. Set once, never reset.
         self.failed: OSError | None = None
         self._loop = asyncio.get_running_loop()
+        # Around every callback: after a surprise, what is in flight would never be answered.
+        self._guard = Guard("the journal of a bookie")
         # The file being written. None before `start` and after `stop`. Replaced by each roll.
         self._file: LogFile | None = None
         # The id of `_file`; rises by one with each roll.
@@ -178,6 +179,10 @@ class Journal:
         self._file = None
 
     def _commit(self) -> None:
+        with self._guard:
+            self._begin_group()
+
+    def _begin_group(self) -> None:
         self._scheduled = False
         if self.failed is not None:
             self._fail(self.failed)
@@ -255,6 +260,10 @@ class Journal:
             self._reserved += self._config.preallocate_bytes
 
     def _on_synced(self, error: OSError | None) -> None:
+        with self._guard:
+            self._end_group(error)
+
+    def _end_group(self, error: OSError | None) -> None:
         if error is not None:
             self._fail(error)
             return
@@ -313,6 +322,10 @@ class Journal:
 
     def _roll(self, file_id: int) -> None:
         """Begin a new file. A group in flight is written into the new file."""
+        with self._guard:
+            self._begin_file(file_id)
+
+    def _begin_file(self, file_id: int) -> None:
         self._busy = True
         try:
             file = self._disk.create(file_name(file_id), self._expected_bytes)
@@ -323,6 +336,10 @@ class Journal:
             self._on_roll_failed(file_id, error)
 
     def _on_rolled(self, file_id: int, file: LogFile, error: OSError | None) -> None:
+        with self._guard:
+            self._use_file(file_id, file, error)
+
+    def _use_file(self, file_id: int, file: LogFile, error: OSError | None) -> None:
         try:
             if error is not None:
                 raise error
@@ -363,6 +380,10 @@ class Journal:
         )
 
     def _on_idle_timer(self) -> None:
+        with self._guard:
+            self._mark_if_idle()
+
+    def _mark_if_idle(self) -> None:
         self._idle_timer = None
         if self.failed is not None or self._busy:
             return

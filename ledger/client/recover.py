@@ -28,6 +28,7 @@ from ledger.core.recovery import (
 from ledger.errors import CorruptFormat, EntryUnknown, Unauthorized
 from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import Bookies, ReadReply, Status
+from ledger.tasks import start_once
 
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 _OVERLOADED_WAIT_S = 0.05
@@ -170,9 +171,17 @@ class RecoveryRun:
         )
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
+        task = start_once("a request of a recovery", work, self._on_died)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _on_died(self, error: BaseException) -> None:
+        """End the recovery, because a request will never be answered. A later one may succeed."""
+
+        def abort() -> list[Action]:
+            return [Abort(EntryUnknown(f"ledger {self._ledger}: {error!r}"))]
+
+        self._events.put_nowait(abort)
 
     def _on_added(self, action: RecoveryAdd, status: Status) -> None:
         if status is Status.OVERLOADED and self._loop.time() < self._overloaded_until_s:

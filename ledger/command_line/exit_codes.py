@@ -8,6 +8,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1  # the server refused, a check found damage, a job found differences
 EXIT_USAGE: Final = 2
 EXIT_UNREACHABLE: Final = 69  # EX_UNAVAILABLE: no server, no ZooKeeper
+EXIT_SOFTWARE: Final = 70  # EX_SOFTWARE: going on would be unsafe; restart the process
 EXIT_DISK: Final = 74  # EX_IOERR: the disk of a bookie failed, or stdout is on a full disk
 EXIT_REFUSED: Final = 77  # EX_NOPERM: not authorized
 EXIT_CONFIG: Final = 78  # EX_CONFIG: cannot start as configured

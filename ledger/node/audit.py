@@ -25,6 +25,7 @@ from ledger.log import logger
 from ledger.node.options import AUDIT_OPTIONS, Settings, options_command
 from ledger.node.process import print_faults
 from ledger.repair.config import RepairConfig
+from ledger.tasks import start_restarting
 
 EXIT_STUCK: Final = 1
 _REPORT_S: Final = 10.0
@@ -139,7 +140,7 @@ async def _work(node: Any, flags: Flags) -> int:
     if flags.once:
         return await _once(node, report)
     report.line("started", f"started audit={node.owner}", audit=node.owner)
-    reporting = asyncio.create_task(_report_progress(node, report))
+    reporting = start_restarting("the report of progress", lambda: _report_progress(node, report))
     try:
         await node.serve()
     finally:

@@ -22,6 +22,7 @@ from ledger.ports.bookies import BookieInfo
 from ledger.ports.metadata import MetadataStore
 from ledger.registry import service_info
 from ledger.registry.layout import AVAILABLE, INSTANCE_ID, READONLY
+from ledger.tasks import start_once
 
 if TYPE_CHECKING:
     from ledger.adapters.grpc.grpc_metadata_server import MetadataServer
@@ -88,14 +89,16 @@ class ReadPort:
         if len(self._connections) >= _CONNECTIONS_MAX:
             writer.close()
             return
-        task = asyncio.get_running_loop().create_task(self._pass_on(reader, writer))
+        task = start_once("a connection to the ledger port", self._pass_on(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         opening = self._opening
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
-            opening = self._opening = asyncio.get_running_loop().create_task(self._open())
+            opening = self._opening = start_once(
+                "the ledger port", self._open(), expected=(OSError, LedgerError)
+            )
         try:
             inner_port = await asyncio.shield(opening)
             inner_reader, inner_writer = await asyncio.open_connection(_HOST, inner_port)
@@ -104,8 +107,8 @@ class ReadPort:
             writer.close()
             return
         pumps = [
-            asyncio.ensure_future(_pump(reader, inner_writer)),
-            asyncio.ensure_future(_pump(inner_reader, writer)),
+            start_once("a connection to the ledger port", _pump(reader, inner_writer)),
+            start_once("a connection to the ledger port", _pump(inner_reader, writer)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)

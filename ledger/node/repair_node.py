@@ -22,6 +22,7 @@ from ledger.repair.config import RepairConfig
 from ledger.repair.election import AuditorElection
 from ledger.repair.replication_worker import RepairOutcome, RepairStatus, ReplicationWorker
 from ledger.repair.underreplicated_ledgers import DRAINING
+from ledger.tasks import start_restarting
 
 __all__ = ["RepairNode", "TlsFiles"]
 
@@ -112,8 +113,8 @@ class RepairNode:
             store.watch(DRAINING, worker.on_bookies_changed),
         ]
         tasks = [
-            asyncio.create_task(worker.run()),
-            asyncio.create_task(election.run(auditor.run)),
+            start_restarting("the replication worker", worker.run),
+            start_restarting("the auditor", lambda: election.run(auditor.run)),
         ]
         try:
             await asyncio.gather(*tasks)

@@ -33,6 +33,7 @@ from ledger.registry import cookie, layout
 from ledger.registry.cookie import Cookie
 from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.registry.registration import Registration, wait_until_unregistered
+from ledger.tasks import start_restarting
 
 _CHECK_S = 1.0  # seconds between two checks of the disk space
 _CHECKS_PER_COLLECTION = 30
@@ -189,8 +190,9 @@ class StorageNode:
     def _watch_disk_space(
         self, bookie: Bookie, registration: Registration, collector: GcScheduler
     ) -> None:
-        task = asyncio.get_running_loop().create_task(
-            self._monitor_disk_space(bookie, registration, collector)
+        task = start_restarting(
+            "the watch on disk space",
+            lambda: self._monitor_disk_space(bookie, registration, collector),
         )
 
         async def stop() -> None:

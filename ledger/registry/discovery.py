@@ -15,6 +15,7 @@ from ledger.ports.bookies import BookieInfo
 from ledger.ports.metadata import MetadataStore, Unwatch
 from ledger.registry import service_info
 from ledger.registry.layout import AVAILABLE, READONLY
+from ledger.tasks import reported, start_restarting
 
 _RETRY_S_FIRST = 0.1
 _RETRY_S_MAX = 5.0
@@ -43,7 +44,7 @@ class Discovery:
         self._unwatch = [store.watch(path, wake) for path in (AVAILABLE, READONLY)]
         self._unwatch.append(store.watch_session(wake))
         self._known = await self._read()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = start_restarting("the discovery of bookies", self._run, self._changed.set)
 
     def registered(self) -> Mapping[BookieId, BookieInfo]:
         """Return every bookie known to be alive. The mapping never changes; updates replace it."""
@@ -82,8 +83,12 @@ class Discovery:
             retry_s = _RETRY_S_FIRST
             if found != self._known:
                 self._known = found
-                for call in tuple(self._listeners):
-                    call()
+                self._notify()
+
+    def _notify(self) -> None:
+        for call in tuple(self._listeners):
+            with reported("a listener of bookies"):
+                call()
 
     async def _read(self) -> Mapping[BookieId, BookieInfo]:
         """Read the registered bookies. A bookie in both lists counts as read-only, as it is moving.

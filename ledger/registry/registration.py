@@ -17,6 +17,7 @@ from ledger.ports.bookies import BookieInfo
 from ledger.ports.metadata import Create, Delete, MetadataStore, Unwatch
 from ledger.registry import service_info
 from ledger.registry.layout import AVAILABLE, READONLY
+from ledger.tasks import start_vital
 
 _RETRY_S_FIRST = 0.1
 _RETRY_S_MAX = 5.0
@@ -67,7 +68,7 @@ class Registration:
         store, paths = self._store, _paths(self._bookie)
         self._unwatch = [store.watch(path, self._changed.set) for path in paths]
         self._unwatch.append(store.watch_session(self._on_new_session))
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = start_vital("the registration of this bookie", self._run())
 
     async def set_read_only(self, read_only: bool) -> None:
         """Move to the read-only bookies, or back to the writable ones.

@@ -8,6 +8,7 @@ from typing import Final
 from ledger.errors import MetadataError
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
+from ledger.tasks import start_restarting
 
 # Reported copies remembered; above this number, all may be reported again
 _KNOWN_MAX: Final = 10_000
@@ -43,7 +44,7 @@ class CorruptionReporter:
         self._reported.add((ledger, bookie))
         self._pending.append((ledger, bookie))
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._report_pending())
+            self._task = start_restarting("the reports of corrupt entries", self._report_pending)
 
     async def _report_pending(self) -> None:
         while self._pending:

@@ -33,6 +33,7 @@ from ledger.streams.segment_list import SegmentList
 from ledger.streams.segment_tail import SegmentTail
 from ledger.streams.stream import StreamServices
 from ledger.streams.tail_cache import StoredRecord, StreamTail
+from ledger.tasks import start_once
 
 _PULL_S = 30.0  # timeout of one wait for the next entry; a change of its ledger ends it earlier
 _LAG_S = 1.0  # period in which the end is polled while readers are behind
@@ -139,7 +140,7 @@ class FollowedStream:
             except BaseException:
                 self._release()
                 raise
-            self._following = asyncio.get_running_loop().create_task(self._follow())
+            self._following = start_once("a follower of a stream", self._follow())
 
     async def close(self) -> None:
         """Stop following and release everything. The follower may be opened again."""

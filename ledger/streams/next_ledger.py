@@ -16,6 +16,7 @@ from ledger.client.writer import LedgerWriter
 from ledger.errors import LedgerError
 from ledger.ids import LedgerId
 from ledger.ports.clock import Clock
+from ledger.tasks import start_once
 
 KEPT_S_MAX = 600.0
 """Much shorter than the age from which orphaned ledgers are deleted."""
@@ -43,8 +44,9 @@ class NextLedger:
         if creating is not None and fresh and (not creating.done() or _succeeded(creating)):
             return
         self._began_s = now_s
-        self._creating = asyncio.get_running_loop().create_task(self._create())
-        self._creating.add_done_callback(_succeeded)
+        self._creating = start_once(
+            "the creation of a ledger", self._create(), expected=LedgerError
+        )
 
     async def wait_until_ready(self) -> None:
         """Wait until a ledger is ready. Raises the error of its creation."""

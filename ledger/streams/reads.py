@@ -30,6 +30,7 @@ from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
 from ledger.streams.recovery import read_head_snapshot
 from ledger.streams.tail_cache import StoredRecord
+from ledger.tasks import start_once
 
 _TURNS_BEFORE_READING_AHEAD = 4
 """Turns of the loop until the response of the present read has been written to its client."""
@@ -191,8 +192,10 @@ class SegmentReads:
             return
         segment = self._table.segment(cursor.number)
         if segment is not None and cursor.next_entry <= self._table.last_readable_entry(segment):
-            cursor.ahead = asyncio.get_running_loop().create_task(self._read_ahead(cursor, turns))
-            cursor.ahead.add_done_callback(_consume_error)
+            # The reader may never return to the error of a read ahead.
+            cursor.ahead = start_once(
+                "a read ahead", self._read_ahead(cursor, turns), expected=LedgerError
+            )
 
     async def _read_ahead(self, cursor: _Cursor, turns: int) -> list[StoredRecord]:
         """Read the next chunk, once the client has the response of the present one."""
@@ -376,9 +379,3 @@ def _size(records: Iterable[StoredRecord]) -> int:
     for record in records:
         size += record.size_bytes
     return size
-
-
-def _consume_error(ahead: asyncio.Task[list[StoredRecord]]) -> None:
-    """Mark the error of a failed read ahead as seen. The reader may never return to it."""
-    if not ahead.cancelled():
-        ahead.exception()

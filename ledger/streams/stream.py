@@ -37,6 +37,7 @@ from ledger.streams.segment_store import SegmentStore
 from ledger.streams.services import StreamServices
 from ledger.streams.tail_cache import StoredRecord, StreamTail
 from ledger.streams.writer import SEGMENT_RECORDS_MAX, OnDurable, SegmentWriter
+from ledger.tasks import start_once
 
 STREAM_KEY = "stream"
 """Key in a ledger's custom metadata; the value is the name of its stream."""
@@ -379,7 +380,7 @@ class Stream:
     def roll_soon(self) -> None:
         """Start a roll. Records accepted while it runs wait, in order, for the new segment."""
         if self._rolling is None and self.writable:
-            self._rolling = asyncio.get_running_loop().create_task(self._roll())
+            self._rolling = start_once("a roll", self._roll(), self._on_roll_died)
 
     async def _roll(self) -> None:
         try:
@@ -392,6 +393,11 @@ class Stream:
                 self._writer.fail(error)
         finally:
             self._rolling = None
+
+    def _on_roll_died(self, error: BaseException) -> None:
+        """Fail as after any other failed roll: a paused writer would keep its records for ever."""
+        if self._writer is not None:
+            self._writer.fail(StreamUnavailable(f"{self.name}: {error!r}"))
 
     async def _prepare_next_ledger(self) -> bool:
         """Wait for the next ledger, while the segment accepts records.

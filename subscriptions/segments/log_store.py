@@ -21,6 +21,7 @@ from ledger.ids import Dlsn
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.plain_log import PlainLogs
+from ledger.tasks import reported, start_once
 from subscriptions.committed_offset import (
     WHOLE_STREAM,
     CommittedOffset,
@@ -286,7 +287,7 @@ class SubscriptionLogStore:
         if claim.log is not None and waiting and not waiting[0].deletes and not claim.grown:
             self._send(owned)
         elif waiting or owned.expiring or (claim.log is not None and owned.closing):
-            owned.worker = asyncio.get_running_loop().create_task(self._work(owned))
+            owned.worker = start_once("the segments of a subscriber", self._work(owned))
             self._working[owned.name] = owned.worker
 
     def _send(self, owned: _OwnedSubscriber) -> None:
@@ -415,7 +416,12 @@ class SubscriptionLogStore:
     def _on_timer(self) -> None:
         """End idle segments and, once per `_EXPIRE_S`, expire old history."""
         self._timer = None
-        now_s = self._shared.clock.monotonic_s()
+        with reported("the timer of subscribers"):
+            self._end_idle(self._shared.clock.monotonic_s())
+        if self._owned:
+            self._start_timer()
+
+    def _end_idle(self, now_s: float) -> None:
         for owned in list(self._open.values()):
             if owned.touched_s > now_s - self.config.idle_s:
                 break
@@ -426,8 +432,6 @@ class SubscriptionLogStore:
                 if owned.lost is None and owned.claim.expires:
                     owned.expiring = True
                     self._continue(owned)
-        if self._owned:
-            self._start_timer()
 
     def _end_segment(self, owned: _OwnedSubscriber) -> None:
         owned.closing = True

@@ -25,6 +25,7 @@ from ledger.errors import (
     NotOwner,
 )
 from ledger.ports.metadata import Create, Delete, MetadataStore, Node, Op, Set
+from ledger.tasks import start_once
 from subscriptions.committed_offset import WHOLE_STREAM, CommittedOffset, TopicIdPartition
 from subscriptions.store import Subscription, SubscriptionHistory
 from subscriptions.znodes.znode_format import (
@@ -277,7 +278,7 @@ class _ZnodeStore:
         change.durable.append(future)
         claim.last = future
         if self._writer is None:
-            self._writer = asyncio.get_running_loop().create_task(self._write_all())
+            self._writer = start_once("the writes of subscriptions", self._write_all())
         return change, future
 
     async def _write_all(self) -> None:

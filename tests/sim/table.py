@@ -77,7 +77,7 @@ class SimTable:
         if delay_s > 0:
             await asyncio.sleep(delay_s)
         if not self.alive:
-            raise asyncio.CancelledError  # its caller died with the machine
+            await asyncio.get_running_loop().create_future()  # its caller died with the machine
         covered = min(covered, len(self._unflushed))
         for write in self._unflushed[:covered]:
             self._durable.apply(write)

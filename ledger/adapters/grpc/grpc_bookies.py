@@ -28,6 +28,7 @@ from ledger.ports.bookies import (
     ReadReply,
     Status,
 )
+from ledger.tasks import start_once
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import ReadOp, ReadRequest, ReadResponse
 
@@ -74,7 +75,7 @@ class BookiePeer:
             return Status.UNREACHABLE
         if self._keeper is None or self._keeper.done():
             link = self._new_link(address)
-            self._keeper = asyncio.create_task(self._keep(link))
+            self._keeper = start_once("the connection to a bookie", self._keep(link))
             self._use(link)
             return link
         if self._newest is not None and self._newest.address != address:

@@ -19,6 +19,7 @@ from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.adapters.grpc.grpc_library import aio, keep_running
 from ledger.errors import MetadataUnavailable, NoNode, ReadOnlyStore
 from ledger.ports.metadata import ANY_VERSION, Node, Op, Unwatch
+from ledger.tasks import start_once, start_restarting
 from ledger.wire import metadata_pb2 as pb
 
 SERVICE: Final = "ledger.wire.Metadata"
@@ -190,7 +191,7 @@ class GrpcMetadata:
         self._asked[path] = loop.create_future()
         self._send(path)
         if self._task is None:
-            self._task = loop.create_task(self._keep())
+            self._task = start_restarting("the watches of a metadata client", self._keep)
 
     def _forget(self, path: str) -> None:
         asked = self._asked.pop(path, None)
@@ -248,7 +249,12 @@ class GrpcMetadata:
             f"/{SERVICE}/Watch"
         )
         watching = call()
-        writer = asyncio.ensure_future(self._write(watching))
+        writer = start_once(
+            "the requests for watches",
+            self._write(watching),
+            lambda _: watching.cancel(),
+            expected=_BROKEN,
+        )
         try:
             while isinstance(message := await watching.read(), bytes):
                 news = pb.WatchNews.FromString(message)

@@ -16,6 +16,7 @@ from ledger.adapters.grpc.grpc_library import aio, grpc, keep_running
 from ledger.adapters.grpc.grpc_metadata import SERVICE
 from ledger.errors import MetadataError, NoNode
 from ledger.ports.metadata import MetadataStore, Node, Unwatch
+from ledger.tasks import start_once
 from ledger.wire import metadata_pb2 as pb
 
 _CALLS_MAX: Final = 1_024
@@ -106,7 +107,11 @@ class MetadataServer:
 
     async def _watch(self, _: object, context: _Context) -> None:
         watches = _Watches(self._store)
-        writer = asyncio.create_task(watches.write(context))
+        stream = asyncio.current_task()
+        assert stream is not None
+        writer = start_once(
+            "the news to a client", watches.write(context), lambda _: stream.cancel()
+        )
         try:
             while isinstance(message := cast(object, await context.read()), bytes):
                 if not watches.heed(pb.WatchRequest.FromString(message)):

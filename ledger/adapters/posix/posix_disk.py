@@ -23,6 +23,7 @@ from ledger.adapters.posix.spare_file import SPARE_NAME, SpareFile
 from ledger.errors import DirectoryInUse
 from ledger.ids import Buffer
 from ledger.ports.disk import OnSynced
+from ledger.tasks import Guard
 
 SyncMode = Literal["inline", "thread", "auto", "never"]
 """The place where fdatasync runs: on the event loop, in a thread, in the cheaper of the two, or
@@ -291,6 +292,8 @@ class _Syncs:
 
     def __init__(self, mode: SyncMode) -> None:
         self.mode: Final[SyncMode] = mode
+        # Ends the process if a sync in the thread fails in a way that no journal knows.
+        self._guard = Guard("a disk sync")
         # Moving average of the duration of a sync; decides between loop and thread.
         self._average_s = 0.0
         # The thread that runs syncs one after another, from the first sync that needs it until
@@ -335,12 +338,16 @@ class _Syncs:
         loop = asyncio.get_running_loop()
 
         def run() -> None:
+            call: Callable[..., None] = on_synced
+            error: Exception | None
             try:
                 error = self._timed(work)
+            except Exception as surprise:  # noqa: BLE001  the thread serves the other files
+                call, error = self._guard.end, surprise
             finally:
                 file.release()
             try:
-                loop.call_soon_threadsafe(on_synced, error)
+                loop.call_soon_threadsafe(call, error)
             except RuntimeError:  # the loop has ended, so no caller waits any more
                 return
 

@@ -9,15 +9,24 @@ import signal
 from collections.abc import Callable
 
 from ledger.command_line.exit_codes import EXIT_INTERRUPTED, EXIT_OK
+from ledger.tasks import log_failure
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return uvloop's factory if uvloop is installed, else asyncio's."""
+    """Return a factory of loops that log unhandled exceptions, of uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
+        new_loop = asyncio.new_event_loop
+    else:
+        new_loop = uvloop.new_event_loop
+
+    def make() -> asyncio.AbstractEventLoop:
+        loop = new_loop()
+        loop.set_exception_handler(log_failure)
+        return loop
+
+    return make
 
 
 class ExitAsked:

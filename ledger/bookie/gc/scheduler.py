@@ -8,6 +8,7 @@ from typing import Any
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.gc.collector import GcResult, LedgerExists, ListLedgers, collect
 from ledger.errors import LedgerError
+from ledger.tasks import start_restarting
 
 
 class GcScheduler:
@@ -39,7 +40,7 @@ class GcScheduler:
 
     def start(self) -> None:
         """Begin the schedule. The first collection follows after one interval."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = start_restarting("the garbage collection of a bookie", self._run)
 
     def request(self) -> None:
         """Start a collection now, or after the running collection."""

@@ -1,0 +1,214 @@
+"""Tasks whose failure is noticed: restarted, told to an owner, or the end of the process.
+
+    start_restarting  a loop that lives long: reported, then run again after a pause
+    start_vital       work without which going on is unsafe: the process ends with exit code 70
+    start_once        one piece of work: reported, and its owner is told
+
+A report goes to the exception handler of the loop, with the exception. A process installs
+`log_failure` there. Cancellation by the owner ends a task in silence. A CancelledError that nobody
+asked for counts as a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from ledger.command_line.exit_codes import EXIT_SOFTWARE
+from ledger.log import Throttle, logger
+
+T = TypeVar("T")
+
+_PAUSE_S_FIRST: Final = 0.1
+PAUSE_S_MAX: Final = 10.0
+"""Longest pause before a restart. A task that ran this long is restarted soon again."""
+
+EndProcess = Callable[[str, BaseException], None]
+"""Ends the process because the named work failed. Does not return, except in tests."""
+
+_throttle: Final = Throttle()
+
+
+def start_restarting(
+    name: str,
+    work: Callable[[], Coroutine[Any, Any, None]],
+    on_failed: Callable[[], None] | None = None,
+) -> asyncio.Task[None]:
+    """Run `work` until it returns or is cancelled; after a failure run it again.
+
+    `on_failed` runs after each failure, before the pause.
+    """
+    return asyncio.get_running_loop().create_task(_restarting(name, work, on_failed), name=name)
+
+
+def start_vital(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Run `work`. A failure ends the process, because what follows would be unsafe."""
+    return asyncio.get_running_loop().create_task(_vital(name, work), name=name)
+
+
+def start_once(
+    name: str,
+    work: Coroutine[Any, Any, T],
+    on_failed: Callable[[BaseException], object] | None = None,
+    *,
+    expected: type[Exception] | tuple[type[Exception], ...] = (),
+) -> asyncio.Task[T]:
+    """Run `work`. A failure is reported and passed to `on_failed`, also if nobody awaits the task.
+
+    Exceptions of the kinds `expected` belong to whoever awaits the task, and are not reported.
+    """
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    task.add_done_callback(partial(_on_over, name, expected, on_failed))
+    return task
+
+
+def report(name: str, error: BaseException) -> None:
+    """Pass an exception that no caller handles to the exception handler of the loop."""
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": f"{name} failed unexpectedly", "exception": error}
+    )
+
+
+@contextmanager
+def reported(name: str) -> Generator[None]:
+    """Report an exception of the block and go on after it: one item must not stop the others."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  whatever it is, the rest of the work goes on
+        report(name, error)
+
+
+def log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what nobody handled, with its traceback in one line. The loop of a process calls it.
+
+    The same message with the same kind of exception is logged once per minute.
+    """
+    error = context.get("exception")
+    what = str(context.get("message") or "unhandled exception")
+    if _throttle.allows(what, type(error).__name__, loop.time()):
+        logger().error(what, exc_info=error)
+
+
+def end_process(name: str, error: BaseException) -> None:
+    """Log one line and end this process with exit code 70, without any further step.
+
+    What is durable stays so: the next start finds what a crash would have left.
+    """
+    try:
+        with suppress(Exception):  # without memory for the line, the process ends all the same
+            logger().critical(
+                "this process ends, because it cannot go on safely", failed=name, exc_info=error
+            )
+    finally:
+        os._exit(EXIT_SOFTWARE)
+
+
+_end_process: ContextVar[EndProcess] = ContextVar("end_process", default=end_process)
+
+
+@contextmanager
+def ends_by(end: EndProcess) -> Generator[None]:
+    """End by `end` what is made inside this block: a process that is simulated ends differently."""
+    token = _end_process.set(end)
+    try:
+        yield
+    finally:
+        _end_process.reset(token)
+
+
+class Guard:
+    """A context manager for callbacks of vital work: an exception in it ends the process."""
+
+    __slots__ = ("_end", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        # Looked up here, because callbacks of threads run in another context.
+        self._end = _end_process.get()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.end(error)
+        return True
+
+    def end(self, error: BaseException) -> None:
+        """End the process because of `error`."""
+        self._end(self._name, error)
+
+
+async def _restarting(
+    name: str,
+    work: Callable[[], Coroutine[Any, Any, None]],
+    on_failed: Callable[[], None] | None,
+) -> None:
+    loop = asyncio.get_running_loop()
+    pause_s = _PAUSE_S_FIRST
+    while True:
+        began_s = loop.time()
+        error = await _failure_of(work())
+        if error is None:
+            return
+        report(name, error)
+        if on_failed is not None:
+            with reported(name):
+                on_failed()
+        if loop.time() - began_s >= PAUSE_S_MAX:
+            pause_s = _PAUSE_S_FIRST
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+async def _vital(name: str, work: Coroutine[Any, Any, None]) -> None:
+    guard = Guard(name)
+    error = await _failure_of(work)
+    if error is not None:
+        guard.end(error)
+
+
+async def _failure_of(work: Coroutine[Any, Any, None]) -> BaseException | None:
+    """Return the exception that ended `work`, or None. A cancellation of this task passes."""
+    try:
+        await work
+    except asyncio.CancelledError as error:
+        if _is_cancelled():
+            raise
+        return error
+    except Exception as error:  # noqa: BLE001  the supervisor of whatever fails
+        return error
+    return None
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _on_over(
+    name: str,
+    expected: type[Exception] | tuple[type[Exception], ...],
+    on_failed: Callable[[BaseException], object] | None,
+    task: asyncio.Task[Any],
+) -> None:
+    if task.cancelled():
+        if task.cancelling():
+            return
+        error: BaseException | None = asyncio.CancelledError(f"{name}: cancelled by what it awaits")
+    else:
+        error = task.exception()
+    if error is None or isinstance(error, expected):
+        return
+    report(name, error)
+    if on_failed is not None:
+        on_failed(error)

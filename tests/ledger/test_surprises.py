@@ -1,0 +1,201 @@
+"""Goal: an exception that nobody planned neither wedges a bookie nor ends its work in silence.
+
+Method: real bookies, registration, discovery, recovery and garbage collection over simulated
+adapters that raise RuntimeError or MemoryError once, at a chosen call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from ledger.adapters.posix.posix_disk import PosixDisk
+from ledger.bookie.bookie import Bookie
+from ledger.bookie.gc.scheduler import GcScheduler
+from ledger.errors import EntryUnknown
+from ledger.ids import BookieId
+from ledger.log import logger
+from ledger.ports.bookies import BookieInfo, Status
+from ledger.registry.discovery import Discovery
+from ledger.registry.layout import init_layout
+from ledger.registry.registration import Registration
+from ledger.tasks import ends_by
+from tests.ledger.bookie_rig import SMALL, add
+from tests.ledger.calm_cluster import cluster, written
+from tests.sim.disk import SimDisk
+from tests.sim.loop import SimClock
+from tests.sim.metadata import MetadataTree, SimMetadata
+from tests.sim.surprises import Surprising, SurprisingDisk
+from tests.sim.table import SimTable
+
+
+def reports() -> list[str]:
+    """What reaches the exception handler of the loop from now on."""
+    heard: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: heard.append(f"{context['message']}: {context['exception']!r}")
+    )
+    return heard
+
+
+async def started_over(disk, table) -> Bookie:
+    bookie = Bookie(disk, table, SimClock(), lambda: b"instance" * 2, config=SMALL)
+    await bookie.start(next_ledger=0)
+    return bookie
+
+
+@pytest.mark.parametrize("call", ["write", "sync", "create", "sync_directory", "truncate"])
+async def test_a_surprise_in_the_journal_ends_the_process(call):
+    ended = []
+    with ends_by(lambda name, error: ended.append((name, type(error)))):
+        disk = SurprisingDisk(SimDisk(Random(1)))
+        bookie = await started_over(disk, SimTable(Random(2)))
+        await add(bookie, 1, 0)
+        disk.planted[call] = MemoryError("no room")
+        for entry in range(1, 60):  # enough for a roll
+            add(bookie, 1, entry, bytes(2000))
+            await asyncio.sleep(0.01)
+            if ended:
+                break
+    assert ended == [("the journal of a bookie", MemoryError)]
+
+
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [("write", "the journal of a bookie"), ("flush", "the index flush of a bookie")],
+)
+async def test_a_surprise_in_the_index_ends_the_process(call, place):
+    ended = []
+    with ends_by(lambda name, error: ended.append((name, type(error)))):
+        table = Surprising(SimTable(Random(2)))
+        bookie = await started_over(SimDisk(Random(1)), table)
+        table.planted[call] = RuntimeError("from the index")
+        bookie._logged_since_flush = SMALL.index_flush_bytes
+        for entry in range(8):
+            add(bookie, 1, entry)
+        await asyncio.sleep(1)
+    assert ended == [(place, RuntimeError)]
+
+
+async def test_a_repeated_add_is_answered_whatever_the_comparison_raises():
+    heard = reports()
+    disk = SurprisingDisk(SimDisk(Random(1)))
+    bookie = await started_over(disk, SimTable(Random(2)))
+    assert await add(bookie, 1, 0) is Status.OK
+    disk.planted["read"] = disk.planted["read_now"] = MemoryError("no room")
+    assert await add(bookie, 1, 0) is Status.IO_ERROR
+    assert heard == ["a repeated add failed unexpectedly: MemoryError('no room')"]
+    disk.planted.clear()
+    assert await add(bookie, 1, 0) is Status.OK
+
+
+@pytest.mark.real_loop
+async def test_a_surprise_in_the_thread_of_syncs_ends_the_process(tmp_path):
+    ended = asyncio.get_running_loop().create_future()
+    with ends_by(lambda name, error: ended.set_result((name, str(error)))):
+        disk = PosixDisk(tmp_path, "thread")
+    file = disk.create("log")
+
+    def sync(work) -> None:
+        answered = asyncio.get_running_loop().create_future()
+        file.hold()
+        file._syncs._in_thread(file, work, answered.set_result)
+        file.release()
+        return answered
+
+    def raises() -> None:
+        raise MemoryError("in a thread")
+
+    lost = sync(raises)
+    assert await asyncio.wait_for(ended, 30) == ("a disk sync", "in a thread")
+    assert await asyncio.wait_for(sync(lambda: None), 30) is None  # the thread serves the others
+    assert not lost.done()
+    file.close()
+    disk.close()
+
+
+def session(tree=None):
+    return Surprising(SimMetadata(tree or MetadataTree()))
+
+
+HERE = BookieInfo("host", 3181)
+BOOKIE = BookieId("bookie-1")
+
+
+async def test_a_surprise_in_the_registration_ends_the_process():
+    ended = []
+    tree = MetadataTree()
+    await init_layout(SimMetadata(tree), lambda: "cluster")
+    store = session(tree)
+    with ends_by(lambda name, error: ended.append((name, type(error)))):
+        registration = Registration(store, BOOKIE, HERE, wait_s=1.0, on_problem=None)
+        await registration.start()
+        store.planted["exists"] = store.planted["multi"] = RuntimeError("from the store")
+        moving = asyncio.ensure_future(registration.set_read_only(True))
+        await asyncio.sleep(10)
+    assert ended == [("the registration of this bookie", RuntimeError)]
+    moving.cancel()
+    await registration.stop()
+
+
+async def test_discovery_goes_on_after_a_surprise_and_misses_no_bookie():
+    heard = reports()
+    tree = MetadataTree()
+    await init_layout(SimMetadata(tree), lambda: "cluster")
+    store = session(tree)
+    discovery = Discovery(store)
+    await discovery.start()
+    seen = []
+    discovery.on_changed(lambda: 1 / 0)
+    discovery.on_changed(lambda: seen.append(set(discovery.registered())))
+    store.planted["children"] = RuntimeError("from the store")
+    await Registration(SimMetadata(tree), BOOKIE, HERE, wait_s=1.0, on_problem=None).start()
+    await asyncio.sleep(5)
+    assert seen == [{BOOKIE}]
+    assert heard == [
+        "the discovery of bookies failed unexpectedly: RuntimeError('from the store')",
+        "a listener of bookies failed unexpectedly: ZeroDivisionError('division by zero')",
+    ]
+    await discovery.stop()
+
+
+async def test_garbage_collection_goes_on_after_a_surprise():
+    heard = reports()
+    bookie = await started_over(SimDisk(Random(1)), SimTable(Random(2)))
+    assert await add(bookie, 1, 0) is Status.OK
+    rounds = []
+
+    async def list_ledgers():
+        rounds.append(1)
+        if len(rounds) == 1:
+            raise AssertionError("a file that counts as empty is not")
+        return ()
+
+    async def exists(_):
+        return False
+
+    collector = GcScheduler(
+        *(bookie, list_ledgers, exists), interval_s=60, compaction_threshold=0.0, log=logger
+    )
+    collector.start()
+    await asyncio.sleep(200)
+    await collector.stop()
+    assert len(rounds) >= 2
+    assert len(heard) == 1
+    assert bookie.ledgers() == []
+
+
+async def test_a_recovery_whose_request_dies_ends_with_an_error():
+    heard = reports()
+    world = cluster()
+    writer, _ = await written(world)
+    client = world.client("taker")
+    bookies = client._bookies = Surprising(client._bookies)
+    bookies.planted["read"] = RuntimeError("from the port")
+    with pytest.raises(EntryUnknown, match="from the port"):
+        async with asyncio.timeout(600):
+            await client.recover(writer.ledger)
+    assert len(heard) == 1
+    assert (await client.recover(writer.ledger)).metadata.closed
