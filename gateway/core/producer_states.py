@@ -10,7 +10,10 @@ Pure. Source: Kafka, ProducerStateManager, ProducerAppendInfo and ProducerStateE
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Collection, Generator, Iterator
+from itertools import islice
+from operator import itemgetter
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -23,6 +26,8 @@ _STATE = Struct(">BI")  # header of the state: version, number of producers
 _PRODUCER = Struct(">qqB")  # one producer: id, last use in ms, number of batches
 _BATCH = Struct(">hiiqq")  # one batch: epoch, first and last sequence, base offset, timestamp
 _VERSION = 1
+_IDLE_MS = 60_000  # a producer unused for this time may be encoded
+_STEP_PRODUCERS = 5_000  # producers loaded between two pauses
 
 
 class AcceptedBatch(NamedTuple):
@@ -41,7 +46,7 @@ class AcceptedBatch(NamedTuple):
 
 
 class _Producer:
-    """One producer id."""
+    """One producer id that is in use."""
 
     __slots__ = ("batches", "used_ms")
 
@@ -69,14 +74,35 @@ def sequence_distance(first: int, last: int) -> int:
 
 
 class ProducerStates:
-    """The idempotent producers that wrote to one partition recently."""
+    """The idempotent producers that wrote to one partition recently.
 
-    def __init__(self) -> None:
-        # By producer id. An entry exists from the first accepted batch until it expires.
-        self._producers: dict[int, _Producer] = {}
+    A producer that is not in use is kept as its bytes in the encoded state, about 170 B with its
+    key.
+    """
+
+    def __init__(self, recent_max: int = 1_000) -> None:
+        """Create an empty state.
+
+        `recent_max` producers are kept decoded, besides those with batches in flight.
+        """
+        self._recent_max = recent_max
+        # Producers by id, the least recently used first. A producer is in one of the two. In
+        # `_recent` it may have batches that are not durable, and more than `WINDOW`. Producers
+        # beyond `_recent_max`, or idle for a while, move to `_settled` if all batches are durable.
+        self._recent: OrderedDict[int, _Producer] = OrderedDict()
+        # Encoded producers with durable batches only, in the order of their last use. The next
+        # batch moves a producer to `_recent`. `encode` joins these bytes as they are.
+        self._settled: dict[int, bytes] = {}
 
     def __len__(self) -> int:
-        return len(self._producers)
+        return len(self._recent) + len(self._settled)
+
+    @property
+    def batches(self) -> int:
+        """The number of batches of all producers."""
+        settled = sum(len(each) - _PRODUCER.size for each in self._settled.values())
+        recent = sum(len(producer.batches) for producer in self._recent.values())
+        return recent + settled // _BATCH.size
 
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, records: int
@@ -86,9 +112,12 @@ class ProducerStates:
         Returns `ErrorCode.none` if the batch is the next one. For a retry, returns the batch that
         was accepted before. Otherwise returns the error for the producer.
         """
-        producer = self._producers.get(producer_id)
+        producer = self._recent.get(producer_id)
         if producer is None:
-            return ErrorCode.none
+            packed = self._settled.get(producer_id)
+            if packed is None:
+                return ErrorCode.none
+            producer = _unpack(packed)
         newest = producer.batches[-1]
         if epoch != newest.epoch:
             if epoch < newest.epoch:
@@ -120,66 +149,126 @@ class ProducerStates:
 
         From now on `encode` is never called with an offset below `durable_offset`.
         """
-        producer = self._producers.get(producer_id)
+        recent = self._recent
+        producer = recent.get(producer_id)
         if producer is None:
-            producer = self._producers[producer_id] = _Producer()
+            packed = self._settled.pop(producer_id, None)
+            producer = recent[producer_id] = _Producer() if packed is None else _unpack(packed)
+        else:
+            recent.move_to_end(producer_id)
         last = sequence_after(first_sequence, records - 1)
         batches = producer.batches
         batches.append(AcceptedBatch(epoch, first_sequence, last, base_offset, timestamp_ms))
         if len(batches) > WINDOW:
             producer.forget_before(durable_offset)
         producer.used_ms = now_ms
+        if len(recent) > self._recent_max:
+            # Two, so that their number falls again after a long stall.
+            self._settle_oldest(durable_offset)
+            self._settle_oldest(durable_offset)
 
-    def expire(self, now_ms: int, after_ms: int) -> None:
-        """Drop producers unused for `after_ms` (Kafka: producer.id.expiration.ms)."""
-        old = [i for i, p in self._producers.items() if now_ms - p.used_ms > after_ms]
+    def _settle_oldest(self, durable_offset: int) -> bool:
+        """Settle the least recently used producer. Returns False if it has batches in flight."""
+        producer_id = next(iter(self._recent))
+        producer = self._recent[producer_id]
+        if producer.batches[-1].base_offset >= durable_offset:
+            return False
+        del self._recent[producer_id]
+        producer.forget_before(durable_offset)
+        self._settled[producer_id] = _pack(producer_id, producer.used_ms, producer.batches)
+        return True
+
+    def expire(self, now_ms: int, after_ms: int, count_max: int, *, durable_offset: int) -> int:
+        """Drop producers unused for `after_ms` (Kafka: producer.id.expiration.ms).
+
+        Settles those unused for a minute first. Returns the number of producers settled and
+        dropped, which is at most about `count_max`.
+        """
+        done = 0
+        recent = self._recent
+        while recent and done < count_max:
+            producer = recent[next(iter(recent))]
+            if now_ms - producer.used_ms < _IDLE_MS or not self._settle_oldest(durable_offset):
+                break
+            done += 1
+        old: list[int] = []
+        for producer_id, packed in islice(self._settled.items(), count_max):
+            if now_ms - _PRODUCER.unpack_from(packed)[1] <= after_ms:
+                break
+            old.append(producer_id)
         for producer_id in old:
-            del self._producers[producer_id]
+            del self._settled[producer_id]
+        return done + len(old)
 
     def encode(self, end_offset: int) -> bytes:
         """Encode the state after all batches below `end_offset`, without any later batch.
 
         A later call never has a lower offset.
         """
+        while len(self._recent) > self._recent_max and self._settle_oldest(end_offset):
+            pass
         parts: list[bytes] = []
-        count = 0
-        for producer_id, producer in self._producers.items():
+        for producer_id, producer in self._recent.items():
             producer.forget_before(end_offset)
             batches = [b for b in producer.batches if b.base_offset < end_offset][-WINDOW:]
             if batches:
-                count += 1
-                parts.append(_PRODUCER.pack(producer_id, producer.used_ms, len(batches)))
-                parts += [_BATCH.pack(*batch) for batch in batches]
-        return _STATE.pack(_VERSION, count) + b"".join(parts)
+                parts.append(_pack(producer_id, producer.used_ms, batches))
+        count = len(self._settled) + len(parts)
+        return b"".join((_STATE.pack(_VERSION, count), *self._settled.values(), *parts))
 
-    def load(self, data: bytes) -> None:
-        """Replace the state by the decoded `data`; b"" has no producers. Raises ValueError."""
-        self._producers.clear()
+    def load(self, data: bytes) -> Iterator[None]:
+        """Replace the state by the decoded `data`; b"" has no producers. Raises ValueError.
+
+        Yields between steps of bounded length. The state is complete after the last step.
+        """
+        self._recent.clear()
+        self._settled.clear()
         if not data:
             return
         try:
-            end = self._load(data)
+            end = yield from self._load(data)
         except StructError as error:
             raise ValueError(f"producer state of {len(data)} bytes is truncated") from error
         if end != len(data):
             raise ValueError(f"producer state has {len(data) - end} extra bytes")
 
-    def _load(self, data: bytes) -> int:
+    def _load(self, data: bytes) -> Generator[None, None, int]:
         version, count = _STATE.unpack_from(data)
         if version != _VERSION:
             raise ValueError(f"producer state has version {version}; this release reads {_VERSION}")
         at = _STATE.size
-        for _ in range(count):
+        found: list[tuple[int, int, bytes]] = []  # last use, producer id and encoded producer
+        for number in range(1, count + 1):
             producer_id, used_ms, batches = _PRODUCER.unpack_from(data, at)
             if not batches:
                 raise ValueError(f"producer {producer_id} has no batch")
-            at += _PRODUCER.size
-            producer = self._producers[producer_id] = _Producer()
-            producer.used_ms = used_ms
-            for _ in range(batches):
-                producer.batches.append(AcceptedBatch(*_BATCH.unpack_from(data, at)))
-                at += _BATCH.size
+            end = at + _PRODUCER.size + batches * _BATCH.size
+            if end > len(data):
+                raise ValueError(f"producer state of {len(data)} bytes is truncated")
+            found.append((used_ms, producer_id, data[at:end]))
+            at = end
+            if number % _STEP_PRODUCERS == 0:
+                yield
+        found.sort(key=itemgetter(0))  # release 0.1.0 encoded them in the order of their first use
+        yield
+        for number, (_, producer_id, packed) in enumerate(found, 1):
+            self._settled[producer_id] = packed
+            if number % _STEP_PRODUCERS == 0:
+                yield
         return at
+
+
+def _pack(producer_id: int, used_ms: int, batches: Collection[AcceptedBatch]) -> bytes:
+    head = _PRODUCER.pack(producer_id, used_ms, len(batches))
+    return b"".join((head, *(_BATCH.pack(*batch) for batch in batches)))
+
+
+def _unpack(packed: bytes) -> _Producer:
+    producer = _Producer()
+    _, producer.used_ms, _ = _PRODUCER.unpack_from(packed)
+    for at in range(_PRODUCER.size, len(packed), _BATCH.size):
+        producer.batches.append(AcceptedBatch(*_BATCH.unpack_from(packed, at)))
+    return producer
 
 
 _OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number

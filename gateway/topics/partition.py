@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -42,6 +42,7 @@ from ledger.tasks import start_once, start_restarting
 _PRODUCER_EXPIRY_MS = 86_400_000  # Kafka: producer.id.expiration.ms
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
 _NO_TIMESTAMP = -1
+_EXPIRED_PER_TURN = 5_000  # producers forgotten between two pauses for other tasks
 # The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT.
 _WAITING_MAX = 10_000
 
@@ -79,12 +80,17 @@ class _PartitionState:
         self._now_ms = now_ms
 
     def encode(self, end_sequence_id: int) -> bytes:
-        self.producers.expire(self._now_ms(), _PRODUCER_EXPIRY_MS)
         return self.producers.encode(end_sequence_id)
 
-    def load(self, data: bytes) -> None:
+    def expire(self, durable_offset: int) -> int:
+        """Forget some producers that are unused for a day. Returns 0 once none is left."""
+        return self.producers.expire(
+            self._now_ms(), _PRODUCER_EXPIRY_MS, _EXPIRED_PER_TURN, durable_offset=durable_offset
+        )
+
+    def load(self, data: bytes) -> Iterator[None]:
         try:
-            self.producers.load(data)
+            yield from self.producers.load(data)
         except ValueError as error:
             raise CorruptFormat(f"producer state: {error}") from error
 
@@ -497,6 +503,13 @@ class Partition:
                 f"Timestamp {header.base_timestamp} is before {earliest}, the earliest that "
                 "message.timestamp.before.max.ms allows.",
             )
+
+    async def expire_producers(self) -> None:
+        """Forget producers that are unused for a day, with pauses for other tasks."""
+        while True:
+            if not self._state.expire(self.stream.end_sequence_id):
+                return
+            await asyncio.sleep(0)
 
     # -- the high watermark -------------------------------------------------------------------
 

@@ -412,6 +412,7 @@ class Partitions:
             return 0
         # Whatever fails, the next round tries again, and this round goes on with the others.
         with reported(f"the maintenance of {partition.name}"), suppress(LedgerError):
+            await partition.expire_producers()
             partition.stream.roll_if_old()
             return await partition.stream.expire()
         return 0

@@ -8,6 +8,7 @@ of data.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -44,8 +45,11 @@ class OwnerState(Protocol):
         """
         ...
 
-    def load(self, data: bytes) -> None:
-        """Replace the state by one that `encode` returned; b"" is the empty state."""
+    def load(self, data: bytes) -> Iterator[None]:
+        """Replace the state by one that `encode` returned; b"" is the empty state.
+
+        Yields between steps of bounded length, so that other tasks can run.
+        """
         ...
 
     def replay(self, sequence_id: int, data: memoryview) -> None:
@@ -126,7 +130,7 @@ async def _complete(reader: LedgerReader, segment: Segment, now_ms: int) -> Segm
 
 async def _rebuild(loaded: LoadedStream, client: LedgerClient, state: OwnerState) -> None:
     """Rebuild the state from the newest complete snapshot. Segments after it hold no record."""
-    state.load(b"")
+    await _load_state(state, b"")
     for segment in reversed(loaded.segments):
         if segment.last_entry < 0:
             continue
@@ -153,7 +157,7 @@ async def _load_segment(
         parts += _snapshot_parts(body)
         snapshot = _try_join(parts)
         if snapshot is not None:
-            _apply_snapshot(loaded, snapshot, segment, state)
+            await _apply_snapshot(loaded, snapshot, segment, state)
     if snapshot is None:
         return False
     _summarise(loaded, segment, reader)
@@ -175,12 +179,17 @@ def _try_join(parts: Sequence[memoryview]) -> StateSnapshot | None:
     return None if whole is None else decode_snapshot(whole)
 
 
-def _apply_snapshot(
+async def _load_state(state: OwnerState, data: bytes) -> None:
+    for _ in state.load(data):
+        await asyncio.sleep(0)
+
+
+async def _apply_snapshot(
     loaded: LoadedStream, snapshot: StateSnapshot, segment: Segment, state: OwnerState
 ) -> None:
     loaded.summaries = {summary.number: summary for summary in snapshot.summaries}
     loaded.index, loaded.index_number = snapshot.index, segment.number
-    state.load(snapshot.owner_state)
+    await _load_state(state, snapshot.owner_state)
 
 
 def _replay_entry(

@@ -56,6 +56,20 @@ async def test_a_segment_rolls_by_time_only_when_it_has_records():
         assert [s.completed for s in partition.stream.segments] == [True, False]
 
 
+async def test_idle_producers_are_forgotten_after_a_day_without_any_write():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        for producer in range(5):
+            await cluster.sent(partition, batch(0, producer=producer))
+        await asyncio.sleep(80_000)
+        await cluster.sent(partition, batch(2, producer=4))
+        await asyncio.sleep(10_000)
+        await cluster.partitions.maintain_once()
+        assert len(partition._state.producers) == 1
+        [answer] = await cluster.sent(partition, batch(9, producer=4))
+        assert answer.error is ErrorCode.out_of_order_sequence_number
+
+
 async def test_retention_removes_old_segments_and_moves_the_log_start():
     async with started_cluster() as cluster:
         partition = await cluster.topic(retention_ms=3_600_000)

@@ -3,6 +3,8 @@ has seen only the batches below it. Method: Kafka's table by hand; a dumb twin t
 batch, on random producers; encoded states are decoded again, whole and truncated.
 """
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,12 +19,23 @@ from gateway.core.producer_states import (
     sequence_distance,
 )
 
+MINUTE_MS = 60_000
 OK = ErrorCode.none
 OUT_OF_ORDER = ErrorCode.out_of_order_sequence_number
 
 
 def accept(states, producer, epoch, first, records, offset, now_ms=0, durable=0):
     states.accept(producer, epoch, first, records, offset, -1, now_ms, durable_offset=durable)
+
+
+def expire(states, now_ms, after_ms, durable=10**9):
+    while states.expire(now_ms, after_ms, 10, durable_offset=durable):
+        pass
+
+
+def load(states, data):
+    """Load all of `data`; the number of pauses."""
+    return sum(1 for _ in states.load(data))
 
 
 def filled(batches, producer=1, epoch=0, records=2):
@@ -107,10 +120,61 @@ def test_one_unused_for_a_day_is_forgotten_and_the_others_are_not():
     states = ProducerStates()
     accept(states, 1, 0, 0, 1, 0, now_ms=0)
     accept(states, 2, 0, 0, 1, 1, now_ms=900)
-    states.expire(now_ms=1000, after_ms=999)
+    expire(states, now_ms=MINUTE_MS + 1000, after_ms=MINUTE_MS + 999)
     assert len(states) == 1
     assert states.check(1, 0, 55, 1) is OK
     assert states.check(2, 0, 55, 1) is OUT_OF_ORDER
+
+
+def test_expiry_is_in_the_order_of_the_last_use_with_bounded_work():
+    states = ProducerStates()
+    for number in range(20):
+        accept(states, number, 0, 0, 1, number, now_ms=number, durable=number)
+    accept(states, 3, 0, 1, 1, 20, now_ms=20, durable=20)
+    settings = {"now_ms": MINUTE_MS + 30, "after_ms": MINUTE_MS + 14, "durable_offset": 21}
+    done = []
+    while more := states.expire(count_max=10, **settings):
+        done.append(more)
+    assert max(done) <= 20
+    assert sum(done) == 20 + 15
+    assert len(states) == 5
+    assert states.check(3, 0, 2, 1) is OK
+    assert states.check(3, 0, 7, 1) is OUT_OF_ORDER
+
+
+def test_a_producer_with_batches_in_flight_is_not_dropped():
+    states = filled(3)
+    expire(states, now_ms=10 * MINUTE_MS, after_ms=MINUTE_MS, durable=102)
+    assert states.check(1, 0, 6, 2) is OK
+    assert states.check(1, 0, 8, 2) is OUT_OF_ORDER
+    expire(states, now_ms=10 * MINUTE_MS, after_ms=MINUTE_MS, durable=106)
+    assert len(states) == 0
+
+
+def test_an_older_state_in_the_order_of_its_first_use_expires_on_time():
+    old, new = filled(1, producer=1), ProducerStates()
+    accept(old, 1, 0, 2, 2, 200, now_ms=900)
+    accept(new, 2, 0, 0, 1, 0, now_ms=5)
+    first, second = old.encode(10**9), new.encode(10**9)
+    both = ProducerStates()
+    load(both, b"\x01\0\0\0\x02" + first[5:] + second[5:])
+    expire(both, now_ms=1_000, after_ms=500)
+    assert len(both) == 1
+    assert both.check(1, 0, 77, 1) is OUT_OF_ORDER
+
+
+def test_many_producers_take_little_memory_and_load_with_pauses():
+    states = ProducerStates()
+    tracemalloc.start()
+    for number in range(20_000):
+        accept(states, number, 0, 0, 1, number, now_ms=1, durable=number)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 20_000 * 300
+    again = ProducerStates()
+    assert load(again, states.encode(10**9)) == 4 + 1 + 4
+    assert len(again) == 20_000
+    assert again.expire(now_ms=MINUTE_MS, after_ms=1, count_max=100, durable_offset=0) == 100
 
 
 # -- the twin -------------------------------------------------------------------------------------
@@ -176,8 +240,8 @@ def histories(draw):
     return twin, log, draw(st.lists(questions, max_size=10))
 
 
-def states_of(log):
-    states = ProducerStates()
+def states_of(log, recent_max=1):
+    states = ProducerStates(recent_max)
     for producer, epoch, first, records, offset, durable in log:
         accept(states, producer, epoch, first, records, offset, durable=durable)
     return states
@@ -202,7 +266,7 @@ def test_the_state_as_of_an_offset_is_that_of_a_twin_which_saw_only_those_batche
     ends = [batch[4] + batch[3] for batch in twin.batches if batch[4] + batch[3] >= durable]
     end_offset = data.draw(st.sampled_from([durable, *ends]))
     again = ProducerStates()
-    again.load(states.encode(end_offset))
+    load(again, states.encode(end_offset))
     earlier = twin.below(end_offset)
     for batch in asked + [batch[:4] for batch in twin.batches]:
         assert verdict_of(again, batch) == earlier.check(*batch)
@@ -216,8 +280,7 @@ def test_memory_is_the_window_and_what_is_not_durable(case):
     durable = log[-1][5] if log else 0
     pending = sum(batch[4] >= durable for batch in log)
     states.encode(durable)
-    held = sum(len(producer.batches) for producer in states._producers.values())
-    assert held <= pending + WINDOW * len(states)
+    assert states.batches <= pending + WINDOW * len(states)
 
 
 # -- bytes ----------------------------------------------------------------------------------------
@@ -229,13 +292,13 @@ def test_loading_and_encoding_again_gives_the_same_bytes(case):
     _, log, _ = case
     data = states_of(log).encode(10**9)
     again = ProducerStates()
-    again.load(data)
+    load(again, data)
     assert again.encode(10**9) == data
 
 
 def test_loading_replaces_what_was_known():
     states = filled(3)
-    states.load(b"")
+    load(states, b"")
     assert len(states) == 0
 
 
@@ -243,11 +306,11 @@ def test_a_state_cut_anywhere_or_too_long_or_of_another_version_is_refused():
     data = filled(3).encode(10**9)
     for wrong in [*(data[:end] for end in range(1, len(data))), data + b"\0", b"\x02" + data[1:]]:
         with pytest.raises(ValueError):
-            ProducerStates().load(wrong)
+            load(ProducerStates(), wrong)
 
 
 def test_a_producer_without_a_batch_is_refused():
     data = bytearray(filled(1).encode(10**9))
     data[5 + 16] = 0
     with pytest.raises(ValueError):
-        ProducerStates().load(bytes(data[:22]))
+        load(ProducerStates(), bytes(data[:22]))
