@@ -29,8 +29,8 @@ run: $(RUN)/.ready ## install and start the embedded gateway (PORT=, DATA=)
 
 spark: $(SPARK)/.ready ## install what the jobs on Spark need: .venv-spark
 
-cluster: $(RUN)/.ready $(DEV)/.ready ## ZooKeeper, 4 bookies, 3 gateways, auditor as local processes (PORT=)
-	@exec $(DEV)/bin/python -m tests.peers.compose --port $(PORT) --data $(DATA)/cluster
+cluster: $(RUN)/.ready ## ZooKeeper, 4 bookies, 3 gateways, auditor as local processes (PORT=, DATA=)
+	@exec $(RUN)/bin/python -m tests.peers.compose --port $(PORT) --data $(DATA)/cluster
 
 check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules; hints about words
 	$(DEV)/bin/ruff check .

@@ -7,6 +7,8 @@ parser of the program that it starts; then the whole of it as local processes, u
 import json
 import os
 import signal
+import socket
+import subprocess
 from pathlib import Path
 
 import check_jsonschema
@@ -22,9 +24,9 @@ from ledger.node import serve as bookie
 from ledger.node.options import NodeSettings
 from tests.peers import compose
 from tests.peers.bookie import SHARED_DISK
-from tests.peers.compose import LocalCluster, local_command, services
+from tests.peers.compose import LocalCluster, local_command, services, zookeeper_port
 from tests.peers.gateway import ports_in_a_row
-from tests.peers.processes import Process, wait_until
+from tests.peers.processes import Process, free_port, wait_until
 
 SCHEMA = Path(check_jsonschema.__file__).parent / "builtin_schemas/vendor/compose-spec.json"
 READ_S_MAX = 60.0
@@ -47,6 +49,31 @@ def test_the_file_keeps_to_the_schema_of_compose_files():
         "audit",
         *(f"gateway-{number}" for number in (1, 2, 3)),
     ]
+
+
+def test_the_commands_are_read_without_a_library_as_with_one():
+    read = {name: row["command"] for name, row in services().items() if "command" in row}
+    assert compose.commands() == read
+
+
+def test_make_cluster_needs_no_module_of_the_development_environment():
+    script = "import tests.peers.compose, sys; print(*sorted(sys.modules))"
+    words = [compose.install.gateway_python(), "-c", script]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=compose.install.ROOT)
+    assert done.returncode == 0, done.stderr
+    assert not {"ruamel", "pytest", "hypothesis", "confluent_kafka"} & set(done.stdout.split())
+
+
+def test_zookeeper_keeps_its_port_and_takes_another_if_it_is_taken(tmp_path):
+    port = free_port()
+    cluster = LocalCluster(tmp_path, 9092, zookeeper_port=port)
+    assert cluster.write_env().read_text() == (
+        "export GATEWAY_BOOTSTRAP=127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094\n"
+        f"export GATEWAY_ZOOKEEPER=127.0.0.1:{port}\n"
+    )
+    assert zookeeper_port(tmp_path) == port
+    with socket.create_server(("127.0.0.1", port)):
+        assert zookeeper_port(tmp_path) in (compose.ZOOKEEPER_PORT, 0)
 
 
 def test_every_command_is_one_that_its_program_takes():

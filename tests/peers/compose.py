@@ -3,12 +3,14 @@
 Only what a container would give is replaced: service names and 0.0.0.0 become 127.0.0.1, ports
 become free ones, /data a directory for each service, `python` the run environment's; and a bookie's
 disk is one that it shares with everything else here.
-`python -m tests.peers.compose` (`make cluster`) runs them until it is interrupted.
+`python -m tests.peers.compose` (`make cluster`) runs them until it is interrupted. It needs the run
+environment and Java, so it reads the commands of the file without a library for YAML.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
 import threading
@@ -16,11 +18,9 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from ruamel.yaml import YAML
-
 from tests.peers import install
 from tests.peers.bookie import SHARED_DISK
-from tests.peers.gateway import ports_in_a_row
+from tests.peers.gateway import is_free, ports_in_a_row
 from tests.peers.processes import Process, free_port
 from tests.peers.zookeeper import ZooKeeper
 
@@ -30,11 +30,32 @@ LOOK_S = 0.2
 AGAIN_S, AGAIN_S_MAX = 0.5, 10.0  # before a service that ended is started again
 STEADY_S = 10.0  # what ran so long begins anew at the shortest wait
 LOOPBACK = "127.0.0.1"
+ZOOKEEPER_PORT = 2181  # unless it is taken
+_SERVICE = re.compile(r"^  ([a-z0-9-]+):$", re.MULTILINE)
+_COMMAND = re.compile(r"^    command: \[([^\]]*)\]$", re.MULTILINE)
+_KEPT_PORT = re.compile(r"^export GATEWAY_ZOOKEEPER=127\.0\.0\.1:(\d+)$", re.MULTILINE)
 
 
 def services(file: Path = FILE) -> dict[str, dict[str, Any]]:
     """What the file describes, by name, in its order."""
+    from ruamel.yaml import YAML  # only in the development environment
+
     return dict(YAML(typ="safe").load(file)["services"])
+
+
+def commands(file: Path = FILE) -> dict[str, list[str]]:
+    """The command of each service that has one, by name, in the order of the file."""
+    _, _, text = file.read_text().partition("\nservices:\n")
+    text = re.split(r"^\S", text, maxsplit=1, flags=re.MULTILINE)[0]
+    parts = _SERVICE.split(text)[1:]
+    found = {
+        name: _COMMAND.search(body) for name, body in zip(parts[::2], parts[1::2], strict=True)
+    }
+    return {
+        name: [word.strip().strip('"') for word in command[1].split(",")]
+        for name, command in found.items()
+        if command is not None
+    }
 
 
 def local_command(words: list[str], zookeeper: str, data: Path, port: int) -> list[str]:
@@ -54,17 +75,20 @@ class LocalCluster:
     `<name>.log` and `<name>.pid` of each service lie in `directory`.
     """
 
-    def __init__(self, directory: Path, first_port: int = 0, file: Path = FILE) -> None:
+    def __init__(
+        self, directory: Path, first_port: int = 0, file: Path = FILE, zookeeper_port: int = 0
+    ) -> None:
         self.directory = directory
-        self.services = services(file)
+        self.commands = commands(file)
         self.zookeeper = ZooKeeper(directory / "zookeeper")
+        self.zookeeper.port = zookeeper_port or self.zookeeper.port
         self.processes: dict[str, Process] = {}
-        self.gateways = [name for name in self.services if name.startswith("gateway-")]
-        self.bookies = [name for name in self.services if name.startswith("bookie-")]
+        self.gateways = [name for name in self.commands if name.startswith("gateway-")]
+        self.bookies = [name for name in self.commands if name.startswith("bookie-")]
         count = len(self.gateways)
         ports = [first_port + place for place in range(count)] if first_port else None
         self.ports = dict(zip(self.gateways, ports or ports_in_a_row(count), strict=True))
-        self.ports |= {name: free_port() for name in self.services if name not in self.ports}
+        self.ports |= {name: free_port() for name in self.commands if name not in self.ports}
         self._ends: dict[str, int] = {}  # in a row, by service
         self._due_s: dict[str, float] = {}  # when what ended is started again
 
@@ -88,10 +112,18 @@ class LocalCluster:
             raise
         return self
 
+    def write_env(self) -> Path:
+        """Write the addresses for `. data/cluster/env`. The next run keeps ZooKeeper's port."""
+        file = self.directory / "env"
+        file.write_text(
+            f"export GATEWAY_BOOTSTRAP={self.bootstrap}\n"
+            f"export GATEWAY_ZOOKEEPER={self.zookeeper.servers}\n"
+        )
+        return file
+
     def start_one(self, name: str) -> None:
         data = self.directory / name
-        words = self.services[name]["command"]
-        command = local_command(words, self.zookeeper.servers, data, self.ports[name])
+        command = local_command(self.commands[name], self.zookeeper.servers, data, self.ports[name])
         self.processes[name] = process = Process(command, self.directory / f"{name}.log")
         (self.directory / f"{name}.pid").write_text(f"{process.pid}\n")
 
@@ -124,12 +156,20 @@ class LocalCluster:
 
     def stop(self) -> None:
         """Gateways first, ZooKeeper last."""
-        for name in reversed(list(self.services)):
+        for name in reversed(list(self.commands)):
             if name in self.processes:
                 self.processes.pop(name).stop()
                 (self.directory / f"{name}.pid").unlink(missing_ok=True)
         if self.zookeeper.running:
             self.zookeeper.stop()
+
+
+def zookeeper_port(directory: Path) -> int:
+    """The port of the last run, else 2181, else any free one."""
+    env = directory / "env"
+    kept = _KEPT_PORT.search(env.read_text()) if env.exists() else None
+    wanted = [int(kept[1])] if kept else []
+    return next(filter(is_free, [*wanted, ZOOKEEPER_PORT]), 0)
 
 
 def main() -> int:
@@ -140,7 +180,8 @@ def main() -> int:
     asked = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: asked.set())
-    cluster = LocalCluster(chosen.data.absolute(), chosen.port)
+    directory = chosen.data.absolute()
+    cluster = LocalCluster(directory, chosen.port, zookeeper_port=zookeeper_port(directory))
     try:
         cluster.start()
     except (RuntimeError, AssertionError, install.PeerMissing) as fault:
@@ -152,6 +193,7 @@ def main() -> int:
         )
         for name, process in cluster.processes.items():
             print(f"{name:<14} pid {process.pid:<8} log {process.log}")
+        print(f"{'addresses':<14} . {cluster.write_env()}")
         print(f"cluster started: bootstrap.servers={cluster.bootstrap}", flush=True)
         while not asked.wait(LOOK_S):
             for line in cluster.restart_ended():

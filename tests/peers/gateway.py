@@ -26,11 +26,12 @@ def ports_in_a_row(count: int) -> list[int]:
     while True:
         first = random.randrange(FIXED_PORTS.start, FIXED_PORTS.stop - count)
         row = list(range(first, first + count))
-        if all(map(_is_free, row)):
+        if all(map(is_free, row)):
             return row
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """True if nobody listens on this loopback port."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))
