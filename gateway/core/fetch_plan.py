@@ -7,8 +7,9 @@ from the bytes that earlier partitions have left of the response:
                            └▶ yes: the caller reads, from memory or from disk ─▶ add_records
                                    the caller cannot read ─▶ refuse
 
-After a pass, `complete` is True if the response may be sent before the client's time is over. The
-cost of a pass depends only on the partitions that it is given, because totals are updated.
+After a pass, `complete` is True if the response may be sent before the client's time is over.
+While the fetch waits, a changed partition is decided anew by itself: `add` or `reconsider`, then as
+above. The cost depends only on the partitions that are decided, because totals are updated.
 Source: Kafka, ReplicaManager.readFromLog and DelayedFetch.tryComplete.
 """
 
@@ -53,13 +54,24 @@ class LogReadResult(Generic[LogT, RecordT]):
     Source: Kafka, LogReadResult and FetchPartitionStatus.
     """
 
-    __slots__ = ("asked", "error", "log", "more", "preferred_replica", "records", "size_bytes")
+    __slots__ = (
+        "asked",
+        "error",
+        "is_decided",
+        "log",
+        "more",
+        "preferred_replica",
+        "records",
+        "size_bytes",
+    )
 
     def __init__(self, asked: FetchPartition) -> None:
         self.asked = asked
         # The log that serves the request, kept in all passes until it is closed. None before the
         # first pass, and while no log here serves the request.
         self.log: LogT | None = None
+        # True from a decision of the current pass until the next pass.
+        self.is_decided = False
         # The decision of the current pass. These are also the values of an undecided result.
         self.error = _NONE
         self.records: Sequence[RecordT] = ()
@@ -77,7 +89,7 @@ class LogReadResult(Generic[LogT, RecordT]):
 
 
 class FetchPlan(Generic[LogT, RecordT]):
-    """The passes of one Fetch request over `partitions`.
+    """The passes of one Fetch request over `partitions`, which are those that do not rest.
 
     The response is sent at once if it has `min_bytes` of records, and otherwise after `wait_s`
     seconds. It never exceeds `bytes_max` by much.
@@ -101,7 +113,7 @@ class FetchPlan(Generic[LogT, RecordT]):
         self._min_bytes = min_bytes
         self._bytes_max = bytes_max
         self._wait_s = wait_s
-        # The partitions of the request, in the order of the session. Fixed for its lifetime.
+        # The partitions to decide, in the order of the session. Only `add` changes this list.
         self.results: list[LogReadResult[LogT, RecordT]] = [
             LogReadResult(each) for each in partitions
         ]
@@ -123,17 +135,39 @@ class FetchPlan(Generic[LogT, RecordT]):
         """Begin a new pass, in which nothing is decided."""
         for result in self.decided:
             result.clear()
+            result.is_decided = False
         self.decided = []
         self._bytes_left = self._bytes_max
         self._size_bytes = 0
         self._urgent = False
 
+    def add(self, partition: FetchPartition) -> LogReadResult[LogT, RecordT]:
+        """Add a partition that rested until now. Decide it next."""
+        result: LogReadResult[LogT, RecordT] = LogReadResult(partition)
+        self.results.append(result)
+        return result
+
+    def reconsider(self, result: LogReadResult[LogT, RecordT]) -> None:
+        """Take back the decision on one partition of a pass that did not complete the fetch.
+
+        Decide it next. The decisions on other partitions stay.
+        """
+        assert not self.complete
+        self._bytes_left += result.size_bytes
+        self._size_bytes -= result.size_bytes
+        result.clear()
+
     # -- deciding -----------------------------------------------------------------------------
+
+    def _decide(self, result: LogReadResult[LogT, RecordT]) -> None:
+        if not result.is_decided:
+            result.is_decided = True
+            self.decided.append(result)
 
     def refuse(self, result: LogReadResult[LogT, RecordT], error: ErrorCode) -> None:
         """Decide to answer the partition with an error and no records."""
         result.error = error
-        self.decided.append(result)
+        self._decide(result)
         if error is not _AHEAD:
             self._urgent = True
 
@@ -164,12 +198,12 @@ class FetchPlan(Generic[LogT, RecordT]):
             self.refuse(result, _AHEAD if ahead else ErrorCode.offset_out_of_range)
         elif preferred_replica >= 0:
             result.preferred_replica = preferred_replica
-            self.decided.append(result)
+            self._decide(result)
             self._urgent = True
         elif offset == end:
-            self.decided.append(result)
+            self._decide(result)
         elif self._bytes_left <= 0 and self._size_bytes:
-            self.decided.append(result)
+            self._decide(result)
             self._leave_for_later(result)
         else:
             return True
@@ -187,7 +221,7 @@ class FetchPlan(Generic[LogT, RecordT]):
         The first batch of the first non-empty partition is sent whatever its size. Later batches
         must fit. `end` is the current high watermark.
         """
-        self.decided.append(result)
+        self._decide(result)
         if not records:
             return
         if self._size_bytes and records[0].size_bytes > self._bytes_left:
@@ -232,7 +266,7 @@ class FetchPlan(Generic[LogT, RecordT]):
         So a reader far behind never waits. Kafka's brokers also answer reads of an older segment at
         once (DelayedFetch).
         """
-        return self._urgent or self._size_bytes >= self._min_bytes or not self.decided
+        return self._urgent or self._size_bytes >= self._min_bytes
 
     @property
     def opening_wait_s(self) -> float:

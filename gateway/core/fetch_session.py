@@ -1,8 +1,13 @@
-"""Incremental fetch sessions: the partitions that a client fetches, and the values sent to it.
-Pure.
+"""Fetch sessions: the partitions that a client fetches, and the values sent to it. Pure.
 
 A client names its partitions once. Later requests carry only changes, and responses leave out
 partitions that have not changed. Source: KIP-227; Kafka's FetchSession.scala, FetchMetadata.java.
+A client without a session names all partitions each time. Its connection keeps them all the same,
+as a session with `names_all`, so that only the differences cost work.
+
+    due ─(answered; nothing more to send)▶ resting ─(its log or the request changes)▶ due
+
+A response looks at the due partitions only.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from enum import IntEnum
+from typing import Protocol
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -28,6 +34,14 @@ class FetchSessionError(IntEnum):
     NAMES_AND_IDS_MIXED = 106
 
 
+class WatchedLog(Protocol):
+    """A log that notifies fetch partitions of its changes."""
+
+    def add_waiter(self, waiter: FetchPartition) -> None: ...
+
+    def remove_waiter(self, waiter: FetchPartition) -> None: ...
+
+
 class FetchPartition:
     """One partition that a client fetches, with the offsets that its last response contained.
 
@@ -35,13 +49,17 @@ class FetchPartition:
     """
 
     __slots__ = (
+        "_watched",
         "bytes_max",
+        "entry",
         "fetch_offset",
         "high_watermark",
         "last_fetched_epoch",
         "leader_epoch",
         "log_start_offset",
         "partition",
+        "reply",
+        "session",
         "topic",
     )
 
@@ -53,19 +71,29 @@ class FetchPartition:
         bytes_max: int,
         leader_epoch: int = -1,
         last_fetched_epoch: int = -1,
+        entry: bytes = b"",
     ) -> None:
         # Topic name or id, and partition index. Fixed.
         self.topic = topic
         self.partition = partition
-        # The values last requested. An incremental request that names the partition replaces them.
+        # The values last requested. A request that names the partition replaces them. `entry` has
+        # the bytes of the request for a session with `names_all`, and is empty in others.
         self.fetch_offset = fetch_offset
         self.bytes_max = bytes_max
         self.leader_epoch = leader_epoch  # current leader epoch as the client has it, -1 if unknown
         self.last_fetched_epoch = last_fetched_epoch
+        self.entry = entry
         # The values last sent to the client, or -1 if none was sent. An error also sets the high
         # watermark to -1, so that the next response includes the partition.
         self.high_watermark = -1
         self.log_start_offset = -1
+        # The session that holds the partition. Set once, when the session takes it.
+        self.session: FetchSession | None = None
+        # The encoded response while the partition rests, which needs no bytes in a session without
+        # `names_all`. None while the partition is due.
+        self.reply: bytes | None = None
+        # The log that notifies this partition, or None.
+        self._watched: WatchedLog | None = None
 
     @property
     def key(self) -> PartitionKey:
@@ -77,26 +105,57 @@ class FetchPartition:
         self.bytes_max = newer.bytes_max
         self.leader_epoch = newer.leader_epoch
         self.last_fetched_epoch = newer.last_fetched_epoch
+        self.entry = newer.entry
+
+    # -- the log ------------------------------------------------------------------------------
+
+    def on_data(self) -> None:
+        """Handle a change of the watched log. See `FetchWaiter`."""
+        assert self.session is not None
+        self.session.changed(self)
+
+    def watch(self, log: WatchedLog) -> None:
+        """Be notified by `log` only, until `unwatch`."""
+        if self._watched is not log:
+            self.unwatch()
+            log.add_waiter(self)
+            self._watched = log
+
+    def unwatch(self) -> None:
+        watched, self._watched = self._watched, None
+        if watched is not None:
+            watched.remove_waiter(self)
 
 
 class FetchSession:
-    """The partitions of one client, kept between its requests if `id` is not 0."""
+    """The partitions of one client, kept between its requests if `kept`."""
 
     __slots__ = (
+        "_by_entry",
+        "_due",
         "_partitions",
+        "busy",
+        "counted",
         "created_ms",
         "epoch",
         "id",
         "incremental",
+        "names_all",
+        "on_changed",
         "used_ms",
         "uses_ids",
     )
 
     def __init__(
-        self, partitions: Iterable[FetchPartition], now_ms: int, *, uses_ids: bool
+        self,
+        partitions: Iterable[FetchPartition] = (),
+        now_ms: int = 0,
+        *,
+        uses_ids: bool,
+        names_all: bool = False,
     ) -> None:
         # NO_SESSION until `FetchSessions` admits the session, and again once an empty session is
-        # dropped.
+        # dropped. Always NO_SESSION with `names_all`.
         self.id = NO_SESSION
         # The epoch that the next request must carry. Rises by one with each incremental request.
         self.epoch = 1
@@ -104,17 +163,140 @@ class FetchSession:
         self.incremental = False
         # True if topics are named by id. Fixed: a request of the other kind is refused.
         self.uses_ids = uses_ids
+        # True for the session of a connection, whose requests name all partitions. Set to False
+        # when the session is not kept after its request.
+        self.names_all = names_all
         # Wall-clock times of the first and of the last request. Eviction uses both times.
         self.created_ms = self.used_ms = now_ms
-        # Partitions in the order of service. The partitions that were sent records last come last.
-        self._partitions = {each.key: each for each in partitions}
+        # The number of partitions that `FetchSessions` counts for this session.
+        self.counted = 0
+        # True while a request of this session is being answered.
+        self.busy = False
+        # Called with each partition whose log changes while a request waits, otherwise None.
+        self.on_changed: Callable[[FetchPartition], None] | None = None
+        # All partitions by key.
+        self._partitions: dict[PartitionKey, FetchPartition] = {}
+        # The partitions that do not rest, in the order of service. Those that were sent records
+        # last come last.
+        self._due: dict[FetchPartition, None] = {}
+        # With `names_all`: the partitions of each topic by their bytes in the request.
+        self._by_entry: dict[Hashable, dict[bytes, FetchPartition]] = {}
+        self.update(partitions, ())
 
     def __len__(self) -> int:
         return len(self._partitions)
 
+    @property
+    def kept(self) -> bool:
+        """True if the session outlives its request."""
+        return self.id != NO_SESSION or self.names_all
+
     def partitions(self) -> list[FetchPartition]:
-        """Return the partitions in the order in which they are to be served."""
+        """Return all partitions."""
         return list(self._partitions.values())
+
+    def due(self) -> list[FetchPartition]:
+        """Return the partitions that do not rest, in the order in which they are to be served."""
+        return list(self._due)
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def update(
+        self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]
+    ) -> None:
+        """Apply partitions added, changed and forgotten by a request. Named partitions are due."""
+        for each in partitions:
+            self._name(each)
+        for key in forgotten:
+            gone = self._partitions.pop(key, None)
+            if gone is not None:
+                self._leave(gone)
+
+    def _name(self, named: FetchPartition) -> FetchPartition:
+        known = self._partitions.setdefault(named.key, named)
+        if known is named:
+            known.session = self
+        else:
+            known.update_request(named)
+            known.reply = None
+        if known not in self._due:
+            self._due[known] = None
+        return known
+
+    def _leave(self, gone: FetchPartition) -> None:
+        self._due.pop(gone, None)
+        gone.unwatch()
+
+    def name_entries(
+        self,
+        topic: Hashable,
+        entries: list[bytes],
+        read: Callable[[Hashable, bytes], FetchPartition],
+    ) -> None:
+        """Apply the entries of one topic of a request that names all partitions.
+
+        Only entries that differ from the last request are decoded, by `read(topic, entry)`.
+        """
+        known = self._by_entry.setdefault(topic, {})
+        for entry in [each for each in entries if each not in known]:
+            named = read(topic, entry)
+            before = self._partitions.get(named.key)
+            if before is not None:
+                known.pop(before.entry, None)
+            known[entry] = self._name(named)
+
+    def _forget_unnamed(self, named: dict[Hashable, list[bytes]]) -> None:
+        for topic in [each for each in self._by_entry if each not in named]:
+            for partition in self._by_entry.pop(topic).values():
+                del self._partitions[partition.key]
+                self._leave(partition)
+        for topic, entries in named.items():
+            known = self._by_entry[topic]
+            if len(known) != len(entries):
+                for entry in known.keys() - set(entries):
+                    partition = known.pop(entry)
+                    del self._partitions[partition.key]
+                    self._leave(partition)
+
+    def retain(self, named: dict[Hashable, list[bytes]]) -> None:
+        """Forget all partitions that a request with these entries does not name.
+
+        The due partitions are then served in the order of the request.
+        """
+        self._forget_unnamed(named)
+        self._order_due(named)
+
+    def _order_due(self, named: dict[Hashable, list[bytes]]) -> None:
+        if len(self._due) < 2:
+            return
+        ordered: dict[FetchPartition, None] = {}
+        for topic, entries in named.items():
+            known = self._by_entry[topic]
+            for entry in entries:
+                partition = known.get(entry)
+                if partition is not None and partition.reply is None:
+                    ordered[partition] = None
+        self._due = ordered
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def changed(self, partition: FetchPartition) -> None:
+        """The log of `partition` changed, so the partition no longer rests."""
+        if partition.reply is not None:
+            partition.reply = None
+            self._due[partition] = None
+        if self.on_changed is not None:
+            self.on_changed(partition)
+        else:
+            partition.unwatch()  # one notification is enough until the next response
+
+    def wake_all(self) -> None:
+        """Make every partition due."""
+        for partition in self._partitions.values():
+            partition.reply = None
+        self._due = dict.fromkeys(self._partitions.values())
+
+    # -- responses ----------------------------------------------------------------------------
 
     def update_response(
         self,
@@ -141,22 +323,43 @@ class FetchSession:
         )
         partition.high_watermark = -1 if error_code else high_watermark
         partition.log_start_offset = log_start_offset
-        if has_records and self.incremental and partition.key in self._partitions:
-            self._partitions[partition.key] = self._partitions.pop(partition.key)
+        if has_records and partition in self._due:
+            del self._due[partition]
+            self._due[partition] = None
         return changed or not self.incremental
 
-    def update(
-        self, partitions: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]
-    ) -> None:
-        """Apply an incremental request: partitions added, changed and forgotten."""
-        for each in partitions:
-            known = self._partitions.get(each.key)
-            if known is None:
-                self._partitions[each.key] = each
-            else:
-                known.update_request(each)
-        for key in forgotten:
-            self._partitions.pop(key, None)
+    def rest(self, partition: FetchPartition, log: WatchedLog, reply: bytes) -> None:
+        """Leave a partition out of responses, or repeat `reply` in them, until its log changes."""
+        del self._due[partition]
+        partition.reply = reply if self.names_all else b""
+        partition.watch(log)
+
+    def resting_replies(self, topic: Hashable) -> list[bytes]:
+        """Return the encoded partitions of `topic` that rest, for a session with `names_all`."""
+        known = self._by_entry.get(topic, {})
+        return [each.reply for each in known.values() if each.reply is not None]
+
+    def topics(self) -> Iterable[Hashable]:
+        """Return the topics of a session with `names_all`."""
+        return self._by_entry
+
+    def answered(self) -> None:
+        """End a request, whether it was answered or its client left.
+
+        The logs of due partitions are not watched: the next response looks at these partitions.
+        """
+        self.busy = False
+        self.on_changed = None
+        if not self.kept:
+            self.close()
+            return
+        for partition in self._due:
+            partition.unwatch()
+
+    def close(self) -> None:
+        """Unwatch all logs. The session is not used again."""
+        for partition in self._partitions.values():
+            partition.unwatch()
 
 
 class FetchSessions:
@@ -165,12 +368,22 @@ class FetchSessions:
     `draw_id` returns random positive 31-bit numbers: other clients must not guess an id.
     """
 
-    def __init__(self, sessions_max: int, idle_ms_max: int, draw_id: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        sessions_max: int,
+        idle_ms_max: int,
+        draw_id: Callable[[], int],
+        partitions_max: int = 200_000,
+    ) -> None:
         # By session id, the least recently used first; at most `sessions_max`.
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._sessions_max = sessions_max
         self._idle_ms_max = idle_ms_max
         self._draw_id = draw_id
+        # The partitions of all kept sessions together, those of connections included. The sum of
+        # their `counted`; at most `partitions_max`.
+        self.partitions_held = 0
+        self._partitions_max = partitions_max
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -189,46 +402,68 @@ class FetchSessions:
 
         `uses_ids` is True if the request names topics by id (v13 and later).
         """
-        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(session_id, None)
-            session = FetchSession(partitions, now_ms, uses_ids=uses_ids)
-            if epoch == INITIAL_EPOCH:
-                self._try_add(session, now_ms)
-            return session
-        return self._resume(session_id, epoch, partitions, forgotten, now_ms, uses_ids=uses_ids)
+        session = self.find(session_id, epoch, now_ms, uses_ids=uses_ids)
+        if isinstance(session, FetchSession):
+            session.update(partitions, forgotten)
+            self.settle(session, epoch, now_ms)
+        return session
 
-    def _resume(
-        self,
-        session_id: int,
-        epoch: int,
-        partitions: Iterable[FetchPartition],
-        forgotten: Iterable[PartitionKey],
-        now_ms: int,
-        *,
-        uses_ids: bool,
+    def find(
+        self, session_id: int, epoch: int, now_ms: int, *, uses_ids: bool
     ) -> FetchSession | FetchSessionError:
+        """Return the session before the changes of this request. Then `settle` it."""
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            closed = self._sessions.get(session_id)
+            if closed is not None:
+                self.remove(closed)
+            return FetchSession((), now_ms, uses_ids=uses_ids)
         session = self._sessions.get(session_id)
         if session is None:
             return FetchSessionError.UNKNOWN_ID
-        if session.epoch != epoch:
+        if session.epoch != epoch or session.busy:
             return FetchSessionError.WRONG_EPOCH
         if session.uses_ids != uses_ids:
             return FetchSessionError.NAMES_AND_IDS_MIXED
         session.incremental = True
-        session.update(partitions, forgotten)
         session.used_ms = now_ms
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
         self._sessions.move_to_end(session_id)
-        if not session:
+        return session
+
+    def settle(self, session: FetchSession, epoch: int, now_ms: int) -> None:
+        """Keep a session after the changes of its request, if it is new or still has room."""
+        if epoch == FINAL_EPOCH:
+            return
+        if epoch == INITIAL_EPOCH:
+            self._try_add(session, now_ms)
+        elif not session or not self.count(session):
             # Like Kafka, answer a request that empties its session without a session. The client
             # then starts a new session.
-            del self._sessions[session_id]
-            session.id = NO_SESSION
-        return session
+            self.remove(session)
+
+    def count(self, session: FetchSession) -> bool:
+        """Count the partitions of a session. Returns False if all sessions would have too many."""
+        held = self.partitions_held - session.counted + len(session)
+        if held > self._partitions_max and len(session) > session.counted:
+            return False
+        self.partitions_held = held
+        session.counted = len(session)
+        return True
+
+    def remove(self, session: FetchSession) -> None:
+        """Drop a session. A request that it is answering continues without a session."""
+        if self._sessions.get(session.id) is session:
+            del self._sessions[session.id]
+        session.id = NO_SESSION
+        session.names_all = False
+        self.partitions_held -= session.counted
+        session.counted = 0
+        if not session.busy:
+            session.close()
 
     def _try_add(self, session: FetchSession, now_ms: int) -> None:
         """Admit the session under a new id if there is room, or if another one can be evicted."""
-        if not session or not self._make_room(len(session), now_ms):
+        if not session or not self._make_room(len(session), now_ms) or not self.count(session):
             return
         new_id = NO_SESSION
         while new_id <= NO_SESSION or new_id in self._sessions:
@@ -242,11 +477,14 @@ class FetchSessions:
         An idle session is evicted first. Otherwise the smallest session past its minimum lifetime
         is evicted, if it has fewer partitions than the new session.
         """
-        if len(self._sessions) < self._sessions_max:
-            return True
-        oldest = next(iter(self._sessions.values()))
-        if now_ms - oldest.used_ms > self._idle_ms_max:
-            del self._sessions[oldest.id]
+        full = len(self._sessions) >= self._sessions_max
+        while full or self.partitions_held + partitions > self._partitions_max:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_ms - oldest.used_ms <= self._idle_ms_max:
+                break
+            self.remove(oldest)
+            full = len(self._sessions) >= self._sessions_max
+        if not full:
             return True
         settled = [
             session
@@ -256,5 +494,5 @@ class FetchSessions:
         smallest = min(settled, key=len, default=None)
         if smallest is None or len(smallest) >= partitions:
             return False
-        del self._sessions[smallest.id]
+        self.remove(smallest)
         return True

@@ -27,6 +27,7 @@ from gateway.core.read_progress import (
 )
 from gateway.groups.views import GroupListing, GroupView
 from gateway.topics.catalog import Catalog, Topic
+from gateway.wire.fetch_request import FetchRequest
 from ledger.ports.clock import Clock
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
@@ -56,20 +57,15 @@ class ReadOnlyGroups:
     def _on_forgotten(self, topic: Topic) -> None:
         self._progress.forget_topic(topic.topic_id)
 
-    def note(self, client: str, host: str, body: Any, *, by_id: bool, now_ms: int) -> None:
+    def note(self, client: str, host: str, asked: FetchRequest, *, now_ms: int) -> None:
         """Record the offsets of a client's Fetch. Other partitions keep their last offsets."""
-        self._progress.note(client, host, self._wanted(body, by_id), now_ms)
+        self._progress.note(client, host, self._wanted(asked), now_ms)
 
-    def _wanted(self, body: Any, by_id: bool) -> Iterator[tuple[ReadKey, int]]:
-        catalog = self._catalog
-        for asked in body.topics:
-            topic = catalog.by_id(asked.topic_id) if by_id else catalog.by_name(asked.topic)
-            if topic is None:
-                continue
-            topic_id, count = topic.topic_id, topic.partitions
-            for each in asked.partitions:
-                if 0 <= each.partition < count and each.fetch_offset >= 0:
-                    yield (topic_id, each.partition), each.fetch_offset
+    def _wanted(self, asked: FetchRequest) -> Iterator[tuple[ReadKey, int]]:
+        for named, index, offset in asked.offsets():
+            topic = self._catalog.by_name_or_id(named)
+            if topic is not None and 0 <= index < topic.partitions and offset >= 0:
+                yield (topic.topic_id, index), offset
 
     # queries
 

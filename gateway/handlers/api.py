@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.groups.coordinator import Coordinator
     from gateway.groups.read_only_groups import ReadOnlyGroups
     from gateway.topics.catalog import Catalog
+    from gateway.topics.connection_fetches import ConnectionFetches
     from gateway.topics.partitions import Partitions
     from gateway.topics.producer_ids import ProducerIds
     from gateway.topics.reply_memory import ReplyMemory
@@ -43,19 +44,21 @@ Buffers contain the response header, but not the frame size.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Peer:
-    """The client's address, and the local address to which it connected."""
+    """One connection: the client's address, and the local address to which it connected."""
 
     host: str
     port: int
     local_host: str
     local_port: int
+    fetches: ConnectionFetches | None = None
+    """The fetches of the connection, until it is lost. None for a request without a connection."""
 
 
 @dataclass(slots=True)
 class Request:
-    """One decoded request. `body` is kio's entity of this key and version."""
+    """One decoded request. `body` is kio's entity of this key and version, or as `Api.decode`."""
 
     key: int
     version: int
@@ -104,4 +107,6 @@ class Api:
     name: str
     versions: range
     handle: Handle
+    decode: Callable[[int, Buffer, int], Any] | None = None
+    """Decodes the body in place of kio, from (version, buffer, offset). Raises MalformedMessage."""
     advertised: range | None = None  # differs from `versions` for Produce only (librdkafka#4956)

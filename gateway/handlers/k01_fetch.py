@@ -13,128 +13,278 @@ Fetches of Spark's executors are noted, so that their queries are listed as read
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from gateway.core import read_progress
 from gateway.core.fetch_plan import FetchPlan
 from gateway.core.fetch_session import (
+    FINAL_EPOCH,
+    NO_SESSION,
     FetchPartition,
     FetchSession,
     FetchSessionError,
-    PartitionKey,
 )
 from gateway.handlers.api import Api, Context, Request, Result
 from gateway.handlers.broker_endpoints import LeaderHints
 from gateway.topics.delayed_fetch import DelayedFetch
-from gateway.topics.fetch_reader import FetchReader, FetchResult, PartitionsPlan
-from gateway.wire.fetch_reply import LEADERS_FROM, PartitionFetched, TopicFetched, encode_fetch
+from gateway.topics.fetch_reader import (
+    PARTITIONS_PER_TURN,
+    FetchReader,
+    FetchResult,
+    PartitionsPlan,
+)
+from gateway.wire.fetch_reply import (
+    LEADERS_FROM,
+    PartitionFetched,
+    TopicFetched,
+    encode_fetch,
+    encode_partition,
+)
+from gateway.wire.fetch_request import SESSIONS_FROM, FetchRequest, decode_fetch
 from gateway.wire.node_endpoints import NodeEndpoint
 from ledger.ids import Buffer
 
-_TOPIC_IDS_FROM = 13
-_SESSIONS_FROM = 7
-_RACKS_FROM = 11
-_NO_ID = UUID(int=0)
+_KEPT_FROM = 32
+"""A client without a session that names so many partitions has them kept by its connection."""
+
+_AT_ONCE_MAX = 1_000
+"""A request that names more partitions, or finds more of them due, yields to other requests."""
+
+_UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 _NAMES_LEADER = (int(ErrorCode.not_leader_or_follower), int(ErrorCode.fenced_leader_epoch))
 
 
 def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     """Respond at once if memory has enough. Otherwise wait for records or the deadline."""
-    body = request.body
-    replica = getattr(body, "replica_id", -1)
-    replica = getattr(getattr(body, "replica_state", None), "replica_id", replica)
-    if replica >= 0:
+    start = partial(_start, request, ctx)
+    fetches = request.peer.fetches
+    return start() if fetches is None else fetches.submit(start)
+
+
+def _start(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
+    asked: FetchRequest = request.body
+    if asked.replica_id >= 0:
         return _refuse(request, ErrorCode.cluster_authorization_failed)
-    by_id = request.version >= _TOPIC_IDS_FROM
     now_ms = ctx.clock.now_ms()
-    session = ctx.fetch_sessions.resolve(
-        getattr(body, "session_id", 0) if request.version >= _SESSIONS_FROM else 0,
-        getattr(body, "session_epoch", -1) if request.version >= _SESSIONS_FROM else -1,
-        _requested(body, by_id),
-        _forgotten(body, by_id),
-        now_ms,
-        uses_ids=by_id,
-    )
+    session = _session(request, ctx, now_ms)
     if isinstance(session, FetchSessionError):
         return _refuse(request, ErrorCode(int(session)))
     client = request.client_id
     if client is not None and read_progress.EXECUTOR_MARK in client:
-        ctx.read_only_groups.note(client, "/" + request.peer.host, body, by_id=by_id, now_ms=now_ms)
+        ctx.read_only_groups.note(client, "/" + request.peer.host, asked, now_ms=now_ms)
+    session.busy = True
+    if asked.partitions_named > _AT_ONCE_MAX:
+        return asyncio.get_running_loop().create_task(_fetch_many(request, ctx, session, now_ms))
+    _exhaust(_name_partitions(asked, session))
+    _settle(ctx, asked, session, now_ms)
     return _fetch(request, ctx, session)
 
 
 def _fetch(
     request: Request, ctx: Context, session: FetchSession
 ) -> Result | asyncio.Future[Result]:
-    body, limits = request.body, ctx.config.fetch
-    bytes_max = min(max(body.max_bytes, 0), limits.response_bytes_max)
-    wait_s = min(max(body.max_wait.total_seconds(), 0.0), limits.wait_ms_max / 1000)
-    plan: PartitionsPlan = FetchPlan(session.partitions(), body.min_bytes, bytes_max, wait_s)
-    rack: str = body.rack_id if request.version >= _RACKS_FROM else ""
-    reader = FetchReader(ctx.partitions, plan, rack)
-    if reader.plan_from_memory() and (plan.complete or plan.timed_out):
-        return _encode(request, ctx, session, plan)
-    return DelayedFetch(reader, partial(_encode, request, ctx, session, plan), wait_s).reply
+    reader, wait_s = _reader(request, ctx, session)
+    plan = reader.plan
+    answer = _Answer(request, ctx, session, reader)
+    done = len(plan.results) <= _AT_ONCE_MAX and reader.plan_from_memory()
+    if done and (plan.complete or plan.timed_out or not session):
+        response = answer.encode()
+        session.answered()
+        return response
+    return DelayedFetch(session, reader, answer.encode, wait_s).reply
+
+
+async def _fetch_many(request: Request, ctx: Context, session: FetchSession, now_ms: int) -> Result:
+    """Answer a request that names many partitions, and yield to other requests meanwhile."""
+    asked: FetchRequest = request.body
+    try:
+        for _ in _name_partitions(asked, session):
+            await asyncio.sleep(0)
+        _settle(ctx, asked, session, now_ms)
+        if len(session.due()) <= _AT_ONCE_MAX:
+            result = _fetch(request, ctx, session)
+            return await result if isinstance(result, asyncio.Future) else result
+        reader, wait_s = _reader(request, ctx, session)
+        await reader.plan_from_disk()
+        answer = _Answer(request, ctx, session, reader)
+        if reader.plan.complete or reader.plan.timed_out:
+            for _ in answer.add_decided():
+                await asyncio.sleep(0)
+            return answer.encode()
+        return await DelayedFetch(session, reader, answer.encode, wait_s).reply
+    finally:
+        session.answered()
 
 
 # -- the request ----------------------------------------------------------------------------------
 
 
-def _requested(body: Any, by_id: bool) -> Iterable[FetchPartition]:
-    for topic in body.topics:
-        named = (topic.topic_id or _NO_ID) if by_id else topic.topic
-        for asked in topic.partitions:
-            yield FetchPartition(
-                named,
-                asked.partition,
-                asked.fetch_offset,
-                asked.partition_max_bytes,
-                getattr(asked, "current_leader_epoch", -1),
-                getattr(asked, "last_fetched_epoch", -1),
-            )
+def _session(request: Request, ctx: Context, now_ms: int) -> FetchSession | FetchSessionError:
+    asked: FetchRequest = request.body
+    fetches = request.peer.fetches
+    if (
+        fetches is not None
+        and asked.session_id == NO_SESSION
+        and asked.session_epoch == FINAL_EPOCH
+        and asked.partitions_named >= _KEPT_FROM
+    ):
+        return fetches.session(ctx.fetch_sessions, now_ms, uses_ids=asked.by_id)
+    return ctx.fetch_sessions.find(
+        asked.session_id, asked.session_epoch, now_ms, uses_ids=asked.by_id
+    )
 
 
-def _forgotten(body: Any, by_id: bool) -> Iterable[PartitionKey]:
-    for topic in getattr(body, "forgotten_topics_data", ()):
-        named = (topic.topic_id or _NO_ID) if by_id else topic.topic
-        for partition in topic.partitions:
-            yield named, partition
+def _name_partitions(asked: FetchRequest, session: FetchSession) -> Iterator[None]:
+    """Apply the named and forgotten partitions. Yields after each part of the work."""
+    read = partial(_read_entry, asked)
+    for topic, entries in asked.topics:
+        for first in range(0, len(entries), PARTITIONS_PER_TURN):
+            part = entries[first : first + PARTITIONS_PER_TURN]
+            if session.names_all:
+                session.name_entries(topic, part, read)
+            else:
+                session.update([read(topic, entry) for entry in part], ())
+            yield
+    session.update((), asked.forgotten)
+
+
+def _read_entry(asked: FetchRequest, topic: Hashable, entry: bytes) -> FetchPartition:
+    index, offset, bytes_max, epoch, last_epoch = asked.read(entry)
+    return FetchPartition(topic, index, offset, bytes_max, epoch, last_epoch, entry)
+
+
+def _settle(ctx: Context, asked: FetchRequest, session: FetchSession, now_ms: int) -> None:
+    """Decide whether the session is kept, now that its partitions are known."""
+    sessions = ctx.fetch_sessions
+    if not session.names_all:
+        sessions.settle(session, asked.session_epoch, now_ms)
+    else:
+        named: dict[Hashable, list[bytes]] = {}
+        for topic, entries in asked.topics:
+            named[topic] = named[topic] + entries if topic in named else entries
+        session.retain(named)
+        if not sessions.count(session):
+            session.wake_all()
+            sessions.remove(session)
+    if not ctx.cluster.lease_held():
+        session.wake_all()
+
+
+def _reader(request: Request, ctx: Context, session: FetchSession) -> tuple[FetchReader, float]:
+    """Return a reader with the plan of the request, and the time for which the client waits."""
+    asked: FetchRequest = request.body
+    limits = ctx.config.fetch
+    bytes_max = min(max(asked.bytes_max, 0), limits.response_bytes_max)
+    wait_s = min(max(asked.wait_ms, 0), limits.wait_ms_max) / 1000
+    plan: PartitionsPlan = FetchPlan(session.due(), asked.min_bytes, bytes_max, wait_s)
+    return FetchReader(ctx.partitions, session, plan, asked.rack), wait_s
+
+
+def _exhaust(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass
 
 
 # -- the response ---------------------------------------------------------------------------------
 
 
-def _encode(
-    request: Request, ctx: Context, session: FetchSession, plan: PartitionsPlan
-) -> list[Buffer]:
-    topics: dict[Any, list[PartitionFetched]] = {}
-    names_leaders = False
-    for result in plan.decided:
-        error = plan.error_of(result) if result.error else result.error
+class _Answer:
+    """The response to one request, built from the decided partitions of its plan."""
+
+    __slots__ = (
+        "_added",
+        "_ctx",
+        "_encoded",
+        "_names_leaders",
+        "_reader",
+        "_request",
+        "_session",
+        "_topics",
+        "_unknown",
+    )
+
+    def __init__(
+        self, request: Request, ctx: Context, session: FetchSession, reader: FetchReader
+    ) -> None:
+        self._request = request
+        self._ctx = ctx
+        self._session = session
+        self._reader = reader
+        # The partitions in the response by topic: those to encode, and those without records that
+        # are encoded already.
+        self._topics: dict[Any, list[PartitionFetched]] = {}
+        self._encoded: dict[Any, list[bytes]] = {}
+        # The decided results of the plan that are in the two tables.
+        self._added = 0
+        # The results of partitions that do not exist.
+        self._unknown = 0
+        # True if the response has an error after which the client looks for the leader.
+        self._names_leaders = False
+
+    def encode(self) -> list[Buffer]:
+        """Encode the response from the final decisions. Call this once."""
+        _exhaust(self.add_decided())
+        request, session = self._request, self._session
+        if session.kept and 2 * self._unknown > len(session):
+            self._ctx.fetch_sessions.remove(session)  # do not keep what does not exist
+        answered: list[TopicFetched] = list(self._topics.items())
+        nodes: Sequence[NodeEndpoint] = ()
+        if self._names_leaders and request.version >= LEADERS_FROM:
+            hints = LeaderHints(self._ctx, request.peer)
+            answered, nodes = _with_leaders(answered, hints)
+        return encode_fetch(
+            request.version,
+            request.correlation_id,
+            answered,
+            session_id=session.id,
+            nodes=nodes,
+            encoded=self._encoded,
+        )
+
+    def add_decided(self) -> Iterator[None]:
+        """Add the decided partitions, and those that rest. Yields after each part of the work."""
+        session, decided = self._session, self._reader.plan.decided
+        if session.names_all and not self._added:
+            for topic in session.topics():
+                self._encoded[topic] = session.resting_replies(topic)
+                self._topics[topic] = []
+        many = len(decided) > _AT_ONCE_MAX
+        for at in range(self._added, len(decided)):
+            self._added += 1
+            self._add(decided[at], early=many or session.names_all)
+            if self._added % PARTITIONS_PER_TURN == 0:
+                yield
+
+    def _add(self, result: FetchResult, *, early: bool) -> None:
+        """Add one partition. With `early` it is encoded at once if it has no records."""
+        session, asked = self._session, result.asked
+        error = self._reader.plan.error_of(result) if result.error else result.error
         fetched = _fetched(result, error)
-        if fetched.error_code and fetched.error_code in _NAMES_LEADER:
-            names_leaders = True
-        if session.update_response(
-            result.asked,
+        names_leader = bool(error) and fetched.error_code in _NAMES_LEADER
+        self._names_leaders |= names_leader
+        self._unknown += error in _UNKNOWN
+        included = session.update_response(
+            asked,
             high_watermark=fetched.high_watermark,
             log_start_offset=fetched.log_start_offset,
             error_code=fetched.error_code,
             has_records=bool(fetched.records_bytes),
             redirected=result.preferred_replica >= 0,
-        ):
-            topics.setdefault(result.asked.topic, []).append(fetched)
-    answered: list[TopicFetched] = list(topics.items())
-    nodes: Sequence[NodeEndpoint] = ()
-    if names_leaders and request.version >= LEADERS_FROM:
-        answered, nodes = _with_leaders(answered, LeaderHints(ctx, request.peer))
-    return encode_fetch(
-        request.version, request.correlation_id, answered, session_id=session.id, nodes=nodes
-    )
+        )
+        reply = b""
+        if early and included and not fetched.records_bytes and not names_leader:
+            reply = encode_partition(self._request.version, fetched)
+            self._topics.setdefault(asked.topic, [])
+            self._encoded.setdefault(asked.topic, []).append(reply)
+        elif included:
+            self._topics.setdefault(asked.topic, []).append(fetched)
+        log = result.log
+        if session.kept and log is not None and self._reader.can_rest(result):
+            session.rest(asked, log, reply)
 
 
 def _fetched(result: FetchResult, error: ErrorCode) -> PartitionFetched:
@@ -178,13 +328,13 @@ def _with_leaders(
 
 def _refuse(request: Request, error: ErrorCode) -> Result:
     """Refuse the request. Below v7, which lacks a field for its error, refuse each partition."""
-    if request.version >= _SESSIONS_FROM:
+    if request.version >= SESSIONS_FROM:
         return encode_fetch(request.version, request.correlation_id, [], error_code=int(error))
     topics: list[TopicFetched] = [
-        (topic.topic, [PartitionFetched(asked.partition, error) for asked in topic.partitions])
-        for topic in request.body.topics
+        (topic, [PartitionFetched(request.body.read(entry).index, error) for entry in entries])
+        for topic, entries in request.body.topics
     ]
     return encode_fetch(request.version, request.correlation_id, topics)
 
 
-API = Api(key=1, name="Fetch", versions=range(4, 19), handle=handle)
+API = Api(key=1, name="Fetch", versions=range(4, 19), handle=handle, decode=decode_fetch)

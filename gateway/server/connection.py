@@ -19,6 +19,7 @@ from gateway.server.registry import ConnectionRegistry
 from gateway.server.reply_queue import ReplyParts, ReplyQueue, ReplySlot
 from gateway.server.send_queue import WRITE_HIGH_BYTES, SendQueue
 from gateway.server.timeouts import IDLE, ConnectionTimeouts
+from gateway.topics.connection_fetches import ConnectionFetches
 from gateway.topics.reply_memory import ReservedReply
 from gateway.wire.frames import BadFrame, FrameReader
 from ledger.ids import Buffer
@@ -159,6 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         # uvloop's transports have the methods of Transport, but do not inherit from this class.
         self._transport = transport = cast(asyncio.Transport, transport)
         self._peer = peer_of(transport)
+        self._peer.fetches = ConnectionFetches()
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         self._timeouts.opened_s = self._registry.loop.time()
         if not self._registry.admit(self, self._peer.host):
@@ -214,6 +216,9 @@ class Connection(asyncio.BufferedProtocol):
             future = cast(_Slot, slot).future
             if cast(_Slot, slot).request.key == FETCH and future is not None:
                 future.cancel()
+        if self._peer is not None and self._peer.fetches is not None:
+            self._peer.fetches.close()
+            self._peer.fetches = None
         self._drain()
 
     # --- frames in ------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ connection.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gateway.handlers.api import Api, Context, Handle, Peer, Reply, Request
@@ -50,6 +50,7 @@ class _Route(NamedTuple):
     version: int  # version of the reply
     handle: Handle
     codec: RequestCodec | None  # None for a request whose body is not decoded
+    decode: Callable[[int, Buffer, int], Any] | None = None  # decodes the body in place of kio
 
 
 class Dispatcher:
@@ -77,7 +78,10 @@ class Dispatcher:
             try:
                 if codec.flexible:
                     position = skip_tags(frame, position)
-                body = decode_with(codec, frame, position)
+                if route.decode is None:
+                    body = decode_with(codec, frame, position)
+                else:
+                    body = route.decode(version, frame, position)
             except (OversizedMessage, MalformedMessage) as error:
                 raise RequestRefused(f"malformed {error}") from None
         return Request(key, route.version, correlation_id, client_id, peer, body), route.handle
@@ -136,7 +140,7 @@ class Dispatcher:
             codec = request_codec(key, version)
         except NoSuchSchema as error:
             raise RequestRefused(f"no schema for {error}") from None
-        route = _Route(version, api.handle, codec)
+        route = _Route(version, api.handle, codec, api.decode)
         self._routes[key, version] = route
         return route
 

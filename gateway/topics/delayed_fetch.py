@@ -14,27 +14,36 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from gateway.core.fetch_session import FetchPartition, FetchSession
 from gateway.topics.fetch_reader import FetchReader
 
 
 class DelayedFetch:
-    """One Fetch that memory could not complete at once, until its response. Is a `FetchWaiter`."""
+    """One Fetch that memory could not complete at once, until its response."""
 
     __slots__ = (
         "_encode",
         "_plan",
         "_reader",
         "_reading",
+        "_session",
         "_stale",
         "_timer",
         "reply",
     )
 
-    def __init__(self, reader: FetchReader, encode: Callable[[], Any], wait_s: float) -> None:
+    def __init__(
+        self,
+        session: FetchSession,
+        reader: FetchReader,
+        encode: Callable[[], Any],
+        wait_s: float,
+    ) -> None:
         """Create the fetch. `encode()` returns the result for `reply`; it is called once, when the
         plan is final.
         """
         loop = asyncio.get_running_loop()
+        self._session = session
         self._reader = reader
         self._plan = reader.plan
         self._encode = encode
@@ -50,20 +59,20 @@ class DelayedFetch:
         self._reading: asyncio.Task[None] | None = None
         # True if a partition changed while the task read, so that the pass must be repeated.
         self._stale = False
-        reader.watch(self)
+        session.on_changed = self._on_changed
+        reader.watch()
         if self._plan.undecided:
             self._start_reading()
 
-    def on_data(self) -> None:
-        """Respond if the change of a watched partition completes the fetch."""
+    def _on_changed(self, partition: FetchPartition) -> None:
+        """Respond if the change of a partition of the session completes the fetch."""
         if self.reply.done():
             return
         if self._reading is not None:
             self._stale = True
-            return
-        self._plan.restart()
-        if not self._reader.plan_from_memory():
-            self._start_reading()
+            self._reader.add(partition)
+        elif not self._reader.plan_changed(partition):
+            self._plan_again()
         elif self._plan.complete:
             self._respond()
 
@@ -72,18 +81,23 @@ class DelayedFetch:
         self._plan.timed_out = True
         if self.reply.done() or self._reading is not None:
             return
-        self._plan.restart()
-        if self._reader.plan_from_memory():
-            self._respond()
-        else:
+        self._plan_again()
+
+    def _plan_again(self) -> None:
+        """Plan all partitions anew, and respond if the fetch is complete or its time is over."""
+        self._reader.restart()
+        if not self._reader.plan_from_memory():
             self._start_reading()
+        elif self._plan.complete or self._plan.timed_out:
+            self._respond()
 
     def _respond(self) -> None:
         if not self.reply.done():
+            self._session.on_changed = None
             self.reply.set_result(self._encode())
 
     def _ended(self, reply: asyncio.Future[Any]) -> None:
-        self._reader.unwatch()
+        self._session.answered()
         self._timer.cancel()
         reading = self._reading
         if reading is not None and not reading.done() and reply.cancelled():
@@ -110,9 +124,10 @@ class DelayedFetch:
             self._stale = False
             await self._reader.plan_from_disk()
             if plan.complete or plan.timed_out:
+                self._reader.leave_for_later()
                 self._respond()
                 return
             if not self._stale:
                 self._reading = None
                 return
-            plan.restart()
+            self._reader.restart()

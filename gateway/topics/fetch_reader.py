@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from kio.schema.errors import ErrorCode
 
 from gateway.core.fetch_plan import FetchPlan, LogReadResult
+from gateway.core.fetch_session import FetchPartition, FetchSession
 from gateway.errors import partition_code
-from gateway.topics.partition import FetchWaiter
 from gateway.topics.partitions import Partitions, ReadablePartition
 from ledger.errors import LedgerError
 from ledger.streams.tail_cache import StoredRecord
@@ -23,6 +23,9 @@ FetchResult = LogReadResult[ReadablePartition, StoredRecord]
 PartitionsPlan = FetchPlan[ReadablePartition, StoredRecord]
 OpenErrors = dict[ReadablePartition, ErrorCode]
 
+PARTITIONS_PER_TURN = 250
+"""After this many partitions of one request, other requests have their turn."""
+
 
 class FetchReader:
     """The logs of one fetch, and the reader that fills the fetch's plan with their records.
@@ -31,56 +34,103 @@ class FetchReader:
     again.
     """
 
-    __slots__ = ("_elsewhere", "_partitions", "_rack", "_waiter", "_watched", "plan")
+    __slots__ = ("_elsewhere", "_partitions", "_rack", "_results", "_session", "_watching", "plan")
 
-    def __init__(self, partitions: Partitions, plan: PartitionsPlan, rack: str) -> None:
+    def __init__(
+        self, partitions: Partitions, session: FetchSession, plan: PartitionsPlan, rack: str
+    ) -> None:
         """Create the reader. `rack` is the client's rack, or "" if the request has none."""
         self._partitions = partitions
+        self._session = session
         self._rack = rack
         # True if the client is in another rack, so that another broker may be closer to it.
         self._elsewhere = bool(rack) and rack != partitions.rack
         self.plan = plan
-        # The waiter that every log of the plan notifies, including logs that are looked up later.
-        self._waiter: FetchWaiter | None = None
-        # The logs at which the waiter is registered, including closed ones. Empty without a waiter.
-        self._watched: list[ReadablePartition] = []
+        # The results of the plan by partition. Empty until the fetch waits or a partition is added.
+        self._results: dict[FetchPartition, FetchResult] = {}
+        # True while the logs of the plan notify the session, including logs that are looked up
+        # later.
+        self._watching = False
 
-    def watch(self, waiter: FetchWaiter) -> None:
-        """Notify `waiter` of changes of every log, until `unwatch`."""
-        self._waiter = waiter
+    def watch(self) -> None:
+        """Let every log of the plan notify its partition of changes, until the response."""
+        self._watching = True
+        self._results = {result.asked: result for result in self.plan.results}
         for result in self.plan.results:
             log = result.log
             if log is None:
                 self._look_up(result)
             else:
-                self._watch_log(log, waiter)
+                result.asked.watch(log)
 
-    def unwatch(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            for log in self._watched:
-                log.remove_waiter(waiter)
-            self._watched.clear()
+    def can_rest(self, result: FetchResult) -> bool:
+        """Return True if the result stays as it is until the log of the partition notifies.
 
-    def _watch_log(self, log: ReadablePartition, waiter: FetchWaiter) -> None:
-        log.add_waiter(waiter)
-        self._watched.append(log)
+        A follower is looked at in each response, because a watched follower never becomes idle.
+        """
+        log = result.log
+        return (
+            log is not None
+            and not log.is_follower
+            and not log.closed
+            and not self._elsewhere
+            and not result.error
+            and not result.more
+            and result.preferred_replica < 0
+            and result.asked.fetch_offset == log.high_watermark
+        )
+
+    # -- passes -------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """Begin a new pass, over all partitions of the session if the lease is over."""
+        self.plan.restart()
+        if not self._partitions.cluster.lease_held():
+            self._session.wake_all()
+            for partition in self._session.due():
+                self.add(partition)
+
+    def add(self, partition: FetchPartition) -> FetchResult | None:
+        """Add a partition that rested. Returns None if the plan has it already."""
+        if not self._results:
+            self._results = {result.asked: result for result in self.plan.results}
+        if partition in self._results:
+            return None
+        result = self._results[partition] = self.plan.add(partition)
+        return result
+
+    def plan_changed(self, partition: FetchPartition) -> bool:
+        """Decide a partition whose log changed. Returns False if a new pass is necessary."""
+        if not self._partitions.cluster.lease_held():
+            return False
+        result = self.add(partition)
+        if result is None:
+            result = self._results[partition]
+            self.plan.reconsider(result)
+        return self._plan_from_memory(result)
+
+    def leave_for_later(self) -> None:
+        """Answer partitions that changed during the pass without records."""
+        for result in self.plan.undecided:
+            if self._log_for(result) is not None:
+                self.plan.add_records(result, (), 0)
 
     def plan_from_memory(self) -> bool:
         """Decide the rest of the pass. Returns False if memory cannot serve a partition.
 
         Decisions before that partition are kept: records read ahead are returned only once.
         """
-        plan = self.plan
-        for result in plan.undecided:
-            log = self._log_for(result)
-            if log is None:
-                continue
-            if not log.readable:
-                return False
-            if not self._needs_read(result, log):
-                continue
-            asked = result.asked
+        return all(map(self._plan_from_memory, self.plan.undecided))
+
+    def _plan_from_memory(self, result: FetchResult) -> bool:
+        """Decide one partition. Returns False if memory cannot serve it."""
+        log = self._log_for(result)
+        if log is None:
+            return True
+        if not log.readable:
+            return False
+        if self._needs_read(result, log):
+            plan, asked = self.plan, result.asked
             records = log.read_cached(asked.fetch_offset, plan.read_bytes_max(asked))
             if records is None:
                 return False
@@ -96,7 +146,9 @@ class FetchReader:
         plan = self.plan
         readable: list[FetchResult] = []
         unopened: list[FetchResult] = []
-        for result in plan.undecided:
+        for seen, result in enumerate(plan.undecided, 1):
+            if seen % PARTITIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
             log = result.log
             if log is None or log.closed:
                 log, _ = self._look_up(result)
@@ -111,13 +163,23 @@ class FetchReader:
             # This broker lost the partition while others were read.
             if log is not None and not log.serves_fetches:
                 plan.revoke(result, _NOT_LEADER)
+        if not self._partitions.cluster.lease_held():
+            self._refuse_resting()
+
+    def _refuse_resting(self) -> None:
+        """Refuse the partitions that rest, because another broker may lead them by now."""
+        self._session.wake_all()
+        for partition in self._session.due():
+            result = self.add(partition)
+            if result is not None and self._log_for(result) is not None:  # a follower
+                self.plan.add_records(result, (), 0)
 
     def _look_up(self, result: FetchResult) -> tuple[ReadablePartition | None, ErrorCode]:
         asked = result.asked
         log, error = self._partitions.find_for_fetch(asked.topic, asked.partition, self._rack)
         result.log = log
-        if log is not None and self._waiter is not None:
-            self._watch_log(log, self._waiter)
+        if log is not None and self._watching:
+            asked.watch(log)
         return log, error
 
     def _log_for(self, result: FetchResult) -> ReadablePartition | None:
@@ -153,7 +215,9 @@ class FetchReader:
 
     async def _read_each(self, results: list[FetchResult], refused: OpenErrors) -> None:
         """Decide these results in order. `refused` has the errors of logs that failed to open."""
-        for result in results:
+        for seen, result in enumerate(results, 1):
+            if seen % PARTITIONS_PER_TURN == 0:
+                await asyncio.sleep(0)
             log = self._log_for(result)
             if log is None:
                 continue

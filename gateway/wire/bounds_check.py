@@ -140,7 +140,7 @@ def _flexible(skips: list[Skip], tagged: dict[int, Skip]) -> Skip:
 
 
 def _skip_tags(buffer: Buffer, start: int, tally: Tally, tagged: dict[int, Skip]) -> int:
-    count, position = _varint(buffer, start)
+    count, position = read_varint(buffer, start)
     if count > _TAGS_MAX:
         raise OversizedMessage("too many tagged fields")
     unknown: list[tuple[int, int, bytes]] = []
@@ -148,8 +148,8 @@ def _skip_tags(buffer: Buffer, start: int, tally: Tally, tagged: dict[int, Skip]
     fields_start = position
     for _ in range(count):
         tag_start = position
-        tag, position = _varint(buffer, position)
-        size, position = _varint(buffer, position)
+        tag, position = read_varint(buffer, position)
+        size, position = read_varint(buffer, position)
         end = position + size
         known = tagged.get(tag)
         if known is None:
@@ -178,7 +178,8 @@ def skip_tags(buffer: Buffer, position: int) -> int:
     return end
 
 
-def _varint(buffer: Buffer, position: int) -> tuple[int, int]:
+def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Return an unsigned varint and its end. Raises OversizedMessage, IndexError."""
     value = 0
     for shift in (0, 7, 14, 21, 28):
         byte = buffer[position]
@@ -215,7 +216,7 @@ def _compact_array(item: Skip, width: int) -> Skip:
         if count < 0x80:
             position += 1
         else:
-            count, position = _varint(buffer, position)
+            count, position = read_varint(buffer, position)
         return _skip_items(buffer, position, tally, count - 1, item, width)
 
     return skip_array
@@ -254,7 +255,7 @@ def _compact_bytes(buffer: Buffer, position: int, tally: Tally) -> int:
     size = buffer[position]
     if size < 0x80:
         return position + (size or 1)
-    size, position = _varint(buffer, position)
+    size, position = read_varint(buffer, position)
     return position + max(size - 1, 0)
 
 

@@ -9,7 +9,7 @@ Source: Kafka's FetchResponse.json.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -51,6 +51,8 @@ class PartitionFetched(NamedTuple):
 
 TopicFetched = tuple[str | UUID, Sequence[PartitionFetched]]
 
+_NOTHING: Mapping[str | UUID, Sequence[bytes]] = {}
+
 
 def encode_fetch(
     version: int,
@@ -61,8 +63,11 @@ def encode_fetch(
     error_code: int = 0,
     session_id: int = 0,
     nodes: Sequence[NodeEndpoint] = (),
+    encoded: Mapping[str | UUID, Sequence[bytes]] = _NOTHING,
 ) -> list[Buffer]:
     """Encode response header and body, without the frame size. Record buffers are not copied.
+
+    `encoded` has further partitions of these topics, from `encode_partition`.
 
     From v13 on topics are ids, in earlier versions names. Error and session are dropped below v7.
     `nodes`, the leaders that partitions name, are dropped below v16.
@@ -74,7 +79,8 @@ def encode_fetch(
     _put_count(out, len(topics), flexible)
     for topic, partitions in topics:
         _put_topic(out, topic, flexible)
-        _put_count(out, len(partitions), flexible)
+        further = encoded.get(topic, ())
+        _put_count(out, len(partitions) + len(further), flexible)
         for fetched in partitions:
             _put_partition(out, version, fetched)
             if fetched.records:
@@ -83,6 +89,8 @@ def encode_fetch(
                 out = bytearray()
             if flexible:
                 _put_partition_tags(out, fetched)
+        if further:
+            out += b"".join(further)
         if flexible:
             out.append(0)
     if flexible:
@@ -90,6 +98,16 @@ def encode_fetch(
     if out:
         buffers.append(out)
     return buffers
+
+
+def encode_partition(version: int, fetched: PartitionFetched) -> bytes:
+    """Encode one partition without records, as `encode_fetch` would."""
+    assert not fetched.records
+    out = bytearray()
+    _put_partition(out, version, fetched)
+    if version >= FLEXIBLE_FROM:
+        _put_partition_tags(out, fetched)
+    return bytes(out)
 
 
 def _head(

@@ -117,7 +117,7 @@ class World:
         frame = encode_request(1, 12, 7, client, body)
         request, _ = self.dispatcher.open(frame, PEER)
         host, now_ms = f"/{PEER.host}", self.clock.now_ms()
-        self.readers.note(client, host, request.body, by_id=False, now_ms=now_ms)
+        self.readers.note(client, host, request.body, now_ms=now_ms)
 
     def key(self, partition=0, topic="t"):
         return TopicIdPartition(self.catalog.by_name(topic).topic_id, partition)

@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.core.fetch_plan import FetchPlan
-from gateway.core.fetch_session import FetchPartition
+from gateway.core.fetch_session import FetchPartition, FetchSession
 from gateway.topics.delayed_fetch import DelayedFetch
 from gateway.topics.fetch_reader import FetchReader
 from ledger.streams.config import StreamLimits
@@ -26,14 +26,16 @@ NOT_LEADER = ErrorCode.not_leader_or_follower
 
 def planned(*offsets, min_bytes=1, wait_s=10.0, topic="t"):
     asked = [FetchPartition(topic, index, offset, 1 << 20) for index, offset in enumerate(offsets)]
-    return FetchPlan(asked, min_bytes, 1 << 20, wait_s)
+    session = FetchSession(asked, uses_ids=False)
+    return FetchPlan(session.due(), min_bytes, 1 << 20, wait_s)
 
 
 def waiting(cluster, plan, wait_s=10.0, encode=None):
     """Return a fetch after a first pass that did not complete it."""
-    reader = FetchReader(cluster.partitions, plan, "")
+    session = plan.results[0].asked.session
+    reader = FetchReader(cluster.partitions, session, plan, "")
     assert not (reader.plan_from_memory() and (plan.complete or plan.timed_out))
-    return DelayedFetch(reader, encode or (lambda: sent(plan)), wait_s)
+    return DelayedFetch(session, reader, encode or (lambda: sent(plan)), wait_s)
 
 
 def sent(plan):

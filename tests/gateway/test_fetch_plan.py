@@ -176,8 +176,8 @@ def test_the_bytes_of_all_partitions_count():
     assert planned(*logs, min_bytes=200).complete
 
 
-def test_a_request_without_partitions_is_complete():
-    assert planned(min_bytes=1000).complete
+def test_partitions_that_all_rest_are_no_reason_to_respond():
+    assert not planned(min_bytes=1000).complete
 
 
 def test_a_partition_lost_while_others_were_read_is_an_error_and_sends_nothing():
@@ -217,7 +217,7 @@ def test_a_new_pass_is_not_complete_because_the_last_one_was():
 
 def twin(logs, min_bytes, bytes_max):
     """Return records, error and preferred replica of each log; and whether to respond now."""
-    answers, full, good = [], False, not logs
+    answers, full, good = [], False, False
     for log in logs:
         so_far = sum(sum(each.size_bytes for each in batches) for batches, _, _ in answers)
         left = 0 if full else bytes_max - so_far
@@ -298,3 +298,43 @@ def test_a_pass_keeps_nothing_of_the_one_before(before, logs, min_bytes, bytes_m
     assert answers_of(plan) == answers_of(fresh)
     assert plan.complete is fresh.complete
     assert [each.more for each in plan.decided] == [each.more for each in fresh.decided]
+
+
+@settings(deadline=None)
+@given(LOGS, LOGS, st.integers(0, 5), BYTES, BYTES)
+def test_a_changed_partition_is_decided_as_a_new_pass_would(logs, changes, rested, low, bytes_max):
+    """Logs change one at a time, `rested` of them for the first time; nothing else is decided."""
+    min_bytes = max(low, 1)
+    awake = logs[: len(logs) - rested] if rested < len(logs) else []
+    plan = plan_of(awake, min_bytes, bytes_max)
+    run(plan, awake)
+    now = list(awake)
+    for at, log in enumerate(changes[: len(logs)]):
+        if plan.complete:
+            break
+        if at < len(now):
+            log = log._replace(offset=now[at].offset, leader_epoch=now[at].leader_epoch)
+            now[at] = log
+            plan.reconsider(plan.results[at])
+            again(plan, plan.results[at], log)
+        else:
+            now.append(log)
+            asked = FetchPartition("t", len(now) - 1, log.offset, log.bytes_max, log.leader_epoch)
+            again(plan, plan.add(asked), log)
+    sizes = [result.size_bytes for result in plan.decided]
+    assert len(plan.decided) == len(plan.results) == len(now)
+    assert sum(sizes) <= bytes_max or sum(map(bool, sizes)) == 1
+    if not plan.complete:
+        bounds = [result.asked.bytes_max for result in plan.results]
+        fresh = [log._replace(bytes_max=size) for log, size in zip(now, bounds, strict=True)]
+        assert answers_of(plan) == answers_of(
+            planned(*fresh, min_bytes=min_bytes, bytes_max=bytes_max)
+        )
+
+
+def again(plan, result, log):
+    """Decide one partition."""
+    if log.error:
+        plan.refuse(result, log.error)
+    elif plan.needs_read(result, log.start, log.end, EPOCH, log.is_follower, log.preferred):
+        plan.add_records(result, log.read(plan.read_bytes_max(result.asked)), log.end)

@@ -150,7 +150,7 @@ def test_partitions_with_records_move_to_the_end():
     cache = sessions()
     session = resumed(cache, opened(cache, 1, 2, 3))
     respond(session, 1, has_records=True)
-    assert [each.partition for each in session.partitions()] == [2, 3, 1]
+    assert [each.partition for each in session.due()] == [2, 3, 1]
 
 
 def test_a_session_without_partitions_ends():
