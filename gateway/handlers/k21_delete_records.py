@@ -72,7 +72,7 @@ async def _delete(topic: str, index: int, offset: int, ctx: Context) -> tuple[in
         end = partition.high_watermark
         if offset != _HIGH_WATERMARK and not 0 <= offset <= end:
             return _NO_WATERMARK, ErrorCode.offset_out_of_range
-        await partition.stream.truncate(end if offset == _HIGH_WATERMARK else offset)
+        await partition.truncate(end if offset == _HIGH_WATERMARK else offset)
         if not partition.is_leader:  # another broker may lead the partition by now
             raise NotOwner(topic)
     except LedgerError as error:

@@ -369,6 +369,18 @@ class Partition:
     def first_waiting(self) -> object | None:
         return self._waiting_batches[0] if self._waiting_batches else None
 
+    async def truncate(self, offset: int) -> None:
+        """Move the log start to `offset`, durably. Raises LedgerError."""
+        await self.stream.truncate(offset)
+        self._notify_waiters()
+
+    async def expire(self) -> int:
+        """Remove segments past their retention. Returns how many. Raises LedgerError."""
+        removed = await self.stream.expire()
+        if removed:
+            self._notify_waiters()
+        return removed
+
     # -- produce ------------------------------------------------------------------------------
 
     def append(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:

@@ -414,7 +414,7 @@ class Partitions:
         with reported(f"the maintenance of {partition.name}"), suppress(LedgerError):
             await partition.expire_producers()
             partition.stream.roll_if_old()
-            return await partition.stream.expire()
+            return await partition.expire()
         return 0
 
 
