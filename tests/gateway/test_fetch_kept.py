@@ -168,12 +168,11 @@ class World:
 
     async def follow(self):
         """The clients go on after what they have read, or elsewhere."""
-        for topic, offsets in self.wanted.items():
-            for index in list(offsets):
-                if self.draw.random() < 0.5:
-                    found = self.cluster.partitions.find(topic, index)
-                    if found is not None and found.readable:
-                        offsets[index] = found.high_watermark
+        named = [(topic, index) for topic, offsets in self.wanted.items() for index in offsets]
+        for topic, index in named:
+            found = self.cluster.partitions.find(topic, index)
+            if found is not None and found.readable and self.draw.random() < 0.5:
+                self.wanted[topic][index] = found.high_watermark
 
     async def seek(self):
         """The clients go back in one partition, without a new record in it."""
