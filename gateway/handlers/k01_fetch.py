@@ -47,6 +47,7 @@ from gateway.wire.fetch_reply import (
 from gateway.wire.fetch_request import SESSIONS_FROM, FetchRequest, decode_fetch
 from gateway.wire.node_endpoints import NodeEndpoint
 from ledger.ids import Buffer
+from ledger.tasks import start_once
 
 _KEPT_FROM = 32
 """A client without a session that names so many partitions has them kept by its connection."""
@@ -78,7 +79,7 @@ def _start(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
         ctx.read_only_groups.note(client, "/" + request.peer.host, asked, now_ms=now_ms)
     session.busy = True
     if asked.partitions_named > _AT_ONCE_MAX:
-        return asyncio.get_running_loop().create_task(_fetch_many(request, ctx, session, now_ms))
+        return start_once("a fetch of many partitions", _fetch_many(request, ctx, session, now_ms))
     _exhaust(_name_partitions(asked, session))
     _settle(ctx, asked, session, now_ms)
     return _fetch(request, ctx, session)
