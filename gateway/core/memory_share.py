@@ -22,10 +22,11 @@ OFFER_DIVISOR = 8
 class WaitingTaker:
     """One taker in the line, until its bytes are taken or it leaves."""
 
-    __slots__ = ("count", "on_taken")
+    __slots__ = ("count", "on_taken", "since_s")
 
-    def __init__(self, count: int, on_taken: Callable[[], bool]) -> None:
+    def __init__(self, count: int, on_taken: Callable[[], bool], since_s: float) -> None:
         self.count = count
+        self.since_s = since_s  # when it joined the line
         # Called once, when the bytes are taken. Returns False if the taker no longer wants them.
         self.on_taken = on_taken
 
@@ -90,13 +91,13 @@ class MemoryShare:
         assert self.used_bytes >= 0
         self._serve()
 
-    def line_up(self, count: int, on_taken: Callable[[], bool]) -> WaitingTaker:
+    def line_up(self, count: int, on_taken: Callable[[], bool], now_s: float = 0.0) -> WaitingTaker:
         """Take `count` bytes as soon as they fit, behind the takers in the line.
 
         `on_taken()` is called then, possibly before this method returns. It returns False if the
         taker no longer wants the bytes.
         """
-        taker = WaitingTaker(count, on_taken)
+        taker = WaitingTaker(count, on_taken, now_s)
         self._line.append(taker)
         self._serve()
         return taker

@@ -15,10 +15,17 @@ from typing import Any, cast
 from gateway.handlers.api import Handle, Peer, Request
 from gateway.log import logger
 from gateway.server.dispatch import PRODUCE, RequestRefused
+from gateway.server.peer import peer_of, protocol_hint
+from gateway.server.receiving import ReceivedBytes
 from gateway.server.registry import ConnectionRegistry
 from gateway.server.reply_queue import ReplyParts, ReplyQueue, ReplySlot
 from gateway.server.send_queue import WRITE_HIGH_BYTES, SendQueue
-from gateway.server.timeouts import IDLE, ConnectionTimeouts
+from gateway.server.timeouts import (
+    IDLE,
+    PRESSED_BYTES_PER_S_MIN,
+    PRESSED_S_MAX,
+    ConnectionTimeouts,
+)
 from gateway.topics.connection_fetches import ConnectionFetches
 from gateway.topics.reply_memory import ReservedReply
 from gateway.wire.frames import BadFrame, FrameReader
@@ -96,10 +103,10 @@ class Connection(asyncio.BufferedProtocol):
         "_chain_task",
         "_flush_due",
         "_held",
-        "_memory_bytes",
         "_out",
         "_peer",
         "_reader",
+        "_received",
         "_registry",
         "_replies",
         "_sending",
@@ -120,6 +127,8 @@ class Connection(asyncio.BufferedProtocol):
         # Set from connection_made until connection_lost, None otherwise.
         self._transport: asyncio.Transport | None = None
         self._peer: Peer | None = None  # set once, by connection_made
+        # The memory of incomplete and waiting frames.
+        self._received = ReceivedBytes(registry.memory)
         # The `_Hold` reasons that apply now. The transport reads only while this value is 0.
         # CLOSING is never cleared.
         self._held = 0
@@ -140,8 +149,6 @@ class Connection(asyncio.BufferedProtocol):
         # Bytes of replies that are ready and not sent, as counted in the memory of replies. Updated
         # when a large reply moves on, and otherwise about once a second.
         self.reply_bytes = 0
-        # Bytes of partial and waiting frames, as counted in the memory of the process.
-        self._memory_bytes = 0
         self._timeouts = ConnectionTimeouts()
         # Counters that only grow. `ConnectionTimeouts` compares them about once a second.
         self.frames: int = 0
@@ -161,6 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         self._peer = peer_of(transport)
         self._peer.fetches = ConnectionFetches()
+        self._received.host = self._peer.host
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         self._timeouts.opened_s = self._registry.loop.time()
         if not self._registry.admit(self, self._peer.host):
@@ -205,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self._out.clear()
         self._sending.clear()
-        self._count_memory(0)
+        self._received.lost()
         self._count_replies()
         for slot, _, begun in self._chain:
             if begun is not None:
@@ -229,14 +237,16 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._take_turn(reader)
         except BadFrame as bad:
-            self._refuse(_hint(bad))
+            self._refuse(protocol_hint(bad))
         except RequestRefused as refused:
             self._refuse(str(refused))
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
             logger().error("connection failed", exc_info=error)
             self.abort("our fault")
         reader.keep()
-        self._count_memory(reader.held_bytes)
+        self._received.count_kept(reader.kept_bytes)
+        if self._held & _MEMORY:
+            self._received.wait(self.on_memory, reader, self._registry.loop.time())
         if self._out:
             self._flush()
 
@@ -250,11 +260,21 @@ class Connection(asyncio.BufferedProtocol):
                 return
             frame = reader.next()
             if frame is None:
-                if reader.wanted_bytes and self._may_admit(reader.wanted_bytes):
-                    reader.admit()
+                self._admit(reader)
                 return
             self.frames += 1
             self._accept(frame)
+            if self._received.large_frame is not None:
+                self._received.end_large_frame()
+
+    def _admit(self, reader: FrameReader) -> None:
+        """Give a large frame the buffer that it needs, or stop reading. Raises RequestRefused."""
+        if not reader.wanted_bytes:
+            return
+        if self._received.may_admit(reader):
+            reader.admit()
+        else:
+            self._hold(_MEMORY)
 
     def _accept(self, frame: bytes | memoryview) -> None:
         """Start the handler of one request, or queue the request. Raises RequestRefused."""
@@ -306,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
         if unanswered >= self._registry.limits.requests_in_flight_max:
             self._hold(_IN_FLIGHT)
         if memory.full:
-            self._wait_for_memory()
+            self._hold(_MEMORY)
         return slot
 
     async def _run_chain(self) -> None:
@@ -472,31 +492,9 @@ class Connection(asyncio.BufferedProtocol):
         if not self._held and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def _may_admit(self, frame_bytes: int) -> bool:
-        if self._registry.memory.admits(frame_bytes - self._memory_bytes):
-            return True
-        self._wait_for_memory()
-        return False
-
-    def _wait_for_memory(self) -> None:
-        self._hold(_MEMORY)
-        self._registry.memory.wait(self.on_memory)
-
     def on_memory(self) -> None:
         """Read requests again after memory for requests was returned."""
-        if self._held & _MEMORY and not self.lost:
-            self._release(_MEMORY)
-
-    def _count_memory(self, held_bytes: int) -> None:
-        """Count the bytes that the reader keeps between turns."""
-        more = held_bytes - self._memory_bytes
-        if not more:
-            return
-        self._memory_bytes = held_bytes
-        if more > 0:
-            self._registry.memory.take(more)
-        else:
-            self._registry.memory.give(-more)
+        self._release(_MEMORY)
 
     # --- ending ---------------------------------------------------------------------------------
 
@@ -560,33 +558,13 @@ class Connection(asyncio.BufferedProtocol):
     def partial_bytes(self) -> int:
         return self._reader.partial_bytes
 
+    @property
+    def sends_slowly(self) -> bool:
+        """True if the peer has taken long for a large frame, although this side read."""
+        slow_s = max(PRESSED_S_MAX, self.partial_bytes / PRESSED_BYTES_PER_S_MIN)
+        return self._received.large_frame is not None and self._timeouts.partial_s > slow_s
 
-def peer_of(transport: asyncio.BaseTransport) -> Peer:
-    """Return the addresses of both ends as text."""
-    host, port = _address(transport.get_extra_info("peername"))
-    local_host, local_port = _address(transport.get_extra_info("sockname"))
-    return Peer(host, port, local_host, local_port)
-
-
-def _address(name: Any) -> tuple[str, int]:
-    if isinstance(name, tuple) and len(name) >= 2:  # pyright: ignore[reportUnknownArgumentType]
-        return str(name[0]), int(name[1])  # pyright: ignore[reportUnknownArgumentType]
-    return "", 0
-
-
-_HINTS = {
-    b"GET ": "speaks HTTP",
-    b"POST": "speaks HTTP",
-    b"HEAD": "speaks HTTP",
-    b"PUT ": "speaks HTTP",
-    b"OPTI": "speaks HTTP",
-    b"PRI ": "speaks HTTP/2",
-    b"SSH-": "speaks SSH",
-}
-
-
-def _hint(bad: BadFrame) -> str:
-    head = bad.head[:4]
-    if head[:2] == b"\x16\x03":
-        return "speaks TLS; this port is plaintext"
-    return _HINTS.get(head, str(bad))
+    @property
+    def reads_slowly(self) -> bool:
+        """True if the peer has read nothing for long, although replies are ready."""
+        return self._timeouts.stalled_s > PRESSED_S_MAX

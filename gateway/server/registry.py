@@ -7,25 +7,28 @@ from collections import Counter
 from typing import Final, Protocol
 
 from gateway.config import ConnectionLimits
-from gateway.core.memory_share import WaitingTaker
 from gateway.handlers.api import Peer
 from gateway.log import Throttle, logger
 from gateway.server.dispatch import Dispatcher
 from gateway.server.request_memory import RequestMemory
 from gateway.server.stall_detector import StallDetector
+from gateway.server.timeouts import PRESSED_S_MAX
 from gateway.topics.reply_memory import ReplyMemory
 from gateway.wire.frames import SCRATCH_BYTES
 
 CHECK_INTERVAL_S: Final = 1.0
-
-PRESSED_S_MAX: Final = 5.0
-"""How long a read may wait for memory before the connection with the largest replies is closed."""
 
 
 class RegisteredConnection(Protocol):
     """The methods of a connection that the registry and the listener call."""
 
     reply_bytes: int
+
+    @property
+    def sends_slowly(self) -> bool: ...
+
+    @property
+    def reads_slowly(self) -> bool: ...
 
     def check(self, now_s: float) -> None:
         """End the connection if it exceeded a timeout."""
@@ -71,8 +74,6 @@ class ConnectionRegistry:
         self.limits = limits
         self.memory = RequestMemory(limits.request_bytes_max, limits.frame_bytes_max)
         self.replies = replies or ReplyMemory(limits.reply_bytes_max)
-        # The read that waits first for memory of replies, and when a check saw it first.
-        self._pressed: tuple[WaitingTaker | None, float] = (None, 0.0)
         # The buffer that all connections receive into; used only within one callback of the loop.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         # Every admitted connection with its address, from `admit` until `remove`.
@@ -141,21 +142,34 @@ class ConnectionRegistry:
         now_s = self.loop.time()
         for connection in list(self.connections):
             connection.check(now_s)
-        self._relieve(now_s)
+        self.memory.notify()
+        self._relieve_reads(now_s)
+        self._relieve_frames(now_s)
 
-    def _relieve(self, now_s: float) -> None:
-        """Close the connection with the largest replies if a read waits too long for their memory.
+    def _relieve_reads(self, now_s: float) -> None:
+        """Close connections whose peers do not read, if a read waits too long for memory.
 
-        A peer that reads slowly would otherwise stop the reads of all others.
+        If all peers read, the connection with the largest replies is closed.
         """
         first = self.replies.first
-        if first is None or first is not self._pressed[0]:
-            self._pressed = (first, now_s)
-        elif now_s - self._pressed[1] >= PRESSED_S_MAX and self.connections:
-            largest = max(self.connections, key=lambda each: each.reply_bytes)
-            if largest.reply_bytes:
-                self.refused += 1
-                largest.abort("reads its replies slowly while their memory is used up")
+        if first is None or now_s - first.since_s < PRESSED_S_MAX:
+            return
+        holders = [each for each in self.connections if each.reply_bytes]
+        victims = [each for each in holders if each.reads_slowly]
+        if not victims and holders:
+            victims = [max(holders, key=lambda each: each.reply_bytes)]
+        for each in victims:
+            self.refused += 1
+            each.abort("reads its replies slowly while their memory is used up")
+
+    def _relieve_frames(self, now_s: float) -> None:
+        """Close connections whose peers send slowly, if a frame waits too long for memory."""
+        since_s = self.memory.waits_since_s
+        if since_s is None or now_s - since_s < PRESSED_S_MAX:
+            return
+        for each in [each for each in self.connections if each.sends_slowly]:
+            self.refused += 1
+            each.abort("sends its request slowly while the memory is used up")
 
 
 def _loopback(host: str) -> bool:

@@ -13,6 +13,15 @@ from gateway.config import ConnectionLimits
 FRAME_BYTES_PER_S_MIN = 16 * 1024
 """A frame may take `frame_s_max` seconds, plus the time that its bytes take at this rate."""
 
+PRESSED_S_MAX = 5.0
+"""How long a read or a frame may wait for memory before connections that hold some are closed.
+
+Connections without progress for this long are closed then.
+"""
+
+PRESSED_BYTES_PER_S_MIN = 1024 * 1024
+"""The rate at which a frame has to arrive while others wait for memory."""
+
 IDLE = "idle"
 
 

@@ -29,7 +29,8 @@ class ReplyMemory(MemoryShare):
         """Take `count` bytes, after the takers that wait already. Takes nothing if cancelled."""
         if self.try_take(count):
             return
-        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        taken: asyncio.Future[None] = loop.create_future()
 
         def on_taken() -> bool:
             if taken.done():
@@ -37,7 +38,7 @@ class ReplyMemory(MemoryShare):
             taken.set_result(None)
             return True
 
-        taker = self.line_up(count, on_taken)
+        taker = self.line_up(count, on_taken, loop.time())
         try:
             await taken
         except asyncio.CancelledError:

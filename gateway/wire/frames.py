@@ -3,8 +3,8 @@
 A frame is a 4-byte size, followed by a body of this size. Bytes are received into one
 scratch buffer that all connections of a process share. A whole frame is copied out of the scratch
 buffer; a connection keeps the bytes of an incomplete frame. A frame larger than the scratch buffer
-gets memory of exactly its size, once the caller admits it. The rest of the frame is received into
-this memory.
+gets a buffer of its own, into which the rest of the frame is received. This buffer doubles whenever
+it is full, up to the size of the frame, and each time the caller has to admit it.
 
 The scratch buffer can be shared because a transport fills a buffer and reports it in one step, with
 no other code running in between. This holds for asyncio's selector loop and uvloop, but not for a
@@ -16,6 +16,11 @@ from __future__ import annotations
 import struct
 
 SCRATCH_BYTES = 128 * 1024
+FIRST_BUFFER_SCRATCHES = 8
+"""A frame's own buffer has at first the size of this many scratch buffers, or of the frame."""
+
+FIRST_BUFFER_BYTES = FIRST_BUFFER_SCRATCHES * SCRATCH_BYTES
+
 FRAME_BYTES_MIN = 8
 """The size of the smallest request header: key, version and correlation id."""
 
@@ -36,7 +41,8 @@ class FrameReader:
     """The receiving side of one connection.
 
     Order of calls: `buffer`, `received`, `next` until it returns None, `keep`. If a frame needs
-    memory of its own, `next` returns None and sets `wanted_bytes`. Call `admit` to go on.
+    more memory of its own, `next` returns None and sets `wanted_bytes`. Call `admit` to go on, and
+    do not call `buffer` before.
     """
 
     __slots__ = (
@@ -49,12 +55,14 @@ class FrameReader:
         "_start",
         "_window",
         "frame_bytes_max",
+        "large_bytes",
         "wanted_bytes",
     )
 
     def __init__(self, scratch: memoryview, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
-        # The size of a frame larger than the scratch, from `next` until `admit`. Otherwise 0.
+        # The size that the frame's own buffer needs to go on, from `next` until `admit`. Otherwise
+        # 0.
         self.wanted_bytes = 0
         self._scratch = scratch
         # The pending bytes are _window[_start:_end]. The window is the scratch, or the kept bytes
@@ -64,11 +72,13 @@ class FrameReader:
         self._end: int = 0
         # The pending bytes, from `keep` until `received` or `resume`. Otherwise empty.
         self._left = b""
-        # The memory of an admitted large frame, and the number of bytes filled. None before `admit`
-        # and after the frame was taken. While the memory is set, bytes are received into it.
+        # The buffer of an admitted large frame, and the number of bytes filled. None before `admit`
+        # and after the frame was taken. While the buffer is set, bytes are received into it.
         self._large: bytearray | None = None
         self._large_view: memoryview | None = None
         self._filled: int = 0
+        # The size of the whole large frame, from the first `wanted_bytes` until it was taken.
+        self.large_bytes: int = 0
 
     @property
     def partial_bytes(self) -> int:
@@ -78,14 +88,19 @@ class FrameReader:
         return len(self._left)
 
     @property
-    def held_bytes(self) -> int:
-        """The number of bytes allocated for frames that are incomplete or not taken yet."""
-        large = self._large
-        return len(self._left) if large is None else len(large)
+    def kept_bytes(self) -> int:
+        """The received bytes that are kept outside the buffer of a large frame."""
+        return len(self._left)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """The size of the buffer of a large frame, 0 if there is none."""
+        return 0 if self._large is None else len(self._large)
 
     def buffer(self) -> memoryview:
         """Return the buffer for the next bytes. It is never empty."""
         if self._large_view is not None:
+            assert not self.wanted_bytes
             return self._large_view[self._filled :]
         left = self._left
         if not left:
@@ -128,7 +143,8 @@ class FrameReader:
             self._start = stop
             return bytes(self._window[start + 4 : stop])
         if 4 + size > len(self._scratch):
-            self.wanted_bytes = size
+            self.large_bytes = size
+            self.wanted_bytes = min(size, FIRST_BUFFER_SCRATCHES * len(self._scratch))
         return None
 
     def keep(self) -> None:
@@ -142,21 +158,25 @@ class FrameReader:
         self._start = self._end = 0
 
     def admit(self) -> None:
-        """Allocate the frame of `wanted_bytes`. Call it before `keep`, or after `resume`."""
-        size = self.wanted_bytes
-        assert size > 0
-        assert self._large is None
-        # The operating system zeroes the memory lazily, so physical memory is used only as bytes
-        # arrive.
-        self._large = bytearray(size)
-        self._large_view = memoryview(self._large)
-        self._filled = self._end - self._start - 4
-        self._large_view[: self._filled] = self._window[self._start + 4 : self._end]
-        self._start = self._end
-        self.wanted_bytes = 0
+        """Give the frame a buffer of `wanted_bytes`. Call it before `keep`, or after `resume`."""
+        wanted, self.wanted_bytes = self.wanted_bytes, 0
+        assert wanted > 0
+        grown = bytearray(wanted)
+        view = memoryview(grown)
+        if self._large is None:
+            self._filled = self._end - self._start - 4
+            view[: self._filled] = self._window[self._start + 4 : self._end]
+            self._start = self._end
+        else:
+            view[: self._filled] = self._large
+        self._large, self._large_view = grown, view
 
     def _take_large(self, large: bytearray) -> memoryview | None:
         if self._filled < len(large):
             return None
+        if len(large) < self.large_bytes:
+            self.wanted_bytes = min(self.large_bytes, 2 * len(large))
+            return None
         self._large = self._large_view = None
+        self.large_bytes = 0
         return memoryview(large).toreadonly()

@@ -43,7 +43,11 @@ def feed(frames, data):
     return taken
 
 
-FRAMES = st.lists(st.binary(min_size=8, max_size=300), max_size=12)
+LONG = bytes(range(251)) * 20
+FRAMES = st.lists(
+    st.binary(min_size=8, max_size=300) | st.integers(8, len(LONG)).map(lambda size: LONG[:size]),
+    max_size=12,
+)
 
 
 @settings(deadline=None)
@@ -86,7 +90,7 @@ def test_a_size_that_no_request_has_is_refused_before_memory_is_taken(size):
     frames.received(4)
     with pytest.raises(BadFrame):
         frames.next()
-    assert frames.held_bytes == 0
+    assert frames.kept_bytes == 0 == frames.buffer_bytes
 
 
 def test_a_large_frame_waits_until_it_is_admitted():
@@ -97,12 +101,12 @@ def test_a_large_frame_waits_until_it_is_admitted():
     assert frames.next() is None
     assert frames.wanted_bytes == 500
     frames.keep()
-    assert frames.held_bytes == 20
+    assert frames.kept_bytes == 20
     frames.resume()
     assert frames.next() is None
     frames.admit()
     frames.keep()
-    assert frames.held_bytes == 500
+    assert frames.buffer_bytes == 500
     assert len(frames.buffer()) == 500 - 16
 
 
@@ -124,6 +128,31 @@ def test_a_large_frame_is_received_in_place_and_given_read_only():
         frames.keep()
     assert [frame.readonly for frame in taken] == [True]
     assert taken[0] == b"y" * 500
+
+
+def test_the_buffer_of_a_large_frame_doubles_and_each_time_it_waits_to_be_admitted():
+    frames = reader()
+    stream = memoryview(framed(LONG))
+    sizes = []
+    taken = None
+    while taken is None:
+        buffer = frames.buffer()
+        count = min(len(buffer), len(stream))
+        buffer[:count] = stream[:count]
+        stream = stream[count:]
+        frames.received(count)
+        taken = frames.next()
+        if frames.wanted_bytes:
+            arrived = len(LONG) + 4 - len(stream)
+            frames.keep()
+            assert frames.buffer_bytes <= arrived
+            frames.resume()
+            assert frames.next() is None
+            frames.admit()
+            frames.keep()
+            sizes.append(frames.buffer_bytes)
+    assert sizes == [512, 1024, 2048, 4096, len(LONG)]
+    assert taken == LONG
 
 
 def test_frames_that_were_not_taken_are_there_later():

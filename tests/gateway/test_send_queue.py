@@ -11,8 +11,8 @@ import socket
 
 import pytest
 
-from gateway.server.registry import PRESSED_S_MAX
 from gateway.server.send_queue import CHUNK_BYTES
+from gateway.server.timeouts import PRESSED_S_MAX
 from gateway.topics.reply_memory import ReservedReply
 from tests.gateway.test_connection import FETCH, Later, fetch
 from tests.gateway.test_server import LOOPS, framed, serving
