@@ -66,6 +66,17 @@ async def test_one_address_fills_its_part_and_others_send_large_requests():
     assert serves(hub)
 
 
+async def test_one_address_has_a_part_of_the_memory_for_smaller_frames_too():
+    hub = hub_for(HEARTBEAT, fetch(lambda *_: [b"\0\0\0\5"]), frame_bytes_max=8 * MIB)
+    greedy = [connect(hub, host="10.6.6.6") for _ in range(300)]
+    for wire in greedy:
+        wire.send(MIB.to_bytes(4, "big") + bytes(200_000))
+    assert hub.memory.used_bytes <= hub.limits.request_bytes_max * 3 // 4
+    producer = connect(hub, host="10.9.9.9")
+    producer.send(large_request(MIB - 60_000))
+    assert len(producer.frames()) == 1
+
+
 async def test_half_received_frames_that_use_up_the_memory_are_all_completed():
     limits = {"frame_bytes_max": 4 * MIB, "memory_bytes_max": 16 * MIB}
     hub = hub_for(HEARTBEAT, fetch(lambda *_: [b"\0\0\0\5"]), **limits)
