@@ -77,8 +77,11 @@ bench-spark: $(RUN)/.ready $(DEV)/.ready ## 10 million records in one partition,
 bench-scale: $(RUN)/.ready $(DEV)/.ready ## 1,000 to 100,000 groups, 100 to 10,000 partitions: growth
 	$(DEV)/bin/python -m tests.bench.scale
 
+bench-neighbours: $(RUN)/.ready $(DEV)/.ready ## what one client costs the others, beside Apache Kafka 4.3
+	$(DEV)/bin/python -m tests.bench.neighbours
+
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
 .PHONY: help run cluster check test-fast test proof proof-ledger proof-failover proof-spark demo spark bench \
-	bench-ledger bench-subscriptions bench-spark bench-scale bench-start
+	bench-ledger bench-subscriptions bench-spark bench-scale bench-neighbours bench-start

@@ -22,6 +22,9 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 
+PARTITION_BYTES = 500
+"""Memory of one kept partition: the object, its request, its reply and its places in tables."""
+
 PartitionKey = tuple[Hashable, int]
 """Topic name (below v13) or topic id, and partition."""
 
@@ -227,18 +230,20 @@ class FetchSession:
         self._due.pop(gone, None)
         gone.unwatch()
 
+    def new_entries(self, topic: Hashable, entries: list[bytes]) -> list[bytes]:
+        """Return the entries that differ from those of the last request, with `names_all`."""
+        known = self._by_entry.get(topic, {})
+        return [entry for entry in entries if entry not in known]
+
     def name_entries(
         self,
         topic: Hashable,
         entries: list[bytes],
         read: Callable[[Hashable, bytes], FetchPartition],
     ) -> None:
-        """Apply the entries of one topic of a request that names all partitions.
-
-        Only entries that differ from the last request are decoded, by `read(topic, entry)`.
-        """
+        """Apply the new entries of one topic, decoded by `read(topic, entry)`."""
         known = self._by_entry.setdefault(topic, {})
-        for entry in [each for each in entries if each not in known]:
+        for entry in entries:
             named = read(topic, entry)
             before = self._partitions.get(named.key)
             if before is not None:

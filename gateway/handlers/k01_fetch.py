@@ -13,9 +13,10 @@ Fetches of Spark's executors are noted, so that their queries are listed as read
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -102,16 +103,22 @@ def _fetch(
 async def _fetch_many(request: Request, ctx: Context, session: FetchSession, now_ms: int) -> Result:
     """Answer a request that names many partitions, and yield to other requests meanwhile."""
     asked: FetchRequest = request.body
+    unknown: dict[Hashable, list[bytes]] = {}
     try:
-        for _ in _name_partitions(asked, session):
+        for _ in _name_partitions(asked, session, partial(_split_unknown, ctx, asked, unknown)):
             await asyncio.sleep(0)
         _settle(ctx, asked, session, now_ms)
-        if len(session.due()) <= _AT_ONCE_MAX:
+        if unknown and session.kept:
+            session.wake_all()
+            ctx.fetch_sessions.remove(session)
+        if len(session.due()) <= _AT_ONCE_MAX and not unknown:
             result = _fetch(request, ctx, session)
             return await result if isinstance(result, asyncio.Future) else result
         reader, wait_s = _reader(request, ctx, session)
         await reader.plan_from_disk()
-        answer = _Answer(request, ctx, session, reader)
+        answer = _Answer(request, ctx, session, reader, unknown)
+        if unknown:
+            reader.plan.timed_out = True  # an error is sent at once
         if reader.plan.complete or reader.plan.timed_out:
             for _ in answer.add_decided():
                 await asyncio.sleep(0)
@@ -139,18 +146,51 @@ def _session(request: Request, ctx: Context, now_ms: int) -> FetchSession | Fetc
     )
 
 
-def _name_partitions(asked: FetchRequest, session: FetchSession) -> Iterator[None]:
-    """Apply the named and forgotten partitions. Yields after each part of the work."""
+def _name_partitions(
+    asked: FetchRequest,
+    session: FetchSession,
+    select: Callable[[Any, list[bytes]], list[bytes]] | None = None,
+) -> Iterator[None]:
+    """Apply the named and forgotten partitions. Yields after each part of the work.
+
+    `select(topic, entries)` returns those of the new entries that name existing partitions.
+    """
     read = partial(_read_entry, asked)
     for topic, entries in asked.topics:
         for first in range(0, len(entries), PARTITIONS_PER_TURN):
             part = entries[first : first + PARTITIONS_PER_TURN]
+            new = session.new_entries(topic, part) if session.names_all else part
+            if select is not None:
+                new = select(topic, new)
             if session.names_all:
-                session.name_entries(topic, part, read)
+                session.name_entries(topic, new, read)
             else:
-                session.update([read(topic, entry) for entry in part], ())
+                session.update([read(topic, entry) for entry in new], ())
             yield
     session.update((), asked.forgotten)
+
+
+def _split_unknown(
+    ctx: Context,
+    asked: FetchRequest,
+    unknown: dict[Hashable, list[bytes]],
+    topic: str | UUID,
+    entries: list[bytes],
+) -> list[bytes]:
+    """Return the entries of existing partitions. Add the encoded errors of others to `unknown`.
+
+    Without this, a request would take memory for hundreds of thousands of partitions.
+    """
+    known = ctx.catalog.by_name_or_id(topic)
+    width = known.partitions if known is not None else 0
+    by_index = [(asked.read(entry).index, entry) for entry in entries]
+    missing = [index for index, _ in by_index if not 0 <= index < width]
+    if missing:
+        error = ctx.partitions.why_not_led(topic, missing[0])
+        unknown.setdefault(topic, []).extend(
+            encode_partition(asked.version, PartitionFetched(index, error)) for index in missing
+        )
+    return [entry for index, entry in by_index if 0 <= index < width]
 
 
 def _read_entry(asked: FetchRequest, topic: Hashable, entry: bytes) -> FetchPartition:
@@ -209,16 +249,22 @@ class _Answer:
     )
 
     def __init__(
-        self, request: Request, ctx: Context, session: FetchSession, reader: FetchReader
+        self,
+        request: Request,
+        ctx: Context,
+        session: FetchSession,
+        reader: FetchReader,
+        encoded: dict[Hashable, list[bytes]] | None = None,
     ) -> None:
+        """Begin the response. `encoded` has partitions that are encoded already, by topic."""
         self._request = request
         self._ctx = ctx
         self._session = session
         self._reader = reader
         # The partitions in the response by topic: those to encode, and those without records that
         # are encoded already.
-        self._topics: dict[Any, list[PartitionFetched]] = {}
-        self._encoded: dict[Any, list[bytes]] = {}
+        self._encoded: dict[Any, list[bytes]] = encoded or {}
+        self._topics: dict[Any, list[PartitionFetched]] = {topic: [] for topic in self._encoded}
         # The decided results of the plan that are in the two tables.
         self._added = 0
         # The results of partitions that do not exist.

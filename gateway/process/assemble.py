@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
-from gateway.core.fetch_session import FetchSessions
+from gateway.core.fetch_session import PARTITION_BYTES, FetchSessions
 from gateway.groups.coordinator import Coordinator
 from gateway.groups.read_only_groups import ReadOnlyGroups
 from gateway.handlers.api import Context
@@ -121,6 +121,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
             config.fetch.sessions_max,
             int(config.fetch.session_idle_s_max * 1000),
             lambda: secrets.randbits(31),
+            config.connection.session_bytes_max // PARTITION_BYTES,
         ),
         cluster=cluster,
         reply_memory=ReplyMemory(config.connection.reply_bytes_max),

@@ -6,10 +6,11 @@ process of its own that reads all partitions from their end.
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from tests.bench.sides import create_topic
@@ -51,8 +52,6 @@ class Consumers:
         """Send until every consumer has read a record."""
         for process in self._processes:
             assert process.stdout is not None
-            import select
-
             deadline = time.monotonic() + READY_S_MAX
             while not select.select([process.stdout], [], [], 0)[0]:
                 assert time.monotonic() < deadline, "a consumer reads nothing"
@@ -100,7 +99,7 @@ class Sender:
 
 
 @contextmanager
-def _reading(servers: str, topic: str, width: int, count: int, sender: Sender) -> Iterator[None]:
+def _reading(servers: str, topic: str, width: int, count: int, sender: Sender) -> Generator[None]:
     consumers = Consumers(servers, topic, width, count)
     try:
         consumers.wait_reading(sender)

