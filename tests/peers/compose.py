@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import Any, Self
 
 from tests.peers import install
 from tests.peers.bookie import SHARED_DISK
-from tests.peers.gateway import is_free, ports_in_a_row
+from tests.peers.gateway import ports_in_a_row
 from tests.peers.processes import Process, free_port
 from tests.peers.zookeeper import ZooKeeper
 
@@ -169,7 +170,16 @@ def zookeeper_port(directory: Path) -> int:
     env = directory / "env"
     kept = _KEPT_PORT.search(env.read_text()) if env.exists() else None
     wanted = [int(kept[1])] if kept else []
-    return next(filter(is_free, [*wanted, ZOOKEEPER_PORT]), 0)
+    return next(filter(_can_listen, [*wanted, ZOOKEEPER_PORT]), 0)
+
+
+def _can_listen(port: int) -> bool:
+    """True unless another process listens there. Connections of an earlier run do not matter."""
+    try:
+        socket.create_server((LOOPBACK, port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def main() -> int:

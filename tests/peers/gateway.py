@@ -26,12 +26,11 @@ def ports_in_a_row(count: int) -> list[int]:
     while True:
         first = random.randrange(FIXED_PORTS.start, FIXED_PORTS.stop - count)
         row = list(range(first, first + count))
-        if all(map(is_free, row)):
+        if all(map(_is_free, row)):
             return row
 
 
-def is_free(port: int) -> bool:
-    """True if nobody listens on this loopback port."""
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))
