@@ -72,10 +72,10 @@ def test_zookeeper_keeps_its_port_and_takes_another_if_it_is_taken(tmp_path):
         f"export GATEWAY_ZOOKEEPER=127.0.0.1:{port}\n"
     )
     assert zookeeper_port(tmp_path) == port
-    with socket.create_server(("127.0.0.1", port)) as server:
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            server.accept()[0].close()  # first: its end of the connection lingers for a minute
-            assert client.recv(1) == b""
+    place = ("127.0.0.1", port)
+    with socket.create_server(place) as server, socket.create_connection(place) as client:
+        server.accept()[0].close()  # first: its end of the connection lingers for a minute
+        assert client.recv(1) == b""
     assert zookeeper_port(tmp_path) == port
     with socket.create_server(("127.0.0.1", port)):
         assert zookeeper_port(tmp_path) in (compose.ZOOKEEPER_PORT, 0)
