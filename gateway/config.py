@@ -134,6 +134,9 @@ class GatewayConfig:
     host: str = "127.0.0.1"
     port: int = 9092  # 0 selects any free port
     advertised_host: str | None = None  # host for clients; default: the address they connected to
+    advertised_port: int | None = None  # port for clients (embedded); default as above
+    peer_host: str | None = None  # host for other gateways; default: the host for clients
+    peer_port: int | None = None  # port for other gateways; default: `port`
     node_id: int = 0
     bookies: int = 1  # number of embedded bookies: 1, or 3 with E 3, Qw 3 and Qa 2
     journal_sync: str = "group"  # "group" syncs before every acknowledgement, "never" does not

@@ -142,19 +142,38 @@ def _describe(name: str, bootstrap: str, output: Format) -> None:
     multiple=True,
     help="Setting to reset to its default; repeat for several.",
 )
+@option(
+    "--partitions",
+    "-p",
+    type=Value("count", units.integer),
+    help="New number of partitions; a topic never loses partitions.",
+)
 @bootstrap_option
 @output_option
 def _alter(
-    name: str, config: Sequence[str], defaults: Sequence[str], bootstrap: str, output: Format
+    name: str,
+    config: Sequence[str],
+    defaults: Sequence[str],
+    partitions: int | None,
+    bootstrap: str,
+    output: Format,
 ) -> None:
-    """Change some settings of a topic; the others stay."""
+    """Change some settings of a topic, or add partitions; the rest stays."""
     configs = _pairs(config, output)
-    if not configs and not defaults:
-        usage("no setting to change: pass for example -c retention.ms=3600000", output)
+    changes_configs = bool(configs or defaults)
+    if not changes_configs and partitions is None:
+        usage("nothing to change: pass -c retention.ms=3600000 or --partitions 6", output)
+    if changes_configs and partitions is not None:
+        usage("settings and --partitions: pass only one of them, one may fail alone", output)
+    if partitions is not None and not 0 < partitions <= _INT32_MAX:
+        usage(f"--partitions {partitions}: must be between 1 and {_INT32_MAX}", output)
 
-    from gateway.admin.topics import alter_topic
+    from gateway.admin.topics import add_partitions, alter_topic
 
-    ask(bootstrap, output, lambda client: alter_topic(client, name, configs, defaults))
+    if partitions is not None:
+        ask(bootstrap, output, lambda client: add_partitions(client, name, partitions))
+    else:
+        ask(bootstrap, output, lambda client: alter_topic(client, name, configs, defaults))
     emit(as_json({"altered": name}) if output is Format.json else f"Altered topic {name}.")
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from gateway.admin.client import AdminClient, AdminError, Place, raise_for
 
 _LIST_OFFSETS, _METADATA, _CREATE, _DELETE, _DESCRIBE_CONFIGS = 2, 3, 19, 20, 32
-_DELETE_RECORDS, _INCREMENTAL_ALTER_CONFIGS = 21, 44
+_DELETE_RECORDS, _CREATE_PARTITIONS, _INCREMENTAL_ALTER_CONFIGS = 21, 37, 44
+_CREATE_PARTITIONS_MS_MAX = 20_000
 _SET, _REMOVE = 0, 1  # values of config_operation in IncrementalAlterConfigs
 _TRUNCATE_MS_MAX = 10_000
 _SHOWN_MAX = 5  # partitions that an error names
@@ -61,6 +62,19 @@ async def alter_topic(
     )
     (altered,) = answer.responses
     raise_for(altered.error_code, altered.error_message, name)
+
+
+async def add_partitions(client: AdminClient, name: str, total: int) -> None:
+    """Add partitions to the topic, so that it has `total` partitions."""
+    topic = {"name": name, "count": total, "assignments": None}
+    answer = await client.send(
+        _CREATE_PARTITIONS,
+        {"topics": [topic], "timeout": _CREATE_PARTITIONS_MS_MAX, "validate_only": False},
+    )
+    (grown,) = answer.results
+    if grown.error_code.name == "unknown_topic_or_partition":
+        raise AdminError(f"Topic '{name}' does not exist.", "UNKNOWN_TOPIC_OR_PARTITION")
+    raise_for(grown.error_code, grown.error_message, name)
 
 
 async def truncate_topic(

@@ -1,6 +1,6 @@
 """The live brokers: one ephemeral node each, and a list that follows the nodes.
 
-    /gateway/brokers/<node id>   {host, port, rack, token, leaving}; deleted with the session
+    /gateway/brokers/<node id>   {host, port, rack, token, leaving, ...}; deleted with the session
 
 A broker has one incarnation after the other, each with a token that is never used again. So a token
 that was found dead stays dead, and claims written under this token are void.
@@ -69,6 +69,8 @@ class ClusterMembership:
         self._metadata = metadata
         self._clock = clock
         self._address = (host, port, rack)
+        # The address for other brokers; empty and 0 if it is the one for clients.
+        self._peer_address = ("", 0)
         self._session_s = session_ms / 1000
         self._new_token = new_token
         # The token of the present incarnation. Replaced when the session ends.
@@ -234,12 +236,15 @@ class ClusterMembership:
                 "rack": rack,
                 "token": self._token,
                 "leaving": self.leaving,
+                "peer_host": self._peer_address[0],
+                "peer_port": self._peer_address[1],
             }
         )
 
-    async def set_address(self, host: str, port: int) -> None:
-        """Publish the address for clients."""
+    async def set_address(self, host: str, port: int, peer: tuple[str, int] = ("", 0)) -> None:
+        """Publish the address for clients, and the one for other brokers if it differs."""
         self._address = (host, port, self._address[2])
+        self._peer_address = peer
         await self._write_registration()
 
     async def leave_soon(self) -> None:
@@ -372,6 +377,8 @@ def _decode(path: str, node: Node) -> ClusterMember:
             rack=str(document["rack"]),
             token=str(document["token"]),
             leaving=bool(document["leaving"]),
+            peer_host=str(document.get("peer_host", "")),
+            peer_port=int(document.get("peer_port", 0)),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptFormat(f"{path}: {error!r}") from error

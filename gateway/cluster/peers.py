@@ -1,4 +1,6 @@
-"""Requests to the other brokers of a cluster, in Kafka's protocol, at the ports for clients.
+"""Requests to the other brokers of a cluster, in Kafka's protocol.
+
+A broker is asked at its address for other brokers, which may differ from the one for clients.
 
 The requests serve operators' queries. A broker that does not answer in time is left out of the
 result. It is then skipped for a while, so that it does not delay queries about many groups.
@@ -60,7 +62,7 @@ class Peers:
             Unreachable,
         )
 
-        link = Link(member.host, member.port, self._answer_s_max, PEER_CLIENT_ID)
+        link = Link(*member.peer_address, self._answer_s_max, PEER_CLIENT_ID)
         try:
             async with asyncio.timeout(self._answer_s_max):
                 await link.open(self._answer_s_max)

@@ -14,7 +14,10 @@ from uuid import UUID
 
 
 class ClusterMember(NamedTuple):
-    """A live broker and its address for clients. Each incarnation has a `token` of its own."""
+    """A live broker and its address for clients. Each incarnation has a `token` of its own.
+
+    `peer_host` and `peer_port` are its address for other brokers, if that is another one.
+    """
 
     node_id: int
     host: str
@@ -22,6 +25,13 @@ class ClusterMember(NamedTuple):
     rack: str
     token: str
     leaving: bool = False  # True while the broker hands over its streams and groups and claims none
+    peer_host: str = ""
+    peer_port: int = 0
+
+    @property
+    def peer_address(self) -> tuple[str, int]:
+        """Return the address at which other brokers reach this one."""
+        return self.peer_host or self.host, self.peer_port or self.port
 
 
 class Leader(NamedTuple):

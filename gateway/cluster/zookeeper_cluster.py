@@ -96,9 +96,12 @@ class ZooKeeperCluster:
             await self._partitions.stop()
             await self._membership.close()
 
-    async def set_address(self, host: str, port: int) -> None:
-        """Publish the address for clients. Call it once the port is bound."""
-        await self._retry_write(lambda: self._membership.set_address(host, port))
+    async def set_address(self, host: str, port: int, peer: tuple[str, int] = ("", 0)) -> None:
+        """Publish the address for clients, and the one for other brokers if it differs.
+
+        Call it once the port is bound.
+        """
+        await self._retry_write(lambda: self._membership.set_address(host, port, peer))
 
     def set_hand_over(self, hand_over: HandOver) -> None:
         """Set the function that drains a stream before the balancer gives the stream away."""

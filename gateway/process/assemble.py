@@ -126,6 +126,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         cluster=cluster,
         reply_memory=ReplyMemory(config.connection.reply_bytes_max),
         advertised_host=config.advertised_host,
+        advertised_port=config.advertised_port,
         metadata_address=config.zookeeper or None,
     )
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
@@ -146,7 +147,8 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
     await running.server.start(config.host, config.port)
     stops.append(running.server.stop)
     if isinstance(ctx.cluster, SingleBroker):
-        ctx.cluster.address = (config.advertised_host or config.host, running.port)
+        port = config.advertised_port or running.port
+        ctx.cluster.address = (config.advertised_host or config.host, port)
     if config.metrics_port is not None:
         from gateway.metrics.http import MetricsServer
 
@@ -161,7 +163,8 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
 
         share = BrokerLifecycle(shared, partitions, groups, running.lost)
         stops.append(share.stop)
-        await share.start(config.advertised_host or config.host, running.port)
+        peer = (config.peer_host or "", config.peer_port or running.port)
+        await share.start(config.advertised_host or config.host, running.port, peer)
     await partitions.start()
     await groups.start()
     return running

@@ -40,10 +40,11 @@ class BrokerLifecycle:
         self._adopting: asyncio.Task[None] | None = None
         self._adopt_again = False
 
-    async def start(self, host: str, port: int) -> None:
+    async def start(self, host: str, port: int, peer: tuple[str, int]) -> None:
         """Register the broker, and claim, open and lead streams from now on.
 
-        Raises NotOwner (another process has this node id), MetadataUnavailable.
+        `host` and `port` are for clients, `peer` is for other brokers. Raises NotOwner (another
+        process has this node id), MetadataUnavailable.
         """
         cluster = self._cluster
         self._partitions.on_opened = cluster.note_opened
@@ -51,7 +52,7 @@ class BrokerLifecycle:
         cluster.on_members_changed(self._members_changed)
         cluster.on_expired(self._groups.lost)
         cluster.on_replaced(self._replaced)
-        await cluster.set_address(host, port)
+        await cluster.set_address(host, port, peer)
         await cluster.start(self._partitions)
 
     async def stop(self) -> None:

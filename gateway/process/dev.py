@@ -103,6 +103,18 @@ def _dev_options() -> list[click.Parameter]:
             help="group: records are synced before they are acknowledged; never: they are not.",
         ),
         Option(
+            ["--advertised-host"],
+            metavar="HOST",
+            shown="the address that they connected to",
+            help="Address that clients connect to, for port mapping and proxies.",
+        ),
+        Option(
+            ["--advertised-port"],
+            type=PORT,
+            shown="the port that they connected to",
+            help="Port that clients connect to.",
+        ),
+        Option(
             ["--accept-loss"],
             is_flag=True,
             help="Continue with the records that are left after a bookie lost some (damage on its "
@@ -152,6 +164,10 @@ def faults_of(flags: Flags) -> list[str]:
         (
             flags.journal_sync in ("group", "never"),
             f"--journal-sync {flags.journal_sync}: must be group or never",
+        ),
+        (
+            flags.advertised_port is None or 0 < flags.advertised_port <= PORT_MAX,
+            f"--advertised-port {flags.advertised_port}: must be between 1 and {PORT_MAX}",
         ),
         (
             0 <= flags.ledger_port <= PORT_MAX,
@@ -209,6 +225,8 @@ def config_of(flags: Flags) -> GatewayConfig:
         data=flags.data,
         host=flags.host,
         port=flags.port,
+        advertised_host=flags.advertised_host,
+        advertised_port=flags.advertised_port,
         node_id=flags.node_id,
         bookies=flags.bookies,
         journal_sync=flags.journal_sync,

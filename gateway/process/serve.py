@@ -15,6 +15,7 @@ from gateway.process.dev import (
     DURATION,
     FILE,
     INT32_MAX,
+    PORT,
     PORT_MAX,
     common_faults,
     common_options,
@@ -48,6 +49,18 @@ def _serve_options() -> list[click.Parameter]:
             ["--advertised-host"],
             metavar="HOST",
             help="Address that clients connect to, if not --host.",
+        ),
+        Option(
+            ["--peer-host"],
+            metavar="HOST",
+            shown="the address of clients",
+            help="Address at which the other gateways reach this one.",
+        ),
+        Option(
+            ["--peer-port"],
+            type=PORT,
+            shown="--port",
+            help="Port at which the other gateways reach this one.",
         ),
         Option(
             ["--replication-factor"],
@@ -164,6 +177,15 @@ def faults_of(flags: Flags) -> list[str]:
             "with --advertised-host",
         ),
         (
+            flags.peer_port is None or 0 < flags.peer_port <= PORT_MAX,
+            f"--peer-port {flags.peer_port}: must be between 1 and {PORT_MAX}",
+        ),
+        (
+            flags.peer_port is None or flags.workers == 1,
+            f"--peer-port {flags.peer_port}: each of several --workers has a port of its own; "
+            "leave this flag out",
+        ),
+        (
             1 <= flags.workers <= WORKERS_MAX,
             f"--workers {flags.workers}: must be between 1 and {WORKERS_MAX}",
         ),
@@ -230,6 +252,8 @@ def config_of(flags: Flags) -> GatewayConfig:
         host=flags.host,
         port=flags.port,
         advertised_host=flags.advertised_host,
+        peer_host=flags.peer_host,
+        peer_port=flags.peer_port,
         node_id=flags.node_id,
         rack=flags.rack,
         workers=flags.workers,

@@ -153,7 +153,7 @@ def test_only_places_differ_between_the_file_and_the_local_processes(tmp_path):
             if there != here
         }
         assert changed <= {
-            *("--zookeeper", "--data", "--port", "--host", "--advertised-host"),
+            *("--zookeeper", "--data", "--port", "--host", "--advertised-host", "--peer-host"),
             words[-1],  # the word before `python`, which is the first
         }
 

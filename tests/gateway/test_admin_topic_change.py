@@ -37,6 +37,20 @@ def test_settings_are_changed_and_given_up(cli):
     assert described(cli, "changing")["configs"] == {"retention.ms": "2000"}
 
 
+def test_partitions_are_added_and_take_records(cli, gateway):
+    cli("topic", "create", "growing", "-p", "2")
+    produced(gateway, "growing", 3, partition=1)
+    code, out, errors = cli("topic", "alter", "growing", "--partitions", "4")
+    assert (code, out, errors) == (0, "Altered topic growing.\n", "")
+    produced(gateway, "growing", 5, partition=3)
+    rows = described(cli, "growing")["partitions"]
+    assert [row["log_end_offset"] for row in rows] == [0, 3, 0, 5]
+    code, out, errors = cli("topic", "alter", "growing", "-p", "3", "-o", "json")
+    assert (code, out) == (1, "")
+    assert json.loads(errors)["code"] == "INVALID_PARTITIONS"
+    assert "currently has 4 partition(s)" in json.loads(errors)["error"]
+
+
 def test_a_topic_is_truncated(cli, gateway):
     cli("topic", "create", "cut", "-p", "2")
     produced(gateway, "cut", 10)
@@ -89,7 +103,10 @@ def test_a_partition_that_the_server_refuses_to_truncate_is_shown_with_the_reaso
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (("alter", "t"), 2, "no setting to change: pass"),
+        (("alter", "t"), 2, "nothing to change: pass -c"),
+        (("alter", "t", "-p", "0"), 2, "--partitions 0: must be between 1 and"),
+        (("alter", "t", "-p", "2", "-d", "segment.ms"), 2, "pass only one of them"),
+        (("alter", "missing", "-p", "2"), 1, "does not exist"),
         (("alter", "t", "-c", "x"), 2, "is not key=value"),
         (("alter", "missing", "-c", "retention.ms=1"), 1, "The topic 'missing' does not exist."),
         (("alter", "plain", "-c", "no.such=1"), 1, "Unknown topic config name: no.such"),

@@ -14,8 +14,12 @@ import subprocess
 import sys
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from gateway.process import dev
 from gateway.wire.messages import decode_response, encode_request
+from ledger.command_line.program import flags_of
+from tests.peers.gateway import Gateway
 from tests.peers.processes import Process
 
 START_S_MAX = 30
@@ -155,3 +159,18 @@ def test_the_help_lists_all_commands():
     code, out, _ = ended("--help")
     assert code == 0
     assert {"dev", "topic", "group"} <= set(out.split())
+
+
+def test_clients_are_told_the_advertised_address(tmp_path):
+    words = ["--advertised-host", "broker.example", "--advertised-port", "19092"]
+    with Gateway(tmp_path / "data", words) as gateway:
+        found = AdminClient({"bootstrap.servers": gateway.bootstrap, "log_level": 0})
+        (broker,) = found.list_topics(timeout=10).brokers.values()
+        assert (broker.host, broker.port) == ("broker.example", 19092)
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1"])
+def test_an_advertised_port_is_one_that_clients_can_connect_to(port):
+    words = ["--advertised-port", port]
+    (fault,) = dev.faults_of(flags_of(dev.dev, words))
+    assert fault == f"--advertised-port {port}: must be between 1 and 65535"

@@ -67,6 +67,21 @@ def test_who_listens_anywhere_says_where_clients_find_it():
     assert not serve.faults_of(flags_of(serve.serve, words))
 
 
+def test_gateways_reach_each_other_at_an_address_of_their_own():
+    words = ["--zookeeper", "z:1", "--advertised-host", "localhost", "--peer-host", "gateway-1"]
+    config = serve.config_of(flags_of(serve.serve, [*words, "--peer-port", "9192"]))
+    assert (config.advertised_host, config.peer_host, config.peer_port) == (
+        "localhost",
+        "gateway-1",
+        9192,
+    )
+    config = serve.config_of(flags_of(serve.serve, words))
+    assert config.peer_port is None
+    for more in (["--peer-port", "0"], ["--peer-port", "9192", "--workers", "2"]):
+        (fault,) = serve.faults_of(flags_of(serve.serve, [*words, *more]))
+        assert fault.startswith(f"--peer-port {more[1]}: ")
+
+
 def test_the_store_of_positions_is_chosen_by_a_flag_or_else_by_the_cluster():
     name = "--log-segment-based-subscriptions-store-enabled"
     words = ["--zookeeper", "z:1"]

@@ -62,7 +62,7 @@ def commands(file: Path = FILE) -> dict[str, list[str]]:
 def local_command(words: list[str], zookeeper: str, data: Path, port: int) -> list[str]:
     """The command of a service as it runs here."""
     changed = {"--zookeeper": zookeeper, "--data": str(data), "--port": str(port)}
-    changed |= {"--host": LOOPBACK, "--advertised-host": LOOPBACK}
+    changed |= {"--host": LOOPBACK, "--advertised-host": LOOPBACK, "--peer-host": LOOPBACK}
     before = ["", *words]
     local = [changed.get(flag, word) for flag, word in zip(before, words, strict=False)]
     if words[1:4] == ["-m", "ledger", "serve"]:
