@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.producer_states import AcceptedBatch, ProducerStates
+from gateway.core.producer_states import AcceptedBatch
 from gateway.errors import partition_code
 from gateway.topics.configs import TopicConfig
+from gateway.topics.partition_state import PartitionState
 from gateway.topics.partition_warnings import PartitionWarnings, ProduceWatch
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
 from ledger.errors import (
-    CorruptFormat,
     LedgerError,
     MetadataError,
     NoNode,
@@ -39,10 +39,8 @@ from ledger.streams.stream import Stream, StreamServices
 from ledger.streams.tail_cache import StoredRecord
 from ledger.tasks import start_once, start_restarting
 
-_PRODUCER_EXPIRY_MS = 86_400_000  # Kafka: producer.id.expiration.ms
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
 _NO_TIMESTAMP = -1
-_EXPIRED_PER_TURN = 5_000  # producers forgotten between two pauses for other tasks
 # The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT.
 _WAITING_MAX = 10_000
 
@@ -69,48 +67,6 @@ class FetchWaiter(Protocol):
     def on_data(self) -> None:
         """Handle a moved high watermark, or an opened, lost or closed partition."""
         ...
-
-
-class _PartitionState:
-    """The `OwnerState` of a partition's stream: its producers."""
-
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        # The producers of every accepted batch. Loaded and replayed when the stream is opened.
-        self.producers = ProducerStates()
-        self._now_ms = now_ms
-
-    def encode(self, end_sequence_id: int) -> bytes:
-        return self.producers.encode(end_sequence_id)
-
-    def expire(self, durable_offset: int) -> int:
-        """Forget some producers that are unused for a day. Returns 0 once none is left."""
-        return self.producers.expire(
-            self._now_ms(), _PRODUCER_EXPIRY_MS, _EXPIRED_PER_TURN, durable_offset=durable_offset
-        )
-
-    def load(self, data: bytes) -> Iterator[None]:
-        try:
-            yield from self.producers.load(data)
-        except ValueError as error:
-            raise CorruptFormat(f"producer state: {error}") from error
-
-    def replay(self, sequence_id: int, data: memoryview) -> None:
-        header = batches.read_header(data)
-        if header.producer_id >= 0:
-            stamped = header.attributes & batches.LOG_APPEND_TIME
-            self.producers.accept(
-                header.producer_id,
-                header.producer_epoch,
-                header.base_sequence,
-                header.records,
-                sequence_id,
-                header.max_timestamp if stamped else -1,
-                self._now_ms(),
-                durable_offset=sequence_id,
-            )
-
-    def timestamp_max(self, data: memoryview) -> int:
-        return batches.timestamp_max(data)
 
 
 class _Pending:
@@ -188,7 +144,7 @@ class Partition:
         self._log = PartitionWarnings(name, services, *named)
         self._watch = ProduceWatch(self, self._log, stream_config)
         self._config = topic_config
-        self._state = _PartitionState(services.clock.now_ms)
+        self._state = PartitionState(services.clock.now_ms)
         # The stream. It is open while `_opened`, and writable after the first batch.
         self.stream = Stream(
             name,
