@@ -10,6 +10,7 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from ledger.bookie.config import BookieConfig
@@ -327,13 +328,14 @@ class Journal:
 
     def _begin_file(self, file_id: int) -> None:
         self._busy = True
+        file: LogFile | None = None
         try:
             file = self._disk.create(file_name(file_id), self._expected_bytes)
             file.write([encode_file_header(self._instance, file_id)], 0)
             file.preallocate(0, self._config.preallocate_bytes)
-            file.sync(lambda error: self._on_rolled(file_id, file, error))
+            file.sync(partial(self._on_rolled, file_id, file))
         except OSError as error:
-            self._on_roll_failed(file_id, error)
+            self._on_roll_failed(file_id, file, error)
 
     def _on_rolled(self, file_id: int, file: LogFile, error: OSError | None) -> None:
         with self._guard:
@@ -348,7 +350,7 @@ class Journal:
                 self._file.truncate(self._position)
                 self._file.close()
         except OSError as failure:
-            self._on_roll_failed(file_id, failure)
+            self._on_roll_failed(file_id, file, failure)
             return
         self._file = file
         self.file_id = file_id
@@ -360,10 +362,16 @@ class Journal:
             self._resume()
         self._on_roll_ended(None)
 
-    def _on_roll_failed(self, file_id: int, error: OSError) -> None:
-        if error.errno in _DISK_FULL and self._file is not None:
-            if file_name(file_id) in self._disk.names():
+    def _on_roll_failed(self, file_id: int, file: LogFile | None, error: OSError) -> None:
+        """Give the new file back and refuse the group if the disk is full; otherwise stop."""
+        try:
+            if file is not None:
+                file.close()  # open, it would keep its space and a descriptor
+            if error.errno in _DISK_FULL and file_name(file_id) in self._disk.names():
                 self._disk.unlink(file_name(file_id))
+        except OSError as failure:
+            error = failure
+        if error.errno in _DISK_FULL and self._file is not None:
             self._refuse_group(error)
         else:
             self._fail(error)

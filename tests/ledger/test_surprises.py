@@ -7,6 +7,8 @@ adapters that raise RuntimeError or MemoryError once, at a chosen call.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from random import Random
 
 import pytest
@@ -114,6 +116,40 @@ async def test_a_surprise_in_the_thread_of_syncs_ends_the_process(tmp_path):
     assert not lost.done()
     file.close()
     disk.close()
+
+
+@pytest.mark.real_loop
+@pytest.mark.parametrize("call", ["write", "preallocate", "sync", "sync_directory", "truncate"])
+async def test_a_roll_that_a_full_disk_refuses_keeps_no_descriptor_and_no_file(tmp_path, call):
+    disk = SurprisingDisk(PosixDisk(tmp_path, "inline"))
+    bookie = await started_over(disk, SimTable(Random(2)))
+    assert await add(bookie, 1, 0) is Status.OK
+
+    def held():
+        return len(os.listdir("/proc/self/fd")), disk.names()
+
+    before = held()
+    for _ in range(5):
+        disk.planted[call] = OSError(errno.ENOSPC, "no space")
+        with pytest.raises(OSError, match="no space"):
+            await bookie.storage.journal.roll()
+        assert held() == before
+    await bookie.storage.journal.roll()
+    bookie.check_disk_space()
+    assert await add(bookie, 1, 1) is Status.OK
+    await bookie.stop()
+    disk.close()
+
+
+async def test_a_file_that_a_refused_roll_cannot_remove_stops_the_bookie():
+    disk = SurprisingDisk(SimDisk(Random(1)))
+    bookie = await started_over(disk, SimTable(Random(2)))
+    disk.planted["preallocate"] = OSError(errno.ENOSPC, "no space")
+    disk.planted["unlink"] = OSError(errno.EIO, "broken")
+    with pytest.raises(OSError, match="broken"):
+        await bookie.storage.journal.roll()
+    assert bookie.failure.errno == errno.EIO
+    assert await add(bookie, 1, 0) is Status.IO_ERROR
 
 
 def session(tree=None):
