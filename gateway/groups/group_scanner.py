@@ -21,6 +21,7 @@ from gateway.log import logger
 from gateway.topics.catalog import Catalog
 from ledger.errors import LedgerError, MetadataError
 from ledger.ports.clock import Clock
+from ledger.streams.steady_clock import SteadyClock
 from ledger.tasks import reported
 from subscriptions.committed_offset import TopicIdPartition
 from subscriptions.store import SubscriptionsStore
@@ -66,7 +67,7 @@ class GroupScanner:
         self._claims = claims
         self._loaded_groups = loaded_groups
         self._catalog = catalog
-        self._clock = clock
+        self._clock = SteadyClock(clock)  # a clock that jumps expires no offset
         self._retention_ms = retention_ms
 
     async def run(self) -> None:

@@ -7,6 +7,7 @@ from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.config import StreamLimits
 from ledger.streams.reads import CursorLimit
+from ledger.streams.steady_clock import SteadyClock
 from ledger.streams.tail_cache import TailCache
 
 
@@ -23,6 +24,8 @@ class StreamServices:
         self.metadata = metadata
         self.client = client
         self.clock = clock
+        # For decisions to delete. One for all streams, so that any stream's look notices a jump.
+        self.steady_clock = SteadyClock(clock)
         self.limits = limits or StreamLimits()
         self.cache = TailCache(self.limits.tail_cache_bytes)
         self.cursors = CursorLimit(self.limits.cursors_max)

@@ -103,7 +103,7 @@ class Stream:
         self._retention = Retention(
             self._store,
             services.client,
-            services.clock,
+            services.steady_clock,
             self._table,
             self._reads,
             config,

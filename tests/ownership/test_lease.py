@@ -5,10 +5,14 @@ Method: the lease by hand, on virtual time; what a cluster makes of it is in `te
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cluster.lease import Lease
+from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.zookeeper.zookeeper_bridge import _Answer
 
 
 class HandClock:
@@ -54,3 +58,19 @@ def test_what_was_never_answered_gives_no_lease():
     clock = HandClock()
     clock.now_s = 100.0
     assert not lease_of(clock, 0.0, 10_000)()
+
+
+def test_time_for_which_the_machine_was_suspended_counts_against_the_lease(monkeypatch):
+    awake_s, suspended_s = 1000.0, 50.0
+
+    def clock_gettime(which):
+        return awake_s + (suspended_s if which == time.CLOCK_BOOTTIME else 0.0)
+
+    monkeypatch.setattr(time, "clock_gettime", clock_gettime)
+    monkeypatch.setattr(time, "monotonic", lambda: awake_s)
+    request = _Answer(None, lambda _: None)
+    lease = Lease(SystemClock(), lambda: request.sent_s, lambda: 9000)
+    awake_s += 5.9
+    assert lease()
+    suspended_s += 1.0
+    assert not lease()

@@ -12,7 +12,6 @@ fails unsent. A connected request waits for as long as the earlier ones take.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
@@ -22,6 +21,7 @@ from kazoo.exceptions import ConnectionLoss, KazooException, SessionExpiredError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
+from ledger.adapters.system.clock import monotonic_s
 from ledger.adapters.zookeeper.zookeeper_connection import (
     Connected,
     Fired,
@@ -105,7 +105,7 @@ class _Answer:
         self.future = future
         self.put = put
         # Slightly before the request is sent, which is safe for a lease
-        self.sent_s = time.monotonic()
+        self.sent_s = monotonic_s()
         self.value: Any = None
         self.error: KazooException | None = None
 
@@ -180,7 +180,7 @@ class ZooKeeperBridge:
 
     @property
     def last_answered_s(self) -> float:
-        """Return the time.monotonic() at which the last answered request or ping was sent.
+        """Return when the last answered request or ping was sent, as `SystemClock.monotonic_s`.
 
         Only the session that the loop has learned of counts. The first pings of a newer session
         must not extend the leases of the old one.

@@ -27,6 +27,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import Watch, int_int_struct, int_struct
 
+from ledger.adapters.system.clock import monotonic_s
+
 _WRITE_BYTES = 64 * 1024  # most bytes of requests that are joined for one write
 _READ_BYTES = 64 * 1024
 
@@ -241,7 +243,7 @@ class ZooKeeperConnection(ConnectionHandler):
             self._write(joined, connect_timeout)
 
     def _send_ping(self, connect_timeout: float) -> None:
-        self._ping_sent_s = time.monotonic()
+        self._ping_sent_s = monotonic_s()
         super()._send_ping(connect_timeout)
 
     def _read_socket(self, read_timeout: float) -> Any:

@@ -131,7 +131,7 @@ class ZooKeeperMetadata:
 
     @property
     def last_answered_s(self) -> float:
-        """Return the time.monotonic() at which the last answered request or ping was sent.
+        """Return when the last answered request or ping was sent, as `SystemClock.monotonic_s`.
 
         The value is 0 after a lost session is detected, until all listeners were notified.
         """
