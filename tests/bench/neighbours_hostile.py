@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import socket
 import struct
 import subprocess
@@ -26,6 +27,7 @@ from gateway.wire.messages import encode_request
 from tests.batches import plain_batch, raw_batch, record
 from tests.bench.sides import create_topic
 from tests.peers.broker import Broker
+from tests.peers.processes import wait_until
 
 ANSWER_S_MAX = 60.0
 ATTACK_S_MAX = 8.0
@@ -34,7 +36,7 @@ HONEST = "honest"
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, JOIN, SYNC, API_VERSIONS = 0, 1, 2, 3, 11, 14, 18
 
 _PINGER = """
-import socket, struct, sys, time
+import select, socket, sys, time
 port, kind = int(sys.argv[1]), sys.argv[2]
 frame = sys.stdin.buffer.read(int(sys.argv[3]))
 link = socket.create_connection(("127.0.0.1", port), timeout=120)
@@ -52,7 +54,7 @@ while True:
     link.sendall(frame)
     receive(int.from_bytes(receive(4), "big"))
     print(f"{time.monotonic() - started:.4f}", flush=True)
-    time.sleep(0.01)
+    select.select([], [], [], 0.01)
 """
 
 
@@ -80,6 +82,11 @@ class Link:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
+    def send_quietly(self, data: bytes) -> None:
+        """Send, unless the broker has closed the connection."""
+        with contextlib.suppress(OSError):
+            self.send(data)
+
     def ask(self, data: bytes) -> bytes:
         """Return the reply. Raises ConnectionError if the broker closes the connection."""
         self.send(data)
@@ -95,6 +102,23 @@ class Link:
             parts.append(part)
             left -= len(part)
         return b"".join(parts)
+
+
+def hold(links: list[Link], seconds: float) -> list[Link]:
+    """Read nothing for this time, or until the broker has closed every connection.
+
+    Return the links that are still open.
+    """
+    closed = select.poll()
+    by_number = {link.socket.fileno(): link for link in links}
+    for number in by_number:
+        closed.register(number, select.POLLRDHUP)
+    until = time.monotonic() + seconds
+    while by_number and (left := until - time.monotonic()) > 0:
+        for number, _ in closed.poll(1000 * left):
+            closed.unregister(number)
+            del by_number[number]
+    return list(by_number.values())
 
 
 def produce(topic: str, batch: bytes, acks: int = -1) -> bytes:
@@ -147,7 +171,7 @@ def repeated_list_offsets(port: int) -> None:
     """One partition, named 100,000 times by timestamp; the client leaves."""
     with Link(port) as link:
         link.send(list_offsets(HONEST, 100_000, int(time.time() * 1000) - 1))
-        time.sleep(0.5)
+        hold([link], 0.5)
 
 
 def bombs_by_timestamp(port: int) -> None:
@@ -167,17 +191,16 @@ def pipelined_cold_fetches(port: int) -> None:
     """40 Fetches of 50 MB on one connection, whose client reads nothing."""
     with Link(port, receive_bytes=4096) as link:
         link.send(fetch(COLD, range(1), 50 << 20) * 40)
-        time.sleep(ATTACK_S_MAX)
+        hold([link], ATTACK_S_MAX)
 
 
 def slow_readers(port: int) -> None:
     """20 clients that ask for 50 MB and read nothing."""
     with contextlib.ExitStack() as stack:
-        for _ in range(20):
-            stack.enter_context(Link(port, receive_bytes=4096)).send(
-                fetch(COLD, range(1), 50 << 20)
-            )
-        time.sleep(ATTACK_S_MAX)
+        links = [stack.enter_context(Link(port, receive_bytes=4096)) for _ in range(20)]
+        for link in links:
+            link.send(fetch(COLD, range(1), 50 << 20))
+        hold(links, ATTACK_S_MAX)
 
 
 def session_of_unknown_partitions(port: int) -> None:
@@ -232,11 +255,9 @@ def slow_senders(port: int) -> None:
         for link in links:
             link.send((90 << 20).to_bytes(4, "big") + struct.pack(">hhihh", 0, 7, 1, -1, -1))
         until = time.monotonic() + ATTACK_S_MAX
-        while time.monotonic() < until:
+        while (links := hold(links, 0.3)) and time.monotonic() < until:
             for link in links:
-                with contextlib.suppress(OSError):
-                    link.send(bytes(6_000))
-            time.sleep(0.3)
+                link.send_quietly(bytes(6_000))
 
 
 def many_unknown_produced(port: int) -> None:
@@ -282,7 +303,6 @@ class Pinger:
         argv = [sys.executable, "-c", _PINGER, str(port), name, str(len(frame))]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._waits: list[float] = []
-        self._began = time.monotonic()
         assert self._process.stdin is not None
         self._process.stdin.write(frame)
         self._process.stdin.flush()
@@ -292,16 +312,24 @@ class Pinger:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._began = time.monotonic()
             if line[:1].isdigit():
                 self._waits.append(float(line))
+
+    @property
+    def answers(self) -> int:
+        return len(self._waits)
+
+    def wait_answers(self, count: int) -> None:
+        """Wait for so many further answers."""
+        first = self.answers
+        wait_until(lambda: self.answers >= first + count, "an honest client", 120.0)
 
     def reset(self) -> None:
         self._waits.clear()
 
     def longest_s(self) -> float:
-        """The longest wait since `reset`, that of the request under way included."""
-        return max([*self._waits, time.monotonic() - self._began - 0.05, 0.0])
+        """Return the longest wait since `reset`."""
+        return max(self._waits)
 
     def end(self) -> None:
         self._process.kill()
@@ -363,11 +391,12 @@ def attacked(broker: Broker, attack: Callable[[int], None]) -> Attacked:
     """Run one attack beside two honest clients; return what they and the memory showed."""
     pid = broker.process.pid
     with _pingers(broker.port) as pingers:
-        time.sleep(1.0)
+        wait_until(lambda: all(each.answers >= 10 for each in pingers), "honest clients to begin")
         Path(f"/proc/{pid}/clear_refs").write_text("5")  # forget the largest resident size
         for pinger in pingers:
             pinger.reset()
         with contextlib.suppress(OSError):  # the broker may close the connection, or be too slow
             attack(broker.port)
-        time.sleep(1.0)
+        for pinger in pingers:
+            pinger.wait_answers(5)
         return Attacked(max(pinger.longest_s() for pinger in pingers), _resident_mb(pid, "VmHWM"))
