@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,7 +81,14 @@ def _create(
         output,
         lambda client: create_topic(client, name, partitions, replication_factor, configs),
     )
+    _print_remark(made.pop("remark"))
     emit(as_json(made) if output is Format.json else f"Created topic {name}.")
+
+
+def _print_remark(remark: str | None) -> None:
+    """Print what the server has to say about settings that it accepted."""
+    if remark:
+        print(f"warning: {remark}", file=sys.stderr)
 
 
 def _pairs(config: Sequence[str], output: Format) -> dict[str, str]:
@@ -173,7 +181,9 @@ def _alter(
     if partitions is not None:
         ask(bootstrap, output, lambda client: add_partitions(client, name, partitions))
     else:
-        ask(bootstrap, output, lambda client: alter_topic(client, name, configs, defaults))
+        _print_remark(
+            ask(bootstrap, output, lambda client: alter_topic(client, name, configs, defaults))
+        )
     emit(as_json({"altered": name}) if output is Format.json else f"Altered topic {name}.")
 
 

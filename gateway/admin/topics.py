@@ -45,13 +45,17 @@ async def create_topic(
         "topic_id": None if topic_id is None else str(topic_id),
         "partitions": getattr(made, "num_partitions", partitions),
         "replication_factor": getattr(made, "replication_factor", replication_factor),
+        "remark": made.error_message,
     }
 
 
 async def alter_topic(
     client: AdminClient, name: str, configs: Mapping[str, str], removed: Sequence[str]
-) -> None:
-    """Set these settings of the topic, and reset the settings in `removed` to defaults."""
+) -> str | None:
+    """Set these settings of the topic, and reset the settings in `removed` to defaults.
+
+    Returns the server's remark on the new settings, or None.
+    """
     changes = [
         {"name": key, "config_operation": _SET, "value": value} for key, value in configs.items()
     ]
@@ -62,6 +66,7 @@ async def alter_topic(
     )
     (altered,) = answer.responses
     raise_for(altered.error_code, altered.error_message, name)
+    return altered.error_message
 
 
 async def add_partitions(client: AdminClient, name: str, total: int) -> None:

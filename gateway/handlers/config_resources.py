@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from gateway.core.topic_names import topic_name_fault
 from gateway.handlers.api import Context, Reply, Request
 from gateway.handlers.k32_describe_configs import ResourceType
-from gateway.handlers.topic_replies import AdminRefusal, duplicates, reply_or_error
+from gateway.handlers.topic_replies import AdminRefusal, copies_remark, duplicates, reply_or_error
 from gateway.topics.config_changes import ConfigChange, ConfigOperation, apply_changes
 from gateway.topics.configs import normalize
 from gateway.topics.errors import InvalidTopic, UnknownTopic
@@ -56,7 +56,8 @@ async def _alter(
             await ctx.catalog.change_configs(name, lambda now: apply_changes(now, wanted))
         except UnknownTopic:  # the topic was deleted after it was looked up
             raise _no_topic(name) from None
-    return Reply(_about(asked), error_code=ErrorCode.none, error_message=None)
+    remark = None if validate_only else copies_remark(ctx, ctx.catalog.by_name(name))
+    return Reply(_about(asked), error_code=ErrorCode.none, error_message=remark)
 
 
 def _topic_name(asked: Any) -> str:

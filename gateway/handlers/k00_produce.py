@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Request, Result
 from gateway.handlers.broker_endpoints import LeaderHints
-from gateway.topics.partition import Partition, Produced
+from gateway.topics.partition import OnProduced, Partition, Produced
 from gateway.wire.produce_reply import (
     LEADERS_FROM,
     PartitionProduced,
@@ -30,6 +30,10 @@ from gateway.wire.produce_reply import (
 _TOPIC_IDS_FROM = 13
 _NOT_LEADER = ErrorCode.not_leader_or_follower
 _BAD_ACKS = Produced(ErrorCode.invalid_required_acks, message="acks must be -1, 0 or 1.")
+_TOO_FEW_COPIES = Produced(
+    ErrorCode.not_enough_replicas,
+    message="min.insync.replicas of the topic exceeds the number of copies of a record.",
+)
 _NO_TRANSACTIONS = Produced(
     ErrorCode.invalid_request, message="Transactions are not supported; unset transactional.id."
 )
@@ -201,8 +205,16 @@ def _single(request: Request, ctx: Context, topic: Any) -> asyncio.Future[Result
     if partition is None:
         return _many(request, ctx, (topic,), None)
     single = _SinglePartition(request, ctx, named, data.index, partition)
-    partition.append(memoryview(data.records or b""), request.version, single.on_produced)
+    _append(request, data.records, partition, single.on_produced)
     return single.reply
+
+
+def _append(request: Request, records: Any, partition: Partition, on_produced: OnProduced) -> None:
+    """Append the batch, unless acks=all waits for more copies than the topic has."""
+    if request.body.acks == -1 and partition.lacks_copies and partition.is_leader:
+        on_produced(_TOO_FEW_COPIES)
+        return
+    partition.append(memoryview(records or b""), request.version, on_produced)
 
 
 def _find(
@@ -228,11 +240,8 @@ def _many(
                 why = refused or Produced(ctx.partitions.why_not_led(named, data.index))
                 many.put(at, place, data.index, why, None)
                 continue
-            partition.append(
-                memoryview(data.records or b""),
-                request.version,
-                _PartitionPlace(many, at, place, data.index, partition).on_produced,
-            )
+            answered = _PartitionPlace(many, at, place, data.index, partition).on_produced
+            _append(request, data.records, partition, answered)
     return many.reply
 
 

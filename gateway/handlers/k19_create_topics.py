@@ -21,6 +21,7 @@ from gateway.handlers.broker_endpoints import live_brokers
 from gateway.handlers.topic_replies import (
     DUPLICATE_NAME,
     AdminRefusal,
+    copies_remark,
     duplicates,
     reply_or_error,
     wait_led,
@@ -62,7 +63,7 @@ async def _create(asked: Any, body: Any, ctx: Context) -> Reply:
         return Reply(_created(topic), topic_id=None)
     topic = await ctx.catalog.create(asked.name, partitions, replication_factor, configs)
     await wait_led(topic, body.timeout.total_seconds(), ctx)
-    return _created(topic)
+    return Reply(_created(topic), error_message=copies_remark(ctx, topic))
 
 
 def _size(asked: Any, ctx: Context) -> tuple[int, int]:

@@ -28,6 +28,20 @@ _UNKNOWN_LEADER = Leader()
 UNKNOWN_ID = "This server does not host this topic ID."
 DUPLICATE_NAME = "Duplicate topic name."
 
+
+def copies_remark(ctx: Context, topic: Topic | None) -> str | None:
+    """Return what to tell who gave the topic settings that no producer with acks=all can meet."""
+    if topic is None:
+        return None
+    wanted, copies = ctx.catalog.config(topic).min_insync_replicas, topic.replication_factor
+    if wanted <= copies:
+        return None
+    return (
+        f"min.insync.replicas={wanted} exceeds the replication factor {copies}: producers with "
+        "acks=all get NOT_ENOUGH_REPLICAS."
+    )
+
+
 _CODES: dict[type[TopicError], ErrorCode] = {
     errors.TopicExists: ErrorCode.topic_already_exists,
     errors.UnknownTopic: ErrorCode.unknown_topic_or_partition,

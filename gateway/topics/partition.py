@@ -143,7 +143,7 @@ class Partition:
         self._services = services
         self._log = PartitionWarnings(name, services, *named)
         self._watch = ProduceWatch(self, self._log, stream_config)
-        self._config = topic_config
+        self._config, self._stream_config = topic_config, stream_config
         self._state = PartitionState(services.clock.now_ms)
         # The stream. It is open while `_opened`, and writable after the first batch.
         self.stream = Stream(
@@ -338,6 +338,12 @@ class Partition:
         return removed
 
     # -- produce ------------------------------------------------------------------------------
+
+    @property
+    def lacks_copies(self) -> bool:
+        """True if `min.insync.replicas` exceeds the number of copies that a record has."""
+        wanted = self._config().min_insync_replicas
+        return wanted > 1 and wanted > self._stream_config().write_quorum
 
     def append(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
         """Accept or refuse one batch, in call order. `on_produced` runs exactly once.

@@ -37,6 +37,23 @@ def test_settings_are_changed_and_given_up(cli):
     assert described(cli, "changing")["configs"] == {"retention.ms": "2000"}
 
 
+def test_more_acknowledgements_than_copies_are_told_and_refused_to_producers(cli, gateway):
+    said = (
+        "warning: min.insync.replicas=2 exceeds the replication factor 1: producers with acks=all "
+        "get NOT_ENOUGH_REPLICAS.\n"
+    )
+    made = cli("topic", "create", "careful", "-c", "min.insync.replicas=2")
+    assert made == (0, "Created topic careful.\n", said)
+    assert cli("topic", "create", "lax", "-c", "min.insync.replicas=1")[2] == ""
+    altered = cli("topic", "alter", "lax", "-c", "min.insync.replicas=2")
+    assert altered == (0, "Altered topic lax.\n", said)
+    assert cli("topic", "alter", "lax", "-d", "min.insync.replicas") == (
+        *(0, "Altered topic lax.\n"),
+        "",
+    )
+    produced(gateway, "lax", 1)
+
+
 def test_partitions_are_added_and_take_records(cli, gateway):
     cli("topic", "create", "growing", "-p", "2")
     produced(gateway, "growing", 3, partition=1)

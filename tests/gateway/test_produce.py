@@ -131,3 +131,23 @@ async def test_requests_of_one_turn_are_stored_in_their_order():
         asked = [produce(cluster, {"t": {0: batch(records=n)}}) for n in range(1, 6)]
         answers = await asyncio.gather(*asked)
         assert [produced(a)["t", 0][1] for a in answers] == [0, 1, 3, 6, 10]
+
+
+@pytest.mark.parametrize("version", [3, 12])
+async def test_acks_all_is_refused_where_a_record_has_fewer_copies_than_asked_for(version):
+    async with started_cluster() as cluster:
+        await cluster.topic("t", min_insync_replicas=2)
+        await cluster.topic("u", min_insync_replicas=1)
+        reply = await produce(cluster, {"t": {0: batch()}, "u": {0: batch()}}, version)
+        found = {topic.name: topic.partition_responses[0] for topic in reply.responses}
+        assert found["t"].error_code is ErrorCode.not_enough_replicas
+        assert found["t"].base_offset == -1
+        assert found["u"].error_code is OK
+        (alone,) = (await produce(cluster, {"t": {0: batch()}}, version)).responses
+        assert alone.partition_responses[0].error_code is ErrorCode.not_enough_replicas
+        (one,) = (await produce(cluster, {"t": {0: batch()}}, version, acks=1)).responses
+        assert one.partition_responses[0].error_code is OK
+        assert one.partition_responses[0].base_offset == 0
+        await cluster.catalog.change_configs("t", lambda now: {})
+        (after,) = (await produce(cluster, {"t": {0: batch()}}, version)).responses
+        assert after.partition_responses[0].error_code is OK
