@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import socket
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +18,6 @@ from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_OK, EXIT_UNREACHABL
 from ledger.command_line.output import ProgressLine
 from ledger.command_line.program import Flags, Option, Value
 from ledger.errors import ForeignLayout, MetadataUnavailable
-from ledger.ids import BookieId
 from ledger.log import logger
 from ledger.node.options import AUDIT_OPTIONS, Settings, options_command
 from ledger.node.process import print_faults
@@ -98,11 +95,13 @@ def _config(settings: Settings) -> RepairConfig:
 
 
 async def _run(settings: Settings, flags: Flags) -> int:
-    from ledger.node.repair_node import RepairNode, TlsFiles
+    from ledger.node.repair_node import RepairNode, TlsFiles, new_owner
 
     cert, key, authority = _tls_files(settings)
     tls = TlsFiles(cert=cert, key=key, ca=authority) if cert and key and authority else None
-    node = RepairNode(settings["zookeeper"], settings["session"], _owner(), _config(settings), tls)
+    node = RepairNode(
+        settings["zookeeper"], settings["session"], new_owner(), _config(settings), tls
+    )
     asked = ExitAsked()
     ended = asyncio.ensure_future(asked.wait())
     work = asyncio.ensure_future(_work(node, flags))
@@ -124,14 +123,6 @@ async def _run(settings: Settings, flags: Flags) -> int:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         await node.stop()
-
-
-def _owner() -> BookieId:
-    """Return an id for this process, in locks and elections, that no other has."""
-    from ledger.adapters.system import machine
-
-    host = socket.gethostname().partition(".")[0] or "host"
-    return BookieId(f"audit-{host}-{os.getpid()}-{machine.new_instance().hex()[:8]}")
 
 
 async def _work(node: Any, flags: Flags) -> int:

@@ -36,6 +36,8 @@ class NodeConfig:
     allow_insecure: bool = False  # True allows listening beyond this machine without TLS
     session: float = 10.0  # seconds after which ZooKeeper expires an unresponsive bookie
     zookeeper_wait: float = 60.0  # seconds to wait for ZooKeeper at the start, before exit code 69
+    audit: bool = False  # True also runs an auditor and a replication worker, as `bookie audit`
+    audit_delay: float = 10.0  # seconds a bookie may be absent before its ledgers are copied
     drain: float = 0.5  # seconds for calls in flight at shutdown; streams use all of them
 
     def __post_init__(self) -> None:
@@ -47,5 +49,6 @@ class NodeConfig:
         assert self.entry_max < self.queue_max
         assert min(self.gc_interval, self.session, self.zookeeper_wait) > 0
         assert self.drain >= 0
+        assert self.audit_delay >= 0
         tls = (self.tls_cert, self.tls_key, self.tls_ca)
         assert all(tls) or not any(tls)

@@ -151,6 +151,18 @@ OPTIONS: Final[dict[str, Setting]] = {
         "How long to wait for ZooKeeper at the start.",
         _NODE.zookeeper_wait,
     ),
+    "audit": Setting(
+        "",
+        units.boolean,
+        "Also find and re-replicate under-replicated ledgers, as `bookie audit` does.",
+        _NODE.audit,
+    ),
+    "audit-delay": Setting(
+        "DURATION",
+        units.duration(0, _TIME_S_MAX),
+        "With --audit: how long a bookie may be absent before its ledgers are re-replicated.",
+        _NODE.audit_delay,
+    ),
     "drain": Setting(
         "DURATION",
         units.duration(0, 600),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Final, NamedTuple
@@ -24,7 +26,7 @@ from ledger.repair.replication_worker import RepairOutcome, RepairStatus, Replic
 from ledger.repair.underreplicated_ledgers import DRAINING
 from ledger.tasks import start_restarting
 
-__all__ = ["RepairNode", "TlsFiles"]
+__all__ = ["RepairNode", "TlsFiles", "new_owner"]
 
 _LOCKED_S: Final = 1.0
 _CHANCES: Final = 2**48
@@ -156,6 +158,12 @@ class RepairNode:
             await asyncio.sleep(self._config.delay_s)
         await auditor.audit(away)
         await auditor.full_check()
+
+
+def new_owner() -> BookieId:
+    """Return an id for this process, in locks and elections, that no other has."""
+    host = socket.gethostname().partition(".")[0] or "host"
+    return BookieId(f"audit-{host}-{os.getpid()}-{machine.new_instance().hex()[:8]}")
 
 
 def _worth_waiting_s(outcomes: dict[LedgerId, RepairOutcome]) -> float | None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 from functools import partial
+from importlib import import_module
 from typing import Any, Final
 
 from ledger.adapters.system.process import ExitAsked, loop_factory
@@ -29,6 +30,7 @@ from ledger.node.checks import listen_fault, offline_faults, port_faults
 from ledger.node.config import NodeConfig
 from ledger.node.options import NodeSettings, serve_command
 from ledger.node.process import print_faults
+from ledger.tasks import start_restarting
 
 _RETRY_S: Final = 1.0
 _COLLECT_AFTER: Final = (20_000, 20, 100)  # adds make no cycles, so collect rarely
@@ -66,9 +68,12 @@ check_config: Final = serve_command(
 async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
     from ledger.node.storage_node import StorageNode
 
+    if config.audit:
+        import_module("ledger.node.repair_node")  # now, because it would delay adds later
     asked = ExitAsked()
     node = StorageNode(config, partial(_connect, config), logger)
     ended = asyncio.ensure_future(asked.wait())
+    repairing: list[asyncio.Task[None]] = []  # empty unless `--audit`
     try:
         starting = asyncio.ensure_future(node.start())
         await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -84,6 +89,10 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
         gc.freeze()
         gc.set_threshold(*_COLLECT_AFTER)
         _print_started(node)
+        if config.audit:
+            repairing.append(
+                start_restarting("the repair beside a bookie", partial(_repair, config))
+            )
         failing = asyncio.ensure_future(node.bookie.failed())
         await asyncio.wait({failing, ended}, return_when=asyncio.FIRST_COMPLETED)
         if failing.done():
@@ -94,7 +103,30 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
         return ended.result()
     finally:
         ended.cancel()
+        for task in repairing:
+            task.cancel()
+        await asyncio.gather(*repairing, return_exceptions=True)
         await node.stop()
+
+
+async def _repair(config: NodeConfig) -> None:
+    """Audit and re-replicate with a ZooKeeper session of its own, until cancelled."""
+    from ledger.node.repair_node import RepairNode, new_owner
+    from ledger.node.storage_node import tls_files
+    from ledger.repair.config import RepairConfig
+
+    repair = RepairConfig(delay_s=config.audit_delay)
+    while True:
+        tls = tls_files(config)
+        node = RepairNode(config.zookeeper, config.session, new_owner(), repair, tls)
+        try:
+            await node.start()
+            await node.serve()
+        except MetadataUnavailable as error:
+            logger().warning("cannot repair ledgers now; will retry", reason=str(error))
+        finally:
+            await node.stop()
+        await asyncio.sleep(_RETRY_S)
 
 
 def _code_of_start(

@@ -87,7 +87,7 @@ class StorageNode:
         await self._handle_losses(bookie, store, identity)
         await identity.started()
         self._stops.append(lambda: _stop_bookie(bookie, identity))
-        server = BookieServer(bookie, GrpcServerConfig(), _tls(config))
+        server = BookieServer(bookie, GrpcServerConfig(), tls_files(config))
         self.port = await server.start(config.host, config.port)
         self._stops.append(lambda: server.stop(0.0 if bookie.failure else config.drain))
         info = info._replace(port=self.port, read_only=not bookie.writable)
@@ -250,7 +250,8 @@ def _bookie_config(config: NodeConfig) -> BookieConfig:
     )
 
 
-def _tls(config: NodeConfig) -> TlsFiles | None:
+def tls_files(config: NodeConfig) -> TlsFiles | None:
+    """Return the files by which this process and its peers authenticate each other."""
     if config.tls_cert is None or config.tls_key is None or config.tls_ca is None:
         return None
     return TlsFiles(cert=config.tls_cert, key=config.tls_key, ca=config.tls_ca)

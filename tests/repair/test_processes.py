@@ -17,6 +17,7 @@ from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.registry.discovery import Discovery
+from ledger.repair.election import current_auditor
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import Process, wait_until
@@ -26,11 +27,11 @@ ENTRIES = 40
 
 
 class Cluster:
-    def __init__(self, zookeeper, folder):
+    def __init__(self, zookeeper, folder, *options):
         self.zookeeper = f"{zookeeper.servers}{zookeeper.unused_chroot()}"
         self.folder = folder
         self.bookies = [
-            BookieProcess(folder / f"b{number}", self.zookeeper, name=f"b{number}")
+            BookieProcess(folder / f"b{number}", self.zookeeper, options, name=f"b{number}")
             for number in range(4)
         ]
         self.audits = []
@@ -82,8 +83,8 @@ class Cluster:
         return {row["bookie"]: row["ledgers"] for row in self.json("bookie", "list")}
 
 
-async def write(zookeeper):
-    """Closed ledgers of three copies; returns their ids."""
+async def write(zookeeper, ack_quorum=2):
+    """Closed ledgers of three copies, of which `ack_quorum` are sure; returns their ids."""
     store = await connect_zookeeper(zookeeper)
     discovery = Discovery(store)
     await discovery.start()
@@ -91,7 +92,7 @@ async def write(zookeeper):
     client = LedgerClient(store, bookies, SystemClock())
     ledgers = []
     for _ in range(LEDGERS):
-        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=ack_quorum)
         done = [asyncio.get_running_loop().create_future() for _ in range(ENTRIES)]
         for number, one in enumerate(done):
             await writer.room()
@@ -139,6 +140,37 @@ def test_after_kill_9_of_a_bookie_the_list_drains_to_zero_by_itself_and_all_copi
     assert lost.id not in cluster.named()
     assert "clean" in cluster.run("ledger", "verify")
     assert second.stop() == 0
+
+
+async def auditor(zookeeper):
+    """The id of the elected auditor, or None."""
+    store = await connect_zookeeper(zookeeper)
+    try:
+        return await current_auditor(store)
+    finally:
+        await store.close()
+
+
+def test_bookies_with_audit_repair_the_loss_of_each_other_and_of_the_auditor(zookeeper, tmp_path):
+    cluster = Cluster(zookeeper, tmp_path, "--audit", "--audit-delay", "1s")
+    try:
+        cluster.start()
+        asyncio.run(write(cluster.zookeeper, ack_quorum=3))
+        elected = wait_until(lambda: asyncio.run(auditor(cluster.zookeeper)), "an auditor")
+        lost = next(one for one in cluster.bookies if f"-{one.process.pid}-" in elected)
+        assert cluster.named()[lost.id] > 0
+        lost.kill()
+        wait_until(lambda: cluster.named()[lost.id] == 0, "no ledger to name the lost one", 60.0)
+        wait_until(lambda: cluster.lacking() == [], "the repair list to be empty", 60.0)
+        found = cluster.json("ledger", "verify")
+        assert found["clean"]
+        assert found["copies_read"] == LEDGERS * ENTRIES * 3
+        assert asyncio.run(auditor(cluster.zookeeper)) != elected
+        living = [one for one in cluster.bookies if one is not lost]
+        assert [one.stop() for one in living] == [0] * 3
+        assert not any("Traceback" in one.output() for one in living)
+    finally:
+        cluster.stop()
 
 
 def test_audit_once_ends_with_0_when_all_is_whole_and_with_1_when_something_is_left(cluster):
