@@ -75,6 +75,12 @@ def plain_batch(timestamps: Sequence[int], *, key: bytes | None = None, **header
     )
 
 
+def blank_batch(records: int = 1, size: int = 0, **header: int) -> bytes:
+    """A batch of small records, of which the first has a value of `size` zeros."""
+    inside = (record(at, 0, None, None if at else bytes(size)) for at in range(records))
+    return raw_batch(b"".join(inside), records, **header)
+
+
 def built_batch(
     timestamps: Sequence[int], *, codec: int = 0, key: bytes | None = b"key", size: int = 10
 ) -> bytes:

@@ -4,6 +4,8 @@ v3 magic 2 only · v5 log start offset · v7 zstd · v8 error message · v9 flex
 the leader (KIP-951) · v13 topic ids. Advertised from v0, because librdkafka < 2.11.1 otherwise
 sends batches uncompressed (librdkafka#4956). acks=1 and acks=-1 both wait for the ack quorum;
 acks=0 gets no reply.
+The records of each batch are checked as in Kafka (gateway.wire.record_check). A batch whose check
+takes long is checked in parts, and later batches of its partition wait behind it.
 Not done: transactions (a transactional id is refused); compression to the topic's own codec
 (batches stay as sent); more than one batch for each partition of a request.
 """
@@ -156,6 +158,8 @@ def _answer(index: int, produced: Produced, partition: Partition | None) -> Part
         produced.append_time_ms,
         partition.log_start_offset if partition is not None and not produced.error else -1,
         produced.message,
+        None,
+        produced.record_errors,
     )
 
 

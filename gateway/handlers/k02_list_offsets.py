@@ -3,6 +3,8 @@
 v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp (-3) · v8 earliest local (-4) · v9
 latest tiered (-5) · v10 timeout · v11 earliest pending upload (-6). Starts and ends are returned
 from memory in the same turn of the event loop, because Spark sends two requests for every poll.
+Other requests run in a task, which the end of the connection cancels. A partition that is named
+more than once gets INVALID_REQUEST, once, as in Kafka.
 Only the leader answers, and only while it holds the lease.
 Not done: tiers (-5 and -6 return -1).
 """
@@ -10,7 +12,6 @@ Not done: tiers (-5 and -6 return -1).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -18,42 +19,75 @@ from kio.schema.errors import ErrorCode
 from gateway.errors import partition_code
 from gateway.handlers.api import Api, Context, Reply, Request, Result
 from gateway.topics.partition import Partition
+from gateway.topics.timestamp_search import SearchBudget
 from ledger.errors import LedgerError
+from ledger.tasks import start_once
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
-# The limit for one partition, because replies are sent in order and the next requests wait.
+# The limit for all partitions that must be opened, together: replies are sent in order, and the
+# next ones wait.
 _OPENING_S_MAX = 10.0
+_SEARCHING_S_MAX = 20.0
+_PARTITIONS_PER_TURN = 500
 _VERSION_MIN = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING_UPLOAD: 11}
 
 
-def handle(request: Request, ctx: Context) -> Result | Coroutine[Any, Any, Result]:
+class _Asked:
+    """One partition of a request, and its answer once it is known."""
+
+    __slots__ = ("answer", "asked", "topic")
+
+    def __init__(self, topic: str, asked: Any) -> None:
+        self.topic = topic
+        self.asked = asked
+        self.answer: Reply | None = None
+
+
+def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     """Reply from memory if only starts and ends are requested. Otherwise search the log."""
-    answers: list[list[Reply | None]] = []
-    complete = True
+    if sum(len(topic.partitions) for topic in request.body.topics) <= _PARTITIONS_PER_TURN:
+        every = _distinct(request)
+        for each in every:
+            _look_up(request.version, each, ctx)
+        if all(each.answer is not None for each in every):
+            return _reply(every)
+    return start_once("a search for offsets", _complete(request, ctx), expected=Exception)
+
+
+def _distinct(request: Request) -> list[_Asked]:
+    """Return each partition of the request once. Those that are repeated are refused."""
+    every: dict[tuple[str, int], _Asked] = {}
     for topic in request.body.topics:
-        row: list[Reply | None] = []
+        name = topic.name
         for asked in topic.partitions:
-            partition = ctx.partitions.find(topic.name, asked.partition_index)
-            answer = (
-                _refusal(asked, ctx.partitions.why_not_led(topic.name, asked.partition_index))
-                if partition is None
-                else _from_memory(request.version, asked, partition)
-            )
-            complete = complete and answer is not None
-            row.append(answer)
-        answers.append(row)
-    if complete:
-        return _reply(request, answers)
-    return _complete(request, ctx, answers)
+            key = name, asked.partition_index
+            known = every.get(key)
+            if known is None:
+                every[key] = _Asked(name, asked)
+            elif known.answer is None:
+                known.answer = _refusal(asked, ErrorCode.invalid_request)
+    return list(every.values())
 
 
-def _reply(request: Request, answers: list[list[Reply | None]]) -> Reply:
-    return Reply(
-        topics=[
-            Reply(name=topic.name, partitions=row)
-            for topic, row in zip(request.body.topics, answers, strict=True)
-        ]
-    )
+def _look_up(version: int, each: _Asked, ctx: Context) -> Partition | None:
+    """Answer from memory if possible. Return the partition if it must be opened or searched."""
+    if each.answer is not None:
+        return None
+    partition = ctx.partitions.find(each.topic, each.asked.partition_index)
+    if partition is None:
+        error = ctx.partitions.why_not_led(each.topic, each.asked.partition_index)
+        each.answer = _refusal(each.asked, error)
+        return None
+    each.answer = _from_memory(version, each.asked, partition)
+    return None if each.answer is not None else partition
+
+
+def _reply(every: list[_Asked]) -> Reply:
+    topics: dict[str, list[Reply]] = {}
+    for each in every:
+        assert each.answer is not None
+        topics.setdefault(each.topic, []).append(each.answer)
+    return Reply(topics=[Reply(name=name, partitions=found) for name, found in topics.items()])
 
 
 def _answer(asked: Any, offset: int = -1, timestamp: int = -1, epoch: int = -1) -> Reply:
@@ -100,36 +134,71 @@ def _from_memory(version: int, asked: Any, partition: Partition) -> Reply | None
     return None
 
 
-async def _complete(request: Request, ctx: Context, answers: list[list[Reply | None]]) -> Result:
-    for topic, row in zip(request.body.topics, answers, strict=True):
-        for at, asked in enumerate(topic.partitions):
-            row[at] = row[at] or await _find_and_search(request.version, topic.name, asked, ctx)
-    return _reply(request, answers)
+# -- what takes time ------------------------------------------------------------------------------
 
 
-async def _find_and_search(version: int, topic: str, asked: Any, ctx: Context) -> Reply:
-    partition = ctx.partitions.find(topic, asked.partition_index)
-    if partition is None:
-        return _refusal(asked, ctx.partitions.why_not_led(topic, asked.partition_index))
-    return await _search(version, asked, partition)
+async def _complete(request: Request, ctx: Context) -> Result:
+    """Answer every partition: look all up, open those that are not open together, then search."""
+    every = _distinct(request)
+    found: list[tuple[_Asked, Partition]] = []
+    for at, each in enumerate(every):
+        partition = _look_up(request.version, each, ctx)
+        if partition is not None:
+            found.append((each, partition))
+        if at % _PARTITIONS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    errors = await _open_all({partition for _, partition in found if not partition.readable})
+    budget = SearchBudget()
+    ends_s = asyncio.get_running_loop().time() + _SEARCHING_S_MAX
+    for each, partition in found:
+        error = errors.get(partition)
+        if error is not None:
+            each.answer = _refusal(each.asked, error)
+        else:
+            each.answer = await _search(request.version, each.asked, partition, budget, ends_s)
+            await asyncio.sleep(0)
+    return _reply(every)
 
 
-async def _search(version: int, asked: Any, partition: Partition) -> Reply:
+async def _open_all(closed: set[Partition]) -> dict[Partition, ErrorCode]:
+    """Open these partitions at the same time. Returns an error code for each that failed."""
+    if not closed:
+        return {}
+    opening = {
+        start_once(f"a wait for {each.name}", each.ensure_readable(), expected=Exception): each
+        for each in closed
+    }
     try:
-        async with asyncio.timeout(_OPENING_S_MAX):
-            await partition.ensure_readable()
-    except TimeoutError:
-        return _refusal(asked, ErrorCode.not_leader_or_follower)
-    except LedgerError as error:
-        return _refusal(asked, partition_code(error))
+        done, late = await asyncio.wait(opening, timeout=_OPENING_S_MAX)
+    finally:
+        for task in opening:
+            task.cancel()
+    errors = {opening[task]: ErrorCode.not_leader_or_follower for task in late}
+    for task in done:
+        error = task.exception()
+        if isinstance(error, LedgerError):
+            errors[opening[task]] = partition_code(error)
+        elif error is not None:
+            raise error
+    return errors
+
+
+async def _search(
+    version: int, asked: Any, partition: Partition, budget: SearchBudget, ends_s: float
+) -> Reply:
     known = _from_memory(version, asked, partition)
     if known is not None:
         return known
     try:
-        if asked.timestamp == MAX_TIMESTAMP:
-            found = await partition.offset_of_timestamp_max()
-        else:
-            found = await partition.offset_for_timestamp(asked.timestamp)
+        async with asyncio.timeout_at(ends_s):
+            await partition.ensure_readable()
+            search = partition.search(budget)
+            if asked.timestamp == MAX_TIMESTAMP:
+                found = await search.of_timestamp_max()
+            else:
+                found = await search.first_at_or_after(asked.timestamp)
+    except TimeoutError:
+        return _refusal(asked, ErrorCode.request_timed_out)
     except LedgerError as error:
         return _refusal(asked, partition_code(error))
     if not partition.is_leader:  # another broker may have taken over and appended

@@ -32,7 +32,7 @@ from gateway.wire.frames import BadFrame, FrameReader
 from ledger.ids import Buffer
 from ledger.tasks import start_once
 
-FETCH = 1
+FETCH, LIST_OFFSETS = 1, 2
 
 HOT_KEYS = frozenset((PRODUCE, FETCH))
 """Requests with these keys start at once. Others wait for a slow request before them,
@@ -41,6 +41,9 @@ as in Kafka.
 
 UNCOUNTED_BYTES = 64 * 1024
 """The memory of replies does not count fewer bytes than this in a write to a peer that reads."""
+
+CANCELLED_KEYS = frozenset((FETCH, LIST_OFFSETS))
+"""Requests with these keys change nothing, and are cancelled when their client is gone."""
 
 FRAMES_PER_TURN_MAX = 64
 """After this many frames in one turn of the loop, other connections have their turn."""
@@ -205,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
             self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel waiting Fetches; other requests run on, and their replies are dropped."""
+        """Cancel Fetches and searches; other requests run on, and their replies are dropped."""
         if self.lost:
             return
         self.lost = True
@@ -222,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
         self._chain.clear()
         for slot in self._replies.discard():
             future = cast(_Slot, slot).future
-            if cast(_Slot, slot).request.key == FETCH and future is not None:
+            if cast(_Slot, slot).request.key in CANCELLED_KEYS and future is not None:
                 future.cancel()
         if self._peer is not None and self._peer.fetches is not None:
             self._peer.fetches.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -21,10 +21,13 @@ from kio.schema.errors import ErrorCode
 from gateway.core.producer_states import AcceptedBatch
 from gateway.errors import partition_code
 from gateway.topics.configs import TopicConfig
+from gateway.topics.long_work import LongWork
 from gateway.topics.partition_state import PartitionState
 from gateway.topics.partition_warnings import PartitionWarnings, ProduceWatch
+from gateway.topics.timestamp_search import SearchBudget, TimestampSearch
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
+from gateway.wire.record_check import RecordRules, check_now, check_steps
 from ledger.errors import (
     LedgerError,
     MetadataError,
@@ -40,7 +43,6 @@ from ledger.streams.tail_cache import StoredRecord
 from ledger.tasks import start_once, start_restarting
 
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
-_NO_TIMESTAMP = -1
 # The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT.
 _WAITING_MAX = 10_000
 
@@ -52,6 +54,8 @@ class Produced(NamedTuple):
     base_offset: int = -1
     append_time_ms: int = -1
     message: str | None = None
+    # The index of each offending record, with the reason.
+    record_errors: Sequence[tuple[int, str]] = ()
 
 
 _LEASE_OVER = NotOwner("another broker may own the partition by now")
@@ -99,12 +103,28 @@ class _Pending:
         self._on_produced(answer)
 
 
-class _WaitingBatch(NamedTuple):
-    """A batch that arrived before the stream was writable. It is not checked yet."""
+class _WaitingBatch:
+    """A batch that is not accepted yet: the stream is not writable, or the check takes long."""
 
-    batch: memoryview
-    version: int
-    on_produced: OnProduced
+    __slots__ = ("batch", "on_produced", "takes_long", "version")
+
+    def __init__(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
+        self.batch = batch
+        self.version = version
+        self.on_produced = on_produced
+        # True once a first check left the records to a check in parts.
+        self.takes_long = False
+
+    def refuse(self, refused: BatchRefused) -> None:
+        self.on_produced(
+            Produced(refused.code, message=str(refused), record_errors=refused.record_errors)
+        )
+
+
+def _bytes_of(batch: memoryview) -> bytes:
+    """Return the whole batch. It is not copied if the view is one of whole bytes."""
+    whole = batch.obj
+    return whole if isinstance(whole, bytes) and len(whole) == len(batch) else bytes(batch)
 
 
 class Partition:
@@ -121,6 +141,7 @@ class Partition:
         lease_held: Callable[[], bool] = lambda: True,
         on_opened: Callable[[int], None] = lambda _: None,
         opening: asyncio.Semaphore | None = None,
+        long_work: LongWork | None = None,
         *,
         begin: bool = False,
         named: tuple[str, int] = ("-", 0),
@@ -136,6 +157,7 @@ class Partition:
         self._lease_held = lease_held
         self._on_opened = on_opened
         self._opening_permits = opening or asyncio.Semaphore()
+        self._long_work = long_work or LongWork()
         self._begins = begin
         # True once it was taken over or deleted: acknowledge nothing. Implies `closed`.
         self._lost = False
@@ -146,19 +168,15 @@ class Partition:
         self._config, self._stream_config = topic_config, stream_config
         self._state = PartitionState(services.clock.now_ms)
         # The stream. It is open while `_opened`, and writable after the first batch.
+        on_advanced, on_failed = self._on_advanced, self._on_failed
         self.stream = Stream(
-            name,
-            services,
-            stream_config,
-            self._state,
-            on_advanced=self._on_advanced,
-            on_failed=self._on_failed,
+            name, services, stream_config, self._state, on_advanced=on_advanced, on_failed=on_failed
         )
-        # Batches that wait, in order, for a writable stream; at most _WAITING_MAX.
+        # Batches that wait, in order, for a writable stream or a check; at most _WAITING_MAX.
         self._waiting_batches: deque[_WaitingBatch] = deque()
         self._waiters: set[FetchWaiter] = set()  # fetches to notify, until they remove themselves
-        # Retries of batches that are not durable yet: end offset of the batch, callback and
-        # result. A retry is answered when the high watermark reaches the end offset.
+        # Retries of batches that are not durable yet: end offset of the batch, at which the high
+        # watermark answers the retry, callback and result.
         self._duplicates: list[tuple[int, OnProduced, Produced]] = []
         # The task that opens the stream. Done once it is open; None before the first `open`.
         self._opening: asyncio.Task[None] | None = None
@@ -354,15 +372,20 @@ class Partition:
         if not self.is_leader:
             on_produced(_OUTCOME_UNKNOWN)
         elif self.stream.writable and not self._waiting_batches:
-            self._append_now(batch, version, on_produced)
+            waiting = _WaitingBatch(batch, version, on_produced)
+            if not self._append_now(waiting):
+                self._wait(waiting)
         elif len(self._waiting_batches) >= _WAITING_MAX:
             on_produced(Produced(ErrorCode.request_timed_out, message="Partition is opening."))
         else:
-            self._waiting_batches.append(_WaitingBatch(batch, version, on_produced))
-            if not self._watch.armed:
-                self._watch.arm()
-            if self._beginning is None:
-                self._start_beginning()
+            self._wait(_WaitingBatch(batch, version, on_produced))
+
+    def _wait(self, waiting: _WaitingBatch) -> None:
+        self._waiting_batches.append(waiting)
+        if not self._watch.armed:
+            self._watch.arm()
+        if self._beginning is None:
+            self._start_beginning()
 
     def _start_beginning(self) -> None:
         self._beginning = start_once(
@@ -374,6 +397,16 @@ class Partition:
 
     async def _begin(self) -> None:
         try:
+            await self._make_writable()
+            await self._append_waiting()
+        finally:
+            self._beginning = None
+        # The stream failed during the append, and is opened again.
+        if self._waiting_batches and not self.closed:
+            self._start_beginning()
+
+    async def _make_writable(self) -> None:
+        try:
             await self.ensure_readable()
             await self.stream.begin()
         except LedgerError as error:
@@ -382,38 +415,70 @@ class Partition:
                 self._log.warn("too few bookies take writes; producers retry", error)
             if isinstance(error, MetadataError) and not self.closed:
                 self._reopen()  # open the stream again, because its segment list may be out of date
-        finally:
-            self._beginning = None
+
+    async def _append_waiting(self) -> None:
+        """Append the waiting batches in order. Check in parts those that take long."""
         while self._waiting_batches and self.stream.writable:
-            waiting = self._waiting_batches.popleft()
-            self._append_now(waiting.batch, waiting.version, waiting.on_produced)
-        # The stream failed during the append, and is opened again.
-        if self._waiting_batches and not self.closed:
-            self._start_beginning()
+            waiting = self._waiting_batches[0]
+            newest: int | None = None
+            if waiting.takes_long:
+                newest = await self._check_in_parts(waiting)
+                # Refused during the check, by it or because the partition was lost.
+                if not self._waiting_batches or self._waiting_batches[0] is not waiting:
+                    continue
+                if not self.stream.writable:
+                    return
+            self._waiting_batches.popleft()
+            if not self._append_now(waiting, newest):
+                self._waiting_batches.appendleft(waiting)
+
+    async def _check_in_parts(self, waiting: _WaitingBatch) -> int | None:
+        """Return the greatest timestamp of the records. Refuse the batch if it is invalid."""
+        config = self._config()
+        header = batches.read_header(waiting.batch)
+        rules = self._record_rules(config, self._services.clock.now_ms())
+        try:
+            return await self._long_work.run(check_steps(_bytes_of(waiting.batch), header, rules))
+        except BatchRefused as refused:
+            if self._waiting_batches and self._waiting_batches[0] is waiting:
+                self._waiting_batches.popleft()
+                waiting.refuse(refused)
+        return None
 
     def _refuse_waiting(self, error: LedgerError) -> None:
         refused, self._waiting_batches = self._waiting_batches, deque()
         for waiting in refused:
             waiting.on_produced(Produced(partition_code(error), message=str(error)))
 
-    def _append_now(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
+    def _append_now(self, waiting: _WaitingBatch, newest: int | None = None) -> bool:
+        """Accept or refuse one batch. Return False if its records take long to check.
+
+        `newest` is the greatest timestamp of the records if they were checked.
+        """
+        batch, version, on_produced = waiting.batch, waiting.version, waiting.on_produced
         config = self._config()
         now_ms = self._services.clock.now_ms()
         try:
             header = batches.check_batch(batch, version, config.max_message_bytes)
-            self._check_timestamps(header, config, now_ms)
-            if config.compacts:
-                raise_if_keyless(batch, batches.decompressed_bytes_max(config.max_message_bytes))
+            if newest is None:
+                rules = self._record_rules(config, now_ms)
+                newest = check_now(_bytes_of(batch), header, rules)
         except BatchRefused as refused:
-            on_produced(Produced(refused.code, message=str(refused)))
-            return
+            waiting.refuse(refused)
+            return True
+        if newest is None:
+            waiting.takes_long = True
+            return False
         base_offset = self.stream.next_sequence_id
         if header.producer_id >= 0 and not self._next_in_sequence(header, on_produced):
-            return
+            return True
         append_time_ms = -1
         if config.log_append_time:
             append_time_ms = self._appended_ms = max(now_ms, self._appended_ms)
             batch = batches.with_append_time(batch, header, append_time_ms)
+            newest = append_time_ms
+        elif newest != header.max_timestamp:
+            batch = batches.with_timestamp_max(batch, header, newest)
         if header.producer_id >= 0:
             self._state.producers.accept(
                 header.producer_id,
@@ -429,11 +494,12 @@ class Partition:
             batches.with_offset(batch, header, base_offset, self.stream.epoch),
             len(batch),
             header.records,
-            header.max_timestamp if append_time_ms < 0 else append_time_ms,
+            newest,
             _Pending(base_offset, append_time_ms, self._may_acknowledge, on_produced),
         )
         if not self._watch.armed:
             self._watch.arm()
+        return True
 
     def _next_in_sequence(self, header: BatchHeader, on_produced: OnProduced) -> bool:
         """Return True if the batch may be appended. Otherwise answer it and return False.
@@ -456,27 +522,15 @@ class Partition:
         return False
 
     @staticmethod
-    def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-        if config.log_append_time or header.max_timestamp == _NO_TIMESTAMP:
-            return
-        if header.max_timestamp < 0:
-            raise BatchRefused(
-                ErrorCode.invalid_timestamp, f"Timestamp {header.max_timestamp} is before 1970."
+    def _record_rules(config: TopicConfig, now_ms: int) -> RecordRules:
+        timestamps = None
+        if not config.log_append_time:
+            timestamps = (
+                max(now_ms - config.message_timestamp_before_max_ms, 0),
+                now_ms + config.message_timestamp_after_max_ms,
             )
-        latest = now_ms + config.message_timestamp_after_max_ms
-        if header.max_timestamp > latest:
-            raise BatchRefused(
-                ErrorCode.invalid_timestamp,
-                f"Timestamp {header.max_timestamp} is after {latest}, the latest that "
-                "message.timestamp.after.max.ms allows.",
-            )
-        earliest = now_ms - config.message_timestamp_before_max_ms
-        if header.base_timestamp < earliest:
-            raise BatchRefused(
-                ErrorCode.invalid_timestamp,
-                f"Timestamp {header.base_timestamp} is before {earliest}, the earliest that "
-                "message.timestamp.before.max.ms allows.",
-            )
+        bytes_max = batches.decompressed_bytes_max(config.max_message_bytes)
+        return RecordRules(bytes_max, config.compacts, timestamps)
 
     async def expire_producers(self) -> None:
         """Forget producers that are unused for a day, with pauses for other tasks."""
@@ -527,55 +581,7 @@ class Partition:
         """Return the leader epoch under which the record at `offset` was written."""
         return self.stream.epoch_at(offset)
 
-    async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """Return (timestamp, offset) of the first record at or after `timestamp`, or None."""
-        from gateway.wire.record_scan import first_at_or_after
-
+    def search(self, budget: SearchBudget) -> TimestampSearch:
+        """Return a search for timestamps in this log, which decodes within `budget`."""
         bytes_max = batches.decompressed_bytes_max(self._config().max_message_bytes)
-        record = await self.stream.find_timestamp(timestamp)
-        while record is not None:
-            batch = b"".join(record.data)
-            found = first_at_or_after(batch, timestamp, self.log_start_offset, bytes_max)
-            if found is not None:
-                return found
-            # The header's timestamp is later than any record's, or the latest records are below the
-            # log start.
-            record = await self.stream.find_timestamp(timestamp, record.end_sequence_id)
-        return None
-
-    async def offset_of_timestamp_max(self) -> tuple[int, int] | None:
-        """Return (timestamp, offset) of the first record with the greatest timestamp, or None."""
-        greatest = self.stream.timestamp_max
-        if greatest < 0:
-            return None
-        found = await self.offset_for_timestamp(greatest)
-        return found if found is not None else await self._scan_for_timestamp_max()
-
-    async def _scan_for_timestamp_max(self) -> tuple[int, int] | None:
-        """Read every batch, because the one with the greatest timestamp is below the log start."""
-        from gateway.wire.record_scan import record_of_timestamp_max
-
-        bytes_max = batches.decompressed_bytes_max(self._config().max_message_bytes)
-        best: tuple[int, int] | None = None
-        at = self.log_start_offset
-        while at < self.high_watermark:
-            records = await self.stream.read(max(at, self.log_start_offset), 1024 * 1024)
-            at = records[-1].end_sequence_id
-            for record in records:
-                if best is not None and record.timestamp_max <= best[0]:
-                    continue
-                found = record_of_timestamp_max(
-                    b"".join(record.data), self.log_start_offset, bytes_max
-                )
-                best = found if best is None or (found and found[0] > best[0]) else best
-        return best
-
-
-def raise_if_keyless(batch: memoryview, bytes_max: int) -> None:
-    """Refuse a batch for a compacted topic if a record has no key. Decodes the records."""
-    from gateway.wire.record_scan import all_keyed
-
-    if not all_keyed(bytes(batch), bytes_max):
-        raise BatchRefused(
-            ErrorCode.invalid_record, "A compacted topic accepts only records with a key."
-        )
+        return TimestampSearch(self.stream, bytes_max, self._long_work, budget)

@@ -19,6 +19,7 @@ from gateway.cluster.port import Cluster, StreamKey
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
 from gateway.topics.catalog import Catalog, Topic
+from gateway.topics.long_work import LongWork
 from gateway.topics.orphans import (
     delete_orphans,
     delete_stream_and_ledgers,
@@ -94,6 +95,8 @@ class Partitions:
         self._ending: set[asyncio.Task[None]] = set()
         # Limits the number of partitions that are opened at the same time.
         self._opening = asyncio.Semaphore(_OPENING_AT_ONCE)
+        # Checks and searches of records that take long, of all partitions.
+        self._long_work = LongWork()
         # Orphaned streams of the last hourly round. The next round deletes them if still orphaned.
         self._orphans: set[str] = set()
         # The maintenance task, from `start` to `stop`.
@@ -214,6 +217,7 @@ class Partitions:
             self.cluster.lease_held,
             lambda epoch: self.on_opened(key, epoch),
             self._opening,
+            self._long_work,
             begin=bool(self._config.zookeeper),
             named=(name, index),
         )

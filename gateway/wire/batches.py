@@ -1,4 +1,6 @@
-"""Checks and changes the 61-byte header of a Kafka record batch (magic 2); records stay opaque.
+"""Checks and changes the 61-byte header of a Kafka record batch (magic 2).
+
+The records are checked by gateway.wire.record_check.
 
 The checksum covers the bytes from 21 on, so the broker may write base offset (0-7) and leader epoch
 (12-15). Source: Kafka, DefaultRecordBatch and LogValidator.
@@ -6,6 +8,7 @@ The checksum covers the bytes from 21 on, so the broker may write base offset (0
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -33,11 +36,17 @@ CONTROL = 0x20
 
 
 class BatchRefused(Exception):
-    """The refusal of a batch. `code` concerns the batch's partition only."""
+    """The refusal of a batch. `code` concerns the batch's partition only.
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    `record_errors` has the index of each offending record and the reason, if records are to blame.
+    """
+
+    def __init__(
+        self, code: ErrorCode, message: str, record_errors: Sequence[tuple[int, str]] = ()
+    ) -> None:
         super().__init__(message)
         self.code = code
+        self.record_errors = record_errors
 
 
 class BatchHeader(NamedTuple):
@@ -98,6 +107,10 @@ def check_batch(batch: memoryview, version: int, bytes_max: int) -> BatchHeader:
         )
     if crc32c(batch[_CRC_FROM:]) != header.crc:
         raise BatchRefused(ErrorCode.corrupt_message, "The CRC-32C of the batch does not match.")
+    if header.base_offset:
+        raise BatchRefused(
+            ErrorCode.invalid_record, f"The base offset must be 0, not {header.base_offset}."
+        )
     records = header.records
     if (
         records != header.last_offset_delta + 1
@@ -178,11 +191,20 @@ def with_append_time(batch: memoryview, header: BatchHeader, now_ms: int) -> mem
 
     Sets attribute bit 3 and the max timestamp.
     """
+    return _with(batch, header, header.attributes | LOG_APPEND_TIME, now_ms)
+
+
+def with_timestamp_max(batch: memoryview, header: BatchHeader, timestamp: int) -> memoryview:
+    """Return the batch with another max timestamp and a new CRC, as Kafka corrects a wrong one."""
+    return _with(batch, header, header.attributes, timestamp)
+
+
+def _with(batch: memoryview, header: BatchHeader, attributes: int, timestamp: int) -> memoryview:
     tail = _FROM_ATTRIBUTES.pack(
-        header.attributes | LOG_APPEND_TIME,
+        attributes,
         header.last_offset_delta,
         header.base_timestamp,
-        now_ms,
+        timestamp,
         header.producer_id,
         header.producer_epoch,
         header.base_sequence,

@@ -29,8 +29,6 @@ _TAIL_V3 = struct.Struct(">i")
 _TAIL_V8 = struct.Struct(">ihi")  # no record errors, null message, throttle time
 _TAIL_V9 = struct.Struct(">BBBBiB")  # as v8, with three empty tag sections
 _LEADER = struct.Struct(">BBBiiB")  # one tag, number 0 of 9 bytes: leader id, epoch, no tags
-_NO_ERRORS_V8 = b"\0\0\0\0"
-_NO_ERRORS_V9 = b"\x01"
 
 
 class PartitionProduced(NamedTuple):
@@ -43,6 +41,7 @@ class PartitionProduced(NamedTuple):
     log_start_offset: int = -1
     error_message: str | None = None
     current_leader: tuple[int, int] | None = None  # (node, epoch); from v10
+    record_errors: Sequence[tuple[int, str]] = ()  # index in the batch, and the reason; from v8
 
 
 TopicProduced = tuple[str | UUID, Sequence[PartitionProduced]]
@@ -66,8 +65,9 @@ def encode_produce(
     assert 3 <= version <= 13
     if len(topics) == 1 and not nodes:
         topic, partitions = topics[0]
-        if len(partitions) == 1 and partitions[0][5] is partitions[0][6] is None:
-            return _encode_one(version, correlation_id, topic, partitions[0], throttle_ms)
+        one = partitions[0] if len(partitions) == 1 else None
+        if one is not None and one[5] is one[6] is None and not one[7]:
+            return _encode_one(version, correlation_id, topic, one, throttle_ms)
     return _encode_many(version, correlation_id, topics, throttle_ms, nodes)
 
 
@@ -79,7 +79,7 @@ def _encode_one(
     throttle_ms: int,
 ) -> bytes:
     """Encode the common response: one partition, without message and leader."""
-    index, error_code, base_offset, time_ms, start, _, _ = produced
+    index, error_code, base_offset, time_ms, start, _, _, _ = produced
     flexible = version >= FLEXIBLE_FROM
     prefix = _one_partition.get((flexible, topic)) or _remember(flexible, topic)
     if flexible:
@@ -139,22 +139,23 @@ def _encode_many(
 
 
 def _put_partition(out: bytearray, version: int, produced: PartitionProduced) -> None:
-    index, error_code, base_offset, time_ms, start, message, leader = produced
+    index, error_code, base_offset, time_ms, start, message, leader, records = produced
     if version < 5:
         out += _V3.pack(index, error_code, base_offset, time_ms)
         return
     out += _V5.pack(index, error_code, base_offset, time_ms, start)
     if version < 8:
         return
-    raw = None if message is None else message.encode()
-    if version < FLEXIBLE_FROM:
-        out += _NO_ERRORS_V8
-        out += _LENGTH.pack(-1 if raw is None else len(raw))
-        out += raw or b""
+    flexible = version >= FLEXIBLE_FROM
+    _put_count(out, len(records), flexible)
+    for at, reason in records:
+        out += _COUNT.pack(at)
+        _put_text(out, reason, flexible)
+        if flexible:
+            out.append(0)
+    _put_text(out, message, flexible)
+    if not flexible:
         return
-    out += _NO_ERRORS_V9
-    put_varint(out, 0 if raw is None else len(raw) + 1)
-    out += raw or b""
     if leader is None or leader == (-1, -1) or version < LEADERS_FROM:
         out.append(0)
     else:
@@ -166,6 +167,15 @@ def _put_count(out: bytearray, count: int, flexible: bool) -> None:
         put_varint(out, count + 1)
     else:
         out += _COUNT.pack(count)
+
+
+def _put_text(out: bytearray, text: str | None, flexible: bool) -> None:
+    raw = None if text is None else text.encode()
+    if flexible:
+        put_varint(out, 0 if raw is None else len(raw) + 1)
+    else:
+        out += _LENGTH.pack(-1 if raw is None else len(raw))
+    out += raw or b""
 
 
 def _put_topic(out: bytearray, topic: str | UUID, flexible: bool) -> None:

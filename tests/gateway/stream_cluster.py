@@ -21,6 +21,7 @@ from gateway.server.dispatch import Dispatcher
 from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import Partitions
 from gateway.topics.reply_memory import ReplyMemory
+from gateway.topics.timestamp_search import PARTS_MAX, SearchBudget
 from gateway.wire.messages import decode_response, encode_request
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
@@ -220,6 +221,13 @@ class StreamCluster:
         return partition
 
     # -- producing and reading without the wire -----------------------------------------------
+
+    async def at_time(self, partition, timestamp, parts=PARTS_MAX):
+        """Search for the first record at or after the timestamp, or for the greatest (None)."""
+        search = partition.search(SearchBudget(parts))
+        if timestamp is None:
+            return await search.of_timestamp_max()
+        return await search.first_at_or_after(timestamp)
 
     def send(self, partition, batch, version=13):
         """Send one batch; return the list to which its result will be appended."""

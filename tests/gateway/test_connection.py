@@ -248,6 +248,17 @@ async def test_a_fetch_of_a_lost_peer_stops_waiting():
     assert not hub.connections
 
 
+async def test_a_search_of_a_lost_peer_is_cancelled():
+    later = Later()
+    hub = hub_for(Api(key=2, name="ListOffsets", versions=range(1, 12), handle=later))
+    wire = connect(hub)
+    wire.send(request(2, 1, 1, {"replica_id": -1, "topics": []}))
+    wire.lose()
+    await turns()
+    assert later.futures[0].cancelled()
+    assert not hub.connections
+
+
 async def test_requests_of_a_lost_peer_that_had_not_begun_never_begin():
     begun = []
 

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.config import FetchLimits
 from ledger.streams.config import StreamLimits
-from tests.batches import raw_batch
+from tests.batches import blank_batch
 from tests.gateway.stream_cluster import FETCH, started_cluster
 
 OK = ErrorCode.none
@@ -20,7 +20,7 @@ NEWEST = 18
 
 
 def batch(records=2, size=0, **header):
-    return raw_batch(bytes(records * 7 + size), records, **header)
+    return blank_batch(records, size, **header)
 
 
 def wanted(cluster, version, partitions):

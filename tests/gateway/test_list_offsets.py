@@ -7,14 +7,14 @@ import asyncio
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.batches import plain_batch, raw_batch
+from tests.batches import blank_batch, plain_batch
 from tests.gateway.stream_cluster import LIST_OFFSETS, started_cluster
 
 OK = ErrorCode.none
 
 
 def batch():
-    return raw_batch(bytes(14), 2)
+    return blank_batch(2)
 
 
 async def list_offsets(cluster, timestamp, version=8, topic="t", index=0, epoch=-1):
@@ -107,3 +107,80 @@ async def test_epochs_and_unknown_partitions_are_refused():
         assert codes == [ErrorCode.fenced_leader_epoch, OK, ErrorCode.unknown_leader_epoch]
         found = await list_offsets(cluster, -1, index=9)
         assert found.error_code is ErrorCode.unknown_topic_or_partition
+
+
+async def many_offsets(cluster, named, version=8):
+    """Return the partitions of the reply to {topic: [(partition, timestamp)]}."""
+    answer = await cluster.answer(
+        LIST_OFFSETS,
+        version,
+        replica_id=-1,
+        isolation_level=0,
+        timeout=1000,
+        topics=[
+            {
+                "name": topic,
+                "partitions": [{"partition_index": at, "timestamp": time} for at, time in asked],
+            }
+            for topic, asked in named.items()
+        ],
+    )
+    return [each for topic in answer.topics for each in topic.partitions]
+
+
+@pytest.mark.parametrize("count", [2, 10_000])
+async def test_a_partition_that_is_named_twice_is_refused_once(count):
+    async with started_cluster() as cluster:
+        partition = await cluster.topic(partitions=2)
+        await cluster.sent(partition, plain_batch([5, 9]))
+        found = await many_offsets(cluster, {"t": [*[(0, 7)] * count, (1, -1), (0, -1)]})
+        assert [(each.partition_index, each.error_code) for each in found] == [
+            (0, ErrorCode.invalid_request),
+            (1, OK),
+        ]
+
+
+async def test_partitions_that_do_not_open_are_waited_for_together():
+    async with started_cluster() as cluster:
+        await cluster.topic(partitions=20)
+        await cluster.crash()
+        cluster.metadata.closed = True
+        begun_s = asyncio.get_running_loop().time()
+        found = await many_offsets(cluster, {"t": [(at, 7) for at in range(20)]})
+        assert {each.error_code for each in found} == {ErrorCode.not_leader_or_follower}
+        assert asyncio.get_running_loop().time() - begun_s < 11
+
+
+async def test_a_request_of_many_partitions_lets_others_have_their_turns():
+    async with started_cluster() as cluster:
+        await cluster.topic()
+        asking = asyncio.create_task(
+            many_offsets(cluster, {"t": [(at, 7) for at in range(20_000)]})
+        )
+        turns = 0
+        while not asking.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 40
+        assert len(await asking) == 20_000
+
+
+async def test_a_search_that_nobody_waits_for_any_more_ends():
+    """The connection cancels the future when its client is gone."""
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, plain_batch([5, 9]))
+        await cluster.crash()
+        cluster.metadata.closed = True
+        _, searching = cluster.ask(
+            LIST_OFFSETS,
+            8,
+            replica_id=-1,
+            isolation_level=0,
+            timeout=1000,
+            topics=[{"name": "t", "partitions": [{"partition_index": 0, "timestamp": 7}]}],
+        )
+        await asyncio.sleep(1)
+        assert searching.cancel()
+        await asyncio.wait([searching])
+        assert searching.cancelled()

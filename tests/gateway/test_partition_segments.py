@@ -11,11 +11,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.topics.partition import Produced
+from gateway.wire.batches import read_header, with_offset
 from ledger.client.config import LedgerClientConfig
 from ledger.core.segments import Truncation
 from ledger.errors import LedgerError, Truncated
 from ledger.streams.config import StreamLimits
-from tests.batches import built_batch, plain_batch, raw_batch
+from tests.batches import blank_batch, built_batch, plain_batch, raw_batch
 from tests.gateway.stream_cluster import base_offsets, batch, started_cluster
 
 OK = ErrorCode.none
@@ -31,7 +32,7 @@ SMALL = StreamLimits(
 async def test_a_segment_rolls_by_size_and_nothing_is_lost_or_doubled():
     async with started_cluster() as cluster:
         partition = await cluster.topic(segment_bytes=1_048_576)
-        big = raw_batch(bytes(200_000))
+        big = blank_batch(1, 200_000)
         for number in range(0, 30, 3):
             answers = await cluster.sent(partition, *[big] * 3)
             assert [answer.base_offset - number for answer in answers] == [0, 1, 2]
@@ -252,7 +253,7 @@ async def test_a_cold_seek_reads_about_one_stride_of_the_live_segment_too():
     async with started_cluster(limits=SMALL) as cluster:
         partition = await cluster.topic()
         for _ in range(400):
-            await cluster.sent(partition, raw_batch(bytes(180)))
+            await cluster.sent(partition, blank_batch(1, 173))
         for _ in range(20):
             reads = cluster.port.reads
             (first, *_) = await partition.read(350, 1)
@@ -320,10 +321,10 @@ async def test_timestamps_are_looked_up_as_a_plain_scan_would():
         visible = list(enumerate(times))[start:]
         for asked in [0, 301, *(draw.randint(0, 301) for _ in range(20))]:
             due = next(((at, offset) for offset, at in visible if at >= asked), None)
-            assert await partition.offset_for_timestamp(asked) == due
+            assert await cluster.at_time(partition, asked) == due
         greatest = max((at for _, at in visible), default=None)
         due = next(((at, offset) for offset, at in visible if at == greatest), None)
-        assert await partition.offset_of_timestamp_max() == due
+        assert await cluster.at_time(partition, None) == due
 
     async with started_cluster(limits=SMALL) as one:
         for seed in range(25):
@@ -337,13 +338,35 @@ async def test_the_greatest_timestamp_is_that_of_durable_records():
         cluster.port.hold()
         cluster.send(partition, batch(at=900))
         await asyncio.sleep(0.1)
-        assert await partition.offset_of_timestamp_max() == (500, 0)
-        assert await partition.offset_for_timestamp(600) is None
+        assert await cluster.at_time(partition, None) == (500, 0)
+        assert await cluster.at_time(partition, 600) is None
+
+
+async def store_liar(partition):
+    """Store a batch whose header has a false timestamp, as versions without checks did."""
+    liar = memoryview(raw_batch(plain_batch([5])[61:], base_timestamp=5, max_timestamp=1000))
+    stored = asyncio.get_running_loop().create_future()
+    await partition.ensure_readable()
+    await partition.stream.begin()
+    stream = partition.stream
+    placed = with_offset(liar, read_header(liar), stream.next_sequence_id, stream.epoch)
+    stream.append(placed, len(liar), 1, 1000, stored.set_result)
+    assert await stored is None
 
 
 async def test_a_header_that_promises_a_later_time_than_its_records_hold_is_passed_by():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
-        liar = raw_batch(plain_batch([5])[61:], base_timestamp=5, max_timestamp=1000)
-        await cluster.sent(partition, liar, batch(at=900))
-        assert await partition.offset_for_timestamp(800) == (900, 1)
+        await store_liar(partition)
+        await cluster.sent(partition, batch(at=900))
+        assert await cluster.at_time(partition, 800) == (900, 1)
+
+
+async def test_headers_decide_once_the_budget_of_a_search_is_used_up():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        for _ in range(3):
+            await store_liar(partition)
+        await cluster.sent(partition, batch(at=900))
+        assert await cluster.at_time(partition, 800, parts=100) == (900, 3)
+        assert await cluster.at_time(partition, 800, parts=3) == (1000, 1)

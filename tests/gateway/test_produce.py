@@ -9,14 +9,14 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.batches import raw_batch
+from tests.batches import blank_batch
 from tests.gateway.stream_cluster import PRODUCE, started_cluster
 
 OK = ErrorCode.none
 
 
 def batch(records=2, size=0, **header):
-    return raw_batch(bytes(records * 7 + size), records, **header)
+    return blank_batch(records, size, **header)
 
 
 async def produce(cluster, data, version=12, acks=-1, **fields):

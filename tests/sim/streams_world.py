@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.topics.configs import topic_config
 from gateway.topics.partition import Partition
+from gateway.topics.timestamp_search import SearchBudget
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.errors import CorruptFormat, LedgerError, NoSuchEntry, NoSuchLedger, Truncated
@@ -31,6 +32,7 @@ from ledger.streams.config import StreamConfig, StreamLimits
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
 from tests.batches import raw_batch
+from tests.batches import record as encoded
 from tests.sim.loop import SimClock
 from tests.sim.machines import Port, Storage
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
@@ -283,9 +285,10 @@ class StreamsWorld:
         draw, number = self.draw, len(self.sent)
         records = draw.choice([1, 1, 2, 5])
         timestamp = 1_700_000_000_000 + draw.randint(0, 50) - 7 * number % 40
-        payload = struct.pack(">q", number) + bytes(records * 7 + draw.choice([0, 20, 20, 400]))
+        first = struct.pack(">q", number) + bytes(draw.choice([0, 20, 20, 400]))
+        values = [first, *[None] * (records - 1)]
         batch = raw_batch(
-            payload,
+            b"".join(encoded(at, 0, None, value) for at, value in enumerate(values)),
             records,
             producer=producer_id,
             epoch=epoch,
@@ -565,7 +568,7 @@ class StreamsWorld:
                 ),
                 None,
             )
-            got = await self.partition.offset_for_timestamp(asked)
+            got = await self.partition.search(SearchBudget()).first_at_or_after(asked)
             if got != due:
                 self.report("times", f"{asked} is looked up as {got}, a scan finds {due}")
 

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from gateway.wire import batches
 from gateway.wire import record_scan as inside
 from gateway.wire.batches import BatchRefused, check_batch, with_append_time, with_offset
+from gateway.wire.record_scan import result_of
 from tests.batches import HEADER_BYTES, built_batch, plain_batch, raw_batch, record
 
 VECTOR = bytes.fromhex(
@@ -41,6 +42,14 @@ def times_of(batch):
     reader = DefaultRecordBatch(bytes(batch))
     assert reader.validate_crc()
     return [(each.timestamp, each.offset) for each in reader]
+
+
+def first_at_or_after(batch, timestamp, start):
+    return result_of(inside.first_at_or_after(batch, timestamp, start, BYTES_MAX))
+
+
+def record_of_timestamp_max(batch, start):
+    return result_of(inside.record_of_timestamp_max(batch, start, BYTES_MAX))
 
 
 # -- taken ----------------------------------------------------------------------------------------
@@ -91,6 +100,7 @@ REFUSALS = {
     "magic 1": (raw_batch(bytes(7), magic=1), ErrorCode.invalid_record),
     "magic 3": (raw_batch(bytes(7), magic=3), ErrorCode.invalid_record),
     "another checksum": (VECTOR[:-1] + b"\x01", ErrorCode.corrupt_message),
+    "another base offset": (raw_batch(bytes(7), base_offset=1), ErrorCode.invalid_record),
     "no record": (raw_batch(b"", 0), ErrorCode.invalid_record),
     "a negative count": (raw_batch(b"", -1), ErrorCode.invalid_record),
     "another last offset": (
@@ -180,7 +190,7 @@ def test_a_timestamp_is_found_where_a_plain_scan_finds_it(times, codec, timestam
     batch = memoryview(built_batch(times, codec=codec))
     stored = b"".join(with_offset(batch, check(batch), 100, 1))
     due = [(t, at) for at, t in enumerate(times, 100) if t >= timestamp and at >= start]
-    found = inside.first_at_or_after(stored, timestamp, start, BYTES_MAX)
+    found = first_at_or_after(stored, timestamp, start)
     assert found == (due[0] if due else None)
 
 
@@ -190,34 +200,22 @@ def test_the_greatest_timestamp_is_found_where_a_plain_scan_finds_it(times, code
     stored = b"".join(with_offset(batch, check(batch), 100, 1))
     due = [(t, at) for at, t in enumerate(times, 100) if at >= start]
     best = max((t for t, _ in due), default=None)
-    found = inside.record_of_timestamp_max(stored, start, BYTES_MAX)
+    found = record_of_timestamp_max(stored, start)
     assert found == next(((t, at) for t, at in due if t == best), None)
 
 
 def test_all_records_of_a_stamped_batch_have_its_time():
     batch = memoryview(plain_batch([5, 9, 7]))
     stored = bytes(with_append_time(batch, check(batch), 50))
-    assert inside.first_at_or_after(stored, 50, 1, BYTES_MAX) == (50, 1)
-    assert inside.first_at_or_after(stored, 51, 0, BYTES_MAX) is None
-    assert inside.record_of_timestamp_max(stored, 2, BYTES_MAX) == (50, 2)
-
-
-@pytest.mark.parametrize("codec", CODECS, ids=CODECS.get)
-def test_a_batch_without_keys_is_known(codec):
-    assert inside.all_keyed(built_batch([1, 2], codec=codec), BYTES_MAX)
-    assert not inside.all_keyed(built_batch([1, 2], codec=codec, key=None), BYTES_MAX)
-
-
-def test_an_empty_key_is_a_key():
-    assert inside.all_keyed(built_batch([1], key=b""), BYTES_MAX)
+    assert first_at_or_after(stored, 50, 1) == (50, 1)
+    assert first_at_or_after(stored, 51, 0) is None
+    assert record_of_timestamp_max(stored, 2) == (50, 2)
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=CODECS.get)
 def test_a_batch_that_cannot_be_decoded_is_searched_by_its_header(codec):
     garbage = raw_batch(b"\xff" * 70, 3, attributes=codec, base_timestamp=5, max_timestamp=9)
-    assert inside.first_at_or_after(garbage, 7, 1, BYTES_MAX) == (9, 1)
-    assert inside.first_at_or_after(garbage, 10, 0, BYTES_MAX) is None
-    assert inside.first_at_or_after(garbage, 7, 3, BYTES_MAX) is None
-    assert inside.record_of_timestamp_max(garbage, 2, BYTES_MAX) == (9, 2)
-    with pytest.raises(BatchRefused):
-        inside.all_keyed(garbage, BYTES_MAX)
+    assert first_at_or_after(garbage, 7, 1) == (9, 1)
+    assert first_at_or_after(garbage, 10, 0) is None
+    assert first_at_or_after(garbage, 7, 3) is None
+    assert record_of_timestamp_max(garbage, 2) == (9, 2)

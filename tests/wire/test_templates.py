@@ -34,8 +34,10 @@ NAMES = st.text(max_size=249)
 RECORDS = st.lists(st.binary(min_size=1, max_size=200), max_size=4)
 EPOCHS = st.none() | st.tuples(INT32, INT64)
 LEADERS = st.none() | st.tuples(INT32, INT32)
+RECORD_ERRORS = st.lists(st.tuples(INT32, TEXTS), max_size=3)
+MESSAGES = st.none() | TEXTS
 PRODUCED = st.builds(
-    PartitionProduced, INT32, ERRORS, INT64, TIMES_MS, INT64, st.none() | TEXTS, LEADERS
+    PartitionProduced, INT32, ERRORS, INT64, TIMES_MS, INT64, MESSAGES, LEADERS, RECORD_ERRORS
 )
 NODES = st.lists(st.builds(NodeEndpoint, INT32, TEXTS, INT32, st.none() | TEXTS), max_size=3)
 
@@ -109,7 +111,10 @@ def kio_produce(version, answered, throttle_ms, nodes=()):
             if time_ms == -1
             else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms),
             log_start_offset=p.log_start_offset,
-            record_errors=(),
+            record_errors=tuple(
+                module.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=why)
+                for at, why in (p.record_errors if version >= 8 else ())
+            ),
             error_message=p.error_message,
             **tags,
         )

@@ -142,7 +142,7 @@ class Decoder:
         if header.magic != 2 or header.length + batches.LENGTH_OVERHEAD != len(batch):
             raise self._corrupt(header, "is not a complete record batch")
         if codec:
-            from gateway.wire.record_scan import decompress
+            from gateway.wire.decompress import decompress
 
             try:
                 body = decompress(codec, bytes(body), DECOMPRESSED_BYTES_MAX)

@@ -293,12 +293,13 @@ async def _resolve(
 
 async def offset_at(scan: StreamScan, time_ms: int) -> int | None:
     """Return the offset of the first record with a timestamp of at least `time_ms`, or None."""
-    from gateway.wire.record_scan import first_at_or_after
+    from gateway.wire.record_scan import first_at_or_after, result_of
 
     record = await scan.find_timestamp(time_ms)
     while record is not None:
         batch = b"".join(record.data)
-        found = first_at_or_after(batch, time_ms, scan.start_sequence_id, DECOMPRESSED_BYTES_MAX)
+        start = scan.start_sequence_id
+        found = result_of(first_at_or_after(batch, time_ms, start, DECOMPRESSED_BYTES_MAX))
         if found is not None:
             return found[1]
         # No record of this batch qualifies: its header overstates the timestamps, or the matching

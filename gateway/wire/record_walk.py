@@ -1,0 +1,382 @@
+"""Walks the records of a batch (magic 2) and checks their structure, without Python per record.
+
+Records of equal size and shape form a run: one strided slice for each structural byte compares all
+records of the run. Other records are decoded by aiokafka's native reader, whose leniency a sum of
+sizes excludes. `read_record` is the strict rule that both must follow, and decides the rest.
+The costs are in docs/decisions/0008-how-records-are-checked.md. Source: Kafka,
+DefaultRecord.readFrom and DefaultRecordBatch.RecordIterator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from gateway.wire.batches import HEADER, LENGTH_OVERHEAD
+
+RUN_MIN = 8
+"""Shorter runs are left to the native reader, unless they end the batch: slices cost more."""
+
+STRICT_MAX = 100_000
+"""More records are refused if the native reader cannot check them; no known client sends such."""
+
+_READ_AT_ONCE = 400  # records that the native reader decodes at a time
+_TWO_BYTES = 1 << 14  # the first unsigned value that needs three bytes as a varint
+_INT_BYTES_MAX, _LONG_BYTES_MAX = 5, 10
+_BLOCK = 8192  # offset deltas of a block differ in their first two varint bytes only
+_ONE_BYTE = bytes(2 * at for at in range(64))
+_LOW = bytes(128 | 2 * at & 127 for at in range(_BLOCK))  # the first byte of two or more
+_SECOND = bytes(at >> 6 for at in range(_BLOCK))  # the last byte of two
+_ASCII = bytes(range(128))
+_DELTAS_UP_TO = tuple(bytes(range(0, 2 * at + 1, 2)) for at in range(64))  # 0 to `at`
+_HIGH = bytes(range(128, 256))
+_BASE = 1 << 62  # a base timestamp with which no record has -1, which aiokafka shows as None
+_OFFSET, _TIME = attrgetter("offset"), attrgetter("timestamp")
+_KEY, _VALUE, _HEADERS = attrgetter("key"), attrgetter("value"), attrgetter("headers")
+
+
+class BadRecord(Exception):
+    """The error that a record is malformed. `index` is its position in the batch."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"Record {index} of the batch: {reason}")
+        self.index = index
+
+
+class RecordHead(NamedTuple):
+    """What a check needs of one record."""
+
+    delta: int  # of the timestamp
+    keyed: bool
+    end: int  # where the next record begins
+
+
+class _Reader:
+    """Reads varints and skips bytes of one record. Raises BadRecord."""
+
+    __slots__ = ("at", "data", "index")
+
+    def __init__(self, data: bytes, at: int, index: int) -> None:
+        self.data, self.at, self.index = data, at, index
+
+    def number(self, bytes_max: int = _INT_BYTES_MAX) -> int:
+        value = shift = 0
+        for _ in range(bytes_max):
+            if self.at >= len(self.data):
+                raise BadRecord(self.index, "the batch ends inside it.")
+            byte = self.data[self.at]
+            self.at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        else:
+            raise BadRecord(self.index, f"a varint has more than {bytes_max} bytes.")
+        if value >> (32 if bytes_max == _INT_BYTES_MAX else 64):
+            raise BadRecord(self.index, "a varint exceeds its type.")
+        return value >> 1 ^ -(value & 1)
+
+    def skip(self, size: int) -> None:
+        self.at += max(size, 0)
+        if self.at > len(self.data):
+            raise BadRecord(self.index, f"{size} bytes exceed the batch.")
+
+
+def read_record(data: bytes, at: int, index: int) -> RecordHead:
+    """Read the record at `at` by Kafka's rules. Raises BadRecord.
+
+    Kafka also takes other offset deltas than `index`; consumers then see other offsets.
+    """
+    reader = _Reader(data, at, index)
+    size = reader.number()
+    start = reader.at
+    if not 0 <= size <= len(data) - start:
+        raise BadRecord(index, f"its {size} bytes do not fit into the batch.")
+    reader.skip(1)  # attributes, unused
+    delta = reader.number(_LONG_BYTES_MAX)
+    offset = reader.number()
+    if offset != index:
+        raise BadRecord(index, f"its offset delta is {offset}.")
+    key_bytes = reader.number()
+    reader.skip(key_bytes)
+    reader.skip(reader.number())
+    headers = reader.number()
+    if not 0 <= headers <= len(data) - reader.at:
+        raise BadRecord(index, f"it cannot have {headers} headers.")
+    for _ in range(headers):
+        name_bytes = reader.number()
+        if name_bytes < 0:
+            raise BadRecord(index, "a header has no key.")
+        reader.skip(name_bytes)
+        reader.skip(reader.number())
+    if reader.at != start + size:
+        raise BadRecord(index, f"it has {reader.at - start} bytes instead of {size}.")
+    return RecordHead(delta, key_bytes >= 0, reader.at)
+
+
+class RecordWalk:
+    """A walk over the records of one batch; `steps` checks them and yields now and then.
+
+    Accepts offset deltas 0 to `count - 1` in order and nothing behind the last record.
+    """
+
+    __slots__ = ("_at", "_count", "_data", "_index", "_irregular", "high", "keyless", "low")
+
+    def __init__(self, data: bytes, at: int, count: int) -> None:
+        self._data = data
+        self._count = count
+        # The number of checked records. `_at` is where the next record begins.
+        self._index = 0
+        self._at = at
+        # The greatest timestamp delta, and a lower bound of the smallest one (0 or negative).
+        # `high` is below every delta before the first record.
+        self.high, self.low = -(1 << 64), 0
+        # True once `regular` found records that form no run. They are then checked natively.
+        self._irregular = False
+        # True once a record without a key was seen.
+        self.keyless = False
+
+    def regular(self) -> bool:
+        """Check as many runs as a first step may. Return True if they are the whole batch."""
+        while self._index <= _BLOCK and self._run():
+            pass
+        self._irregular = self._index <= _BLOCK
+        return self._index == self._count and self._at == len(self._data)
+
+    def steps(self) -> Iterator[None]:
+        """Check all records. Each step takes less than a millisecond. Raises BadRecord."""
+        while not self._irregular and self._run():
+            if self._index > _BLOCK:
+                yield
+        if self._index < self._count:
+            yield from self._rest()
+        elif self._at != len(self._data):
+            self._refuse_surplus()
+
+    def _see(self, low: int, high: int) -> None:
+        if high > self.high:
+            self.high = high
+        if low < self.low:
+            self.low = low
+
+    def _refuse_surplus(self) -> None:
+        surplus = len(self._data) - self._at
+        raise BadRecord(self._count - 1, f"{surplus} bytes follow it, the last one.")
+
+    # -- runs -------------------------------------------------------------------------------------
+
+    def _run(self) -> int:
+        """Check as many records of equal shape as there are. Return their number, 0 if few."""
+        data, at, index = self._data, self._at, self._index
+        room = self._count - index
+        if not room or index >= 128 * _BLOCK:
+            return 0
+        shape = _shape(data, at, 1 if index < 64 else 2 if index < _BLOCK else 3)
+        if shape is None:
+            return 0
+        size, delta_at, offset_at, places, keyless = shape
+        edge = 64 if index < 64 else (index // _BLOCK + 1) * _BLOCK
+        run = min(room, (len(data) - at) // size, edge - index)
+        least = min(room, RUN_MIN)
+        if run < least or (run > 1 and data[at + size] != data[at]):
+            return 0
+        if run > 1:
+            stop = at + run * size
+            columns = [data[place:stop:size] for place in places]
+            if columns != [column[:1] * run for column in columns]:
+                run = min(run - len(column.lstrip(column[:1])) for column in columns)
+                if run < least:
+                    return 0
+        run = self._deltas(delta_at, offset_at, run, size)
+        if run < least or not self._offsets_follow(offset_at, index, run, size):
+            return 0
+        self._at += run * size
+        self._index += run
+        self.keyless = self.keyless or keyless
+        return run
+
+    def _deltas(self, at: int, end: int, run: int, size: int) -> int:
+        """Note the timestamp deltas of a run. Return how many have varints of equal width.
+
+        Those of records that turn out not to belong to the run are noted too. They are seen again
+        when their records are checked.
+        """
+        data = self._data
+        span = (run - 1) * size + 1
+        last = data[end - 1 : end - 1 + span : size]
+        if end == at + 1:
+            newest = last[-1]
+            if newest < 128 and not last.translate(None, _DELTAS_UP_TO[newest >> 1]):
+                if newest >> 1 > self.high:
+                    self.high = newest >> 1
+                return run
+        columns = [data[each : each + span : size] for each in range(at, end)]
+        for column in columns[:-1]:
+            run = min(run, len(column) - len(column.lstrip(_HIGH)))
+        run = min(run, len(last) - len(last.lstrip(_ASCII)))
+        if not run:
+            return 0
+        values = [0] * run
+        for place, column in enumerate(columns):
+            shift = 7 * place
+            values = [v | (b & 127) << shift for v, b in zip(values, column, strict=False)]
+        signed = [value >> 1 ^ -(value & 1) for value in values]
+        self._see(min(signed), max(signed))
+        return run
+
+    def _offsets_follow(self, at: int, index: int, run: int, size: int) -> bool:
+        """Return whether the offset deltas of a run count on from `index`."""
+        data, span, start = self._data, (run - 1) * size + 1, index % _BLOCK
+        first = data[at : at + span : size]
+        if index < 64:
+            return first == _ONE_BYTE[index : index + run]
+        second = data[at + 1 : at + 1 + span : size]
+        due = _SECOND[start : start + run]
+        if index < _BLOCK:
+            return first == _LOW[start : start + run] and second == due
+        third = data[at + 2 : at + 2 + span : size]
+        due = due.translate(_HIGH + _HIGH)
+        last = bytes((index // _BLOCK,)) * run
+        return first == _LOW[start : start + run] and second == due and third == last
+
+    # -- other records ----------------------------------------------------------------------------
+
+    def _rest(self) -> Iterator[None]:
+        """Check the records after the runs natively, and strictly what that cannot decide.
+
+        The native reader also takes varints that are longer than necessary, and attributes of
+        several bytes. Both make a record larger than `size_in_bytes` says. So the batch is sound if
+        the sizes add up to its bytes.
+        """
+        left = len(self._data) - self._at
+        size_of, reader = _native(self._data[self._at :], self._count - self._index)
+        index, at = self._index, 0
+        try:
+            while index < self._count:
+                batch = list(islice(reader, _READ_AT_ONCE))
+                times = list(map(_TIME, batch))
+                keys = list(map(_KEY, batch))
+                offsets = range(index, index + len(batch))
+                if not batch or list(map(_OFFSET, batch)) != list(offsets):
+                    break
+                sizes = map(size_of, offsets, times, keys, map(_VALUE, batch), map(_HEADERS, batch))
+                at += sum(sizes)
+                index += len(batch)
+                self._see(min(times) - _BASE, max(times) - _BASE)
+                self.keyless = self.keyless or None in keys
+                if index < self._count:
+                    yield
+        except _unreadable():
+            pass
+        if index < self._count or at != left:
+            yield from self._strictly()
+
+    def _strictly(self) -> Iterator[None]:
+        if self._count - self._index > STRICT_MAX:
+            raise BadRecord(self._index, "it or a later record is malformed.")
+        for head in heads(self._data, self._at, self._index, self._count):
+            self._see(head.delta, head.delta)
+            self.keyless = self.keyless or not head.keyed
+            self._at = head.end
+            self._index += 1
+            if self._index % 100 == 0:
+                yield
+        if self._at != len(self._data):
+            self._refuse_surplus()
+
+
+def heads(data: bytes, at: int, index: int, count: int) -> Iterator[RecordHead]:
+    """Return the records from `index` on, one after another. Raises BadRecord."""
+    for each in range(index, count):
+        head = read_record(data, at, each)
+        at = head.end
+        yield head
+
+
+def _shape(
+    data: bytes, at: int, offset_bytes: int
+) -> tuple[int, int, int, tuple[int, ...], bool] | None:
+    """Return the shape of a record without headers and with small lengths, otherwise None.
+
+    The shape is: its size, where the deltas of timestamp and offset begin, where its other
+    structural bytes are, whether the key is null.
+    """
+    try:
+        size, body = data[at], at + 1
+        if size > 127:
+            size += (data[body] << 7) - 128
+            body += 1
+        end = body + (size >> 1)
+        offset_at = body + 2
+        while data[offset_at - 1] > 127:
+            offset_at += 1
+        key = offset_at + offset_bytes
+        key_size = data[key]
+        value = key_end = key + 1 + (key_size >> 1)
+        value_size = data[value]
+        if value_size > 127:
+            value += 1
+            value_size += (data[value] << 7) - 128
+        if (
+            (size | value_size) >= _TWO_BYTES  # a length of three bytes or more
+            or size & 1
+            or (key_size != 1 and key_size & 129)
+            or (value_size != 1 and value_size & 1)
+            or value + 2 + (value_size >> 1) != end
+            or offset_at - body > _LONG_BYTES_MAX
+            or data[end - 1]
+        ):
+            return None
+    except IndexError:
+        return None
+    columns = (*range(at, body), key, *range(key_end, value + 1), end - 1)
+    return end - at, body + 1, offset_at, columns, key_size == 1
+
+
+def _native(records: bytes, count: int) -> tuple[Any, Iterator[Any]]:
+    """Return aiokafka's function for the size of a record, and its reader of these records."""
+    from aiokafka.record.default_records import (  # pyright: ignore[reportMissingTypeStubs]
+        DefaultRecordBatch,
+    )
+
+    length = HEADER.size + len(records) - LENGTH_OVERHEAD
+    header = HEADER.pack(0, length, -1, 2, 0, 0, 0, _BASE, _BASE, -1, -1, -1, count)
+    reader: Any = DefaultRecordBatch(header + records)
+    return _size_of(), chain(reader)  # `islice` calls iter() again, which the reader refuses
+
+
+@cache
+def _size_of() -> Any:
+    from aiokafka.record.default_records import (  # pyright: ignore[reportMissingTypeStubs]
+        DefaultRecordBatchBuilder,
+    )
+
+    builder: Any = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=1 << 20,
+    )
+    builder.append(0, _BASE, None, None, [])  # sets the base timestamp of all later sizes
+    return builder.size_in_bytes
+
+
+@cache
+def _unreadable() -> tuple[type[Exception], ...]:
+    """Return the errors with which the native reader gives up."""
+    from aiokafka.errors import CorruptRecordException
+
+    return (
+        CorruptRecordException,
+        ValueError,
+        IndexError,
+        OverflowError,
+        MemoryError,
+        TypeError,
+    )
