@@ -183,6 +183,20 @@ def test_timestamps_of_runs_and_single_records_are_seen(step):
         assert not walk.keyless
 
 
+@pytest.mark.parametrize("key", [None, b"key"], ids=["no key", "key"])
+@pytest.mark.parametrize("number", [1, 40, 70, 99])
+def test_every_bit_of_the_structure_of_a_record_in_a_run_counts(key, number):
+    records = [record(at, 3, key, b"v" * 100) for at in range(100)]
+    data = b"".join(records)
+    begins = sum(map(len, records[:number]))
+    ends = begins + len(records[number])
+    for at in {*range(begins, begins + 14), ends - 1}:
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << bit
+            agree(bytes(damaged), 100)
+
+
 def wide(value, size):
     """Return a varint with needless bytes."""
     short = varint(value)
