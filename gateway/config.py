@@ -33,7 +33,7 @@ class ConnectionLimits:
     @property
     def session_bytes_max(self) -> int:
         """The part of the memory that fetch sessions may use."""
-        return self.memory_bytes_max // 16
+        return self.memory_bytes_max // 8
 
     @property
     def reply_bytes_max(self) -> int:

@@ -157,6 +157,10 @@ class FetchPlan(Generic[LogT, RecordT]):
         self._size_bytes -= result.size_bytes
         result.clear()
 
+    def limit(self, bytes_max: int) -> None:
+        """Let the undecided results of this pass add at most `bytes_max` bytes."""
+        self._bytes_left = min(self._bytes_left, bytes_max)
+
     # -- deciding -----------------------------------------------------------------------------
 
     def _decide(self, result: LogReadResult[LogT, RecordT]) -> None:
@@ -267,6 +271,22 @@ class FetchPlan(Generic[LogT, RecordT]):
         once (DelayedFetch).
         """
         return self._urgent or self._size_bytes >= self._min_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all records that the pass has decided to send."""
+        return self._size_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes the undecided results may add, by their own limits and by the plan's."""
+        left = self._bytes_left
+        room = 0
+        for result in self.undecided:
+            room += result.asked.bytes_max
+            if room >= left:
+                return max(left, 0)
+        return room
 
     @property
     def opening_wait_s(self) -> float:

@@ -94,9 +94,11 @@ def _fetch(
     answer = _Answer(request, ctx, session, reader)
     done = len(plan.results) <= _AT_ONCE_MAX and reader.plan_from_memory()
     if done and (plan.complete or plan.timed_out or not session):
-        response = answer.encode()
-        session.answered()
-        return response
+        if reader.try_reserve():
+            response = answer.encode()
+            session.answered()
+            return response
+        reader.restart()
     return DelayedFetch(session, reader, answer.encode, wait_s).reply
 
 
@@ -114,7 +116,19 @@ async def _fetch_many(request: Request, ctx: Context, session: FetchSession, now
         if len(session.due()) <= _AT_ONCE_MAX and not unknown:
             result = _fetch(request, ctx, session)
             return await result if isinstance(result, asyncio.Future) else result
-        reader, wait_s = _reader(request, ctx, session)
+        return await _read_many(request, ctx, session, unknown)
+    finally:
+        session.answered()
+
+
+async def _read_many(
+    request: Request,
+    ctx: Context,
+    session: FetchSession,
+    unknown: dict[Hashable, list[bytes]],
+) -> Result:
+    reader, wait_s = _reader(request, ctx, session)
+    try:
         await reader.plan_from_disk()
         answer = _Answer(request, ctx, session, reader, unknown)
         if unknown:
@@ -125,7 +139,7 @@ async def _fetch_many(request: Request, ctx: Context, session: FetchSession, now
             return answer.encode()
         return await DelayedFetch(session, reader, answer.encode, wait_s).reply
     finally:
-        session.answered()
+        reader.release()
 
 
 # -- the request ----------------------------------------------------------------------------------
@@ -222,7 +236,7 @@ def _reader(request: Request, ctx: Context, session: FetchSession) -> tuple[Fetc
     bytes_max = min(max(asked.bytes_max, 0), limits.response_bytes_max)
     wait_s = min(max(asked.wait_ms, 0), limits.wait_ms_max) / 1000
     plan: PartitionsPlan = FetchPlan(session.due(), asked.min_bytes, bytes_max, wait_s)
-    return FetchReader(ctx.partitions, session, plan, asked.rack), wait_s
+    return FetchReader(ctx.partitions, ctx.reply_memory, session, plan, asked.rack), wait_s
 
 
 def _exhaust(steps: Iterator[None]) -> None:
@@ -283,7 +297,7 @@ class _Answer:
         if self._names_leaders and request.version >= LEADERS_FROM:
             hints = LeaderHints(self._ctx, request.peer)
             answered, nodes = _with_leaders(answered, hints)
-        return encode_fetch(
+        response = encode_fetch(
             request.version,
             request.correlation_id,
             answered,
@@ -291,6 +305,7 @@ class _Answer:
             nodes=nodes,
             encoded=self._encoded,
         )
+        return self._reader.reply(response)
 
     def add_decided(self) -> Iterator[None]:
         """Add the decided partitions, and those that rest. Yields after each part of the work."""

@@ -27,7 +27,7 @@ from gateway.server.timeouts import (
     ConnectionTimeouts,
 )
 from gateway.topics.connection_fetches import ConnectionFetches
-from gateway.topics.reply_memory import ReservedReply
+from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReservedReply
 from gateway.wire.frames import BadFrame, FrameReader
 from ledger.ids import Buffer
 from ledger.tasks import start_once
@@ -38,9 +38,6 @@ HOT_KEYS = frozenset((PRODUCE, FETCH))
 """Requests with these keys start at once. Others wait for a slow request before them,
 as in Kafka.
 """
-
-UNCOUNTED_BYTES = 64 * 1024
-"""The memory of replies does not count fewer bytes than this in a write to a peer that reads."""
 
 CANCELLED_KEYS = frozenset((FETCH, LIST_OFFSETS))
 """Requests with these keys change nothing, and are cancelled when their client is gone."""

@@ -100,8 +100,11 @@ class DelayedFetch:
         self._session.answered()
         self._timer.cancel()
         reading = self._reading
-        if reading is not None and not reading.done() and reply.cancelled():
-            reading.cancel()
+        if reading is not None and not reading.done():
+            if reply.cancelled():
+                reading.cancel()
+        else:
+            self._reader.release()
 
     # -- reading from disk --------------------------------------------------------------------
 
@@ -111,6 +114,8 @@ class DelayedFetch:
 
     def _reading_ended(self, reading: asyncio.Task[None]) -> None:
         """Fail the reply if a bug ended the task, so that the client does not wait forever."""
+        if self.reply.done():
+            self._reader.release()
         if reading.cancelled():
             return
         error = reading.exception()

@@ -14,7 +14,9 @@ from gateway.core.fetch_plan import FetchPlan, LogReadResult
 from gateway.core.fetch_session import FetchPartition, FetchSession
 from gateway.errors import partition_code
 from gateway.topics.partitions import Partitions, ReadablePartition
+from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReplyMemory, ReservedReply
 from ledger.errors import LedgerError
+from ledger.ids import Buffer
 from ledger.streams.tail_cache import StoredRecord
 
 _NOT_LEADER = ErrorCode.not_leader_or_follower
@@ -22,6 +24,9 @@ _NOT_LEADER = ErrorCode.not_leader_or_follower
 FetchResult = LogReadResult[ReadablePartition, StoredRecord]
 PartitionsPlan = FetchPlan[ReadablePartition, StoredRecord]
 OpenErrors = dict[ReadablePartition, ErrorCode]
+
+COPIED_BYTES_MAX = 512 * 1024
+"""Half of the chunk that a read takes from disk (`StreamLimits.read_chunk_bytes`)."""
 
 PARTITIONS_PER_TURN = 250
 """After this many partitions of one request, other requests have their turn."""
@@ -31,16 +36,37 @@ class FetchReader:
     """The logs of one fetch, and the reader that fills the fetch's plan with their records.
 
     A log is kept until it is closed. If no log was found for a partition, each pass looks it up
-    again.
+    again. Memory for records is taken before they are read from disk, and passes to the reply.
     """
 
-    __slots__ = ("_elsewhere", "_partitions", "_rack", "_results", "_session", "_watching", "plan")
+    __slots__ = (
+        "_elsewhere",
+        "_may_read",
+        "_memory",
+        "_partitions",
+        "_rack",
+        "_reserved_bytes",
+        "_results",
+        "_session",
+        "_watching",
+        "plan",
+    )
 
     def __init__(
-        self, partitions: Partitions, session: FetchSession, plan: PartitionsPlan, rack: str
+        self,
+        partitions: Partitions,
+        memory: ReplyMemory,
+        session: FetchSession,
+        plan: PartitionsPlan,
+        rack: str,
     ) -> None:
         """Create the reader. `rack` is the client's rack, or "" if the request has none."""
         self._partitions = partitions
+        self._memory = memory
+        # Bytes of `_memory` that are taken for the records of the plan, until the next pass,
+        # `reply` or `release`. They include the bytes of records yet to be read while `_may_read`.
+        self._reserved_bytes = 0
+        self._may_read = False
         self._session = session
         self._rack = rack
         # True if the client is in another rack, so that another broker may be closer to it.
@@ -85,6 +111,7 @@ class FetchReader:
     def restart(self) -> None:
         """Begin a new pass, over all partitions of the session if the lease is over."""
         self.plan.restart()
+        self.release()
         if not self._partitions.cluster.lease_held():
             self._session.wake_all()
             for partition in self._session.due():
@@ -143,7 +170,12 @@ class FetchReader:
         Partitions that must be opened come last, so that a failed opening delays little. The pass
         waits once for all openings, and not at all if other partitions complete the fetch.
         """
-        plan = self.plan
+        try:
+            await self._plan_from_disk(self.plan)
+        finally:
+            self._correct()
+
+    async def _plan_from_disk(self, plan: PartitionsPlan) -> None:
         readable: list[FetchResult] = []
         unopened: list[FetchResult] = []
         for seen, result in enumerate(plan.undecided, 1):
@@ -156,6 +188,7 @@ class FetchReader:
             (unopened if must_open else readable).append(result)
         await self._read_each(readable, {})
         if unopened:
+            self._correct()  # the memory is not needed while partitions are being opened
             logs = [result.log for result in unopened if result.log is not None]
             await self._read_each(unopened, await _open(logs, plan.opening_wait_s))
         for result in plan.decided:
@@ -165,6 +198,57 @@ class FetchReader:
                 plan.revoke(result, _NOT_LEADER)
         if not self._partitions.cluster.lease_held():
             self._refuse_resting()
+
+    # -- memory -------------------------------------------------------------------------------
+
+    async def _reserve(self) -> bool:
+        """Take the memory for the reads of this pass, whose response is smaller if little is free.
+
+        Returns False if there is none while the plan has records: it does not wait with those.
+        """
+        if self._may_read:
+            return True
+        offered = self._memory.offer(self.plan.room_bytes)
+        if not self.plan.size_bytes:
+            await self._memory.take(offered)
+        elif not self._memory.try_take(offered):
+            self.plan.limit(0)
+            return False
+        self._reserved_bytes += offered
+        self._may_read = True
+        self.plan.limit(offered)
+        return True
+
+    def _correct(self) -> None:
+        """Replace the reservation for reads by the size of the records that the plan has."""
+        if self._may_read:
+            self._may_read = False
+            reserved, self._reserved_bytes = self._reserved_bytes, self.plan.size_bytes
+            self._memory.correct(reserved, self._reserved_bytes)
+
+    def try_reserve(self) -> bool:
+        """Take the memory of records that were in memory already. Returns False if it is used up.
+
+        Few records cost nothing, because they are in use elsewhere.
+        """
+        size = self.plan.size_bytes
+        if size > UNCOUNTED_BYTES:
+            if not self._memory.try_take(size):
+                return False
+            self._reserved_bytes = size
+        return True
+
+    def reply(self, buffers: list[Buffer]) -> list[Buffer]:
+        """Return the buffers of the response, with the memory that is taken for them."""
+        reserved, self._reserved_bytes = self._reserved_bytes, 0
+        return ReservedReply(buffers, reserved, self._memory) if reserved else buffers
+
+    def release(self) -> None:
+        """Return the memory that is taken, because the records are dropped."""
+        self._may_read = False
+        reserved, self._reserved_bytes = self._reserved_bytes, 0
+        if reserved:
+            self._memory.give(reserved)
 
     def _refuse_resting(self) -> None:
         """Refuse the partitions that rest, because another broker may lead them by now."""
@@ -228,12 +312,24 @@ class FetchReader:
 
     async def _read(self, result: FetchResult, log: ReadablePartition) -> None:
         plan, asked = self.plan, result.asked
+        if not await self._reserve() and not self._needs_read(result, log):
+            return
         try:
             records = await log.read(asked.fetch_offset, plan.read_bytes_max(asked))
         except LedgerError as error:
             plan.refuse(result, partition_code(error))
         else:
-            plan.add_records(result, records, log.high_watermark)
+            plan.add_records(result, _compact(records), log.high_watermark)
+
+
+def _compact(records: list[StoredRecord]) -> list[StoredRecord]:
+    """Copy a few small records out of the large chunk that was read for them.
+
+    Otherwise a small record of each of many partitions keeps as many chunks in memory.
+    """
+    if sum(record.size_bytes for record in records) > COPIED_BYTES_MAX:
+        return records
+    return [record._replace(data=(b"".join(record.data),)) for record in records]
 
 
 async def _open(logs: Iterable[ReadablePartition], wait_s: float) -> OpenErrors:

@@ -8,16 +8,20 @@
 
 The connection that queues a `ReservedReply` counts its bytes itself from then on, until they are
 written to the socket, and returns the reservation. A reply that no connection receives returns its
-reservation by `release`.
+reservation when it is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Final
 
 from gateway.core.memory_share import MemoryShare
 from ledger.ids import Buffer
+
+UNCOUNTED_BYTES: Final = 64 * 1024
+"""Fewer bytes than this are not counted while they are sent to a peer that reads."""
 
 
 class ReplyMemory(MemoryShare):
@@ -59,6 +63,9 @@ class ReservedReply(list[Buffer]):
         # 0 after `release`.
         self.reserved_bytes = reserved_bytes
         self._memory = memory
+
+    def __del__(self) -> None:
+        self.release()
 
     def release(self) -> None:
         """Return the reservation, once."""

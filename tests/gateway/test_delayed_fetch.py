@@ -33,7 +33,7 @@ def planned(*offsets, min_bytes=1, wait_s=10.0, topic="t"):
 def waiting(cluster, plan, wait_s=10.0, encode=None):
     """Return a fetch after a first pass that did not complete it."""
     session = plan.results[0].asked.session
-    reader = FetchReader(cluster.partitions, session, plan, "")
+    reader = FetchReader(cluster.partitions, cluster.context.reply_memory, session, plan, "")
     assert not (reader.plan_from_memory() and (plan.complete or plan.timed_out))
     return DelayedFetch(session, reader, encode or (lambda: sent(plan)), wait_s)
 
