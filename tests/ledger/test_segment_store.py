@@ -189,6 +189,81 @@ async def test_of_two_rivals_one_starts_its_segment():
             await two.start(segment(1, 7))
 
 
+class Overtaken(SimMetadata):
+    """The first multi does not arrive; before its sender looks, a rival makes a change."""
+
+    def __init__(self, tree, rival):
+        super().__init__(tree)
+        self.rival = rival
+
+    async def multi(self, ops):
+        rival, self.rival = self.rival, None
+        if rival is None:
+            await super().multi(ops)
+            return
+        await rival()
+        raise MetadataUnavailable("lost")
+
+
+async def rival_step(store, name):
+    """A change of the same nodes to the same versions, with the content of another owner."""
+    one, two, three = segment(1), segment(2, 5), replace(segment(3, 7), ledger=999)
+    if name == "start":
+        await store.start(replace(one, ledger=999))
+    elif name == "complete":
+        await store.complete(one, replace(completed(one, 5), completion_ms=2))
+    elif name == "start again":
+        await store.start(replace(two, ledger=999))
+    elif name == "roll":
+        await store.complete(two, completed(two, 2), three)
+    elif name == "remove":
+        await store.remove([completed(one, 5)], 7)
+    else:
+        before = completed(two, 2)
+        marked = replace(before, truncation=Truncation.PARTIALLY_TRUNCATED, min_active_entry=0)
+        await store.mark([(before, marked)])
+
+
+@pytest.mark.parametrize("name", STEPS)
+async def test_a_rivals_change_of_the_same_shape_is_not_taken_for_ones_own(name):
+    async with stream_tree() as tree:
+        for before in STEPS[: STEPS.index(name)]:
+            await step((await opened(SimMetadata(tree)))[0], before)
+        rival, _ = await opened(SimMetadata(tree))
+        store, _ = await opened(Overtaken(tree, lambda: rival_step(rival, name)))
+        with pytest.raises((BadVersion, NodeExists)):
+            await step(store, name)
+        rivals = stored(tree)
+        assert (await opened(SimMetadata(tree)))[0].number_max == rival.number_max
+        with pytest.raises((BadVersion, NodeExists)):
+            await step(store, name)
+        assert stored(tree) == rivals
+
+
+async def test_the_same_content_at_another_version_is_a_rivals_too():
+    async with stream_tree() as tree:
+        rival, _ = await opened(SimMetadata(tree))
+
+        async def moves_twice():
+            await rival.remove([], 5)
+            await rival.remove([], 6)
+
+        store, _ = await opened(Overtaken(tree, moves_twice))
+        with pytest.raises(BadVersion):
+            await store.remove([], 6)
+
+
+async def test_a_rivals_part_of_a_change_is_not_the_whole():
+    """It moved the start as far, and left the segment in the list."""
+    async with stream_tree() as tree:
+        for before in STEPS[:3]:
+            await step((await opened(SimMetadata(tree)))[0], before)
+        rival, _ = await opened(SimMetadata(tree))
+        store, _ = await opened(Overtaken(tree, lambda: rival.remove([], 6)))
+        with pytest.raises(BadVersion):
+            await store.remove([completed(segment(1), 5)], 6)
+
+
 async def test_after_too_many_lost_replies_it_says_that_the_outcome_is_unknown():
     async with stream_tree() as tree:
         store, _ = await opened(LostReplies(tree, lost=99, unsent=True))
