@@ -17,7 +17,7 @@ from ledger.ports.disk import Disk
 
 DIRECTORY_FORMAT: Final = 1
 VERSION: Final = "VERSION"
-_UNSYNCED: Final = "UNSYNCED"
+UNSYNCED: Final = "UNSYNCED"
 _INDEX: Final = "index"
 _EXPECTED: Final = frozenset({VERSION, _INDEX, "lost+found"})
 _FILE_BYTES_MAX: Final = 4096
@@ -56,6 +56,7 @@ async def claim_directory(disk: Disk, new_instance: Callable[[], bytes]) -> byte
     stamp = await read_file(disk, VERSION) if VERSION in names else b""
     instance = check_directory(names, stamp)
     if instance is not None:
+        await _make_durable(disk, stamp)
         return instance
     if VERSION in names:
         disk.unlink(VERSION)
@@ -65,24 +66,39 @@ async def claim_directory(disk: Disk, new_instance: Callable[[], bytes]) -> byte
     return instance
 
 
+async def _make_durable(disk: Disk, stamp: bytes) -> None:
+    """Write VERSION again and sync it.
+
+    A process that was killed may have left it unsynced, or a failed sync. A power cut would then
+    lose it beside log files that are durable. Raises OSError.
+    """
+    file = disk.open(VERSION)
+    try:
+        file.write([stamp], 0)
+        await sync_file(file)
+    finally:
+        file.close()
+    disk.sync_directory()
+
+
 async def mark_unsynced(disk: Disk, boot_id: str) -> None:
     """Write UNSYNCED durably, before adds are acknowledged without waiting for the disk."""
     await clear_unsynced(disk)
-    await write_file(disk, _UNSYNCED, boot_id.encode())
+    await write_file(disk, UNSYNCED, boot_id.encode())
 
 
 async def clear_unsynced(disk: Disk) -> None:
     """Delete UNSYNCED, because everything acknowledged is on disk."""
-    if _UNSYNCED in disk.names():
-        disk.unlink(_UNSYNCED)
+    if UNSYNCED in disk.names():
+        disk.unlink(UNSYNCED)
         disk.sync_directory()
 
 
 async def lost_unsynced(disk: Disk, boot_id: str) -> bool:
     """True if the last run did not sync or stop cleanly, and the machine has rebooted since."""
-    if _UNSYNCED not in disk.names():
+    if UNSYNCED not in disk.names():
         return False
-    return await read_file(disk, _UNSYNCED) != boot_id.encode()
+    return await read_file(disk, UNSYNCED) != boot_id.encode()
 
 
 async def read_file(disk: Disk, name: str) -> bytes:

@@ -19,8 +19,9 @@ from ledger.core.fencing import has_valid_digest
 from ledger.core.group_commit import GroupCommitLimits
 from ledger.core.journal_format import file_name
 from ledger.ports.bookies import Status
-from tests.ledger.bookie_rig import KEY, OTHER_KEY, SMALL, add, started_bookie
+from tests.ledger.bookie_rig import KEY, OTHER_KEY, SMALL, Rig, add, started_bookie
 from tests.sim.bookie_world import entry_bytes
+from tests.sim.disk import DiskFaults, SimDisk
 from tests.sim.table import SimTable
 
 # Each group ends with a batch of the index, and idle ledgers leave memory at once
@@ -275,3 +276,24 @@ async def test_a_file_stays_while_the_state_of_its_ledgers_is_not_logged_elsewhe
         compaction.go_on.set()
         with pytest.raises(OSError, match="no room"):
             await compaction.done
+
+
+# -- the first start -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_kill_during_the_first_start_does_not_make_the_directory_foreign(seed):
+    """The second process finds VERSION in the page cache, the power cut finds only the disk."""
+    rig = Rig()
+    rig.disk = SimDisk(Random(seed), DiskFaults(sync_s_max=1.0))
+    first = asyncio.ensure_future(rig.start())
+    while "VERSION" not in rig.disk.names():
+        await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    rig.disk, rig.table = rig.disk.restart(), SimTable(Random(seed))
+    await rig.start()
+    assert await rig.add(1, 0) is Status.OK
+    rig.disk, rig.table = rig.disk.crash(), rig.table.crash()
+    bookie = await rig.start()
+    assert (await bookie.read(1, 0)).status is Status.OK

@@ -110,6 +110,26 @@ class SimDisk:
         if position < len(content.durable):
             content.durable[position] ^= 1 << bit
 
+    def overwrite(self, name: str, position: int, data: bytes) -> None:
+        """Rot: these bytes are others on the disk."""
+        for target in (self._names[name].view, self._names[name].durable):
+            if position + len(data) <= len(target):
+                target[position : position + len(data)] = data
+
+    def put(self, name: str, data: bytes) -> None:
+        """Store a small file durably, as somebody beside the process does."""
+        assert name not in self._names
+        content = self._names[name] = self._durable_names[name] = _Content()
+        content.apply(0, data)
+        content.sync()
+
+    def copy(self) -> SimDisk:
+        """What a copy of the directory holds, made now and kept safe."""
+        after = SimDisk(self.random, self.faults)
+        for name, content in self._names.items():
+            after.put(name, bytes(content.view))
+        return after
+
     def crash(self) -> SimDisk:
         """The power is cut: what survived, as the next boot finds it."""
         self.alive = False

@@ -182,6 +182,41 @@ class RealLimbo(Calm):
         careless.on_lost = lambda: self.checks.on_bookie_lost(name)
 
 
+class RealTaken(RealCrashing):
+    """The same, and ledgers are taken over meanwhile."""
+
+    takers = (1, 2)
+
+    def adjust(self):
+        super().adjust()
+        self.weather.timeout_s = 0.3
+        self.kinds = ("crash", "rolling_restart", "slow_disk", "slow_links", "sync_fails")
+
+
+class RealWiped(Wiped):
+    """A real bookie's disk is emptied, or put back as it once was; log files are rewritten."""
+
+    def adjust(self):
+        super().adjust()
+        self.real_bookies = True
+
+
+class RealRotten(Rotten):
+    """All that a real bookie holds rots; log files are rewritten."""
+
+    def adjust(self):
+        super().adjust()
+        self.real_bookies = True
+
+
+class RealMended(Mended):
+    """Auditor and worker repair what real bookies lost."""
+
+    def adjust(self):
+        super().adjust()
+        self.real_bookies = True
+
+
 FAMILIES = (
     Overtaken,
     Changing,
@@ -197,4 +232,8 @@ FAMILIES = (
     Watched,
     RealCrashing,
     RealLimbo,
+    RealTaken,
+    RealWiped,
+    RealRotten,
+    RealMended,
 )

@@ -16,6 +16,7 @@ from ledger.ids import EntryId
 from ledger.ports.bookies import BookieStats, EntriesReply, ReadManyReply, ReadReply, Status
 
 NO_ENTRY = EntryId(-1)
+DAMAGES = ("unreadable", "payload", "lac")
 DISK_BYTES = 1 << 30
 
 
@@ -53,7 +54,7 @@ class ModelBookie:
         self.overloaded = False
         self.limbo_below = 0  # ledgers below it that are unknown here are in limbo, not absent
         self.deleted = set()  # ledgers that were collected
-        self.rotten = {}  # by (ledger, entry): whether the damage shows in the digest only
+        self.rotten = {}  # by (ledger, entry): a name in `DAMAGES`
         self.conflicts = 0  # adds whose payload differs from what is stored
         self._waiting = {}  # by ledger: who waits for a higher LAC
         self._sync_s = sync_s
@@ -68,6 +69,9 @@ class ModelBookie:
         """Nothing that was not durable is left, and nothing under way is answered."""
         self.up = False
         self._incarnation += 1
+
+    def kill(self):
+        self.crash()
 
     def restart(self):
         self.up = True
@@ -95,6 +99,13 @@ class ModelBookie:
         """Its disk is as it once was. It does not serve until `restart`."""
         self.crash()
         self.ledgers, self.deleted, self.limbo_below = copy.deepcopy(kept)
+
+    def rot(self, draw):
+        """All that it holds is damaged. False if nothing is."""
+        for ledger, stored in self.ledgers.items():
+            for entry in stored.entries:
+                self.rotten[ledger, entry] = draw.choice(DAMAGES)
+        return bool(self.ledgers)
 
     def delete_ledger(self, ledger):
         """Nothing of it is left, and none of its adds is ever taken again."""
@@ -196,12 +207,17 @@ class ModelBookie:
         return ReadReply(Status.OK, self._body(ledger, entry), EntryId(stored.highest_lac))
 
     def _cannot_be_read(self, ledger, entry):
-        return self.rotten.get((ledger, entry)) is False
+        return self.rotten.get((ledger, entry)) == "unreadable"
 
     def _body(self, ledger, entry):
-        """As it is on the disk: one bit of a damaged payload is another."""
+        """As it is on the disk."""
         body = self.ledgers[ledger].entries[entry]
-        return body if not self.rotten.get((ledger, entry)) else body[:-1] + bytes([body[-1] ^ 1])
+        damage = self.rotten.get((ledger, entry))
+        if damage == "payload":
+            return body[:-1] + bytes([body[-1] ^ 1])
+        if damage == "lac":
+            return body[:16] + (entry - 1).to_bytes(8, "big", signed=True) + body[24:]
+        return body
 
     def _rotten(self):
         return Status.IO_ERROR

@@ -1,4 +1,4 @@
-"""Known mistakes planted into the real code, and how many seeds it takes to find each.
+"""Known mistakes planted into the product, and how many seeds it takes to find each.
 
 Every one is what a published implementation or text once did wrong (T1 to T22 of the traps that
 this project knows), or breaks one rule of its own. The switch is here, never in the product.
@@ -15,6 +15,14 @@ from dataclasses import replace
 from typing import NamedTuple
 from unittest import mock
 
+from ledger.bookie import directory
+from ledger.bookie.bookie import Bookie
+from ledger.bookie.entry_reader import EntryReader
+from ledger.bookie.gc import collector
+from ledger.bookie.gc.compactor import LogCompactor
+from ledger.bookie.journal import Journal
+from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor
+from ledger.bookie.storage import BookieStorage
 from ledger.client import client, recover
 from ledger.client.metadata_format import ledger_of_path
 from ledger.client.reader import LedgerReader
@@ -23,6 +31,7 @@ from ledger.client.writer import LedgerWriter
 from ledger.core.add_pipeline import AddPipeline
 from ledger.core.ensemble_change import EnsembleChange, EnsembleSlot
 from ledger.core.entry_format import EntryFormat
+from ledger.core.journal_format import RecordType
 from ledger.core.ledger_metadata import Versioned
 from ledger.core.ledger_writing import Closing
 from ledger.core.quorum import Coverage
@@ -32,15 +41,12 @@ from ledger.ids import EntryId
 from ledger.ports.bookies import ReadReply, Status
 from ledger.registry.layout import LEDGERS
 from ledger.repair.repair_task import RepairRound
-from tests.sim import families, planted, swarm_hosts
+from tests.sim import bookie_families, families, planted, swarm_hosts
 from tests.sim.disk import SimLogFile
 from tests.sim.exhaustive.mistakes import MISTAKES
 from tests.sim.exhaustive.search import search
 from tests.sim.loop import simulate
-from tests.sim.model_bookie import ModelBookie
-from tests.sim.network import SimBookies
 from tests.sim.swarm import Swarm
-from tests.sim.swarm_faults import Faults
 
 
 class Mutation(NamedTuple):
@@ -86,41 +92,99 @@ def publishing_early(world):
 
 # -- bookies -------------------------------------------------------------------------------------
 
-_read = ModelBookie.read
-_add = ModelBookie.add
+
+async def fence_answered_at_once(self, ledger, master_key):
+    """The record is still queued: a power cut forgets it."""
+    state = self._authorize(ledger, master_key)
+    if isinstance(state, Status):
+        return state
+    state.fenced = True
+    self.storage.append(RecordType.FENCE, state, -1)
+    return Status.OK
 
 
-def fence_answered_at_once(self, ledger, entry, *, fence_key=None):
-    """Nothing is written: a crash forgets it."""
-    if fence_key is not None:
-        self.keys.setdefault(ledger, fence_key)
-        self.fencing.add(ledger)
-    return self._settled(ledger, lambda: self._read(ledger, entry))
+_append = Journal.append
 
 
-def fence_overtakes_adds(self, ledger, entry, *, fence_key=None):
+def fence_overtakes_adds(self, record):
     """What was accepted before the fence may still become durable after the answer."""
-    if fence_key is None:
-        return _read(self, ledger, entry)
-    self.keys.setdefault(ledger, fence_key)
-    self.fencing.add(ledger)
-    self._stored(ledger, fence_key).fenced = True
-    return self._at_once(self._read(ledger, entry))
+    _append(self, record)
+    if record.kind is RecordType.FENCE:
+        self._queue.insert(0, self._queue.pop())
 
 
-def acknowledged_at_once(self, ledger, entry, key, body, on_added, *, recovery=False):
-    refused = []
-    _add(self, ledger, entry, key, body, refused.append, recovery=recovery)
-    loop = asyncio.get_running_loop()
-    loop.call_soon(lambda: on_added(refused[0] if refused else Status.OK))
+async def reads_what_is_durable_now(self, ledger, entry):
+    """Not what was accepted before the question: the other half of the same mistake."""
+    state = self._index.state(ledger)
+    if state is not None and entry < 0:
+        entry = state.last_entry
+        while entry > 0 and not isinstance(self._index.find(state, entry), EntryLocation):
+            entry -= 1
+    return await _read_one(self, ledger, entry)
 
 
-def limbo_denies(self, ledger):
-    return Status.NO_LEDGER if ledger not in self.ledgers else Status.NO_ENTRY
+def overtaking_fences(world):
+    stack = contextlib.ExitStack()
+    stack.enter_context(mock.patch.object(Journal, "append", fence_overtakes_adds))
+    stack.enter_context(mock.patch.object(EntryReader, "read", reads_what_is_durable_now))
+    return stack
 
 
-def returns_as_if_nothing_was_lost(self, bookie):
-    bookie.restart()
+_write_group = Journal._write_group
+
+
+def acknowledged_before_the_sync(self):
+    config = self._config
+    self._config = replace(config, journal_sync="never")
+    try:
+        _write_group(self)
+    finally:
+        self._config = config
+
+
+_read_one = EntryReader.read
+
+
+async def denies_what_is_damaged(self, ledger, entry):
+    reply = await _read_one(self, ledger, entry)
+    return ReadReply(Status.NO_ENTRY) if reply.status is Status.IO_ERROR else reply
+
+
+async def sees_no_loss(disk, boot_id):
+    return False
+
+
+async def logs_nothing(self, kind):
+    pass
+
+
+def any_fence_is_logged(cls, ledger, value):
+    """The flag in the index, whose batch may be written before the record is."""
+    state = _decode(cls, ledger, value)
+    state.fence_logged = state.fenced
+    return state
+
+
+_decode = LedgerDescriptor.decode.__func__
+
+
+class NoRepairs(dict):
+    """Repairs that are queued are not known to a compaction."""
+
+    def __contains__(self, key):
+        return False
+
+
+def appends_whatever_it_read(self, ledger, entry, location, body):
+    index = self._index
+    with (
+        mock.patch.object(self._storage, "repairs", NoRepairs()),
+        mock.patch.object(index, "find", lambda state, entry: location),
+    ):
+        _append_entry(self, ledger, entry, location, body)
+
+
+_append_entry = LogCompactor._append_entry
 
 
 def lying_sync(self, on_synced, covered):
@@ -201,15 +265,6 @@ async def opens_instead(self, ledger):
     return await self.open(ledger)
 
 
-async def no_answer_is_no_ledger(self, bookie, ledger, entry, *, fence_key=None):
-    """A proxy's NOT_FOUND is taken for a bookie's."""
-    reply = await _sim_read(self, bookie, ledger, entry, fence_key=fence_key)
-    return ReadReply(Status.NO_LEDGER) if reply.status is Status.UNREACHABLE else reply
-
-
-_sim_read = SimBookies.read
-
-
 async def swaps_before_copying(self, bookies, share, fragment):
     return True
 
@@ -246,6 +301,16 @@ def learns_one_more(self, lac):
     self.last_add_confirmed = max(self.last_add_confirmed, lac + (lac >= 0))
 
 
+def collecting_by_one_listing(world):
+    """In the product's collector, and in that of the model's bookies."""
+    stack = contextlib.ExitStack()
+    for module in (swarm_hosts, collector):
+        stack.enter_context(
+            mock.patch.object(module, "find_deleted_ledgers", collects_by_one_listing)
+        )
+    return stack
+
+
 async def collects_by_one_listing(held, list_ledgers, ledger_exists):
     """One look, at a follower that may be behind."""
     (store,) = list_ledgers.args
@@ -274,38 +339,38 @@ MUTATIONS = (
     Mutation(
         "T2",
         "a fence is answered before it is durable",
-        patched(ModelBookie, read=fence_answered_at_once),
-        families.Crashing,
+        patched(Bookie, fence=fence_answered_at_once),
+        families.RealTaken,
     ),
     Mutation("T3", "one no ends recovery", recovery_as(planted.OneNoIsEnough)),
     Mutation("T4", "an error counts as no", recovery_as(planted.ErrorIsNo)),
     Mutation(
         "T5",
         "a damaged entry is denied",
-        patched(ModelBookie, _rotten=lambda self: Status.NO_ENTRY),
-        families.Rotten,
+        patched(EntryReader, read=denies_what_is_damaged),
+        families.RealRotten,
     ),
     Mutation(
         "T5",
         "a bookie in limbo denies what it may have lost",
-        patched(ModelBookie, _nothing=limbo_denies),
-        families.Wiped,
+        patched(EntryReader, _in_limbo=lambda self, ledger, state: False),
+        families.RealWiped,
     ),
     Mutation(
         "T6",
         "a wiped bookie serves at once",
-        patched(Faults, _return_in_limbo=returns_as_if_nothing_was_lost),
-        families.Wiped,
+        patched(directory, lost_unsynced=sees_no_loss),
+        families.RealWiped,
     ),
     Mutation(
         "T7",
         "an add is acknowledged before it is durable",
-        patched(ModelBookie, add=acknowledged_at_once),
-        families.Crashing,
+        patched(Journal, _write_group=acknowledged_before_the_sync),
+        families.RealCrashing,
     ),
     Mutation(
         "T7",
-        "a real bookie's disk lies about syncs",
+        "the disk lies about syncs (in the simulated disk)",
         patched(SimLogFile, _finish=lying_sync),
         families.RealCrashing,
     ),
@@ -382,7 +447,7 @@ MUTATIONS = (
     Mutation(
         "T22",
         "no answer is read as no ledger",
-        patched(SimBookies, read=no_answer_is_no_ledger),
+        recovery_as(planted.NoAnswerIsNoLedger),
     ),
     Mutation(
         "L2",
@@ -408,10 +473,28 @@ MUTATIONS = (
         families.Rotten,
     ),
     Mutation(
+        "L7",
+        "recovery believes the LAC of an entry that does not verify",
+        recovery_as(planted.AnyLac),
+        families.RealRotten,
+    ),
+    Mutation(
+        "L7",
+        "a compaction appends what was repaired since it was read",
+        patched(LogCompactor, _append_entry=appends_whatever_it_read),
+        bookie_families.RepairBesideRewrite,
+    ),
+    Mutation(
         "L9",
         "a new fragment begins after what was sent",
         patched(EnsembleChange, propose=leaves_pending_behind),
         families.Changing,
+    ),
+    Mutation(
+        "L10",
+        "a fence that the log refused counts as logged",
+        patched(LedgerDescriptor, decode=classmethod(any_fence_is_logged)),
+        bookie_families.FullDisks,
     ),
     Mutation("L11", "one fenced bookie is enough", recovery_as(planted.FencesOne)),
     Mutation("L13", "recovery writes nothing back", recovery_as(planted.NoWriteBack)),
@@ -428,15 +511,21 @@ MUTATIONS = (
         families.Mended,
     ),
     Mutation(
+        "L15",
+        "limbo is not logged at boot",
+        patched(BookieStorage, log_limbo_bounds=logs_nothing),
+        bookie_families.LimboAtBoot,
+    ),
+    Mutation(
         "L16",
         "a fence overtakes adds that were accepted before it",
-        patched(ModelBookie, read=fence_overtakes_adds),
-        families.Crashing,
+        overtaking_fences,
+        families.RealTaken,
     ),
     Mutation(
         "L18",
         "a bookie collects what one old listing lacks",
-        patched(swarm_hosts, find_deleted_ledgers=collects_by_one_listing),
+        collecting_by_one_listing,
         families.Lagging,
     ),
     Mutation(

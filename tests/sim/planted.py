@@ -10,7 +10,9 @@ from unittest import mock
 
 from ledger.client import metadata_format, recover
 from ledger.core import recovery as core
+from ledger.core.entry_format import read_header
 from ledger.ids import EntryId
+from ledger.ports.bookies import ReadReply, Status
 
 
 class UnfencedReads(recover.RecoveryRun):
@@ -20,6 +22,23 @@ class UnfencedReads(recover.RecoveryRun):
         if entry < 0:
             return await super()._read_fenced(bookie, entry)
         return await self._bookies.read(bookie, self._ledger, entry)
+
+
+class NoAnswerIsNoLedger(recover.RecoveryRun):
+    """T22: a bookie that cannot be reached counts as one without the ledger."""
+
+    async def _read_fenced(self, bookie, entry):
+        reply = await super()._read_fenced(bookie, entry)
+        return ReadReply(Status.NO_LEDGER) if reply.status is Status.UNREACHABLE else reply
+
+
+class AnyLac(recover.RecoveryRun):
+    """The LAC in a fence answer counts, whether or not its digest matches."""
+
+    def _on_fence_reply(self, fence, reply):
+        if reply.status is not Status.OK:
+            return super()._on_fence_reply(fence, reply)
+        return self._core.on_fenced(fence.index, read_header(reply.body).lac)
 
 
 class OneNoIsEnough(core.Recovery):

@@ -40,9 +40,9 @@ class Swarm:
         self.seed = seed
         draw = self.draw = random.Random(f"{seed}:swarm")
         self.weather = drawn_weather(draw)
-        self.real_bookies = draw.random() < 0.1
+        self.real_bookies = draw.random() < 0.5
         self.repairs = draw.random() < 0.12
-        self.loses_data = draw.random() < 0.3 and not self.real_bookies
+        self.loses_data = draw.random() < 0.3
         self.ledgers_max = draw.choice([1, 1, 1, 2, 3])
         self.entries_max = draw.choice([3, 12, 30])
         self.readers = draw.random() < 0.25
@@ -76,15 +76,20 @@ class Swarm:
             bookies=draw.choice([4, 5, 5, 6]),
             weather=self.weather,
             config=config,
-            bookie=DiskBookie if self.real_bookies else self.model_bookie,
+            bookie=self.new_bookie,
         )
         cluster = self.cluster
-        for number, (name, bookie) in enumerate(sorted(cluster.bookies.items())):
+        for number, name in enumerate(sorted(cluster.bookies)):
             cluster.network.racks[name] = f"/rack{number % 2}"
-            if self.real_bookies:
-                bookie.next_ledger = self.next_ledger
         self.checks = cluster.checks
         self.faults = Faults(self)
+
+    def new_bookie(self, draw):
+        if not self.real_bookies:
+            return self.model_bookie(draw)
+        bookie = DiskBookie(draw)
+        bookie.next_ledger = self.next_ledger
+        return bookie
 
     def model_bookie(self, draw):
         bookie = ModelBookie(lambda: draw.expovariate(1 / 0.0005) * bookie.sync_factor)

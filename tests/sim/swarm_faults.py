@@ -3,6 +3,7 @@
 import asyncio
 
 from ledger.ids import BookieId
+from tests.sim.disk import DiskFaults
 from tests.sim.disk_bookie import DiskBookie
 
 KINDS = (
@@ -22,7 +23,7 @@ KINDS = (
     "expire",
 )
 LOSSES = ("come_back_in_limbo", "come_back_empty", "come_back_old", "rot")
-REAL_KINDS = ("disk_full", "sync_fails")  # of real bookies
+REAL_KINDS = ("disk_full", "sync_fails", "rewrite")  # of real bookies
 
 
 class Faults:
@@ -149,9 +150,13 @@ class Faults:
 
     def slow_disk(self):
         bookie = self.world.cluster.bookies[self.a_bookie()]
-        if not isinstance(bookie, DiskBookie):
-            bookie.sync_factor = self.draw.choice([20.0, 200.0])
-            self.undo.append(lambda: setattr(bookie, "sync_factor", 1.0))
+        factor = self.draw.choice([20.0, 200.0])
+        if isinstance(bookie, DiskBookie):
+            bookie.disk.faults = DiskFaults(sync_s_max=factor * DiskFaults().sync_s_max)
+            self.undo.append(lambda: setattr(bookie.disk, "faults", DiskFaults()))
+            return
+        bookie.sync_factor = factor
+        self.undo.append(lambda: setattr(bookie, "sync_factor", 1.0))
 
     def loss(self):
         self.world.weather.loss = self.draw.choice([0.1, 0.4])
@@ -225,10 +230,10 @@ class Faults:
             return
         bookies = self.world.cluster.bookies
         gone = bookies.pop(name)
-        gone.crash()
+        gone.kill()
         self.world.checks.on_bookie_lost(name)
         new = BookieId(f"{name}.1")
-        bookies[new] = self.world.model_bookie(self.world.cluster.draw)
+        bookies[new] = self.world.new_bookie(self.world.cluster.draw)
         self.world.cluster.network.racks[new] = self.world.cluster.network.racks[name]
 
     def come_back_old(self):
@@ -248,12 +253,8 @@ class Faults:
         """What one bookie has cannot be read any more, or is not what was written."""
         name = self._loser()
         bookie = name and self.world.cluster.bookies[name]
-        if not bookie or not bookie.ledgers:
-            return
-        for ledger, stored in bookie.ledgers.items():
-            for entry in stored.entries:
-                bookie.rotten[ledger, entry] = self.draw.random() < 0.5
-        self.world.checks.on_bookie_lost(name)
+        if bookie and bookie.rot(self.draw):
+            self.world.checks.on_bookie_lost(name)
 
     def _return_in_limbo(self, bookie):
         bookie.begin_limbo(self.world.next_ledger())
@@ -267,6 +268,12 @@ class Faults:
         disk = bookie.disk
         disk.full = True
         self.undo.append(lambda: setattr(disk, "full", False))
+
+    def rewrite(self):
+        """All that one bookie holds moves to new log files, while it serves."""
+        bookie = self.world.cluster.bookies[self.a_bookie()]
+        if bookie.up and bookie.bookie.failure is None:
+            self.world.spawn(bookie.rewrite())
 
     def sync_fails(self):
         self.world.cluster.bookies[self.a_bookie()].disk.fail_next_sync = True

@@ -10,7 +10,7 @@ from ledger.node.cluster_ledgers import list_ledgers
 from ledger.repair.auditor import Auditor
 from ledger.repair.config import RepairConfig
 from ledger.repair.replication_worker import ReplicationWorker
-from tests.sim.disk_bookie import DiskBookie
+from tests.sim.disk_bookie import DiskBookie, survived
 from tests.sim.loop import SimClock
 
 
@@ -144,9 +144,8 @@ class Collector:
 
         try:
             if isinstance(bookie, DiskBookie):
-                async with asyncio.timeout(5):  # it may die meanwhile
-                    listing = partial(list_ledgers, store)
-                    await collect(bookie.bookie, listing, ledger_exists=exists)
+                listing = partial(list_ledgers, store)
+                await survived(collect(bookie.bookie, listing, ledger_exists=exists))
                 return
             held = _Held(bookie)
             for ledger in await find_deleted_ledgers(held, partial(list_ledgers, store), exists):

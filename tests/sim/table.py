@@ -86,6 +86,12 @@ class SimTable:
     def close(self) -> None:
         pass
 
+    def copy(self) -> SimTable:
+        """What a copy holds, made now and kept safe."""
+        after = SimTable(self._random, flush_s_max=self._flush_s_max)
+        after._rows, after._durable = _Rows(self._rows.values), _Rows(self._rows.values)
+        return after
+
     def crash(self) -> SimTable:
         """The power is cut: what survived, as the next boot finds it."""
         self.alive = False
