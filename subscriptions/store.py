@@ -83,6 +83,10 @@ class SubscriptionsStore(Protocol):
         """
         ...
 
+    async def exists(self, subscriber: str) -> bool:
+        """Return whether the subscriber was stored before this call. Writes nothing."""
+        ...
+
     async def history(self, subscriber: str) -> SubscriptionHistory:
         """Return the stored writes to the subscriber, without a claim.
 

@@ -105,6 +105,16 @@ class CoordinatorOwnership:
                     claimed.append(group)
         return claimed
 
+    async def check(self, group: str) -> None:
+        """See `GroupClaims`."""
+        me = self._me()
+        if group in self._claimed:
+            return
+        written = await self._read(group)
+        if written.who != me:
+            await self._check_free(written)
+        self._check_still(me)
+
     async def release(self, group: str) -> None:
         """See `GroupClaims`."""
         self._claimed.discard(group)

@@ -105,6 +105,13 @@ class GroupClaims(Protocol):
         """
         ...
 
+    async def check(self, group: str) -> None:
+        """Check that `claim` would succeed now. Writes nothing.
+
+        Raises NotOwner as `claim` does. Raises MetadataUnavailable.
+        """
+        ...
+
     async def release(self, group: str) -> None:
         """Remove the claim from the store, so that other brokers may claim the group.
 

@@ -50,6 +50,9 @@ class SingleBroker:
     async def claim(self, group: str) -> None:
         """Do nothing: the only broker coordinates every group."""
 
+    async def check(self, group: str) -> None:
+        """Do nothing: the only broker may claim every group."""
+
     async def release(self, group: str) -> None:
         """Do nothing: no other broker could claim the group."""
 

@@ -175,6 +175,9 @@ class ZooKeeperCluster:
         """Claim groups, many in one transaction. Returns the groups now coordinated here."""
         return await self._claims.claim_all(groups)
 
+    async def check(self, group: str) -> None:
+        await self._claims.check(group)
+
     async def release(self, group: str) -> None:
         await self._claims.release(group)
 

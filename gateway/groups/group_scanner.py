@@ -226,7 +226,7 @@ class GroupScanner:
     async def _load(self, name: str) -> None:
         """Load a group, unless another broker coordinates it."""
         try:
-            await self._loaded_groups.find(name)
+            await self._loaded_groups.find(name, stored=True)
         except Refused:
             return
         self._forget(name)

@@ -182,10 +182,13 @@ class LoadedGroups:
         loading = self._loading.get(group_id)
         return group_id in self.groups or (loading is not None and loading.claimed)
 
-    async def find(self, group_id: str, *, create: bool = False) -> LoadedGroup | None:
+    async def find(
+        self, group_id: str, *, create: bool = False, stored: bool = False
+    ) -> LoadedGroup | None:
         """Return the group, after loading it if necessary. Raises Refused.
 
-        Returns None if the group does not exist and `create` is False.
+        Returns None if the group does not exist and `create` is False. Writes nothing in this case.
+        `stored` means that the caller has found the group in the store.
         """
         while True:
             if not self.serves():
@@ -197,7 +200,7 @@ class LoadedGroups:
             if loading is None:
                 loading = self._loading[group_id] = _Loading()
                 loading.task = start_once(
-                    "the load of a group", self._load(group_id, loading, create)
+                    "the load of a group", self._load(group_id, loading, create, stored)
                 )
             await asyncio.wait([loading.task], timeout=LOAD_WAIT_S)
             if not loading.task.done():
@@ -213,7 +216,7 @@ class LoadedGroups:
                 return None
 
     async def _load(
-        self, group_id: str, loading: _Loading, create: bool
+        self, group_id: str, loading: _Loading, create: bool, stored: bool
     ) -> LoadedGroup | ErrorCode | None:
         """Claim and load a group. One load runs at a time: a second claim would fence the first."""
         session = self._session_number
@@ -221,10 +224,12 @@ class LoadedGroups:
             leaving = self._unloading.get(group_id)
             if leaving is not None:
                 await asyncio.wait([leaving])
+            if not create and not stored and not await self._exists(group_id):
+                return None
             await self._claims.claim(group_id)
             loading.claimed = True
             found = await self._store.load(group_id)
-            stored = await decode_with_pauses(found.note, f"group {group_id!r}")
+            decoded = await decode_with_pauses(found.note, f"group {group_id!r}")
             if session != self._session_number:
                 self._store.release(group_id)
                 return ErrorCode.not_coordinator
@@ -232,7 +237,7 @@ class LoadedGroups:
                 self._store.release(group_id)
                 await self._claims.release(group_id)
                 return None
-            return self._admit(group_id, found, stored)
+            return self._admit(group_id, found, decoded)
         except NotOwner:
             return ErrorCode.not_coordinator
         except LedgerError as error:
@@ -240,6 +245,14 @@ class LoadedGroups:
             return coordinator_code(error)
         finally:
             del self._loading[group_id]
+
+    async def _exists(self, group_id: str) -> bool:
+        """Return whether the group is stored. Raises NotOwner if another broker coordinates it.
+
+        A claim would write for each unknown name of a request.
+        """
+        await self._claims.check(group_id)
+        return await self._store.exists(group_id)
 
     def _admit(self, group_id: str, found: Subscription, stored: StoredMembership) -> LoadedGroup:
         now_ms = self.now_ms()

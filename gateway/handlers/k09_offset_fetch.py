@@ -21,18 +21,20 @@ from gateway.cluster.peers import PEER_CLIENT_ID
 from gateway.core.read_progress import is_read_group
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import Rows, answer_each
 from gateway.topics.catalog import Topic
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
 _MANY_FROM = 8
 _TOPIC_IDS_FROM = 10
+_ROWS_MAX = 500_000  # partitions in one reply
 _NONE_COMMITTED = CommittedOffset()
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
     if request.version >= _MANY_FROM:
-        return Reply(groups=[await _group(each, request, ctx) for each in body.groups])
+        return await _groups(request, ctx)
     reply = await _group(body, request, ctx)
     code = reply["error_code"]
     if code is not ErrorCode.none and body.topics is not None:
@@ -48,18 +50,49 @@ async def handle(request: Request, ctx: Context) -> Reply:
     return reply
 
 
+async def _groups(request: Request, ctx: Context) -> Reply:
+    """Return the offsets of many groups. A group that is named again gets INVALID_REQUEST.
+
+    After `_ROWS_MAX` rows, the remaining groups get a retriable error.
+    """
+    groups = Rows(request, "groups")
+    seen: set[str] = set()
+    partitions = 0
+
+    async def answer(asked: Any) -> Reply:
+        nonlocal partitions
+        if asked.group_id in seen:
+            return _refused(asked, ErrorCode.invalid_request)
+        seen.add(asked.group_id)
+        if partitions >= _ROWS_MAX:
+            return _refused(asked, ErrorCode.coordinator_not_available)
+        reply = await _group(asked, request, ctx)
+        partitions += sum(len(topic["partitions"]) for topic in reply["topics"])
+        return reply
+
+    def refuse(asked: Any) -> Reply:
+        return _refused(asked, ErrorCode.coordinator_not_available)
+
+    await answer_each(request.body.groups, answer, refuse, groups, ctx)
+    return Reply(groups=groups.result())
+
+
+def _refused(asked: Any, code: ErrorCode) -> Reply:
+    return Reply(group_id=asked.group_id, topics=[], error_code=code)
+
+
 async def _group(asked: Any, request: Request, ctx: Context) -> Reply:
     version = request.version
     try:
         offsets = await _offsets(asked.group_id, request.client_id, ctx)
     except Refused as refused:
-        return Reply(group_id=asked.group_id, topics=[], error_code=refused.code)
+        return _refused(asked, refused.code)
     if asked.topics is None:
-        topics = _all(offsets, ctx)
+        topics = await _all(offsets, request, ctx)
     elif version >= _TOPIC_IDS_FROM:
-        topics = [_by_id(each, offsets, ctx) for each in asked.topics]
+        topics = [await _by_id(each, offsets, request, ctx) for each in asked.topics]
     else:
-        topics = [_by_name(each, offsets, ctx) for each in asked.topics]
+        topics = [await _by_name(each, offsets, request, ctx) for each in asked.topics]
     return Reply(group_id=asked.group_id, topics=topics, error_code=ErrorCode.none)
 
 
@@ -75,49 +108,71 @@ async def _offsets(
     return await ctx.read_only_groups.offsets(group_id)
 
 
-def _all(offsets: Mapping[TopicIdPartition, CommittedOffset], ctx: Context) -> list[Reply]:
+async def _all(
+    offsets: Mapping[TopicIdPartition, CommittedOffset], request: Request, ctx: Context
+) -> list[Reply]:
     """Return all committed offsets of topics that exist."""
-    partitions: dict[UUID, list[Reply]] = {}
-    for key, committed in offsets.items():
-        partitions.setdefault(key.topic_id, []).append(_partition(key.partition, committed))
+    partitions: dict[UUID, Rows] = {}
+    for key in list(offsets):
+        committed = offsets.get(key)
+        if committed is not None:  # else it was removed during a pause
+            rows = partitions.get(key.topic_id)
+            if rows is None:
+                rows = partitions[key.topic_id] = _rows(request)
+            await rows.add(_partition(key.partition, committed))
     topics = [ctx.catalog.by_id(topic_id) for topic_id in partitions]
     return [
-        Reply(name=topic.name, topic_id=topic.topic_id, partitions=partitions[topic.topic_id])
+        Reply(
+            name=topic.name, topic_id=topic.topic_id, partitions=partitions[topic.topic_id].result()
+        )
         for topic in topics
         if topic is not None
     ]
 
 
-def _by_name(
-    asked: Any, offsets: Mapping[TopicIdPartition, CommittedOffset], ctx: Context
+async def _by_name(
+    asked: Any,
+    offsets: Mapping[TopicIdPartition, CommittedOffset],
+    request: Request,
+    ctx: Context,
 ) -> Reply:
     """Return the offsets of one topic. An unknown topic has none and no error, as in Kafka."""
     topic = ctx.catalog.by_name(asked.name)
-    return Reply(name=asked.name, partitions=_partitions(asked.partition_indexes, topic, offsets))
+    rows = await _partitions(asked.partition_indexes, topic, offsets, request)
+    return Reply(name=asked.name, partitions=rows)
 
 
-def _by_id(asked: Any, offsets: Mapping[TopicIdPartition, CommittedOffset], ctx: Context) -> Reply:
+async def _by_id(
+    asked: Any,
+    offsets: Mapping[TopicIdPartition, CommittedOffset],
+    request: Request,
+    ctx: Context,
+) -> Reply:
     topic = None if asked.topic_id is None else ctx.catalog.by_id(asked.topic_id)
     code = ErrorCode.unknown_topic_id if topic is None else ErrorCode.none
-    return Reply(
-        topic_id=asked.topic_id,
-        partitions=_partitions(asked.partition_indexes, topic, offsets, code),
-    )
+    rows = await _partitions(asked.partition_indexes, topic, offsets, request, code)
+    return Reply(topic_id=asked.topic_id, partitions=rows)
 
 
-def _partitions(
+async def _partitions(
     indexes: Iterable[int],
     topic: Topic | None,
     offsets: Mapping[TopicIdPartition, CommittedOffset],
+    request: Request,
     code: ErrorCode = ErrorCode.none,
-) -> list[Reply]:
-    replies: list[Reply] = []
+) -> Any:
+    replies = _rows(request)
     for index in indexes:
         committed = _NONE_COMMITTED
         if topic is not None:
             committed = offsets.get(TopicIdPartition(topic.topic_id, index), _NONE_COMMITTED)
-        replies.append(_partition(index, committed, code))
-    return replies
+        await replies.add(_partition(index, committed, code))
+    return replies.result()
+
+
+def _rows(request: Request) -> Rows:
+    path = ("topics", "partitions")
+    return Rows(request, *(("groups", *path) if request.version >= _MANY_FROM else path))
 
 
 def _partition(index: int, committed: CommittedOffset, code: ErrorCode = ErrorCode.none) -> Reply:

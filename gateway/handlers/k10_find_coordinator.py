@@ -13,10 +13,10 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.broker_endpoints import endpoint
+from gateway.handlers.many_rows import Rows, answer_each
 from ledger.errors import LedgerError
 
 _GROUP = 0
-_AT_ONCE = 64
 # The limit for one group, because replies are sent in order and the next requests wait.
 _FIND_S_MAX = 2.0
 _NOT_AVAILABLE = "The coordinator is not available."
@@ -32,12 +32,15 @@ async def handle(request: Request, ctx: Context) -> Reply:
     key_type = getattr(body, "key_type", _GROUP)
     if request.version < _MANY_FROM:
         return await _coordinator(key_type, body.key, request, ctx)
-    keys = body.coordinator_keys
-    found: list[Reply] = []
-    for at in range(0, len(keys), _AT_ONCE):
-        some = keys[at : at + _AT_ONCE]
-        found += await asyncio.gather(*(_coordinator(key_type, key, request, ctx) for key in some))
-    return Reply(coordinators=found)
+    found = Rows(request, "coordinators")
+    await answer_each(
+        dict.fromkeys(body.coordinator_keys),
+        lambda key: _coordinator(key_type, key, request, ctx),
+        lambda key: _error(key, ErrorCode.coordinator_not_available, _NOT_AVAILABLE),
+        found,
+        ctx,
+    )
+    return Reply(coordinators=found.result())
 
 
 async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) -> Reply:

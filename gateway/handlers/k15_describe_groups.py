@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from gateway.core.group_members import State
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import Rows, answer_each
 
 _NOT_FOUND_FROM = 6
 _ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
@@ -22,12 +23,17 @@ _NOT_REQUESTED = -(2**31)
 async def handle(request: Request, ctx: Context) -> Reply:
     asked = getattr(request.body, "include_authorized_operations", False)
     operations = _ALL_OPERATIONS if asked else _NOT_REQUESTED
-    return Reply(
-        groups=[
-            await _describe(group_id, request.version, operations, ctx)
-            for group_id in request.body.groups
-        ]
+    groups = Rows(request, "groups")
+    await answer_each(
+        dict.fromkeys(request.body.groups),
+        lambda group_id: _describe(group_id, request.version, operations, ctx),
+        lambda group_id: _without_members(
+            group_id, ErrorCode.coordinator_not_available, "", _NOT_REQUESTED
+        ),
+        groups,
+        ctx,
     )
+    return Reply(groups=groups.result())
 
 
 async def _describe(group_id: str, version: int, operations: int, ctx: Context) -> Reply:

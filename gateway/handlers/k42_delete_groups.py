@@ -8,15 +8,23 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import Rows, answer_each
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
-    return Reply(
-        results=[
-            Reply(group_id=group_id, error_code=await _delete(group_id, ctx))
-            for group_id in dict.fromkeys(request.body.groups_names)
-        ]
+    results = Rows(request, "results")
+    await answer_each(
+        dict.fromkeys(request.body.groups_names),
+        lambda group_id: _result(group_id, ctx),
+        lambda group_id: Reply(group_id=group_id, error_code=ErrorCode.coordinator_not_available),
+        results,
+        ctx,
     )
+    return Reply(results=results.result())
+
+
+async def _result(group_id: str, ctx: Context) -> Reply:
+    return Reply(group_id=group_id, error_code=await _delete(group_id, ctx))
 
 
 async def _delete(group_id: str, ctx: Context) -> ErrorCode:

@@ -9,7 +9,7 @@ packed in one step. tests/gateway/test_messages.py compares the bytes with kio's
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, cast
@@ -34,6 +34,35 @@ def put_varint(out: bytearray, value: int) -> None:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
+
+
+class EncodedRows:
+    """Rows of an array, encoded before the rest of their message."""
+
+    __slots__ = ("_put", "count", "data")
+
+    def __init__(self, put: Put) -> None:
+        self._put = put  # encodes one row
+        self.count = 0
+        self.data = bytearray()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def add(self, rows: Sequence[Any]) -> None:
+        self.count += len(rows)
+        for row in rows:
+            self._put(self.data, row)
+
+
+def rows_writer(entity: type[Any], path: Sequence[str]) -> EncodedRows:
+    """Return empty rows of an array of structs below `entity`, a kio class."""
+    for name in path:
+        shape = next(field for field in shape_of(entity).fields if field.name == name)
+        assert shape.array
+        assert shape.struct is not None
+        entity = shape.struct
+    return EncodedRows(struct_writer(entity))
 
 
 @cache
@@ -254,6 +283,9 @@ def _array_writer(item: Put, flexible: bool, *, nullable: bool) -> Put:
             put_varint(out, len(value) + 1)
         else:
             out += _INT32.pack(len(value))
+        if isinstance(value, EncodedRows):
+            out += value.data
+            return
         for each in cast("list[Any]", value):
             item(out, each)
 

@@ -12,9 +12,22 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from gateway.wire.bounds_check import OversizedMessage, Skip, check_bounds, skip_tags, walker
-from gateway.wire.encode import Put, struct_writer
+from gateway.wire.encode import EncodedRows, Put, rows_writer, struct_writer
 from gateway.wire.schema import request_class, response_class
 from ledger.ids import Buffer
+
+__all__ = [
+    "EncodedRows",
+    "MalformedMessage",
+    "RequestCodec",
+    "decode_request",
+    "decode_response",
+    "decode_with",
+    "encode_request",
+    "encode_response",
+    "encode_rows",
+    "request_codec",
+]
 
 _REQUEST_HEADER = struct.Struct(">hhih")
 _CORRELATION = struct.Struct(">i")
@@ -94,6 +107,11 @@ def encode_response(
         out.append(0)
     codec.put(out, reply)
     return [out]
+
+
+def encode_rows(key: int, version: int, *path: str) -> EncodedRows:
+    """Return empty rows for an array of the response, which `path` names from the body on."""
+    return rows_writer(response_class(key, version), path)
 
 
 def encode_request(

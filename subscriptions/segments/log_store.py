@@ -167,6 +167,11 @@ class SubscriptionLogStore:
         path = self._path(subscriber)
         return await read_subscription(shared.metadata, shared.logs, path, native=self._native)
 
+    async def exists(self, subscriber: str) -> bool:
+        metadata, path = self._shared.metadata, self._path(subscriber)
+        await metadata.sync(path)  # a lagging ZooKeeper follower may not have the node yet
+        return await metadata.exists(path)
+
     async def history(self, subscriber: str) -> SubscriptionHistory:
         shared = self._shared
         path = self._path(subscriber)

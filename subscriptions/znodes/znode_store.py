@@ -168,6 +168,11 @@ class _ZnodeStore:
         _, found = await self._find(self._path(subscriber), claim=False)
         return found
 
+    async def exists(self, subscriber: str) -> bool:
+        path = self._path(subscriber)
+        await self._metadata.sync(path)  # a lagging ZooKeeper follower may not have the node yet
+        return await self._metadata.exists(path)
+
     async def room(self) -> None:
         await self._room.wait()
 

@@ -94,6 +94,15 @@ class Claims:
             raise NotOwner(f"{group}: {error}") from error
         self.claims.append(group)
 
+    async def check(self, group):
+        path = f"{ROOT}/{node_name(group)}"
+        holder = ""
+        if await self._metadata.exists(path):
+            holder = (await self._metadata.get(path)).data.decode()
+        taken = holder != self.token and holder in self._cluster.members.values()
+        if taken or (holder != self.token and self._cluster.candidate(group) != self._name):
+            raise NotOwner(group)
+
     async def release(self, group):
         path = f"{ROOT}/{node_name(group)}"
         try:

@@ -413,6 +413,26 @@ async def test_asking_for_unknown_groups_leaves_nothing_behind():
         assert await world.groups.list() == []
 
 
+async def test_questions_about_unknown_groups_write_nothing():
+    async with new_world() as world:
+        before, multis = world.metadata.nodes(), len(world.metadata.multis)
+        for n in range(10):
+            assert await world.committed(f"g{n}") is None
+            assert await world.groups.describe(f"g{n}") is None
+            assert (await world.groups.delete(f"g{n}")).name == "group_id_not_found"
+            assert await world.commit(f"g{n}", 1, 0, "m", 1) == "group_id_not_found"
+        assert world.metadata.nodes() == before
+        assert len(world.metadata.multis) == multis
+
+
+async def test_a_question_meets_a_first_commit_that_is_under_way():
+    async with new_world() as world:
+        asking = asyncio.ensure_future(world.committed("g"))
+        assert await world.commit("g", 5) == "none"
+        assert await asking in (None, 5)
+        assert await world.committed("g") == 5
+
+
 async def test_groups_that_nobody_ever_joined_in_full_are_forgotten():
     async with new_world() as world:
         consumer = world.consumer()

@@ -81,6 +81,7 @@ async def test_a_group_that_nobody_has_made_is_answered_for_by_its_candidate_alo
         assert await told(gateways["b"].committed(group)) == "not_coordinator"
         assert await gateways["a"].committed(group) is None
         assert cluster.claimant(group) is None  # asking leaves no claim behind
+        assert gateways["a"].claims.claims == []  # and makes none
 
 
 async def test_a_living_coordinator_keeps_its_group_when_the_ring_names_another():

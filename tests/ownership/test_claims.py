@@ -62,9 +62,15 @@ async def test_only_the_candidate_claims_what_nobody_has():
         one, two = await world.start(1, 2)
         await all_know(world, 2)
         (group,) = groups_of(world, two, 1)
-        with pytest.raises(NotOwner, match="gateway 2 is to have it"):
-            await one.cluster.claim(group)
+        for refused in (one.cluster.claim, one.cluster.check):
+            with pytest.raises(NotOwner, match="gateway 2 is to have it"):
+                await refused(group)
+        await two.cluster.check(group)
+        assert claimed(world) == (set(), set())
         await two.cluster.claim(group)
+        await two.cluster.check(group)
+        with pytest.raises(NotOwner, match="gateway 2 has it"):
+            await one.cluster.check(group)
         assert (await one.cluster.coordinator(group)).node_id == 2
 
 

@@ -1,0 +1,188 @@
+"""Goal: a request that names very many groups or topics costs its sender time, and nobody else.
+Method: a gateway's groups and topics on virtual time; tasks that run meanwhile are counted, and
+long replies are compared with the encoding of short ones.
+"""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.handlers import k03_metadata, many_rows
+from gateway.handlers.many_rows import ANSWER_S_MAX
+from subscriptions.committed_offset import CommittedOffset
+from tests.gateway.group_world import World
+
+MANY = 3_000
+
+
+@asynccontextmanager
+async def new_world():
+    async with World() as world:
+        yield world
+
+
+async def asked(world, key, version, body):
+    """The reply, and how often another task ran while it was made.
+
+    Time stands still meanwhile, so the request must not wait for a write.
+    """
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    reply = await world.ask(key, version, body)
+    counting.cancel()
+    return reply, turns
+
+
+def fetch_body(version, *group_ids, indexes=None, topic="t"):
+    topics = None if indexes is None else [{"name": topic, "partition_indexes": indexes}]
+    if version < 8:
+        return {"group_id": group_ids[0], "topics": topics, "require_stable": False}
+    groups = [
+        {"group_id": each, "topics": topics, "member_id": None, "member_epoch": -1}
+        for each in group_ids
+    ]
+    return {"groups": groups, "require_stable": False}
+
+
+@pytest.mark.parametrize("version", [1, 5, 8, 9])
+async def test_many_partitions_of_a_group_are_fetched_with_pauses(version):
+    async with new_world() as world:
+        await world.commit("g", 5, partition=3)
+        body = fetch_body(version, "g", indexes=list(range(MANY)))
+        reply, turns = await asked(world, 9, version, body)
+        (topic,) = reply.topics if version < 8 else reply.groups[0].topics
+        offsets = {each.partition_index: each.committed_offset for each in topic.partitions}
+        assert offsets == {index: 5 if index == 3 else -1 for index in range(MANY)}
+        assert turns >= 5
+
+
+async def test_all_offsets_of_a_group_are_fetched_with_pauses():
+    async with new_world() as world:
+        await world.catalog.create("wide", MANY, 1, {})
+        offsets = {world.key(n, "wide"): CommittedOffset(offset=n) for n in range(MANY)}
+        assert (await world.groups.commit("g", "", -1, None, offsets)).name == "none"
+        reply, turns = await asked(world, 9, 8, fetch_body(8, "g"))
+        (topic,) = reply.groups[0].topics
+        assert sorted(each.committed_offset for each in topic.partitions) == list(range(MANY))
+        assert turns >= 5
+
+
+async def test_a_group_that_is_named_again_is_refused():
+    async with new_world() as world:
+        await world.commit("g", 5)
+        reply, _ = await asked(world, 9, 8, fetch_body(8, *["g"] * 3))
+        assert [each.error_code.name for each in reply.groups] == [
+            "none",
+            "invalid_request",
+            "invalid_request",
+        ]
+
+
+@pytest.mark.parametrize("version", [0, 3, 5, 6])
+async def test_many_groups_are_described_with_pauses(version):
+    async with new_world() as world:
+        await world.commit("g7", 1)
+        names = [f"g{n}" for n in range(MANY)]
+        reply, turns = await asked(world, 15, version, {"groups": names * 2})
+        assert [each.group_id for each in reply.groups] == names
+        assert [each.group_id for each in reply.groups if each.group_state == "Empty"] == ["g7"]
+        assert turns > 100
+
+
+@pytest.mark.parametrize("version", [0, 2])
+async def test_many_groups_are_deleted_with_pauses(version):
+    async with new_world() as world:
+        names = [f"g{n}" for n in range(MANY)]
+        reply, turns = await asked(world, 42, version, {"groups_names": names})
+        codes = {each.group_id: each.error_code.name for each in reply.results}
+        assert codes == dict.fromkeys(names, "group_id_not_found")
+        assert turns > 100
+
+
+@pytest.mark.parametrize("version", [4, 6])
+async def test_many_coordinators_are_found_with_pauses(version):
+    async with new_world() as world:
+        names = [f"g{n}" for n in range(MANY)]
+        body = {"key_type": 0, "coordinator_keys": names}
+        reply, turns = await asked(world, 10, version, body)
+        assert [each.key for each in reply.coordinators] == names
+        assert {each.error_code.name for each in reply.coordinators} == {"none"}
+        assert turns > 100
+
+
+async def test_groups_that_are_not_reached_in_time_get_an_error_that_clients_retry():
+    async with new_world() as world:
+        names = [f"g{n}" for n in range(MANY)]
+        exists = world.groups._store.exists
+
+        async def slow(name):
+            await asyncio.sleep(1.0)
+            return await exists(name)
+
+        world.groups._store.exists = slow
+        began_s = world.clock.monotonic_s()
+        reply = await world.ask(15, 5, {"groups": names})
+        assert world.clock.monotonic_s() - began_s < ANSWER_S_MAX + 3
+        errors = [each.error_code.name for each in reply.groups]
+        assert errors[0] == "none"
+        assert errors[-1] == "coordinator_not_available"
+
+
+def metadata_body(names, *, create=False):
+    return {
+        "topics": None if names is None else [{"name": name} for name in names],
+        "allow_auto_topic_creation": create,
+        "include_topic_authorized_operations": False,
+        "include_cluster_authorized_operations": False,
+    }
+
+
+@pytest.mark.parametrize("version", [4, 8, 9])
+async def test_many_unknown_topics_are_answered_with_pauses(version):
+    async with new_world() as world:
+        names = ["t", *(f"nosuch-{n}" for n in range(MANY))]
+        body = metadata_body(names)
+        reply, turns = await asked(world, 3, version, body)
+        assert [each.name for each in reply.topics] == names
+        assert [len(each.partitions) for each in reply.topics] == [4] + [0] * MANY
+        assert turns >= 10
+
+
+async def test_many_topics_are_created_some_at_a_time():
+    async with new_world() as world:
+        at_once, most = 0, 0
+        create = world.catalog.create
+
+        async def counted(*args):
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            try:
+                return await create(*args)
+            finally:
+                at_once -= 1
+
+        world.catalog.create = counted
+        names = [f"new-{n}" for n in range(200)]
+        reply = await world.ask(3, 8, metadata_body(names, create=True))
+        assert {each.error_code.name for each in reply.topics} == {"none"}
+        assert 1 < most <= 64
+
+
+async def test_all_topics_are_answered_with_pauses(monkeypatch):
+    monkeypatch.setattr(k03_metadata, "_AT_ONCE_MAX", 20)
+    monkeypatch.setattr(many_rows, "_ROWS_PER_TURN", 20)
+    async with new_world() as world:
+        names = [f"new-{n}" for n in range(50)]
+        await world.ask(3, 8, metadata_body(names, create=True))
+        everything, turns = await asked(world, 3, 8, metadata_body(None))
+        assert {each.name for each in everything.topics} == {*names, "t", "u"}
+        assert turns >= 2
