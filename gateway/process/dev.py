@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,10 @@ PORT = Value("port", units.integer)
 COUNT = Value("count", units.integer)
 FILE = Value("file", units.path)
 DURATION = Value("duration", units.duration(-math.inf, math.inf))  # `faults_of` checks ranges
+_METADATA = "metadata.sqlite"
+# What a directory may hold before its metadata exists: a start that was cut short, the directory of
+# `make cluster`, and the directory that a new ext4 volume has.
+_EXPECTED = re.compile(r"bookie-[1-3]|metadata\.sqlite[-.]\w+|cluster|lost\+found")
 _DEFAULT = GatewayConfig()
 # Half of the memory is for requests, and the largest request must fit.
 _MEMORY = Value("size", units.size(2 * _DEFAULT.connection.frame_bytes_max, 2**50))
@@ -216,7 +221,22 @@ def _data_faults(data: Path) -> list[str]:
         return [f"--data {data}: {error}"]
     if not os.access(place, os.W_OK | os.X_OK):
         return [f"--data {data}: {place} is not writable"]
+    try:
+        foreign = _foreign_name(data) if data.exists() else None
+    except OSError as error:
+        return [f"--data {data}: {error.strerror}"]
+    if foreign is not None:
+        fault = f"not a gateway's directory: it contains {foreign}; name an empty or a new one"
+        return [f"--data {data}: {fault}"]
     return []
+
+
+def _foreign_name(data: Path) -> str | None:
+    """Return a name in `data` that is not a gateway's, or None. A used directory may hold more."""
+    names = {each.name for each in data.iterdir()}
+    if _METADATA in names or any(data.glob("bookie-[1-3]/VERSION")):
+        return None
+    return min((name for name in names if not _EXPECTED.fullmatch(name)), default=None)
 
 
 def config_of(flags: Flags) -> GatewayConfig:

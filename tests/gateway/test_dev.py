@@ -112,6 +112,35 @@ def test_every_fault_of_the_configuration_is_listed(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("foreign", ["notes.txt", ".git", "VERSION", "log-00000001"])
+def test_a_directory_that_holds_other_things_is_refused_and_left_alone(tmp_path, foreign):
+    data = tmp_path / "data"
+    (data / foreign).mkdir(parents=True)
+    code, out, err = ended("dev", "--port", "0", "--data", str(data))
+    assert (code, out) == (78, "")
+    assert err == (
+        f"gateway: --data {data}: not a gateway's directory: it contains {foreign}; name an empty "
+        "or a new one\n"
+    )
+    assert [each.name for each in data.iterdir()] == [foreign]
+
+
+def test_the_root_of_the_machine_is_refused():
+    code, out, err = ended("dev", "--port", "0", "--data", "/")
+    assert (code, out) == (78, "")
+    assert "--data /: not a gateway's directory: it contains " in err
+
+
+def test_a_directory_of_a_cluster_and_a_start_that_was_cut_short_are_no_foreign_things(tmp_path):
+    data = tmp_path / "data"
+    for name in ("cluster", "lost+found", "bookie-1"):
+        (data / name).mkdir(parents=True)
+    with started(data):
+        (data / "notes.txt").write_text("of a user, beside data that is in use")
+    with started(data):
+        assert (data / "notes.txt").exists()
+
+
 def test_a_port_in_use_is_said_plainly(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

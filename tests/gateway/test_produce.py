@@ -151,3 +151,11 @@ async def test_acks_all_is_refused_where_a_record_has_fewer_copies_than_asked_fo
         await cluster.catalog.change_configs("t", lambda now: {})
         (after,) = (await produce(cluster, {"t": {0: batch()}}, version)).responses
         assert after.partition_responses[0].error_code is OK
+
+
+@pytest.mark.parametrize(("asked", "lacks"), [(1, False), (2, False), (3, True)])
+async def test_copies_are_counted_by_the_replication_factor_of_the_topic(asked, lacks):
+    async with started_cluster(bookies=3) as cluster:
+        cluster.catalog._bookies = lambda: 3
+        await cluster.catalog.create("t", 1, 2, {"min.insync.replicas": str(asked)})
+        assert cluster.partitions.find("t", 0).lacks_copies is lacks
