@@ -56,6 +56,13 @@ class Peer:
     """The fetches of the connection, until it is lost. None for a request without a connection."""
 
 
+class ConnectionEnds(Exception):
+    """The error of a request without a reply. Its connection ends after the earlier replies.
+
+    The text is for the log.
+    """
+
+
 @dataclass(slots=True)
 class Request:
     """One decoded request. `body` is kio's entity of this key and version, or as `Api.decode`."""

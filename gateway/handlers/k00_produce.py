@@ -3,7 +3,7 @@
 v3 magic 2 only · v5 log start offset · v7 zstd · v8 error message · v9 flexible · v10 errors name
 the leader (KIP-951) · v13 topic ids. Advertised from v0, because librdkafka < 2.11.1 otherwise
 sends batches uncompressed (librdkafka#4956). acks=1 and acks=-1 both wait for the ack quorum;
-acks=0 gets no reply.
+acks=0 gets no reply: after an error the connection is closed, as in Kafka.
 The records of each batch are checked as in Kafka (gateway.wire.record_check). A batch whose check
 takes long is checked in parts, and later batches of its partition wait behind it.
 Not done: transactions (a transactional id is refused); compression to the topic's own codec
@@ -19,7 +19,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from gateway.handlers.api import Api, Context, Request, Result
+from gateway.handlers.api import Api, ConnectionEnds, Context, Request, Result
 from gateway.handlers.broker_endpoints import LeaderHints
 from gateway.topics.partition import OnProduced, Partition, Produced
 from gateway.wire.produce_reply import (
@@ -44,7 +44,7 @@ _NO_TRANSACTIONS = Produced(
 class _SinglePartition:
     """A Produce request with one partition: the hot path, without lists and counts."""
 
-    __slots__ = ("_ctx", "_index", "_partition", "_reply", "_request", "_topic")
+    __slots__ = ("_ctx", "_index", "_partition", "_reply", "_request", "_topic", "error")
 
     def __init__(
         self, request: Request, ctx: Context, topic: str | UUID, index: int, partition: Partition
@@ -55,6 +55,7 @@ class _SinglePartition:
         self._index = index
         self._partition = partition
         self._reply: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.error = ErrorCode.none  # the error of the result
 
     @property
     def reply(self) -> asyncio.Future[Result]:
@@ -63,6 +64,7 @@ class _SinglePartition:
     def on_produced(self, produced: Produced) -> None:
         if self._reply.done():
             return
+        self.error = produced.error
         request = self._request
         topics = [(self._topic, [_answer(self._index, produced, self._partition)])]
         if produced.error is _NOT_LEADER:
@@ -74,7 +76,7 @@ class _SinglePartition:
 class _ManyPartitions:
     """A Produce request with any number of partitions. It replies after the last result."""
 
-    __slots__ = ("_ctx", "_left", "_redirects", "_request", "_topics", "reply")
+    __slots__ = ("_ctx", "_left", "_redirects", "_request", "_topics", "error", "reply")
 
     def __init__(
         self, request: Request, ctx: Context, topics: list[tuple[str | UUID, int]]
@@ -83,6 +85,7 @@ class _ManyPartitions:
         self._ctx = ctx
         # True if a result is an error without its leader, so that the reply must name the leader.
         self._redirects = False
+        self.error = ErrorCode.none  # the first error of a result
         # The results by topic and place in the request. None until the result is known.
         self._topics: list[tuple[str | UUID, list[PartitionProduced | None]]] = [
             (topic, [None] * partitions) for topic, partitions in topics
@@ -98,6 +101,7 @@ class _ManyPartitions:
     ) -> None:
         self._topics[topic][1][place] = _answer(index, produced, partition)
         self._redirects = self._redirects or produced.error is _NOT_LEADER
+        self.error = self.error or produced.error
         self._left -= 1
         if not self._left:
             self._finish()
@@ -136,18 +140,30 @@ class _PartitionPlace:
 class _NoReply:
     """A request with acks=0, which gets no reply. It is in flight until its batches are durable.
 
-    So the memory of such requests is bounded too.
+    So the memory of such requests is bounded too. After an error the connection is closed: this is
+    the only way to let the producer look for the leaders again.
     """
 
-    __slots__ = ("ended",)
+    __slots__ = ("_request", "_results", "ended")
 
-    def __init__(self, reply: asyncio.Future[Result]) -> None:
+    def __init__(self, request: Request, results: _SinglePartition | _ManyPartitions) -> None:
+        self._request = request
+        self._results = results
         self.ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        reply.add_done_callback(self._on_reply)
+        results.reply.add_done_callback(self._on_reply)
 
-    def _on_reply(self, reply: asyncio.Future[Result]) -> None:
-        if not self.ended.done():
+    def _on_reply(self, _: asyncio.Future[Result]) -> None:
+        if self.ended.done():
+            return
+        if self._results.error:
+            self.ended.set_exception(_ends(self._request, self._results.error))
+        else:
             self.ended.set_result(None)
+
+
+def _ends(request: Request, error: ErrorCode) -> ConnectionEnds:
+    client = request.client_id or ""
+    return ConnectionEnds(f"{error.name} for a produce with acks=0 of client {client}")
 
 
 def _answer(index: int, produced: Produced, partition: Partition | None) -> PartitionProduced:
@@ -186,15 +202,22 @@ def _redirected(request: Request, ctx: Context, topics: Sequence[TopicProduced])
 
 
 def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
-    """Accept or refuse each batch in order. Reply when the accepted batches are durable."""
+    """Accept or refuse each batch in order. Reply when the accepted batches are durable.
+
+    Raises ConnectionEnds.
+    """
     body = request.body
     refused = _refused(body)
     topics = body.topic_data
     if refused is None and len(topics) == 1 and len(topics[0].partition_data) == 1:
-        reply = _single(request, ctx, topics[0])
+        results = _single(request, ctx, topics[0])
     else:
-        reply = _many(request, ctx, topics, refused)
-    return _NoReply(reply).ended if body.acks == 0 else reply
+        results = _many(request, ctx, topics, refused)
+    if body.acks:
+        return results.reply
+    if results.error and results.reply.done():  # no later request of the connection begins
+        raise _ends(request, results.error)
+    return _NoReply(request, results).ended
 
 
 def _refused(body: Any) -> Produced | None:
@@ -203,14 +226,14 @@ def _refused(body: Any) -> Produced | None:
     return _NO_TRANSACTIONS if body.transactional_id is not None else None
 
 
-def _single(request: Request, ctx: Context, topic: Any) -> asyncio.Future[Result]:
+def _single(request: Request, ctx: Context, topic: Any) -> _SinglePartition | _ManyPartitions:
     data = topic.partition_data[0]
     named, partition = _find(request, ctx, topic, data.index)
     if partition is None:
         return _many(request, ctx, (topic,), None)
     single = _SinglePartition(request, ctx, named, data.index, partition)
     _append(request, data.records, partition, single.on_produced)
-    return single.reply
+    return single
 
 
 def _append(request: Request, records: Any, partition: Partition, on_produced: OnProduced) -> None:
@@ -231,9 +254,7 @@ def _find(
     return topic_id, None if known is None else ctx.partitions.find(known.name, index)
 
 
-def _many(
-    request: Request, ctx: Context, topics: Any, refused: Produced | None
-) -> asyncio.Future[Result]:
+def _many(request: Request, ctx: Context, topics: Any, refused: Produced | None) -> _ManyPartitions:
     names: list[str | UUID] = [_find(request, ctx, topic, -1)[0] for topic in topics]
     shape = [(name, len(topic.partition_data)) for name, topic in zip(names, topics, strict=True)]
     many = _ManyPartitions(request, ctx, shape)
@@ -246,7 +267,7 @@ def _many(
                 continue
             answered = _PartitionPlace(many, at, place, data.index, partition).on_produced
             _append(request, data.records, partition, answered)
-    return many.reply
+    return many
 
 
 API = Api(key=0, name="Produce", versions=range(3, 14), handle=handle, advertised=range(14))

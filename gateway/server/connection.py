@@ -12,7 +12,7 @@ from collections import deque
 from enum import IntFlag
 from typing import Any, cast
 
-from gateway.handlers.api import Handle, Peer, Request
+from gateway.handlers.api import ConnectionEnds, Handle, Peer, Request
 from gateway.log import logger
 from gateway.server.dispatch import PRODUCE, RequestRefused
 from gateway.server.peer import peer_of, protocol_hint
@@ -201,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport.get_write_buffer_size():
             return
         self._release(_WRITING)
-        if self._held & _CLOSING and not self._replies:
+        if self._held & _CLOSING and (self._replies.finished or not self._replies):
             self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -286,6 +286,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             result = dispatcher.start(request, handle)
+        except ConnectionEnds as ends:
+            self.fail(self._slot(request, 0), ends)
+            return
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
             self._add_ready(request, dispatcher.error_reply(request, error))
             return
@@ -391,7 +394,12 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if isinstance(error, RequestRefused):
                 raise error
-            reply = self._registry.dispatcher.error_reply(slot.request, error)
+            if isinstance(error, ConnectionEnds):
+                self._registry.warn("connection closed", self._peer, str(error))
+                self._hold(_CLOSING)
+                slot.is_last = True
+            else:
+                reply = self._registry.dispatcher.error_reply(slot.request, error)
         except RequestRefused as refused:
             self.abort(str(refused))
         if self._replies.end(slot, reply):
@@ -415,7 +423,7 @@ class Connection(asyncio.BufferedProtocol):
             self._registry.loop.call_soon(self._flush_now)
         if self._held & _IN_FLIGHT:
             self._release_in_flight()
-        if self._held & _CLOSING and not replies:
+        if self._held & _CLOSING and (replies.finished or not replies):
             self._close()
 
     def _release_in_flight(self) -> None:

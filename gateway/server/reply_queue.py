@@ -26,7 +26,7 @@ ReplyParts = list[Buffer] | tuple[Buffer, ...]
 class ReplySlot:
     """The place of one reply in the order."""
 
-    __slots__ = ("frame_bytes", "ready", "reply", "waiting_bytes")
+    __slots__ = ("frame_bytes", "is_last", "ready", "reply", "waiting_bytes")
 
     def __init__(self, frame_bytes: int) -> None:
         # Memory that the request occupies until its reply has left the queue. 0 if no memory is
@@ -37,6 +37,8 @@ class ReplySlot:
         self.ready = False
         # Set by `fill` or `end`. Empty for a request that gets no reply.
         self.reply: ReplyParts = ()
+        # True if the connection ends in place of this reply, so that no later reply is sent.
+        self.is_last = False
         # Bytes of a reply that is ready behind an unanswered request; 0 at the front.
         self.waiting_bytes = 0
 
@@ -49,6 +51,7 @@ class ReplyQueue:
         "_slots",
         "discarding",
         "failure",
+        "finished",
         "ready_bytes",
         "waiting_bytes",
     )
@@ -68,6 +71,8 @@ class ReplyQueue:
         # Set once, by `discard` or after a failure. Replies are then dropped, but slots still leave
         # in order.
         self.discarding = False
+        # Set once, by `drain`, when the last reply before the end of the connection has left.
+        self.finished = False
         # The error of a reply that could not be framed, which is a defect of its handler. Set at
         # most once, by `drain`.
         self.failure: Exception | None = None
@@ -128,6 +133,8 @@ class ReplyQueue:
             slot = slots.popleft()
             freed += slot.frame_bytes
             self.waiting_bytes -= slot.waiting_bytes
+            if slot.is_last:
+                self.finished = self.discarding = True
             if not self.discarding:
                 try:
                     self.pack(slot.reply, out)

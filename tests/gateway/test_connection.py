@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 
-from gateway.handlers.api import Api, Reply
+from gateway.handlers.api import Api, ConnectionEnds, Reply
 from gateway.wire.messages import decode_response
 from tests.gateway.wire_peer import answers, connect, hub_for, request, turns
 
@@ -386,3 +386,38 @@ async def test_a_drained_connection_answers_what_it_was_asked_and_closes():
     assert correlation_ids(wire) == [1]
     assert wire.closed
     assert later.seen == [1]
+
+
+async def test_a_request_that_ends_its_connection_lets_the_earlier_ones_be_answered(capsys):
+    later = Later()
+    wire = connect(hub_for(produce(later)))
+    for number in range(3):
+        wire.send(request(PRODUCE, 9, number, produce_body(acks=0 if number == 1 else -1)))
+    later.futures[1].set_exception(ConnectionEnds("no leader"))
+    await turns()
+    assert not wire.closed
+    wire.send(request(PRODUCE, 9, 3, produce_body()))
+    assert len(later.futures) == 3  # nothing is read any more
+    for number in (2, 0):
+        later.futures[number].set_result([number.to_bytes(4, "big")])
+    await turns()
+    assert correlation_ids(wire) == [0]  # the connection ends before the reply to 2
+    assert wire.closed
+    assert "no leader" in capsys.readouterr().err
+
+
+async def test_no_request_begins_behind_one_that_ends_its_connection():
+    begun = []
+
+    def handle(request, ctx):
+        begun.append(request.correlation_id)
+        raise ConnectionEnds("no leader")
+
+    hub = hub_for(produce(handle))
+    wire = connect(hub)
+    wire.send(b"".join(request(PRODUCE, 9, number, produce_body(acks=0)) for number in range(3)))
+    await turns()
+    assert begun == [0]
+    assert wire.closed
+    assert not hub.connections
+    assert hub.memory.used_bytes == 0

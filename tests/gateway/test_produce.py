@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+from gateway.handlers.api import ConnectionEnds
 from tests.batches import blank_batch
 from tests.gateway.stream_cluster import PRODUCE, started_cluster
 
@@ -118,11 +119,19 @@ async def test_without_acks_there_is_no_reply_but_the_request_lasts_until_it_is_
         assert partition.high_watermark == 4
 
 
-async def test_without_acks_a_refusal_is_silent_too():
+REFUSED_WITHOUT_ACKS = [
+    {"t": {0: b"x"}},
+    {"nobody": {0: b""}},
+    {"t": {0: batch()}, "nobody": {0: batch()}},
+]
+
+
+@pytest.mark.parametrize("batches", REFUSED_WITHOUT_ACKS)
+async def test_without_acks_an_error_ends_the_connection(batches):
     async with started_cluster() as cluster:
-        partition = await cluster.topic()
-        assert await produce(cluster, {"t": {0: b"x"}, "nobody": {0: b""}}, acks=0) is None
-        assert partition.high_watermark == 0
+        await cluster.topic()
+        with pytest.raises(ConnectionEnds):
+            await produce(cluster, batches, acks=0)
 
 
 async def test_requests_of_one_turn_are_stored_in_their_order():
