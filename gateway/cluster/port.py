@@ -57,9 +57,9 @@ class Cluster(Protocol):
     def lease_held(self) -> bool:
         """Return whether this process may answer as owner and coordinator.
 
-        The lease lasts for two thirds of the session timeout. It starts at the send time of the
-        last answered ZooKeeper ping, on the monotonic clock. No other broker can take over before
-        it ends. Owners check the lease before each answer.
+        The lease lasts for nine tenths of the session timeout. It starts when ZooKeeper's leader
+        certainly knew that the session lived, on the monotonic clock. No other broker can take over
+        before it ends. Owners check the lease before each answer.
         """
         ...
 

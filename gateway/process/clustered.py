@@ -48,7 +48,11 @@ async def start_in_cluster(config: GatewayConfig) -> Running:
 async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     servers, slash, path = config.zookeeper.partition("/")
     metadata = await connect_zookeeper(
-        servers, session_ms=config.session_ms, chroot=slash + path, make_root=False
+        servers,
+        session_ms=config.session_ms,
+        chroot=slash + path,
+        make_root=False,
+        prove_session=True,
     )
     stops.append(metadata.close)
     await read_instance_id(metadata, config.zookeeper)
@@ -72,7 +76,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     async def collected_by_bookies() -> None:
         """Do nothing: each bookie looks for deleted ledgers itself."""
 
-    lease = Lease(clock, lambda: metadata.last_answered_s, lambda: metadata.negotiated_session_ms)
+    lease = Lease(clock, lambda: metadata.confirmed_s, lambda: metadata.negotiated_session_ms)
 
     def cluster(catalog: Catalog) -> ZooKeeperCluster:
         return ZooKeeperCluster(

@@ -5,12 +5,14 @@ in test_zookeeper_servers.py; what every store promises is in tests/contracts/te
 """
 
 import asyncio
-import time
+import errno
+import socket
 from contextlib import asynccontextmanager
 
 import pytest
+from kazoo.protocol import serialization as wire
 
-from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.system.clock import monotonic_s
 from ledger.adapters.zookeeper.zookeeper_bridge import IN_FLIGHT_MAX
 from ledger.errors import EntryTooLarge, MetadataUnavailable
 from ledger.ports.metadata import ANY_VERSION, NODE_BYTES_MAX, Create, Delete, Node, Set
@@ -165,10 +167,10 @@ async def test_it_waits_no_longer_than_a_session_and_was_never_sent(sessions):
     async with sessions(session_ms=SHORT_MS) as world:
         world.proxy.refuse()
         await until(lambda: not world.far._bridge._connected, "the connection to be lost")
-        began_s = time.monotonic()
+        began_s = monotonic_s()
         with pytest.raises(MetadataUnavailable):
             await world.far.create("/a")
-        assert SHORT_MS / 1000 <= time.monotonic() - began_s < 10
+        assert SHORT_MS / 1000 <= monotonic_s() - began_s < 10
         world.proxy.heal()
         await world.far.sync("/")
         assert not await world.near.exists("/a")
@@ -187,7 +189,7 @@ async def test_a_connected_request_waits_for_as_long_as_the_earlier_ones_take(se
 async def test_a_silent_connection_is_dropped_even_under_a_stream_of_requests(sessions):
     async with sessions(session_ms=SHORT_MS) as world:
         world.proxy.freeze(TO_CLIENT)
-        began_s = time.monotonic()
+        began_s = monotonic_s()
         first = asyncio.ensure_future(world.far.get("/"))
         while not first.done():  # each request is a sign of life of ours, not of the server's
             asking = asyncio.ensure_future(world.far.get("/"))
@@ -195,7 +197,7 @@ async def test_a_silent_connection_is_dropped_even_under_a_stream_of_requests(se
             asking.cancel()
         with pytest.raises(MetadataUnavailable):
             await first
-        assert time.monotonic() - began_s < 10
+        assert monotonic_s() - began_s < 10
         world.proxy.heal()
         assert await world.far.exists("/")
 
@@ -239,43 +241,98 @@ async def test_the_session_length_is_the_servers_and_pings_keep_the_session(sess
     async with sessions(session_ms=150) as world:
         await world.far.create("/live", ephemeral=True)
         assert world.far.negotiated_session_ms == 200
-        answered_s = world.far.last_answered_s
-        # pings alone move it: nothing is asked here
-        await until(lambda: world.far.last_answered_s > answered_s + 0.5, "pings to be answered")
-        assert world.far.last_answered_s <= SystemClock().monotonic_s()
+        passed = world.proxy.passed_bytes(TO_CLIENT)
+        # pings alone: nothing is asked here
+        await until(lambda: world.proxy.passed_bytes(TO_CLIENT) > passed + 200, "ten pings")
+        assert await world.near.exists("/live")
+        assert world.renewed == 0
 
 
-async def test_last_answered_is_when_the_answered_request_was_sent(sessions):
-    async with sessions() as world:
-        await world.far.get("/")
-        world.proxy.freeze(TO_CLIENT)
-        before_s = time.monotonic()
-        asked = asyncio.ensure_future(world.far.get("/"))
-        await asyncio.sleep(0)
-        sent_s = time.monotonic()
-        assert await waits(asked)
-        assert world.far.last_answered_s < before_s
-        world.proxy.heal()
-        await asked
-        assert before_s <= world.far.last_answered_s <= sent_s
+async def test_writes_prove_the_session_and_fire_no_watch(sessions):
+    async with sessions(session_ms=SHORT_MS, prove_session=True) as world:
+        told = Told()
+        world.near.watch("/", told)
+        await world.near.get("/")
+        began_s = monotonic_s()
+        await until(lambda: world.far.confirmed_s > began_s + 1, "the proof to advance")
+        assert world.far.confirmed_s <= monotonic_s()
+        assert told.count == 0
+        assert world.renewed == 0
 
 
-async def test_what_is_never_answered_does_not_count_as_answered(sessions):
+async def test_pings_and_reads_prove_nothing(sessions):
     async with sessions(session_ms=SHORT_MS) as world:
+        connected_s = world.far.confirmed_s
+        passed = world.proxy.passed_bytes(TO_CLIENT)
+        while world.proxy.passed_bytes(TO_CLIENT) < passed + 10_000:
+            await world.far.get("/")
+        assert 0 < world.far.confirmed_s == connected_s
+
+
+async def test_what_is_never_answered_proves_nothing(sessions):
+    async with sessions(session_ms=SHORT_MS, prove_session=True) as world:
         world.proxy.freeze(TO_CLIENT)
-        began_s = time.monotonic()
+        began_s = monotonic_s()
         with pytest.raises(MetadataUnavailable):
             await world.far.get("/")
-        assert world.far.last_answered_s < began_s
+        assert world.far.confirmed_s < began_s
         world.proxy.heal()
+        await until(lambda: world.far.confirmed_s > began_s, "the proof to go on")
 
 
-async def test_nothing_is_answered_yet_when_the_loss_of_a_session_is_told(sessions):
+async def test_a_reply_that_cannot_be_decoded_costs_its_connection_only(sessions, monkeypatch):
+    """Else the store fails for good, while its session and what rests on it live on."""
+    async with sessions(session_ms=SHORT_MS, prove_session=True) as world:
+        await world.far.create("/a", b"x")
+        decode = wire.GetData.deserialize
+
+        def decode_once(data, offset):
+            monkeypatch.setattr(wire.GetData, "deserialize", staticmethod(decode))
+            raise MemoryError
+
+        monkeypatch.setattr(wire.GetData, "deserialize", staticmethod(decode_once))
+        with pytest.raises(MetadataUnavailable):
+            await world.far.get("/a")
+        assert await world.far.get("/a") == Node(b"x", 0)
+        assert world.proxy.accepted == 2
+        assert world.renewed == 0
+
+
+async def test_an_undecodable_proof_costs_its_connection_only(sessions, monkeypatch):
+    async with sessions(session_ms=SHORT_MS, prove_session=True) as world:
+        decode = wire.Transaction.deserialize
+
+        def decode_once(data, offset):
+            monkeypatch.setattr(wire.Transaction, "deserialize", decode)
+            raise MemoryError
+
+        began_s = monotonic_s()
+        monkeypatch.setattr(wire.Transaction, "deserialize", decode_once)
+        await until(lambda: world.proxy.accepted == 2, "another connection")
+        await until(lambda: world.far.confirmed_s > began_s, "the proof to go on")
+        assert world.renewed == 0
+
+
+async def test_a_failure_while_connecting_does_not_end_the_store(sessions, monkeypatch):
+    async with sessions() as world:
+        resolve = socket.getaddrinfo
+
+        def resolve_once(*words):
+            monkeypatch.setattr(socket, "getaddrinfo", resolve)
+            raise OSError(errno.EMFILE, "too many open files")
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve_once)
+        world.proxy.cut()
+        await until(lambda: world.proxy.accepted == 2, "another connection")
+        assert await world.far.exists("/")
+
+
+async def test_nothing_is_confirmed_yet_when_the_loss_of_a_session_is_told(sessions):
     """Else who held something by the old session would believe in it a moment longer."""
     async with sessions(session_ms=SHORT_MS) as world:
         await world.far.create("/live", ephemeral=True)
         heard = []
-        world.far.watch_session(lambda: heard.append(world.far.last_answered_s))
+        world.far.watch_session(lambda: heard.append(world.far.confirmed_s))
         world.proxy.refuse()
         while await world.near.exists("/live"):
             await asyncio.sleep(0.02)
@@ -283,7 +340,7 @@ async def test_nothing_is_answered_yet_when_the_loss_of_a_session_is_told(sessio
         await until(lambda: heard, "the loss to be told")
         assert heard == [0.0]
         await world.far.get("/")
-        assert world.far.last_answered_s > 0
+        assert world.far.confirmed_s > 0
 
 
 # Watches

@@ -44,7 +44,7 @@ class Gateway:
             port=9092,
             rack="",
             session_ms=SESSION_MS,
-            lease=Lease(clock, lambda: store.last_answered_s, lambda: store.negotiated_session_ms),
+            lease=Lease(clock, lambda: store.confirmed_s, lambda: store.negotiated_session_ms),
             balance_settle_s=0.3,
         )
         self.cluster.set_hand_over(self.hand_over)
@@ -85,7 +85,9 @@ def gateways(zookeeper):
 
             async def start(node_id):
                 proxy = stack.enter_context(Proxy(zookeeper.port))
-                store = await connect_zookeeper(proxy.address, session_ms=SESSION_MS, chroot=root)
+                store = await connect_zookeeper(
+                    proxy.address, session_ms=SESSION_MS, chroot=root, prove_session=True
+                )
                 stack.push_async_callback(store.close)
                 made = Gateway(zookeeper, proxy, store, node_id)
                 await made.catalog.load()

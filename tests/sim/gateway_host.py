@@ -7,6 +7,7 @@ It can be killed, cut off from the metadata store (the session ends without its 
 import asyncio
 from random import Random
 
+from gateway.cluster.lease import LEASE_SHARE
 from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.config import GatewayConfig, GroupLimits
 from gateway.groups.coordinator import Coordinator
@@ -22,7 +23,6 @@ from tests.sim.machines import Port
 from tests.sim.metadata import MetadataFaults, SimMetadata
 
 SESSION_S = 1.0
-LEASE_SHARE = 2 / 3
 NEVER = 60.0
 
 

@@ -21,7 +21,6 @@ from kazoo.exceptions import ConnectionLoss, KazooException, SessionExpiredError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from ledger.adapters.system.clock import monotonic_s
 from ledger.adapters.zookeeper.zookeeper_connection import (
     Connected,
     Fired,
@@ -99,13 +98,13 @@ class _Inbox:
 class _Answer:
     """kazoo's asynchronous result, set by its thread and delivered by the inbox."""
 
-    __slots__ = ("error", "future", "put", "sent_s", "value")
+    __slots__ = ("error", "future", "put", "undecodable", "value")
 
     def __init__(self, future: asyncio.Future[Any], put: Callable[[Any], None]) -> None:
         self.future = future
         self.put = put
-        # Slightly before the request is sent, which is safe for a lease
-        self.sent_s = monotonic_s()
+        # True if a reply came that kazoo could not decode. The connection then ends itself.
+        self.undecodable = False
         self.value: Any = None
         self.error: KazooException | None = None
 
@@ -114,7 +113,8 @@ class _Answer:
         self.put(self)
 
     def set_exception(self, exception: BaseException) -> None:
-        if not isinstance(exception, KazooException):  # a reply that kazoo could not decode
+        if not isinstance(exception, KazooException):
+            self.undecodable = True
             exception = ConnectionLoss(repr(exception))
         self.error = exception
         self.put(self)
@@ -127,7 +127,9 @@ class ZooKeeperBridge:
     exception.
     """
 
-    def __init__(self, servers: str, session_ms: int, news: News) -> None:
+    def __init__(
+        self, servers: str, session_ms: int, news: News, proof_path: str | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._news = news
         self._servers = servers
@@ -148,7 +150,7 @@ class ZooKeeperBridge:
             logger=log,
         )
         self._connection = ZooKeeperConnection(
-            self.client, self.client._conn_retry.copy(), self._put
+            self.client, self.client._conn_retry.copy(), self._put, proof_path
         )
         self._handler.connection = self._connection
         self.client._connection = self._connection
@@ -165,9 +167,6 @@ class ZooKeeperBridge:
         self._waiting: deque[_Waiting] = deque()
         # Requests handed to kazoo's thread and not answered yet; at most IN_FLIGHT_MAX.
         self._in_flight: set[_Answer] = set()
-        # The value of `last_answered_s`. Never falls within one session; 0 after a session was
-        # lost.
-        self._answered_s = 0.0
         # The loop time at which the last connection was lost.
         self._lost_s = self._loop.time()
         # The timer that fails waiting requests after the length of a session without a connection.
@@ -179,14 +178,14 @@ class ZooKeeperBridge:
         self._ended: asyncio.Future[None] = self._loop.create_future()
 
     @property
-    def last_answered_s(self) -> float:
-        """Return when the last answered request or ping was sent, as `SystemClock.monotonic_s`.
+    def confirmed_s(self) -> float:
+        """Return from when ZooKeeper certainly counts the session timeout, on the clock of leases.
 
-        Only the session that the loop has learned of counts. The first pings of a newer session
-        must not extend the leases of the old one.
+        Only the session that the loop has learned of counts, so that a newer session does not
+        extend the leases of the old one. Without `proof_path` this is the time of the last connect.
         """
-        session_id, sent_s = self._connection.ping_answered
-        return max(self._answered_s, sent_s) if session_id == self._session_id else self._answered_s
+        session_id, heard_s = self._connection.proved
+        return heard_s if session_id == self._session_id else 0.0
 
     async def start(self, timeout_s: float) -> None:
         """Connect. Raises MetadataUnavailable after `timeout_s`."""
@@ -283,9 +282,7 @@ class ZooKeeperBridge:
     def _on_answer(self, answer: _Answer) -> None:
         self._in_flight.discard(answer)
         error = answer.error
-        if error is None:
-            self._answered_s = max(self._answered_s, answer.sent_s)
-        elif isinstance(error, _LOST):
+        if isinstance(error, _LOST):
             self._wait_for_connection()
         if not answer.future.done():
             if error is None:
@@ -303,8 +300,6 @@ class ZooKeeperBridge:
 
     def _on_connected(self, item: Connected) -> None:
         renewed = self._session_id not in (None, item.session_id)
-        if renewed:
-            self._answered_s = 0.0
         self._session_id = item.session_id
         self.session_ms = item.session_ms
         self._connected = True

@@ -4,10 +4,12 @@
 # pyright: reportMissingParameterType=false, reportUntypedBaseClass=false
 """kazoo's connection thread with our timeouts. It is the only thread; no thread runs callbacks.
 
-Four things differ from kazoo. Waiting requests leave in one write, and replies arrive by one read.
+Six things differ from kazoo. Waiting requests leave in one write, and replies arrive by one read.
 A connection that was silent for two thirds of the session is dropped even while requests leave on
 it. A ping may also take two thirds of the session; kazoo drops the connection after a sixth, 170 ms
-of a session of one second. Every wait can be interrupted, so that closing takes a bounded time.
+of a session of one second. Every wait can be interrupted, so that closing takes a bounded time. A
+reply that cannot be decoded ends its connection. The thread writes for `SessionProof`, and leaves a
+server whose leader confirms nothing.
 Source: ZooKeeper, `ClientCnxn.java` (the timeouts).
 """
 
@@ -22,12 +24,20 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from kazoo.exceptions import ConnectionClosedError
+from kazoo.exceptions import ConnectionClosedError, ConnectionDropped, KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
-from kazoo.protocol.serialization import Watch, int_int_struct, int_struct
+from kazoo.protocol.serialization import (
+    CheckVersion,
+    Transaction,
+    Watch,
+    int_int_struct,
+    int_struct,
+)
+from kazoo.retry import ForceRetryError
 
 from ledger.adapters.system.clock import monotonic_s
+from ledger.adapters.zookeeper.session_proof import SessionProof
 
 _WRITE_BYTES = 64 * 1024  # most bytes of requests that are joined for one write
 _READ_BYTES = 64 * 1024
@@ -36,6 +46,11 @@ _READ_BYTES = 64 * 1024
 # with 3.9.3). kazoo would wait for a whole session, which would often lose the session.
 _RENEW_S_MAX = 1.5
 _NEW_SESSION_S_MAX = 4.0  # the request for a new session is a write, which may wait for a slow disk
+
+# The thread proves its session by so many writes in each session timeout. A connection on which one
+# takes longer than this share of the timeout is dropped, while the session can still be saved.
+_PROOFS_PER_SESSION = 8
+_PROOF_SHARE_MAX = 1 / 3
 
 log = logging.getLogger("ledger.zookeeper")
 log.addHandler(logging.NullHandler())  # logs nothing until the process configures logging
@@ -152,22 +167,55 @@ class ZooKeeperHandler:
         return thread
 
 
+class _ProofAnswer:
+    """The answer of a write that proves the session. Used on the connection thread only."""
+
+    __slots__ = ("_on_answered", "sent_s", "undecodable")
+
+    def __init__(self, on_answered: Callable[[_ProofAnswer], None]) -> None:
+        self._on_answered = on_answered
+        self.sent_s = monotonic_s()
+        self.undecodable = False
+
+    def set(self, value: Any = None) -> None:
+        self._on_answered(self)
+
+    def set_exception(self, exception: BaseException) -> None:
+        """Prove nothing: the wait for this answer ends with the connection, or by its limit."""
+        self.undecodable = not isinstance(exception, KazooException)
+
+
 class ZooKeeperConnection(ConnectionHandler):
-    """kazoo's connection, which also records the time of the server's last message."""
+    """kazoo's connection, which also records the time of the server's last message.
+
+    With `proof_path`, it writes regularly to prove its session: a transaction that only checks that
+    the node exists. Such a write changes nothing and fires no watch.
+    """
 
     _socket: Any
     _read_sock: Any
     _write_sock: Any
 
-    def __init__(self, client: Any, retry: Any, put: Callable[[Any], None]) -> None:
+    def __init__(
+        self, client: Any, retry: Any, put: Callable[[Any], None], proof_path: str | None
+    ) -> None:
         super().__init__(client, retry, logger=log)
         self._put = put
         self._unread = bytearray()
         self._read_timeout_s = 1.0
+        self._session_s = 1.0
         self._heard_s = 0.0
-        self._ping_sent_s = 0.0
-        # The session id, and the time at which the last ping was sent
-        self.ping_answered: tuple[int, float] = (0, 0.0)
+        # The server of the last connection, which is tried last for the next one.
+        self._server: tuple[str, int] = ("", 0)
+        self._proof_path = proof_path
+        # The proof of the present session. Replaced with the session.
+        self._proof = SessionProof()
+        # The write that has not been answered yet; at most one. It ends with its connection.
+        self._proving: _ProofAnswer | None = None
+        # The time of the next write.
+        self._prove_at_s = 0.0
+        # The session id, and its `SessionProof.heard_s`. Other threads read it.
+        self.proved: tuple[int, float] = (0, 0.0)
 
     def submit(self, request: Any, answer: Any) -> None:
         """Queue a request for the connection thread, which sets `answer`. Any thread
@@ -187,8 +235,9 @@ class ZooKeeperConnection(ConnectionHandler):
     def wait(self, readers: Sequence[Any], timeout_s: float) -> list[Any]:
         """Wait until the server or a request can be read. Raises if the server stays silent."""
         while True:
-            wait_s = min(timeout_s, self._read_timeout_s / 2)
-            ready = self.handler.ready(readers, (), wait_s)[0]
+            ready = self.handler.ready(readers, (), self._wait_s(timeout_s))[0]
+            if self._prove():
+                return list({*ready, self._read_sock})  # the request leaves as if it woke us
             pinged = self.ping_outstanding.is_set()
             if self._socket not in ready and (pinged or self.client._pending):
                 silent_s = time.monotonic() - self._heard_s
@@ -197,12 +246,68 @@ class ZooKeeperConnection(ConnectionHandler):
             if ready or not pinged:
                 return ready
 
+    def _wait_s(self, timeout_s: float) -> float:
+        """Return for how long the thread may wait. Raises if the leader confirmed nothing."""
+        wait_s = min(timeout_s, self._read_timeout_s / 2)
+        if self._proof_path is None:
+            return wait_s
+        now_s = monotonic_s()
+        if self._proving is None:
+            return max(0.0, min(wait_s, self._prove_at_s - now_s))
+        limit_s = self._session_s * _PROOF_SHARE_MAX
+        left_s = self._proving.sent_s + limit_s - now_s
+        if left_s <= 0:
+            raise ConnectionResetError(f"no write was confirmed for {limit_s:.1f} s")
+        return min(wait_s, left_s)
+
+    def _prove(self) -> bool:
+        """Queue the next write if it is due. Returns True if one was queued."""
+        if self._proof_path is None or self._proving is not None:
+            return False
+        now_s = monotonic_s()
+        if now_s < self._prove_at_s:
+            return False
+        self._prove_at_s = now_s + self._session_s / _PROOFS_PER_SESSION
+        self._proving = _ProofAnswer(self._on_proved)
+        request = Transaction([CheckVersion(self._proof_path, -1)])
+        self.client._queue.append((request, self._proving))
+        return True
+
+    def _on_proved(self, answer: _ProofAnswer) -> None:
+        if answer is self._proving:
+            self._proving = None
+            self._proof.on_written(answer.sent_s, monotonic_s(), self._session_s)
+            self.proved = (self.client._session_id, self._proof.heard_s)
+
+    def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        """Try the server of the last connection last: it may be the one that has a problem."""
+        servers = super()._expand_client_hosts()
+        return sorted(servers, key=lambda server: server[1:] == self._server)
+
+    def _connect_loop(self, retry: Any) -> Any:
+        try:
+            return super()._connect_loop(retry)
+        except ForceRetryError:
+            raise
+        except Exception as error:  # else the thread ends, and with it the store
+            log.exception("connecting failed")
+            raise ForceRetryError(repr(error)) from error
+
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
         self._unread.clear()
+        self._server = (hostip, port)
+        self._proving = None
+        sent_s, former = monotonic_s(), self.client._session_id
         read_timeout_ms, connect_timeout_ms = super()._connect(host, hostip, port)
         self._heard_s = time.monotonic()
         self._read_timeout_s = read_timeout_ms / 1000
         session_ms = round(connect_timeout_ms * len(self.client.hosts))
+        self._session_s = session_ms / 1000
+        self._prove_at_s = sent_s
+        if self.client._session_id != former:
+            self._proof = SessionProof()
+        self._proof.on_connected(sent_s)
+        self.proved = (self.client._session_id, self._proof.heard_s)
         self._put(Connected(self.client._session_id, session_ms, self.client.last_zxid))
         return read_timeout_ms, connect_timeout_ms
 
@@ -242,18 +347,20 @@ class ZooKeeperConnection(ConnectionHandler):
         if joined:
             self._write(joined, connect_timeout)
 
-    def _send_ping(self, connect_timeout: float) -> None:
-        self._ping_sent_s = monotonic_s()
-        super()._send_ping(connect_timeout)
+    def _read_response(self, header: Any, buffer: bytes, offset: int) -> Any:
+        """Read one reply. Raises if it could not be decoded: its connection cannot be trusted."""
+        pending = self.client._pending
+        answer = pending[0][1] if pending else None
+        result = super()._read_response(header, buffer, offset)
+        if getattr(answer, "undecodable", False):
+            raise ConnectionDropped("a reply could not be decoded")
+        return result
 
     def _read_socket(self, read_timeout: float) -> Any:
         """Read the replies that have arrived. Returns the last one."""
         while True:
-            pinged = self.ping_outstanding.is_set()
             answer = super()._read_socket(read_timeout)
             self._heard_s = time.monotonic()
-            if pinged and not self.ping_outstanding.is_set():
-                self.ping_answered = (self.client._session_id, self._ping_sent_s)
             if answer == CLOSE_RESPONSE or not self._unread:
                 return answer
 

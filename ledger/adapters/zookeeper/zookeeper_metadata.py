@@ -82,16 +82,19 @@ async def connect_zookeeper(
     chroot: str = "",
     connect_s: float = 10.0,
     make_root: bool = True,
+    prove_session: bool = False,
 ) -> ZooKeeperMetadata:
     """Return a store on an established session. Its root is `chroot`, created if missing.
 
     `servers` is `host:port,host:port`. It may end with the root (`host:port/root`) if `chroot` is
     not given. Without `make_root` nothing is created, and below a missing root every path is
-    NoNode. Raises MetadataUnavailable after `connect_s`.
+    NoNode. `prove_session` writes regularly to ZooKeeper, so that `confirmed_s` advances and a
+    lease may rest on it. Raises MetadataUnavailable after `connect_s`.
     """
     hosts, _, below = servers.partition("/")
     root = chroot or f"/{below}"
-    store = ZooKeeperMetadata(hosts, session_ms, "" if root == "/" else root)
+    root = "" if root == "/" else root
+    store = ZooKeeperMetadata(hosts, session_ms, root, prove_session=prove_session)
     await store.start(connect_s, make_root=make_root)
     return store
 
@@ -99,10 +102,13 @@ async def connect_zookeeper(
 class ZooKeeperMetadata:
     """The `MetadataStore` of a cluster; `connect_zookeeper` creates it."""
 
-    def __init__(self, servers: str, session_ms: int, root: str) -> None:
+    def __init__(
+        self, servers: str, session_ms: int, root: str, *, prove_session: bool = False
+    ) -> None:
         assert not root or (_checked(root) and root != "/"), root
         self._root = root
-        self._bridge = ZooKeeperBridge(servers, session_ms, self)
+        proof_path = (root or "/") if prove_session else None
+        self._bridge = ZooKeeperBridge(servers, session_ms, self, proof_path)
         self._watches = Watches(_WatchRequests(self._bridge))
         # Callbacks of `watch_session`, in the order in which they were set.
         self._session_watchers: list[Callable[[], None]] = []
@@ -130,12 +136,12 @@ class ZooKeeperMetadata:
         return self._bridge.session_ms
 
     @property
-    def last_answered_s(self) -> float:
-        """Return when the last answered request or ping was sent, as `SystemClock.monotonic_s`.
+    def confirmed_s(self) -> float:
+        """Return from when ZooKeeper certainly counts the session timeout, on the clock of leases.
 
         The value is 0 after a lost session is detected, until all listeners were notified.
         """
-        return 0.0 if self._untold else self._bridge.last_answered_s
+        return 0.0 if self._untold else self._bridge.confirmed_s
 
     async def get(self, path: str) -> Node:
         data, stat = await self._ask(wire.GetData(self._full(path), None), path)
