@@ -1,4 +1,4 @@
-"""Apache ZooKeeper, one standalone server in a process of its own, on a loopback port.
+"""Apache ZooKeeper: one standalone server, or an ensemble of three, on loopback ports.
 
 Its ticks are short (100 ms unless told otherwise), so sessions may be as short as 200 ms; it does
 not sync its log to disk unless asked: what it acknowledged outlives `kill -9` of the process, not
@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import socket
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 from tests.peers import install
-from tests.peers.processes import ServerProcess
+from tests.peers.processes import Lifecycle, ServerProcess, free_port, wait_until
+from tests.peers.proxy import Proxy
 
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+MEMBER_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 PROPERTIES = {
     "org.slf4j.simpleLogger.defaultLogLevel": "warn",
@@ -25,7 +30,13 @@ PROPERTIES = {
     "zookeeper.skipACL": "yes",
     "java.awt.headless": "true",
 }
+# Elections among servers on one machine: a lost message is sent again after a second, not a minute.
+ELECTION = {
+    "zookeeper.cnxTimeout": "1000",
+    "zookeeper.fastleader.maxNotificationInterval": "1000",
+}
 SESSION_MS_MAX = 60_000
+MEMBER_HEAP_MB = 48
 
 
 class ZooKeeper(ServerProcess):
@@ -36,6 +47,9 @@ class ZooKeeper(ServerProcess):
 
     name = "ZooKeeper"
     start_s_max = 30.0
+    main = MAIN
+    properties = PROPERTIES
+    modes = ("standalone",)
 
     def __init__(
         self,
@@ -73,14 +87,18 @@ class ZooKeeper(ServerProcess):
             f"minSessionTimeout={self.session_ms_min}\n"
             f"maxSessionTimeout={SESSION_MS_MAX}\n"
             "maxClientCnxns=0\n"
-            "4lw.commands.whitelist=srvr,ruok,cons,wchs,wchp\n"
+            "4lw.commands.whitelist=srvr,ruok,cons,wchs,wchp,mntr\n" + self.more_settings()
         )
 
+    def more_settings(self) -> str:
+        """Return further lines of the configuration."""
+        return ""
+
     def argv(self) -> list[str]:
-        properties = {**PROPERTIES, "zookeeper.forceSync": "yes" if self.synced else "no"}
+        properties = {**self.properties, "zookeeper.forceSync": "yes" if self.synced else "no"}
         words = [f"-D{key}={value}" for key, value in properties.items()]
         classpath = ("-cp", f"{install.zookeeper_jars()}/*")
-        main = (MAIN, str(self._config))
+        main = (self.main, str(self._config))
         return [install.java(), f"-Xmx{self.heap_mb}m", *JVM, *words, *classpath, *main]
 
     @property
@@ -88,7 +106,12 @@ class ZooKeeper(ServerProcess):
         return self.data / "zoo.cfg"
 
     def serves(self) -> bool:
-        return "Mode: standalone" in self.ask("srvr", timeout_s=0.5)
+        return self.mode() in self.modes
+
+    def mode(self) -> str:
+        """Return `standalone`, `leader` or `follower`; empty while it does not serve."""
+        found = re.search(r"^Mode: (\w+)", self.ask("srvr", timeout_s=0.5), re.MULTILINE)
+        return found[1] if found else ""
 
     def ask(self, word: str, timeout_s: float = 5.0) -> str:
         """The answer to a four-letter word (`srvr`, `cons`, `wchs`); empty when there is none."""
@@ -102,3 +125,104 @@ class ZooKeeper(ServerProcess):
     def kill(self) -> None:
         """Kill -9. Sessions outlive it: a restarted server expires those whose client is gone."""
         super().kill()
+
+
+class Member(ZooKeeper):
+    """One server of an ensemble. `peers` has the address lines of all, as this one sees them."""
+
+    main = MEMBER_MAIN
+    properties = PROPERTIES | ELECTION
+    modes = ("leader", "follower")
+
+    def __init__(self, data: Path, number: int, sync_limit: int, *, tick_ms: int) -> None:
+        super().__init__(data, tick_ms=tick_ms, heap_mb=MEMBER_HEAP_MB)
+        self.number = number
+        self.sync_limit = sync_limit
+        self.quorum_port = free_port()
+        self.election_port = free_port()
+        self.peers: list[str] = []
+
+    def prepare(self) -> None:
+        super().prepare()
+        (self.data / "tree").mkdir(exist_ok=True)
+        (self.data / "tree" / "myid").write_text(f"{self.number}\n")
+
+    def more_settings(self) -> str:
+        # A proxy accepts before its server listens; then both sides must give up soon.
+        lines = ["initLimit=20", f"syncLimit={self.sync_limit}", *self.peers]
+        return "".join(f"{line}\n" for line in lines)
+
+
+class Ensemble(Lifecycle):
+    """Three servers with a proxy on each way between two of them, so that one can be cut off."""
+
+    def __init__(self, data: Path, *, tick_ms: int = 100, sync_limit: int = 5) -> None:
+        self.members = [
+            Member(data / str(number), number, sync_limit, tick_ms=tick_ms) for number in (1, 2, 3)
+        ]
+        self._proxies: dict[tuple[int, int], list[Proxy]] = {}
+        self._running = ExitStack()
+
+    @property
+    def servers(self) -> str:
+        """Return what clients connect to."""
+        return ",".join(member.servers for member in self.members)
+
+    def start(self) -> Self:
+        with ExitStack() as stack:
+            for one in self.members:
+                one.peers = [self._address(stack, one, other) for other in self.members]
+            for one in self.members:
+                stack.callback(one.kill)
+                one.begin()
+            self._running = stack.pop_all()
+        try:
+            self.wait_whole()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _address(self, stack: ExitStack, one: Member, other: Member) -> str:
+        ports = (other.quorum_port, other.election_port)
+        if one is not other:
+            proxies = [stack.enter_context(Proxy(port)) for port in ports]
+            self._proxies[one.number, other.number] = proxies
+            ports = (proxies[0].port, proxies[1].port)
+        return f"server.{other.number}=127.0.0.1:{ports[0]}:{ports[1]}"
+
+    def stop(self) -> None:
+        self._running.close()
+
+    def wait_whole(self) -> None:
+        """Wait until all three serve: a leader, with which two followers are in sync."""
+
+        def whole() -> bool:
+            leaders = [member for member in self.members if member.mode() == "leader"]
+            # A server that was paused takes itself for a follower until it finds out.
+            return (
+                len(leaders) == 1
+                and re.search(r"zk_synced_followers\t2\b", leaders[0].ask("mntr", timeout_s=0.5))
+                is not None
+            )
+
+        wait_until(whole, "the ensemble to be whole", 60, pause_s=0.05)
+
+    def member(self, mode: str) -> Member:
+        """Return a server that is in this mode now."""
+        return next(member for member in self.members if member.mode() == mode)
+
+    def cut_off(self, member: Member) -> None:
+        """Hold all bytes between this server and the others. Its clients still reach it."""
+        for proxy in self._around(member):
+            proxy.freeze()
+
+    def heal(self, member: Member) -> None:
+        """Let this server and the others connect anew."""
+        for proxy in self._around(member):
+            proxy.cut()
+            proxy.heal()
+
+    def _around(self, member: Member) -> list[Proxy]:
+        ways = [way for way in self._proxies if member.number in way]
+        return [proxy for way in ways for proxy in self._proxies[way]]

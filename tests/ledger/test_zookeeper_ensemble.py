@@ -1,0 +1,109 @@
+"""Goal: a lease ends before its session does, whichever server of an ensemble fails, and how.
+
+Method: three real servers. One of them, the leader or a follower, is killed, paused or cut off
+from the others; a follower that is cut off serves its clients for a while. One store knows this
+server only, another knows all, and a third one watches from the other side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from gateway.cluster.lease import Lease
+from ledger.adapters.system.clock import SystemClock
+from ledger.errors import MetadataUnavailable, NodeExists
+from ledger.ports.metadata import ANY_VERSION
+from tests.ledger.zookeeper_rig import Told, connected
+from tests.peers.processes import until
+from tests.peers.zookeeper import Ensemble
+
+pytestmark = pytest.mark.real_loop
+
+SESSION_MS = 1_000
+SYNC_LIMIT = 30  # ticks of 100 ms: a follower notices no sooner than after three sessions
+
+
+@pytest.fixture
+def ensemble(tmp_path):
+    """A new one for each test: what was harmed takes long to come back."""
+    with Ensemble(tmp_path / "ensemble", sync_limit=SYNC_LIMIT) as started:
+        yield started
+
+
+def harm(ensemble, member, how):
+    if how == "cut off":
+        ensemble.cut_off(member)
+    else:
+        member.kill() if how == "killed" else member.pause()
+
+
+def lease_of(store):
+    return Lease(SystemClock(), lambda: store.confirmed_s, lambda: store.negotiated_session_ms)
+
+
+async def patient(call):
+    """The answer of the first call that gets one."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await call()
+            except MetadataUnavailable:
+                await asyncio.sleep(0.01)
+
+
+async def lease_outlives_session(other, lease):
+    """Wait until others see that the session has ended. Returns whether the lease is held then."""
+    while await patient(lambda: other.exists("/owner")):
+        await asyncio.sleep(0)
+    return lease()
+
+
+@pytest.mark.parametrize("how", ["killed", "paused", "cut off"])
+@pytest.mark.parametrize("mode", ["follower", "leader"])
+async def test_a_lease_ends_before_its_session(ensemble, mode, how):
+    member = await asyncio.to_thread(ensemble.member, mode)
+    root = f"/{mode}-{how.replace(' ', '-')}"
+    rest = ",".join(one.servers for one in ensemble.members if one is not member)
+    async with (
+        connected(rest, root, session_ms=20_000) as other,
+        connected(member.servers, root, session_ms=SESSION_MS, prove_session=True) as owner,
+        connected(ensemble.servers, root, session_ms=SESSION_MS, prove_session=True) as knows_all,
+    ):
+        told, lease = Told(), lease_of(owner)
+        await owner.create("/owner", ephemeral=True)
+        await knows_all.create("/changed")
+        knows_all.watch("/changed", told)
+        await knows_all.sync("/")
+        began_s = lease.until_s
+        await until(lambda: lease.until_s > began_s + SESSION_MS / 1000, "the lease to be renewed")
+        await asyncio.to_thread(harm, ensemble, member, how)
+        assert not await lease_outlives_session(other, lease)
+        await patient(lambda: other.set("/changed", b"x", ANY_VERSION))
+        await told.times(1)
+        await until(lease_of(knows_all), "a lease that rests on the other servers")
+
+
+async def test_a_follower_that_is_cut_off_costs_no_session(ensemble):
+    """Its answers prove nothing, so the store turns to another server in time."""
+    member = await asyncio.to_thread(ensemble.member, "follower")
+    leader = await asyncio.to_thread(ensemble.member, "leader")
+    servers = f"{member.servers},{leader.servers}"
+    async with connected(servers, "/turn", session_ms=8_000, prove_session=True) as store:
+        renewed = Told()
+        store.watch_session(renewed)
+        while not await asyncio.to_thread(is_client, store, member):
+            store._bridge.client._connection._socket.shutdown(2)
+            await patient(lambda: store.sync("/"))
+        await store.create("/owner", ephemeral=True)
+        ensemble.cut_off(member)
+        with contextlib.suppress(NodeExists):  # an earlier try was done, and its reply was lost
+            await patient(lambda: store.create("/x"))
+        assert await store.exists("/owner")
+        assert renewed.count == 0
+
+
+def is_client(store, member):
+    return f"sid=0x{store._bridge.client.client_id[0]:x}" in member.ask("cons")
