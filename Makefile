@@ -53,8 +53,8 @@ proof: $(RUN)/.ready $(DEV)/.ready ## the long proofs; the last result is in doc
 proof-ledger: $(DEV)/.ready ## the ledger tier under faults: seeds, all states, mistakes (SEEDS=)
 	$(DEV)/bin/python -m tests.sim.proof_ledger --seeds $(or $(SEEDS),20000)
 
-proof-failover: $(RUN)/.ready $(DEV)/.ready ## owners killed under load, nothing lost or doubled (ROUNDS=)
-	$(DEV)/bin/python -m tests.cluster.failover --rounds $(or $(ROUNDS),20)
+proof-failover: $(RUN)/.ready $(DEV)/.ready ## owners killed under load, nothing lost or doubled (ROUNDS=, SERVERS=)
+	$(DEV)/bin/python -m tests.cluster.failover --rounds $(or $(ROUNDS),20) --servers $(or $(SERVERS),0)
 
 proof-spark: $(RUN)/.ready $(DEV)/.ready ## archive, replay, audit of the flights under kill -9 (KILLS=)
 	$(DEV)/bin/python -m tests.pipelines.proof --kills $(or $(KILLS),10)

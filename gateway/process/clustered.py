@@ -46,14 +46,7 @@ async def start_in_cluster(config: GatewayConfig) -> Running:
 
 
 async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
-    servers, slash, path = config.zookeeper.partition("/")
-    metadata = await connect_zookeeper(
-        servers,
-        session_ms=config.session_ms,
-        chroot=slash + path,
-        make_root=False,
-        prove_session=True,
-    )
+    metadata = await _connect(config)
     stops.append(metadata.close)
     await read_instance_id(metadata, config.zookeeper)
     _tell_session(config, metadata)
@@ -114,6 +107,18 @@ def _warn_without_bookies(config: GatewayConfig, client: LedgerClient) -> None:
         "no bookie takes writes: producers are told to try again until one does",
         zookeeper=config.zookeeper,
         reason=client.health.summary(),
+    )
+
+
+async def _connect(config: GatewayConfig) -> ZooKeeperMetadata:
+    """Connect to ZooKeeper, with proofs of the session for the lease."""
+    servers, slash, path = config.zookeeper.partition("/")
+    return await connect_zookeeper(
+        servers,
+        session_ms=config.session_ms,
+        chroot=slash + path,
+        make_root=False,
+        prove_session=True,
     )
 
 

@@ -1,10 +1,12 @@
 """Kills, stops and silences owners of a cluster under recorded load, and judges what clients saw.
 
-    python -m tests.cluster.failover --rounds 20 [--zombies 2] [--others 2]
+    python -m tests.cluster.failover --rounds 20 [--zombies 2] [--others 2] [--servers 6]
 
 Three gateways, three bookies, ZooKeeper with ticks of 100 ms and sessions of 1 s. `rounds`: kill -9
 of an owner, which then comes back. `zombies`: an owner is stopped for 10 s and goes on, with a
 witness on its sockets. `others`: so many polite stops, ended sessions and cut links each.
+`servers`: ZooKeeper is an ensemble of three, and so many times one of them, the leader or a
+follower in turn, is killed, paused or cut off from the others for 3 s.
 The last line is JSON:
 
     acked        records acknowledged to any client
@@ -47,8 +49,8 @@ class Run:
         self.zombies: list[Zombie] = []
         self.faults: list[str] = []
 
-    def all(self, rounds: int, zombies: int, others: int) -> None:
-        for number in range(max(rounds, zombies, others)):
+    def all(self, rounds: int, zombies: int, others: int, servers: int) -> None:
+        for number in range(max(rounds, zombies, others, servers)):
             if number < rounds:
                 self.kill(number)
             if number < zombies:
@@ -57,6 +59,8 @@ class Run:
                 self.stop()
                 self.tell("session of gateway {} ended", self.stage.expire())
                 self.tell("gateway {} was cut from ZooKeeper", self.stage.cut())
+            if number < servers:
+                self.harm_zookeeper(number)
             self.stage.rest(REST_S)
 
     def kill(self, number: int) -> None:
@@ -89,6 +93,10 @@ class Run:
         )
         if code or errors or rebalances:
             self.faults.append("a polite end was noticed by clients")
+
+    def harm_zookeeper(self, turn: int) -> None:
+        what, outage = self.stage.harm_zookeeper(turn)
+        self.tell(what, outage)
 
     def tell(self, what: str, outage: Outage) -> None:
         idle = f"; processors {outage.idle:.0%} idle" if outage.idle < 1.0 else ""
@@ -148,6 +156,9 @@ def main() -> int:
     flags.add_argument("--rounds", type=int, default=20, help="kills")
     flags.add_argument("--zombies", type=int, default=2, help="pauses of 10 s")
     flags.add_argument("--others", type=int, default=2, help="polite ends, expiries, cuts")
+    flags.add_argument(
+        "--servers", type=int, default=0, help="harms to servers of a ZooKeeper ensemble of three"
+    )
     flags.add_argument("--gateways", type=int, default=3)
     flags.add_argument("--pace", type=float, default=2.0, help="clients' pauses are so much longer")
     chosen = flags.parse_args()
@@ -158,11 +169,16 @@ def main() -> int:
 
     good = False
     try:
-        with Stage(directory, gateways=chosen.gateways, pace=chosen.pace) as stage:
+        with Stage(
+            directory,
+            gateways=chosen.gateways,
+            pace=chosen.pace,
+            ensemble=chosen.servers > 0,
+        ) as stage:
             say(f"sessions negotiated with ZooKeeper, ms: {stage.rig.sessions_ms()}")
             run = Run(stage, say)
             try:
-                run.all(chosen.rounds, chosen.zombies, chosen.others)
+                run.all(chosen.rounds, chosen.zombies, chosen.others, chosen.servers)
             except TookTooLong as slow:
                 run.faults.append(str(slow))
             good = judge(run, directory)

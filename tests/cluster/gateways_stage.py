@@ -19,12 +19,14 @@ from tests.histories.recorder import Recorder
 from tests.histories.workload import Workload, make_topic
 from tests.peers.gateway import ClusterGateway
 from tests.peers.processes import wait_until
+from tests.peers.zookeeper import HOWS
 
 TOPIC = "judged"
 COPIES = 3
 GOES_ON_S_MAX = 60.0
 CALM_S = 3.0
 WARM_S = 2.0  # clients, and our own imports, are at work
+HARM_S = 3.0  # of a server of ZooKeeper: three sessions
 PAUSE_S = 10.0  # of a zombie: many sessions
 WITNESSED = 0.7  # seconds of requests before the pause
 
@@ -69,6 +71,7 @@ class Stage:
         partitions: int = 6,
         pace: float = 2.0,
         options: Sequence[str] = (),
+        ensemble: bool = False,
     ) -> None:
         self.directory = directory
         self.recorder = Recorder()
@@ -76,7 +79,7 @@ class Stage:
         self._pace = pace
         self._background = Background()
         self._turn = -1
-        self.rig = OwnershipRig(directory, self._background, gateways=gateways)
+        self.rig = OwnershipRig(directory, self._background, gateways=gateways, ensemble=ensemble)
         for gateway in self.rig.gateways:
             gateway.options += options
 
@@ -243,13 +246,28 @@ class Stage:
         """An owner does not reach ZooKeeper for less than a session."""
         victim = self.victim()
         keys = self.rig.led_by(victim.node_id, self.keys)
-        proxy = self.rig.proxies[victim.node_id]
         at_s = time.monotonic()
-        proxy.refuse()
+        for proxy in self.rig.ways(victim):
+            proxy.refuse()
         self.rest(seconds)
-        proxy.heal()
+        for proxy in self.rig.ways(victim):
+            proxy.heal()
         self.wait_written("writers to go on", keys)
         return self.gaps(victim.node_id, keys, at_s)
+
+    def harm_zookeeper(self, turn: int) -> tuple[str, Outage]:
+        """Kill, pause or cut off a server of the ensemble, then let it come back."""
+        ensemble = self.rig.world.ensemble
+        assert ensemble is not None
+        mode = ("leader", "follower")[turn // len(HOWS) % 2]
+        how, member = HOWS[turn % len(HOWS)], ensemble.member(mode)
+        at_s = time.monotonic()
+        ensemble.harm(member, how)
+        self.rest(HARM_S)
+        self.wait_written("writers to go on without a server", self.keys)
+        ensemble.undo(member, how)
+        self.wait_written("writers to go on", self.keys)
+        return f"the {mode} of ZooKeeper was {how}", self.gaps(-1, self.keys, at_s)
 
     # -- the end ---------------------------------------------------------------------------------
 

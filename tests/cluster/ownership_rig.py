@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -46,18 +47,21 @@ class OwnershipRig(Lifecycle):
         bookies: int = 3,
         options: Sequence[str] = OPTIONS,
         session_ms: int = SESSION_MS,
+        ensemble: bool = False,
     ) -> None:
-        self.world = World(directory, bookies, proxied=False)
+        self.world = World(directory, bookies, proxied=False, ensemble=ensemble)
         servers = self.world.zookeeper.servers
         self.gateways = Gateways(directory, servers, gateways, options, session_ms=session_ms)
-        self.proxies = [Proxy(self.world.zookeeper.port) for _ in self.gateways]
+        members = self.world.ensemble.members if self.world.ensemble else [self.world.zookeeper]
+        # One for each gateway and server: the way of gateway n to server m is `_ways[n][m]`.
+        self._ways = [[Proxy(member.port) for member in members] for _ in self.gateways]
         self._background = background
 
     def start(self) -> Self:
         try:
             self.world.start()
-            for gateway, proxy in zip(self.gateways, self.proxies, strict=True):
-                gateway.zookeeper = proxy.start().address
+            for gateway, ways in zip(self.gateways, self._ways, strict=True):
+                gateway.zookeeper = ",".join(proxy.start().address for proxy in ways)
             self.gateways.start()
         except BaseException:
             self.stop()
@@ -67,7 +71,7 @@ class OwnershipRig(Lifecycle):
     def stop(self) -> None:
         """Nothing of it runs any more."""
         self.gateways.kill()
-        for proxy in self.proxies:
+        for proxy in chain.from_iterable(self._ways):
             if proxy.running:
                 proxy.stop()
         self.world.stop()
@@ -118,7 +122,9 @@ class OwnershipRig(Lifecycle):
 
     def sessions_ms(self) -> list[int]:
         """What ZooKeeper agreed to, for each gateway's session."""
-        told = self.world.zookeeper.ask("cons")
+        ensemble = self.world.ensemble
+        servers = ensemble.members if ensemble else [self.world.zookeeper]
+        told = "".join(server.ask("cons") for server in servers)
         wanted = re.findall(r"\bto=(\d+)", told)
         return sorted(int(each) for each in wanted)
 
@@ -133,8 +139,8 @@ class OwnershipRig(Lifecycle):
 
     def expire(self, gateway: ClusterGateway, topic: str) -> None:
         """Its ZooKeeper session ends while it runs; then it reaches ZooKeeper again."""
-        proxy = self.proxies[gateway.node_id]
-        proxy.drop()
+        for proxy in self.ways(gateway):
+            proxy.drop()
         try:
             wait_until(
                 lambda: gateway.node_id not in self._members(topic, gateway),
@@ -143,8 +149,13 @@ class OwnershipRig(Lifecycle):
                 pause_s=0.05,
             )
         finally:
-            proxy.heal()
-            proxy.cut()
+            for proxy in self.ways(gateway):
+                proxy.heal()
+                proxy.cut()
+
+    def ways(self, gateway: ClusterGateway) -> list[Proxy]:
+        """What this gateway reaches ZooKeeper through: a proxy for each server."""
+        return self._ways[gateway.node_id]
 
     def _members(self, topic: str, but: ClusterGateway) -> set[int]:
         """Who lives, as another one than this says."""

@@ -26,7 +26,7 @@ from tests.peers import install
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import Lifecycle, Process, free_port, wait_until
 from tests.peers.proxy import Proxy
-from tests.peers.zookeeper import ZooKeeper
+from tests.peers.zookeeper import Ensemble, ZooKeeper
 
 T = TypeVar("T")
 AUDIT = ("--delay", "1s", "--grace", "2s", "--interval", "2s", "--session", "2s")
@@ -38,7 +38,8 @@ MORE = 300  # acknowledged entries: a few groups of each writer
 class World(Lifecycle):
     """One cluster in `directory`. `options` are further words for every bookie.
 
-    Without `proxied` clients reach bookies themselves, and `proxies` is empty.
+    Without `proxied` clients reach bookies themselves, and `proxies` is empty. With `ensemble`,
+    ZooKeeper is three servers, and bookies reach each of them.
     """
 
     def __init__(
@@ -48,9 +49,12 @@ class World(Lifecycle):
         options: tuple[str, ...] = (),
         *,
         proxied: bool = True,
+        ensemble: bool = False,
     ) -> None:
         self.directory = directory
-        self.zookeeper = ZooKeeper(directory / "zookeeper", synced=True)
+        self.ensemble = Ensemble(directory / "ensemble", synced=True) if ensemble else None
+        members = self.ensemble.members if self.ensemble else []
+        self.zookeeper = members[0] if members else ZooKeeper(directory / "zookeeper", synced=True)
         self.to_zookeeper = {
             role: Proxy(self.zookeeper.port, listen_port=free_port())
             for role in ("clients", "bookies")
@@ -76,7 +80,7 @@ class World(Lifecycle):
     def _bookie(self, number: int, options: tuple[str, ...]) -> BookieProcess:
         return BookieProcess(
             self.directory / f"bookie-{number}" / "data",
-            self.to_zookeeper["bookies"].address,
+            self.ensemble.servers if self.ensemble else self.to_zookeeper["bookies"].address,
             options,
             name=f"bookie-{number}",
             rack=f"/rack-{number}",
@@ -84,7 +88,7 @@ class World(Lifecycle):
 
     def start(self) -> Self:
         try:
-            self.zookeeper.start()
+            (self.ensemble or self.zookeeper).start()
             for proxy in self.to_zookeeper.values():
                 proxy.start()
             for proxy in self.proxies:

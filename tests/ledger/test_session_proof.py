@@ -15,7 +15,7 @@ from ledger.adapters.zookeeper.session_proof import REPORTED_SHARE, SessionProof
 SESSION_S = 10.0
 REPORT_S = SESSION_S * REPORTED_SHARE
 
-delays = st.floats(0, 0.4)
+delays = st.floats(0, 3)
 writes = st.lists(st.tuples(st.floats(0.001, 4), delays, delays), min_size=1, max_size=40)
 
 

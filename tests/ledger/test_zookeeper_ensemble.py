@@ -18,7 +18,7 @@ from ledger.errors import MetadataUnavailable, NodeExists
 from ledger.ports.metadata import ANY_VERSION
 from tests.ledger.zookeeper_rig import Told, connected
 from tests.peers.processes import until
-from tests.peers.zookeeper import Ensemble
+from tests.peers.zookeeper import HOWS, Ensemble
 
 pytestmark = pytest.mark.real_loop
 
@@ -31,13 +31,6 @@ def ensemble(tmp_path):
     """A new one for each test: what was harmed takes long to come back."""
     with Ensemble(tmp_path / "ensemble", sync_limit=SYNC_LIMIT) as started:
         yield started
-
-
-def harm(ensemble, member, how):
-    if how == "cut off":
-        ensemble.cut_off(member)
-    else:
-        member.kill() if how == "killed" else member.pause()
 
 
 def lease_of(store):
@@ -61,7 +54,7 @@ async def lease_outlives_session(other, lease):
     return lease()
 
 
-@pytest.mark.parametrize("how", ["killed", "paused", "cut off"])
+@pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("mode", ["follower", "leader"])
 async def test_a_lease_ends_before_its_session(ensemble, mode, how):
     member = await asyncio.to_thread(ensemble.member, mode)
@@ -79,7 +72,7 @@ async def test_a_lease_ends_before_its_session(ensemble, mode, how):
         await knows_all.sync("/")
         began_s = lease.until_s
         await until(lambda: lease.until_s > began_s + SESSION_MS / 1000, "the lease to be renewed")
-        await asyncio.to_thread(harm, ensemble, member, how)
+        await asyncio.to_thread(ensemble.harm, member, how)
         assert not await lease_outlives_session(other, lease)
         await patient(lambda: other.set("/changed", b"x", ANY_VERSION))
         await told.times(1)
@@ -91,7 +84,7 @@ async def test_a_follower_that_is_cut_off_costs_no_session(ensemble):
     member = await asyncio.to_thread(ensemble.member, "follower")
     leader = await asyncio.to_thread(ensemble.member, "leader")
     servers = f"{member.servers},{leader.servers}"
-    async with connected(servers, "/turn", session_ms=8_000, prove_session=True) as store:
+    async with connected(servers, "/turn", session_ms=2_000, prove_session=True) as store:
         renewed = Told()
         store.watch_session(renewed)
         while not await asyncio.to_thread(is_client, store, member):

@@ -37,6 +37,7 @@ ELECTION = {
 }
 SESSION_MS_MAX = 60_000
 MEMBER_HEAP_MB = 48
+HOWS = ("killed", "paused", "cut off")
 
 
 class ZooKeeper(ServerProcess):
@@ -134,8 +135,10 @@ class Member(ZooKeeper):
     properties = PROPERTIES | ELECTION
     modes = ("leader", "follower")
 
-    def __init__(self, data: Path, number: int, sync_limit: int, *, tick_ms: int) -> None:
-        super().__init__(data, tick_ms=tick_ms, heap_mb=MEMBER_HEAP_MB)
+    def __init__(
+        self, data: Path, number: int, sync_limit: int, *, tick_ms: int, synced: bool
+    ) -> None:
+        super().__init__(data, tick_ms=tick_ms, heap_mb=MEMBER_HEAP_MB, synced=synced)
         self.number = number
         self.sync_limit = sync_limit
         self.quorum_port = free_port()
@@ -156,9 +159,12 @@ class Member(ZooKeeper):
 class Ensemble(Lifecycle):
     """Three servers with a proxy on each way between two of them, so that one can be cut off."""
 
-    def __init__(self, data: Path, *, tick_ms: int = 100, sync_limit: int = 5) -> None:
+    def __init__(
+        self, data: Path, *, tick_ms: int = 100, sync_limit: int = 5, synced: bool = False
+    ) -> None:
         self.members = [
-            Member(data / str(number), number, sync_limit, tick_ms=tick_ms) for number in (1, 2, 3)
+            Member(data / str(number), number, sync_limit, tick_ms=tick_ms, synced=synced)
+            for number in (1, 2, 3)
         ]
         self._proxies: dict[tuple[int, int], list[Proxy]] = {}
         self._running = ExitStack()
@@ -211,6 +217,25 @@ class Ensemble(Lifecycle):
     def member(self, mode: str) -> Member:
         """Return a server that is in this mode now."""
         return next(member for member in self.members if member.mode() == mode)
+
+    def harm(self, member: Member, how: str) -> None:
+        """Do one of `HOWS` to this server."""
+        if how == "cut off":
+            self.cut_off(member)
+        elif how == "paused":
+            member.pause()
+        else:
+            member.kill()
+
+    def undo(self, member: Member, how: str) -> None:
+        """Let the server come back, and wait until the ensemble is whole."""
+        if how == "cut off":
+            self.heal(member)
+        elif how == "paused":
+            member.resume()
+        else:
+            member.begin()
+        self.wait_whole()
 
     def cut_off(self, member: Member) -> None:
         """Hold all bytes between this server and the others. Its clients still reach it."""
