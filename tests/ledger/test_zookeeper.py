@@ -500,7 +500,7 @@ async def test_a_watch_nobody_wants_is_removed_at_the_server(sessions):
 
 
 async def test_many_watches_outlive_a_broken_connection(sessions):
-    async with sessions(session_ms=SHORT_MS) as world:
+    async with sessions(session_ms=4_000) as world:
         paths = [f"/topics/{number}" for number in range(3_000)]
         await asyncio.gather(*(world.near.create(path, parents=True) for path in paths))
         told = {path: Told() for path in paths}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.cluster.lease import Lease
 from ledger.adapters.system.clock import SystemClock
-from ledger.adapters.zookeeper.zookeeper_bridge import _Answer
+from ledger.adapters.zookeeper.zookeeper_connection import _ProofAnswer
 
 
 class HandClock:
@@ -68,9 +68,9 @@ def test_time_for_which_the_machine_was_suspended_counts_against_the_lease(monke
 
     monkeypatch.setattr(time, "clock_gettime", clock_gettime)
     monkeypatch.setattr(time, "monotonic", lambda: awake_s)
-    request = _Answer(None, lambda _: None)
+    request = _ProofAnswer(lambda _: None)
     lease = Lease(SystemClock(), lambda: request.sent_s, lambda: 9000)
-    awake_s += 5.9
+    awake_s += 8.0
     assert lease()
     suspended_s += 1.0
     assert not lease()
