@@ -447,8 +447,9 @@ class Partition:
 
     def _refuse_waiting(self, error: LedgerError) -> None:
         refused, self._waiting_batches = self._waiting_batches, deque()
+        message = self._log.in_kafkas_words(str(error))
         for waiting in refused:
-            waiting.on_produced(Produced(partition_code(error), message=str(error)))
+            waiting.on_produced(Produced(partition_code(error), message=message))
 
     def _append_now(self, waiting: _WaitingBatch, newest: int | None = None) -> bool:
         """Accept or refuse one batch. Return False if its records take long to check.

@@ -42,7 +42,7 @@ class PartitionWarnings:
                 topic=self._topic,
                 partition=self._index,
                 kind=type(error).__name__,
-                reason=self._in_kafkas_words(str(error)),
+                reason=self.in_kafkas_words(str(error)),
             )
 
     def warn_of_wait(self, ack_quorum: int) -> None:
@@ -57,7 +57,7 @@ class PartitionWarnings:
                 reason=f"{bookies}, {ack_quorum} must acknowledge",
             )
 
-    def _in_kafkas_words(self, text: str) -> str:
+    def in_kafkas_words(self, text: str) -> str:
         """Replace the stream's name. A metadata path that contains it stays as it is."""
         stream = rf"(?<![/\w-]){re.escape(self._stream)}(?![/\w-])"
         return re.sub(stream, f"{self._topic}-{self._index}", text)

@@ -65,6 +65,16 @@ async def test_the_name_of_the_stream_in_a_reason_becomes_the_partition_and_path
         assert f"reason=/streams/{stream}/<default>/start" in two
 
 
+async def test_a_producer_is_told_the_partition_and_not_the_stream():
+    async with started_cluster() as cluster:
+        await cluster.catalog.create("orders", 2, 1, {})
+        partition = cluster.partitions.find("orders", 1)
+        answers = cluster.send(partition, batch())
+        partition.abandon()
+        (answer,) = answers
+        assert answer.message == "orders-1"
+
+
 async def test_a_produce_that_waits_for_bookies_is_one_line_within_5_s(capsys):
     async with started_cluster() as cluster:
         await cluster.topic("orders", partitions=2)
