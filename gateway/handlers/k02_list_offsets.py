@@ -12,15 +12,18 @@ Not done: tiers (-5 and -6 return -1).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from gateway.errors import partition_code
-from gateway.handlers.api import Api, Context, Reply, Request, Result
+from gateway.handlers.api import Api, Context, Request, Result
 from gateway.topics.partition import Partition
 from gateway.topics.timestamp_search import SearchBudget
+from gateway.wire.list_offsets_reply import PartitionOffset, encode_list_offsets
 from ledger.errors import LedgerError
+from ledger.ids import Buffer
 from ledger.tasks import start_once
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
@@ -40,23 +43,25 @@ class _Asked:
     def __init__(self, topic: str, asked: Any) -> None:
         self.topic = topic
         self.asked = asked
-        self.answer: Reply | None = None
+        self.answer: PartitionOffset | None = None
 
 
 def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     """Reply from memory if only starts and ends are requested. Otherwise search the log."""
     if sum(len(topic.partitions) for topic in request.body.topics) <= _PARTITIONS_PER_TURN:
-        every = _distinct(request)
-        for each in every:
+        every: dict[tuple[str, int], _Asked] = {}
+        for _ in _distinct(request, every):
+            pass
+        for each in every.values():
             _look_up(request.version, each, ctx)
-        if all(each.answer is not None for each in every):
-            return _reply(every)
+        if all(each.answer is not None for each in every.values()):
+            return list(_buffers(request, every))
     return start_once("a search for offsets", _complete(request, ctx), expected=Exception)
 
 
-def _distinct(request: Request) -> list[_Asked]:
-    """Return each partition of the request once. Those that are repeated are refused."""
-    every: dict[tuple[str, int], _Asked] = {}
+def _distinct(request: Request, every: dict[tuple[str, int], _Asked]) -> Iterator[None]:
+    """Put each partition of the request into `every`, in parts. Refuse those that are repeated."""
+    seen = 0
     for topic in request.body.topics:
         name = topic.name
         for asked in topic.partitions:
@@ -66,7 +71,9 @@ def _distinct(request: Request) -> list[_Asked]:
                 every[key] = _Asked(name, asked)
             elif known.answer is None:
                 known.answer = _refusal(asked, ErrorCode.invalid_request)
-    return list(every.values())
+            seen += 1
+            if seen % _PARTITIONS_PER_TURN == 0:
+                yield
 
 
 def _look_up(version: int, each: _Asked, ctx: Context) -> Partition | None:
@@ -82,35 +89,23 @@ def _look_up(version: int, each: _Asked, ctx: Context) -> Partition | None:
     return None if each.answer is not None else partition
 
 
-def _reply(every: list[_Asked]) -> Reply:
-    topics: dict[str, list[Reply]] = {}
-    for each in every:
+def _buffers(request: Request, every: dict[tuple[str, int], _Asked]) -> Iterator[bytes]:
+    topics: dict[str, list[PartitionOffset]] = {}
+    for each in every.values():
         assert each.answer is not None
         topics.setdefault(each.topic, []).append(each.answer)
-    return Reply(topics=[Reply(name=name, partitions=found) for name, found in topics.items()])
+    return encode_list_offsets(request.version, request.correlation_id, topics)
 
 
-def _answer(asked: Any, offset: int = -1, timestamp: int = -1, epoch: int = -1) -> Reply:
-    return Reply(
-        partition_index=asked.partition_index,
-        error_code=ErrorCode.none,
-        timestamp=timestamp,
-        offset=offset,
-        leader_epoch=epoch,
-    )
+def _answer(asked: Any, offset: int = -1, timestamp: int = -1, epoch: int = -1) -> PartitionOffset:
+    return PartitionOffset(asked.partition_index, 0, timestamp, offset, epoch)
 
 
-def _refusal(asked: Any, error: ErrorCode) -> Reply:
-    return Reply(
-        partition_index=asked.partition_index,
-        error_code=error,
-        timestamp=-1,
-        offset=-1,
-        leader_epoch=-1,
-    )
+def _refusal(asked: Any, error: ErrorCode) -> PartitionOffset:
+    return PartitionOffset(asked.partition_index, int(error))
 
 
-def _from_memory(version: int, asked: Any, partition: Partition) -> Reply | None:
+def _from_memory(version: int, asked: Any, partition: Partition) -> PartitionOffset | None:
     """Return the reply, or None if the partition must be opened or searched."""
     if version < _VERSION_MIN.get(asked.timestamp, 0):
         return _refusal(asked, ErrorCode.unsupported_version)
@@ -139,9 +134,11 @@ def _from_memory(version: int, asked: Any, partition: Partition) -> Reply | None
 
 async def _complete(request: Request, ctx: Context) -> Result:
     """Answer every partition: look all up, open those that are not open together, then search."""
-    every = _distinct(request)
+    every: dict[tuple[str, int], _Asked] = {}
+    for _ in _distinct(request, every):
+        await asyncio.sleep(0)
     found: list[tuple[_Asked, Partition]] = []
-    for at, each in enumerate(every):
+    for at, each in enumerate(every.values()):
         partition = _look_up(request.version, each, ctx)
         if partition is not None:
             found.append((each, partition))
@@ -157,7 +154,11 @@ async def _complete(request: Request, ctx: Context) -> Result:
         else:
             each.answer = await _search(request.version, each.asked, partition, budget, ends_s)
             await asyncio.sleep(0)
-    return _reply(every)
+    reply: list[Buffer] = []
+    for buffer in _buffers(request, every):
+        reply.append(buffer)
+        await asyncio.sleep(0)
+    return reply
 
 
 async def _open_all(closed: set[Partition]) -> dict[Partition, ErrorCode]:
@@ -185,7 +186,7 @@ async def _open_all(closed: set[Partition]) -> dict[Partition, ErrorCode]:
 
 async def _search(
     version: int, asked: Any, partition: Partition, budget: SearchBudget, ends_s: float
-) -> Reply:
+) -> PartitionOffset:
     known = _from_memory(version, asked, partition)
     if known is not None:
         return known

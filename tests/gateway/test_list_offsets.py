@@ -81,7 +81,7 @@ async def test_start_and_end_are_answered_within_one_turn():
                     }
                 ],
             )
-            assert isinstance(result, dict)
+            assert isinstance(result, list)
 
 
 async def test_a_partition_that_does_not_open_does_not_hold_up_the_connection():

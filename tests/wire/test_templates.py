@@ -19,6 +19,7 @@ from kio.serial import entity_writer
 from kio.static.primitive import i32Timedelta
 
 from gateway.wire.fetch_reply import PartitionFetched, encode_fetch
+from gateway.wire.list_offsets_reply import PartitionOffset, encode_list_offsets
 from gateway.wire.node_endpoints import NodeEndpoint
 from gateway.wire.produce_reply import PartitionProduced, encode_produce
 
@@ -238,3 +239,48 @@ def test_record_buffers_are_passed_on_and_never_joined():
     fetched_one = PartitionFetched(0, 0, 9, 9, 0, records, 23)
     buffers = encode_fetch(12, 1, [("orders", [fetched_one])])
     assert all(any(record is buffer for buffer in buffers) for record in records)
+
+
+# -- ListOffsets ----------------------------------------------------------------------------------
+
+OFFSETS = st.lists(st.builds(PartitionOffset, INT32, ERRORS, INT64, INT64, INT32), max_size=4)
+
+
+def kio_offsets(version, topics):
+    response = load_response_schema(2, version)
+    module = __import__(response.__module__, fromlist=["*"])
+    answered = [
+        module.ListOffsetsTopicResponse(
+            name=name,
+            partitions=tuple(
+                built(
+                    module.ListOffsetsPartitionResponse,
+                    partition_index=each.index,
+                    error_code=ErrorCode(each.error_code),
+                    timestamp=each.timestamp,
+                    offset=each.offset,
+                    leader_epoch=each.leader_epoch,
+                )
+                for each in partitions
+            ),
+        )
+        for name, partitions in topics.items()
+    ]
+    return built(response, throttle_time=throttle(0), topics=tuple(answered))
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+@given(topics=st.dictionaries(NAMES, OFFSETS, max_size=3), correlation_id=INT32)
+def test_a_list_offsets_answer_is_what_kio_writes(version, topics, correlation_id):
+    ours = b"".join(encode_list_offsets(version, correlation_id, topics))
+    assert ours == kio_bytes(correlation_id, kio_offsets(version, topics))
+
+
+@pytest.mark.parametrize("version", [1, 4, 6])
+def test_a_large_list_offsets_answer_comes_in_small_buffers(version):
+    topics = {"t": [PartitionOffset(at, 3) for at in range(2001)]}
+    topics |= {f"u{at}": [PartitionOffset(0)] for at in range(2001)}
+    buffers = list(encode_list_offsets(version, 7, topics))
+    assert max(map(len, buffers)) < 25_000
+    assert len(buffers) < 30
+    assert b"".join(buffers) == kio_bytes(7, kio_offsets(version, topics))
