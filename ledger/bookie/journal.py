@@ -364,18 +364,24 @@ class Journal:
 
     def _on_roll_failed(self, file_id: int, file: LogFile | None, error: OSError) -> None:
         """Give the new file back and refuse the group if the disk is full; otherwise stop."""
+        full = error.errno in _DISK_FULL
+        stopped_by = self._give_back(file_id, file, remove=full)
+        if full and stopped_by is None and self._file is not None:
+            self._refuse_group(error)
+        else:
+            self._fail(stopped_by or error)
+        self._on_roll_ended(error)
+
+    def _give_back(self, file_id: int, file: LogFile | None, *, remove: bool) -> OSError | None:
+        """Close a new log file and remove it, if it exists. Returns the error that prevents it."""
         try:
             if file is not None:
                 file.close()  # open, it would keep its space and a descriptor
-            if error.errno in _DISK_FULL and file_name(file_id) in self._disk.names():
+            if remove and file_name(file_id) in self._disk.names():
                 self._disk.unlink(file_name(file_id))
-        except OSError as failure:
-            error = failure
-        if error.errno in _DISK_FULL and self._file is not None:
-            self._refuse_group(error)
-        else:
-            self._fail(error)
-        self._on_roll_ended(error)
+        except OSError as error:
+            return error
+        return None
 
     def _on_roll_ended(self, error: OSError | None) -> None:
         if self._roll_done is not None and not self._roll_done.done():

@@ -25,7 +25,7 @@ from tests.ledger.bookie_child import CONFIG, payload_of
 from tests.ledger.bookie_rig import KEY, OTHER_KEY, SMALL, Rig, add, started_bookie
 from tests.peers.processes import Process
 from tests.sim.bookie_world import entry_buffers, entry_bytes
-from tests.sim.disk import DiskFaults
+from tests.sim.disk import EIO_ON_AN_UNLINK, FULL_IN_A_SYNC, DiskFaults
 from tests.sim.table import SimTable
 
 CHILD_S_MAX = 60.0
@@ -49,6 +49,35 @@ async def test_a_failed_sync_ends_the_bookie_for_good_and_reads_go_on():
         with pytest.raises(OSError, match="sync failed"):
             await bookie.delete_ledgers([1])
         await bookie.stop()
+
+
+async def test_a_refused_roll_whose_file_stays_ends_the_bookie_and_answers_every_add():
+    """The unlink ran in a callback, where its error left the journal busy for ever."""
+    async with started_bookie() as (rig, bookie):
+        await rig.add(1, 0, b"safe")
+        entry = 0
+        while bookie.storage.journal.end.position + 8000 < rig.config.file_bytes:
+            await rig.add(2, entry, bytes(7000))
+            entry += 1
+        rig.disk.accidents = [FULL_IN_A_SYNC, EIO_ON_AN_UNLINK]
+        pending = [add(bookie, 3, entry, bytes(7000)) for entry in range(5)]
+        assert set(await asyncio.gather(*pending)) == {Status.IO_ERROR}
+        assert bookie.failure is not None
+        assert (await bookie.read(1, 0)).body == entry_bytes(1, 0, b"safe")
+
+
+async def test_a_version_file_whose_sync_failed_is_synced_before_the_log_begins():
+    """The page cache showed the file to the next start; a power cut then left a log without it."""
+    rig = Rig()
+    rig.disk.fail_next_sync = True
+    with pytest.raises(OSError, match="sync failed"):
+        await rig.start()
+    await rig.kill()
+    await rig.add(1, 0, b"safe")
+    for _ in range(5):
+        rig.disk, rig.table = rig.disk.crash(), rig.table.crash()
+        await rig.start()
+        assert (await rig.bookie.read(1, 0)).body == entry_bytes(1, 0, b"safe")
 
 
 async def test_a_full_disk_makes_it_read_only_and_room_makes_it_writable_again():

@@ -1,19 +1,26 @@
-"""Goal: a file that was closed gives its room back, whatever its readers did meanwhile.
+"""Goal: a file that was closed gives its room back, whatever its readers did meanwhile; a write
+that the system cuts short is completed, and one that it cannot complete is an error.
 
-Method: the real disk, reads through its threads, all of them busy.
+Method: the real disk, reads through its threads, all of them busy; system calls that write a part,
+which POSIX allows for every one of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import itertools
 import os
+import resource
 import threading
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from ledger.adapters.posix import posix_disk
 from ledger.adapters.posix.posix_disk import PosixDisk
+from ledger.bookie.journal import sync_file
 
 
 def handles_on(path: Path) -> int:
@@ -52,3 +59,76 @@ async def test_a_reader_that_gives_up_before_a_thread_is_free_holds_no_file(
         assert await reading == b"content"
     disk.close()
     assert handles_on(tmp_path / "disk" / "log") == 0
+
+
+# -- short writes ---------------------------------------------------------------------------------
+
+BLOCK_BYTES = 4096
+FILE_BYTES = 64 * BLOCK_BYTES
+
+
+@pytest.fixture
+def short_writes(monkeypatch):
+    """Most calls write a part: whole blocks where the handle is a direct one."""
+    draw = Random(1)
+    pwrite, pwritev = os.pwrite, os.pwritev
+
+    def short(size, least):
+        return size if draw.random() < 0.2 else max(least, draw.randint(1, size) // least * least)
+
+    def write_one(handle, buffer, position):
+        return pwrite(handle, buffer[: short(len(buffer), BLOCK_BYTES)], position)
+
+    def write_many(handle, buffers, position):
+        whole = b"".join(buffers)
+        return pwritev(handle, [whole[: short(len(whole), 1)]], position)
+
+    monkeypatch.setattr(os, "pwrite", write_one)
+    monkeypatch.setattr(os, "pwritev", write_many)
+
+
+def pieces_of(draw, blocks):
+    """The same bytes in several buffers, as a group of the journal has them."""
+    whole = draw.randbytes(blocks * BLOCK_BYTES)
+    cuts = sorted({0, len(whole), *(draw.randrange(len(whole)) for _ in range(5))})
+    return whole, [whole[first:end] for first, end in itertools.pairwise(cuts)]
+
+
+@pytest.mark.real_loop
+@pytest.mark.parametrize("mode", ["inline", "thread"])
+@pytest.mark.parametrize("expected_bytes", [0, FILE_BYTES])
+async def test_a_write_that_was_cut_short_is_completed(
+    tmp_path, short_writes, mode, expected_bytes
+):
+    disk = PosixDisk(tmp_path, mode)
+    file = disk.create("log", expected_bytes)
+    file.preallocate(0, FILE_BYTES)
+    draw, position, whole = Random(2), 0, b""
+    while position + 8 * BLOCK_BYTES <= FILE_BYTES:
+        content, pieces = pieces_of(draw, draw.randint(1, 8))
+        file.write(pieces, position)
+        await sync_file(file)
+        whole += content
+        position += len(content)
+        assert (tmp_path / "log").read_bytes()[:position] == whole
+    file.close()
+    disk.close()
+
+
+@pytest.mark.real_loop
+@pytest.mark.parametrize("mode", ["inline", "thread"])
+async def test_a_write_over_a_limit_of_the_system_is_an_error_and_never_a_part(tmp_path, mode):
+    disk = PosixDisk(tmp_path, mode)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    file = disk.create("log", FILE_BYTES)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3 * BLOCK_BYTES // 2, before[1]))
+    try:
+        file.write([bytes(BLOCK_BYTES)], 0)
+        with pytest.raises(OSError) as failure:
+            file.write([b"a" * BLOCK_BYTES, b"b" * BLOCK_BYTES], BLOCK_BYTES)
+            await sync_file(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert failure.value.errno == errno.EFBIG
+    file.close()
+    disk.close()

@@ -14,11 +14,13 @@ from ledger.bookie.config import BookieConfig
 from ledger.bookie.gc.collector import collect
 from ledger.core.group_commit import GroupCommitLimits
 from ledger.ports.bookies import Status
-from tests.sim.disk import DiskFaults, SimDisk
+from tests.sim.disk import ACCIDENTS, EIO_ON_A_READ, DiskFaults, SimDisk
 from tests.sim.loop import SimClock
 from tests.sim.table import SimTable
 
 KEY = b"k" * 20
+ACCIDENT_AT_START = 0.02  # chance of each accident
+ANSWER_S_MAX = 5.0  # every add is answered by then, whatever the disk does
 
 
 def entry_bytes(ledger: int, entry: int, payload: bytes, lac: int | None = None) -> bytes:
@@ -44,7 +46,7 @@ def small_config(random: Random, journal_sync: str = "group") -> BookieConfig:
             group_entries_max=random.choice([1, 3, 64]),
             wait_us_max=random.choice([0, 500, 3000]),
         ),
-        index_batch_entries=random.choice([1, 4, 32]),
+        index_batch_entries=random.choice([1, 4, 32, 512]),
         index_flush_bytes=random.choice([8 * 1024, 64 * 1024]),
         idle_mark_ms=5,
         headroom_bytes=0,
@@ -64,7 +66,12 @@ class BookieWorld:
         self.random = Random(seed)
         self.config = small_config(self.random, journal_sync)
         self.disk = SimDisk(self.random, faults)
-        self.table = SimTable(self.random)
+        self.table = SimTable(self.random, flush_s_max=self.random.choice([0.01, 0.01, 0.3]))
+        # Without syncs, UNSYNCED torn by an accident is taken for a lost boot: limbo without loss
+        self.accidents = ACCIDENTS if journal_sync == "group" else ()
+        self.reads_fail = False  # a read of this boot may have ended with EIO
+        self.rotten = False  # acknowledged entries may be damaged: `check` looks after that
+        self.asked = 0  # adds of this boot that are not answered
         self.sent: dict[tuple[int, int], bytes] = {}
         self.acked: set[tuple[int, int]] = set()
         self.next_entry: dict[int, int] = {}
@@ -79,17 +86,31 @@ class BookieWorld:
         self.bookie: Bookie | None = None
 
     async def start(self) -> None:
-        """The bookie serves over whatever the disk and the table hold."""
+        """The bookie serves over whatever the disk and the table hold.
+
+        A start that an accident ends is followed by another.
+        """
         self.boots += 1
         self.disk.full = False
-        self.bookie = Bookie(
-            self.disk,
-            self.table,
-            SimClock(),
-            lambda: self.random.randbytes(16),
-            config=self.config,
-        )
-        await self.bookie.start(boot_id=self.boot, next_ledger=self.ledgers)
+        self.disk.accidents = [
+            each for each in self.accidents if self.random.random() < ACCIDENT_AT_START
+        ]
+        while True:
+            self.bookie = Bookie(
+                self.disk,
+                self.table,
+                SimClock(),
+                lambda: self.random.randbytes(16),
+                config=self.config,
+            )
+            try:
+                await self.bookie.start(boot_id=self.boot, next_ledger=self.ledgers)
+            except OSError:
+                self.kill()
+            else:
+                break
+        self.disk.accidents.clear()
+        self.reads_fail, self.asked = False, 0
 
     def power_cut(self, *, same_boot_id: bool = False) -> None:
         """What was not synced may be gone, in whole or in part."""
@@ -109,7 +130,7 @@ class BookieWorld:
     async def _step(self) -> None:
         draw = self.random.random()
         if draw < 0.65:
-            self._add_some()
+            self.add_some()
         elif draw < 0.70:
             self._later(self._fence())
         elif draw < 0.76:
@@ -122,8 +143,26 @@ class BookieWorld:
             self.disk.full = True
         elif draw < 0.94:
             self.disk.full = False
+        elif draw < 0.95:
+            self._accident()
         else:
             await asyncio.sleep(self.random.random() * 0.01)
+
+    def _accident(self) -> None:
+        if not self.accidents:
+            return
+        accident = self.random.choice(self.accidents)
+        self.disk.accidents.append(accident)
+        self.reads_fail = self.reads_fail or accident == EIO_ON_A_READ
+
+    async def check_answered(self) -> None:
+        """No add waits for ever."""
+        await asyncio.sleep(ANSWER_S_MAX)
+        assert self.asked == 0, f"{self.asked} adds are never answered"
+
+    def collect_soon(self) -> None:
+        """A collection begins, beside whatever follows."""
+        self._later(self._collect())
 
     def _later(self, work) -> None:
         self._tasks = {task for task in getattr(self, "_tasks", set()) if not task.done()}
@@ -141,7 +180,7 @@ class BookieWorld:
             self.ledgers += 1
         return self.random.randrange(max(0, self.ledgers - 5), self.ledgers)
 
-    def _add_some(self) -> None:
+    def add_some(self) -> None:
         ledger = self._a_ledger()
         if ledger in self.delete_asked:
             return
@@ -155,10 +194,12 @@ class BookieWorld:
             def on_added(status, place=(ledger, entry), recovery=recovery, bookie=bookie):
                 if bookie is not self.bookie:
                     return
+                self.asked -= 1
                 assert not (asked_fenced and not recovery and status is Status.OK), "fence broken"
                 if status is Status.OK:
                     self.acked.add(place)
 
+            self.asked += 1
             self.next_entry[ledger] = entry + 1
             self.sent[ledger, entry] = b"".join(body)
             bookie.add(ledger, entry, KEY, body, on_added, recovery=recovery)
@@ -187,6 +228,8 @@ class BookieWorld:
             self.lac[ledger] = max(lac, self.lac.get(ledger, -1))
 
     async def _read_one(self) -> None:
+        if self.rotten:
+            return
         if self.acked and self.bookie.failure is None:
             await self._check_entry(*self.random.choice(sorted(self.acked)), certain=True)
 
@@ -204,7 +247,7 @@ class BookieWorld:
                 bookie, list_ledgers, compaction_threshold=self.random.choice([0.0, 0.5, 1.0])
             )
         except OSError as error:
-            assert bookie.failure is not None or error.errno == errno.ENOSPC
+            assert bookie.failure is not None or error.errno in (errno.ENOSPC, errno.EIO)
             return
         if bookie is self.bookie:
             self.deleted |= dead
@@ -244,6 +287,8 @@ class BookieWorld:
         bookie = self.bookie
         reply = await bookie.read(ledger, entry)
         if bookie is not self.bookie or bookie.failure is not None:
+            return
+        if self.reads_fail and reply.status is Status.IO_ERROR:
             return
         if reply.status is Status.OK:
             assert reply.body == self.sent[ledger, entry], f"garbage at {ledger}/{entry}"

@@ -15,6 +15,25 @@ from random import Random
 
 SECTOR_BYTES = 512
 
+FULL_IN_A_WRITE = "a write ends with ENOSPC, and a part of it is there"
+FULL_IN_A_SYNC = "a sync ends with ENOSPC"
+FULL_AT_A_CREATION = "a creation ends with ENOSPC"
+EIO_IN_A_WRITE = "a write ends with EIO, and a part of it is there"
+EIO_ON_A_READ = "a read ends with EIO"
+EIO_ON_THE_DIRECTORY = "a sync of the directory ends with EIO"
+EIO_ON_AN_UNLINK = "an unlink ends with EIO"
+ACCIDENTS = (
+    FULL_IN_A_WRITE,
+    FULL_IN_A_SYNC,
+    FULL_AT_A_CREATION,
+    EIO_IN_A_WRITE,
+    EIO_ON_A_READ,
+    EIO_ON_THE_DIRECTORY,
+    EIO_ON_AN_UNLINK,
+)
+MISDIRECTED_WRITE = "a write succeeds, and its bytes are at another place"
+BLOCK_BYTES = 4096
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskFaults:
@@ -64,6 +83,8 @@ class SimDisk:
         self.fail_next_sync = False
         self.syncs = 0
         self.full = False
+        # What goes wrong next, each once: of `ACCIDENTS`, or MISDIRECTED_WRITE. Any order.
+        self.accidents: list[str] = []
         self._names: dict[str, _Content] = {}
         self._durable_names: dict[str, _Content] = {}
 
@@ -74,6 +95,7 @@ class SimDisk:
         if name in self._names:
             raise FileExistsError(errno.EEXIST, name)
         self._check_room(0)
+        self._fail_if(FULL_AT_A_CREATION, errno.ENOSPC)
         self._names[name] = _Content()
         if expected_bytes and self.random.random() < 0.5:
             self._names[name].apply(expected_bytes, None)
@@ -88,9 +110,11 @@ class SimDisk:
     def unlink(self, name: str) -> None:
         if name not in self._names:
             raise FileNotFoundError(errno.ENOENT, name)
+        self._fail_if(EIO_ON_AN_UNLINK, errno.EIO)
         del self._names[name]
 
     def sync_directory(self) -> None:
+        self._fail_if(EIO_ON_THE_DIRECTORY, errno.EIO)
         if self.alive:
             self._durable_names = dict(self._names)
 
@@ -102,6 +126,22 @@ class SimDisk:
 
     def close(self) -> None:
         pass
+
+    def happens(self, accident: str) -> bool:
+        """True, once, if this accident waits."""
+        if accident not in self.accidents:
+            return False
+        self.accidents.remove(accident)
+        return True
+
+    def _fail_if(self, accident: str, number: int) -> None:
+        if self.happens(accident):
+            raise OSError(number, accident)
+
+    def lose(self, name: str) -> None:
+        """A file is gone from the disk, without a trace."""
+        self._names.pop(name)
+        self._durable_names.pop(name, None)
 
     def flip_bit(self, name: str, position: int, bit: int = 0) -> None:
         """Rot: one bit changed on the disk."""
@@ -191,6 +231,13 @@ class SimLogFile:
             return
         data = b"".join(buffers)
         self._disk._check_room(max(0, position + len(data) - len(self._content.view)))
+        for accident, number in ((FULL_IN_A_WRITE, errno.ENOSPC), (EIO_IN_A_WRITE, errno.EIO)):
+            if self._disk.happens(accident):
+                self._content.apply(position, data[: self._disk.random.randint(0, len(data))])
+                raise OSError(number, accident)
+        if position > 0 and self._disk.happens(MISDIRECTED_WRITE):
+            blocks = len(self._content.view) // BLOCK_BYTES
+            position = self._disk.random.randint(0, blocks) * BLOCK_BYTES
         self._content.apply(position, data)
 
     def sync(self, on_synced) -> None:
@@ -208,10 +255,11 @@ class SimLogFile:
         if not self._disk.alive:
             return
         self._disk.syncs += 1
-        if self._disk.fail_next_sync:
-            self._disk.fail_next_sync = False
+        full = self._disk.happens(FULL_IN_A_SYNC)
+        if full or self._disk.fail_next_sync:
+            self._disk.fail_next_sync = self._disk.fail_next_sync and full
             self._content.unsynced.clear()  # never written, and nobody will try again
-            on_synced(OSError(errno.EIO, "sync failed"))
+            on_synced(OSError(errno.ENOSPC if full else errno.EIO, "sync failed"))
             return
         if not self._disk.faults.lying_sync:
             late = self._content.unsynced[covered:]
@@ -221,11 +269,13 @@ class SimLogFile:
         on_synced(None)
 
     def read_now(self, position: int, size: int) -> bytes | None:
+        self._disk._fail_if(EIO_ON_A_READ, errno.EIO)
         if self._disk.random.random() < 0.3:
             return None
         return bytes(self._content.view[position : position + size])
 
     async def read(self, position: int, size: int) -> bytes:
+        self._disk._fail_if(EIO_ON_A_READ, errno.EIO)
         if self._disk.random.random() < 0.3:
             await asyncio.sleep(self._disk.random.random() * 0.001)
         return bytes(self._content.view[position : position + size])

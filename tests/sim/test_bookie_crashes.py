@@ -11,38 +11,27 @@ import asyncio
 import pytest
 
 from ledger.ports.bookies import Status
+from tests.sim.bookie_mistakes import (
+    BOOTS,
+    MISTAKES,
+    collected,
+    crashes,
+    finds,
+    hunt,
+    misdirected,
+    missing,
+)
 from tests.sim.bookie_world import BookieWorld
 from tests.sim.disk import DiskFaults
 from tests.sim.loop import simulate
 
 SEEDS = 120
-BOOTS = 3
-
-
-async def run_world(world: BookieWorld, *, boots: int = BOOTS, sync_fails: bool = True) -> None:
-    await world.start()
-    for _ in range(boots):
-        await world.work(world.random.randint(5, 60))
-        if sync_fails and world.random.random() < 0.2:
-            world.disk.fail_next_sync = True
-            await world.work(10)
-        world.stop_tasks()
-        fate = world.random.random()
-        if fate < 0.6:
-            world.power_cut()
-        elif fate < 0.85:
-            world.kill()
-        else:
-            await world.bookie.stop()
-        await world.start()
-        assert world.bookie.replayed.corrupt == (), "damage where there was none"
-        await world.check()
-    await world.bookie.stop()
+PLANTED_SEEDS_MAX = 600
 
 
 def run_seed(seed: int, **how) -> None:
     try:
-        simulate(run_world(BookieWorld(seed, **how)))
+        simulate(crashes(BookieWorld(seed, **how)))
     except Exception as error:
         raise AssertionError(f"seed {seed}: {error}") from error
 
@@ -51,6 +40,19 @@ def run_seed(seed: int, **how) -> None:
 def test_every_promise_survives_power_cuts_kills_and_failed_syncs():
     for seed in range(SEEDS):
         run_seed(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [misdirected, missing, collected])
+def test_every_promise_survives_this_disk(world):
+    found = {seed: how for seed in range(SEEDS) if (how := finds(seed, world))}
+    assert not found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_planted_mistake_is_found(mistake):
+    assert hunt(mistake, PLANTED_SEEDS_MAX)[1]
 
 
 def test_a_disk_that_lies_about_syncs_is_found_out():
