@@ -172,7 +172,7 @@ def _name_partitions(
     read = partial(_read_entry, asked)
     for topic, entries in asked.topics:
         for first in range(0, len(entries), PARTITIONS_PER_TURN):
-            part = entries[first : first + PARTITIONS_PER_TURN]
+            part = entries.part(first, PARTITIONS_PER_TURN)
             new = session.new_entries(topic, part) if session.names_all else part
             if select is not None:
                 new = select(topic, new)
@@ -220,7 +220,7 @@ def _settle(ctx: Context, asked: FetchRequest, session: FetchSession, now_ms: in
     else:
         named: dict[Hashable, list[bytes]] = {}
         for topic, entries in asked.topics:
-            named[topic] = named[topic] + entries if topic in named else entries
+            named[topic] = named.get(topic, []) + entries.all()
         session.retain(named)
         if not sessions.count(session):
             session.wake_all()
@@ -393,7 +393,10 @@ def _refuse(request: Request, error: ErrorCode) -> Result:
     if request.version >= SESSIONS_FROM:
         return encode_fetch(request.version, request.correlation_id, [], error_code=int(error))
     topics: list[TopicFetched] = [
-        (topic, [PartitionFetched(request.body.read(entry).index, error) for entry in entries])
+        (
+            topic,
+            [PartitionFetched(request.body.read(entry).index, error) for entry in entries.all()],
+        )
         for topic, entries in request.body.topics
     ]
     return encode_fetch(request.version, request.correlation_id, topics)

@@ -47,11 +47,33 @@ class AskedPartition(NamedTuple):
     last_fetched_epoch: int
 
 
+class Entries:
+    """The bytes of each partition of one topic, cut from the request when they are needed."""
+
+    __slots__ = ("_raw", "_size")
+
+    def __init__(self, raw: bytes, size: int) -> None:
+        self._raw = raw
+        self._size = size
+
+    def __len__(self) -> int:
+        return len(self._raw) // self._size
+
+    def part(self, first: int, count: int) -> list[bytes]:
+        """Return up to `count` entries from `first` on."""
+        size = self._size
+        raw = self._raw[first * size : (first + count) * size]
+        return [entry for (entry,) in _ENTRIES[size].iter_unpack(raw)]
+
+    def all(self) -> list[bytes]:
+        return self.part(0, len(self))
+
+
 class FetchTopic(NamedTuple):
-    """One topic, by name below v13 and by id from there on, with the bytes of its partitions."""
+    """One topic, by name below v13 and by id from there on, with its partitions."""
 
     topic: str | UUID
-    entries: list[bytes]
+    entries: Entries
 
 
 class FetchRequest:
@@ -99,7 +121,7 @@ class FetchRequest:
         """Return topic, partition and offset of every named partition."""
         read = READERS[self.version]
         for topic, entries in self.topics:
-            for entry in entries:
+            for entry in entries.all():
                 asked = read(entry)
                 yield topic, asked.index, asked.fetch_offset
 
@@ -207,7 +229,7 @@ class _Body:
             self._skip_tags()
             forgotten += [(topic, index) for index in indexes]
 
-    def _entries(self) -> list[bytes]:
+    def _entries(self) -> Entries:
         size = _ENTRY_BYTES[self._version]
         count = self._count(size)
         start = self._at
@@ -215,19 +237,22 @@ class _Body:
         raw = bytes(self._buffer[start:end])
         if self._flexible and any(raw[size - 1 :: size]):
             self._at = start
-            return self._tagged_entries(count, size - 1)
-        return [entry for (entry,) in _ENTRIES[size].iter_unpack(raw)]
+            raw = self._without_tags(count, size - 1)
+        elif len(raw) != count * size:
+            raise OversizedMessage("cut short")
+        return Entries(raw, size)
 
-    def _tagged_entries(self, count: int, size: int) -> list[bytes]:
-        """Decode entries of `size` bytes with tagged fields, and drop these fields."""
+    def _without_tags(self, count: int, size: int) -> bytes:
+        """Return entries of `size` bytes with empty sections in place of their tagged fields."""
         if count > _TAGGED_PARTITIONS_MAX:
             raise OversizedMessage("too many partitions with tagged fields")
-        entries: list[bytes] = []
+        raw = bytearray()
         for _ in range(count):
             end = self._at + size
-            entries.append(bytes(self._buffer[self._at : end]) + b"\0")
+            raw += self._buffer[self._at : end]
+            raw.append(0)
             self._at = skip_tags(self._buffer, end)
-        return entries
+        return bytes(raw)
 
     # -- fields -------------------------------------------------------------------------------
 

@@ -114,7 +114,8 @@ def by_kio(version, frame, at):
 
 def seen(asked):
     topics = [
-        (topic, [tuple(asked.read(entry)) for entry in entries]) for topic, entries in asked.topics
+        (topic, [tuple(asked.read(entry)) for entry in entries.all()])
+        for topic, entries in asked.topics
     ]
     return (
         asked.replica_id,
