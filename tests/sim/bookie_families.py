@@ -115,7 +115,7 @@ class FullDisks(BookieWorld):
     async def run(self):
         await self.start()
         for _ in range(40):
-            self._add_some()
+            self.add_some()
             self._later(self._fence())
             await asyncio.sleep(self.random.random() * 0.002)
             self.disk.full = self.random.random() < 0.3
