@@ -8,9 +8,11 @@ import errno
 import gc
 import socket
 import sys
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.process.file_limit import fit_connections
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line.exit_codes import EXIT_UNREACHABLE
 
@@ -72,6 +74,10 @@ def run_gateway(config: GatewayConfig) -> int:
     Raises ConfigFault, ZooKeeperUnreachable.
     """
     sys.setswitchinterval(THREAD_SWITCH_S)
+    connection, told = fit_connections(config.connection)
+    if told:
+        print(f"gateway: {told}", file=sys.stderr)
+        config = replace(config, connection=connection)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(config))
 
