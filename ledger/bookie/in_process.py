@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from ledger.adapters.posix.posix_disk import PosixDisk, SyncMode
 from ledger.adapters.rocksdb.rocks_table import RocksTable
@@ -26,6 +28,7 @@ from ledger.ports.bookies import (
 )
 from ledger.ports.clock import Clock
 from ledger.ports.disk import Disk
+from ledger.tasks import reported
 
 
 class DirectoryIdentity(Protocol):
@@ -45,12 +48,63 @@ class DirectoryIdentity(Protocol):
         ...
 
 
+ADD_TIMEOUT_S: Final = 10.0
+"""Longest time that an add takes; a disk that hangs would otherwise leave it unanswered."""
+_TICKS: Final = 8  # checks in that time
+
+
+class _PendingAdds:
+    """Adds in flight. One that is late is answered UNREACHABLE, and its real answer is dropped."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        # Callbacks of unanswered adds, by rising numbers.
+        self._pending: dict[int, OnAdded] = {}
+        # The number of the next add.
+        self._next = 0
+        # `_next` at each of the last `_TICKS` ticks, while adds are pending.
+        self._ticks: deque[int] = deque()
+
+    def track(self, on_added: OnAdded) -> OnAdded:
+        """Return the callback for the bookie."""
+        number = self._next
+        self._next = number + 1
+        if not self._pending and not self._ticks:
+            self._watch()
+        self._pending[number] = on_added
+        return partial(self._on_answer, number)
+
+    def _on_answer(self, number: int, status: Status) -> None:
+        on_added = self._pending.pop(number, None)
+        if on_added is not None:
+            on_added(status)
+
+    def _watch(self) -> None:
+        self._ticks.append(self._next)
+        self._loop.call_later(ADD_TIMEOUT_S / _TICKS, self._on_tick)
+
+    def _on_tick(self) -> None:
+        late_below = self._ticks.popleft() if len(self._ticks) > _TICKS else 0
+        pending = self._pending
+        late: list[OnAdded] = []
+        while pending and (number := next(iter(pending))) < late_below:
+            late.append(pending.pop(number))
+        if pending:
+            self._watch()
+        else:
+            self._ticks.clear()
+        for on_added in late:
+            with reported("an answer to a late add"):
+                on_added(Status.UNREACHABLE)
+
+
 class LocalBookies:
     """Bookies by id. Calls to an unknown id return UNREACHABLE."""
 
     def __init__(self, bookies: Sequence[Bookie]) -> None:
         self._bookies = {bookie.bookie_id: bookie for bookie in bookies}
         self._loop = asyncio.get_running_loop()
+        self._adds = _PendingAdds()
 
     def available(self) -> tuple[BookieId, ...]:
         return tuple(name for name, bookie in self._bookies.items() if bookie.writable)
@@ -77,7 +131,8 @@ class LocalBookies:
         if node is None:
             self._loop.call_soon(on_added, Status.UNREACHABLE)
         else:
-            node.add(ledger, entry, master_key, body, on_added, recovery=recovery)
+            told = self._adds.track(on_added)
+            node.add(ledger, entry, master_key, body, told, recovery=recovery)
 
     async def read(
         self,

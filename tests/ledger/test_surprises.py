@@ -16,6 +16,7 @@ import pytest
 from ledger.adapters.posix.posix_disk import PosixDisk
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.gc.scheduler import GcScheduler
+from ledger.bookie.in_process import ADD_TIMEOUT_S, LocalBookies
 from ledger.errors import EntryUnknown
 from ledger.ids import BookieId
 from ledger.log import logger
@@ -24,8 +25,9 @@ from ledger.registry.discovery import Discovery
 from ledger.registry.layout import init_layout
 from ledger.registry.registration import Registration
 from ledger.tasks import ends_by
-from tests.ledger.bookie_rig import SMALL, add
+from tests.ledger.bookie_rig import KEY, SMALL, add
 from tests.ledger.calm_cluster import cluster, written
+from tests.sim.bookie_world import entry_buffers
 from tests.sim.disk import SimDisk
 from tests.sim.loop import SimClock
 from tests.sim.metadata import MetadataTree, SimMetadata
@@ -150,6 +152,57 @@ async def test_a_file_that_a_refused_roll_cannot_remove_stops_the_bookie():
         await bookie.storage.journal.roll()
     assert bookie.failure.errno == errno.EIO
     assert await add(bookie, 1, 0) is Status.IO_ERROR
+
+
+class _HangingDisk(SimDisk):
+    """A disk whose syncs hang once `hangs` is set."""
+
+    hangs = False
+
+    def __init__(self):
+        super().__init__(Random(1))
+        self.hanging = []
+
+    def create(self, name, expected_bytes=0):
+        file = super().create(name, expected_bytes)
+        sync = file.sync
+        file.sync = lambda told: self.hanging.append(told) if self.hangs else sync(told)
+        return file
+
+
+async def test_an_add_to_a_disk_that_hangs_is_answered_once_and_in_time():
+    disk = _HangingDisk()
+    bookie = await started_over(disk, SimTable(Random(2)))
+    port = LocalBookies([bookie])
+    told: list[tuple[int, Status, float]] = []
+    loop = asyncio.get_running_loop()
+
+    def add_one(entry):
+        def on_added(status):
+            told.append((entry, status, loop.time()))
+
+        body = entry_buffers(1, entry, b"x")
+        port.add(bookie.bookie_id, 1, entry, KEY, body, on_added)
+
+    add_one(0)
+    await asyncio.sleep(100)
+    assert told.pop()[:2] == (0, Status.OK)
+    disk.hangs, began_s = True, loop.time()
+    for entry in (1, 2):
+        add_one(entry)
+        await asyncio.sleep(ADD_TIMEOUT_S / 2)
+    await asyncio.sleep(100)
+    assert [each[:2] for each in told] == [(1, Status.UNREACHABLE), (2, Status.UNREACHABLE)]
+    for entry, (_, _, at_s) in enumerate(told):
+        asked_s = began_s + entry * ADD_TIMEOUT_S / 2
+        assert ADD_TIMEOUT_S <= at_s - asked_s <= 1.25 * ADD_TIMEOUT_S
+    disk.hangs = False
+    for on_synced in disk.hanging:
+        on_synced(None)
+    add_one(3)
+    await asyncio.sleep(100)
+    assert told[2][:2] == (3, Status.OK)
+    assert len(told) == 3
 
 
 def session(tree=None):
