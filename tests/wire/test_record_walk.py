@@ -298,5 +298,7 @@ def test_each_record_with_a_bad_timestamp_is_named_and_a_lower_bound_is_no_reaso
     refused = refusal(plain_batch([1000, 999, 2000, 2001]), rules)
     assert refused.code is ErrorCode.invalid_timestamp
     assert [at for at, _ in refused.record_errors] == [1, 3]
+    assert [at for at, _ in refusal(plain_batch([1000, 999]), rules).record_errors] == [1]
+    assert [at for at, _ in refusal(plain_batch([1000, 2001]), rules).record_errors] == [1]
     early_base = b"".join(record(at, 5, None, b"v") for at in range(40))
     assert checked(raw_batch(early_base, 40, base_timestamp=995), rules) == 1000
