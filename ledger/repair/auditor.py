@@ -271,7 +271,10 @@ class Auditor:
             data = (await self._store.get(FULL_CHECK_TIME)).data
         except NoNode:
             return True
-        return self._clock.now_ms() - _decode_time(data) >= self._config.full_check_s * 1000
+        elapsed_ms = self._clock.now_ms() - _decode_time(data)
+        # A time in the future comes from a wall clock that was ahead. Waiting for it could take
+        # years without a check.
+        return not 0 <= elapsed_ms < self._config.full_check_s * 1000
 
     async def _record_full_check(self) -> None:
         data = _encode_time(self._clock.now_ms())

@@ -6,6 +6,8 @@ Method: the real auditor over model bookies; time is virtual, so delays are exac
 import asyncio
 from contextlib import asynccontextmanager
 
+import pytest
+
 from tests.repair.rig import Rig, mend
 
 
@@ -174,6 +176,15 @@ async def test_a_full_check_is_due_by_the_clusters_clock_also_for_another_audito
     assert not await second._full_check_due()
     await asyncio.sleep(301)
     assert await second._full_check_due()
+
+
+@pytest.mark.parametrize("ahead_ms", [1, 86_400_000, 10 * 365 * 86_400_000])
+async def test_a_full_check_recorded_by_a_clock_that_was_ahead_delays_no_other(ahead_ms):
+    rig = Rig()
+    first = rig.auditor("first")
+    first._clock.epoch_ms += ahead_ms
+    await first.full_check()
+    assert await rig.auditor("second", full_check_s=300.0)._full_check_due()
 
 
 async def test_an_open_ledger_with_copies_on_their_way_is_not_marked():

@@ -18,6 +18,8 @@ from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 from tests.sim.model_bookie import ModelBookie
 from tests.sim.network import Network, SimBookies, Weather
 
+DAY_MS = 86_400_000
+
 
 class Cluster:
     """`bookies` of them, by seed. Hosts are named; a host's client lives until `kill`."""
@@ -31,6 +33,8 @@ class Cluster:
         self.network = Network(self.draw, self.weather, self.bookies)
         self.tree = MetadataTree()
         self.metadata_faults = MetadataFaults(self.draw)
+        self.clocks = {}  # by host: its wall clock, which differs from the others'
+        self.draw_clock = random.Random(f"{seed}:clocks")
         self.ports = {}
         self.sessions = {}
         self.checks = Checks()
@@ -53,7 +57,15 @@ class Cluster:
     def client(self, host, faults=None):
         """A new process on `host`: its own metadata session and its own connections."""
         port, session = self.connect(host, faults)
-        return LedgerClient(session, port, SimClock(), self.config)
+        return LedgerClient(session, port, self.clock(host), self.config)
+
+    def clock(self, host):
+        """The clock of the machine on which `host` runs; its processes come and go."""
+        clock = self.clocks.get(host)
+        if clock is None:
+            clock = self.clocks[host] = SimClock()
+            clock.epoch_ms += self.draw_clock.choice([0, -3_000, 3_000, -DAY_MS, DAY_MS])
+        return clock
 
     def connect(self, host, faults=None):
         """A new process's port to the bookies and its metadata session."""

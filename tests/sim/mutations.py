@@ -46,7 +46,7 @@ from tests.sim.disk import SimLogFile
 from tests.sim.exhaustive.mistakes import MISTAKES
 from tests.sim.exhaustive.search import search
 from tests.sim.loop import simulate
-from tests.sim.swarm import Swarm
+from tests.sim.swarm import Swarm, order_of
 
 
 class Mutation(NamedTuple):
@@ -542,7 +542,7 @@ def finds(mutation, seed):
     world = mutation.world(seed)
     with mutation.plant(world):
         try:
-            found = simulate(world.run())
+            found = simulate(world.run(), order_of(seed))
         except AssertionError as error:
             return f"an assertion: {error}"
     return found[0] if found else ""

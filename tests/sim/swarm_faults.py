@@ -3,6 +3,7 @@
 import asyncio
 
 from ledger.ids import BookieId
+from tests.sim.cluster import DAY_MS
 from tests.sim.disk import DiskFaults
 from tests.sim.disk_bookie import DiskBookie
 
@@ -21,6 +22,7 @@ KINDS = (
     "overload",
     "metadata_cut",
     "expire",
+    "clock_jump",
 )
 LOSSES = ("come_back_in_limbo", "come_back_empty", "come_back_old", "rot")
 REAL_KINDS = ("disk_full", "sync_fails", "rewrite")  # of real bookies
@@ -207,6 +209,13 @@ class Faults:
             session = self.world.cluster.sessions[host]
             if not session.expired and not session.dead:
                 session.expire()
+
+    def clock_jump(self):
+        """A machine's wall clock is set, forward or back, and stays so."""
+        if self.world.cluster.clocks:
+            host = self.draw.choice(sorted(self.world.cluster.clocks))
+            jump_ms = self.draw.choice([500, 60_000, DAY_MS, 3_650 * DAY_MS])
+            self.world.cluster.clocks[host].epoch_ms += self.draw.choice([-1, 1]) * jump_ms
 
     # -- a bookie loses its data: once in a seed, since more than Qa - 1 may lose entries ---------
 

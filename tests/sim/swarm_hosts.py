@@ -11,7 +11,6 @@ from ledger.repair.auditor import Auditor
 from ledger.repair.config import RepairConfig
 from ledger.repair.replication_worker import ReplicationWorker
 from tests.sim.disk_bookie import DiskBookie, survived
-from tests.sim.loop import SimClock
 
 
 async def write(world, host):
@@ -198,7 +197,7 @@ class Mender:
         await self.world.retry(partial(self.worker.underreplicated.drain, name))
 
     def connect(self, host):
-        world, clock = self.world, SimClock()
+        world, clock = self.world, self.world.cluster.clock(host)
         port, store = world.connect(host)
         config = world.cluster.config
         chance = world.draw.random
