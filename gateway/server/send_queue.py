@@ -13,8 +13,11 @@ from typing import Final
 
 from ledger.ids import Buffer
 
-CHUNK_BYTES: Final = 512 * 1024
+CHUNK_BYTES: Final = 1024 * 1024
 """A chunk ends with the buffer that reaches this size."""
+
+LAST_BYTES_MAX: Final = 128 * 1024
+"""The last bytes of a reply leave with the chunk before them if they are not more than this."""
 
 WRITE_HIGH_BYTES: Final = 256 * 1024
 """The connection reads no requests while the transport has more unsent bytes than this."""
@@ -47,7 +50,8 @@ class SendQueue:
 
     def write(self, transport: asyncio.Transport, buffers: list[Buffer], size: int) -> None:
         """Send `buffers` of `size` bytes in total, after those in the queue."""
-        if size <= CHUNK_BYTES and not self.queued_bytes:
+        if size <= CHUNK_BYTES + LAST_BYTES_MAX and not self.queued_bytes:
+            self._chunk_bytes = size
             transport.writelines(buffers)
             return
         self._buffers += buffers
@@ -60,7 +64,7 @@ class SendQueue:
         while buffers and not transport.get_write_buffer_size() and not transport.is_closing():
             chunk: list[Buffer] = []
             size = 0
-            while buffers and size < CHUNK_BYTES:
+            while buffers and (size < CHUNK_BYTES or self.queued_bytes - size <= LAST_BYTES_MAX):
                 buffer = buffers.popleft()
                 chunk.append(buffer)
                 size += len(buffer)
