@@ -49,7 +49,9 @@ def start_restarting(
 
 def start_vital(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """Run `work`. A failure ends the process, because what follows would be unsafe."""
-    return asyncio.get_running_loop().create_task(_vital(name, work), name=name)
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    task.add_done_callback(partial(_on_vital_over, Guard(name)))
+    return task
 
 
 def start_once(
@@ -170,11 +172,19 @@ async def _restarting(
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
 
-async def _vital(name: str, work: Coroutine[Any, Any, None]) -> None:
-    guard = Guard(name)
-    error = await _failure_of(work)
+def _on_vital_over(guard: Guard, task: asyncio.Task[None]) -> None:
+    error = _error_of(task)
     if error is not None:
         guard.end(error)
+
+
+def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    """Return the failure of a task that is over. A cancellation by its owner is none."""
+    if not task.cancelled():
+        return task.exception()
+    if task.cancelling():
+        return None
+    return asyncio.CancelledError(f"{task.get_name()}: cancelled by what it awaits")
 
 
 async def _failure_of(work: Coroutine[Any, Any, None]) -> BaseException | None:
@@ -201,12 +211,7 @@ def _on_over(
     on_failed: Callable[[BaseException], object] | None,
     task: asyncio.Task[Any],
 ) -> None:
-    if task.cancelled():
-        if task.cancelling():
-            return
-        error: BaseException | None = asyncio.CancelledError(f"{name}: cancelled by what it awaits")
-    else:
-        error = task.exception()
+    error = _error_of(task)
     if error is None or isinstance(error, expected):
         return
     report(name, error)

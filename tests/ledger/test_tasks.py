@@ -6,6 +6,7 @@ Method: the supervisor on virtual time, and one real process for the exit code.
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from itertools import pairwise
@@ -107,6 +108,22 @@ async def test_a_cancellation_ends_each_kind_of_task_in_silence():
     assert reports == ends == []
 
 
+async def test_a_task_that_is_cancelled_before_it_begins_leaves_nothing_behind(recwarn):
+    async def work() -> None:
+        raise RuntimeError
+
+    tasks = [
+        start_restarting("one", work),
+        start_vital("two", work()),
+        start_once("three", work()),
+    ]
+    for task in tasks:
+        task.cancel()
+    assert [await ended(task) for task in tasks] == [True, True, True]
+    gc.collect()
+    assert not recwarn.list
+
+
 async def test_a_cancellation_during_the_pause_ends_the_restarts():
     heard()
 
@@ -132,7 +149,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure():
 
     with ends_by(lambda name, error: ends.append(name)):
         await start_restarting("the loop", work)
-        await start_vital("the journal", once())
+        assert await ended(start_vital("the journal", once()))
         assert await ended(start_once("the piece", once(), lambda error: ends.append("told")))
         await asyncio.sleep(0)
     assert len(runs) == 2
