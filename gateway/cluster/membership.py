@@ -91,6 +91,8 @@ class ClusterMembership:
         self._refreshing = asyncio.Lock()
         # Set when our node changed while `register` waits.
         self._changed = asyncio.Event()
+        # The number of sessions of the store that were lost so far.
+        self._sessions = 0
         # True after `close`. Nodes are no longer watched then.
         self._closed = False
         self._unwatch = [
@@ -135,11 +137,8 @@ class ClusterMembership:
         if who.token in self._dead:
             return True
         path = f"{BROKERS}/{who.node_id}"
-        await self._metadata.sync(path)
         try:
-            found = _decode(path, await self._metadata.get(path))
-        except NoNode:
-            found = None
+            found = await self._read_after_sync(path)
         except CorruptFormat:
             return False  # this incarnation may be alive
         if found is not None and found.token == who.token:
@@ -147,6 +146,21 @@ class ClusterMembership:
             return False
         self._mark_dead(who.token)
         return True
+
+    async def _read_after_sync(self, path: str) -> ClusterMember | None:
+        """Read a broker's node as it is now, or None. Raises MetadataUnavailable, CorruptFormat.
+
+        A new session may be on a server that is behind, and no `sync` of an earlier session helps.
+        """
+        while True:
+            session = self._sessions
+            await self._metadata.sync(path)
+            try:
+                found = _decode(path, await self._metadata.get(path))
+            except NoNode:
+                found = None
+            if session == self._sessions:
+                return found
 
     # Callbacks.
 
@@ -325,6 +339,7 @@ class ClusterMembership:
         self.on_stale()
 
     def _on_renewed(self) -> None:
+        self._sessions += 1
         self._end()
         self._on_news()
 

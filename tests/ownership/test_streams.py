@@ -282,6 +282,29 @@ async def test_a_store_that_is_behind_declares_nobody_dead_that_lives():
         assert not await membership.is_dead(two.cluster._membership.incarnation)
 
 
+async def test_a_session_that_ends_between_sync_and_read_declares_nobody_dead_that_lives():
+    async with new_world() as world:
+        one = world.gateway(1, lag_s=0.001)
+        await one.start()
+        store, membership = one.metadata, one.cluster._membership
+        then = dict(store._nodes), store._seen
+        two = await world.gateway(2).start()
+        sync = store.sync
+        await one.cluster._partitions.rounds.stop()  # they would write, and so catch up
+
+        async def sync_then_renew(path):
+            """A new session follows, on a server that is behind."""
+            store.sync = sync
+            await sync(path)
+            store._nodes, store._seen = then
+            store._follower = lambda: store._nodes
+            membership._on_renewed()
+
+        store.sync = sync_then_renew
+        membership._live = {}
+        assert not await membership.is_dead(two.cluster._membership.incarnation)
+
+
 async def nothing():
     """A refresh that learns nothing."""
 
