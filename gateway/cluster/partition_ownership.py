@@ -102,12 +102,14 @@ class PartitionOwnership:
         try:
             async with asyncio.timeout(DRAIN_S_MAX):
                 await hand_over(key)
-        except (LedgerError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - the stream may be closed, so it is not kept
+            expected = isinstance(error, LedgerError | TimeoutError)
             logger().warning(
                 "handed over without a drain",
                 topic=self.state.topic_name(key.topic_id),
                 partition=key.partition,
                 reason=str(error) or type(error).__name__,
+                exc_info=None if expected else error,
             )
         finally:
             self.state.end_drain(key)

@@ -11,7 +11,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from ledger.adapters.sqlite import sqlite_metadata
 from ledger.adapters.sqlite.sqlite_metadata import APPLICATION_ID, FORMAT_VERSION, SqliteMetadata
+from ledger.adapters.sqlite.sqlite_tree import SqliteTree
 from ledger.errors import CorruptFormat, DirectoryInUse, ForeignDirectory, MetadataUnavailable
 from ledger.ports.metadata import Node
 from tests.peers.processes import Process
@@ -144,6 +146,23 @@ async def test_concurrent_changes_share_commits(tmp_path):
         await asyncio.gather(*(store.create(f"/a/{i}") for i in range(200)))
         store._writer.set_trace_callback(None)
         assert commits < 100
+
+
+async def test_an_unexpected_error_fails_its_commit_and_no_other(tmp_path, monkeypatch):
+    """Else the writing thread ends, and every later change waits for ever."""
+    async with open_store(tmp_path / "m") as store:
+        await store.create("/a", b"old")
+
+        def runs_out(connection):
+            monkeypatch.setattr(sqlite_metadata, "SqliteTree", SqliteTree)
+            raise MemoryError
+
+        monkeypatch.setattr(sqlite_metadata, "SqliteTree", runs_out)
+        async with asyncio.timeout(10):
+            with pytest.raises(MetadataUnavailable):
+                await store.set("/a", b"new", 0)
+            assert await store.get("/a") == Node(b"old", 0)
+            assert await store.set("/a", b"newer", 0) == 1
 
 
 async def test_a_closed_store_says_so(tmp_path):

@@ -66,7 +66,8 @@ async def test_the_last_one_that_leaves_gives_to_nobody_and_the_next_one_takes_i
         assert world.clock.monotonic_s() - began_s < 0.5 * SESSION_S
 
 
-async def test_a_stream_that_cannot_be_drained_is_given_away_as_it_is():
+@pytest.mark.parametrize("error", [StreamUnavailable("no bookie answers"), MemoryError()])
+async def test_a_stream_that_cannot_be_drained_is_given_away_as_it_is(error):
     async with new_world() as world:
         one, two = await world.start(1, 2)
         topic = await one.catalog.create("events", 8, 2, {})
@@ -74,7 +75,7 @@ async def test_a_stream_that_cannot_be_drained_is_given_away_as_it_is():
 
         async def fails(key):
             two.serving.pop(key)
-            raise StreamUnavailable("no bookie answers")
+            raise error
 
         await two.cluster.hand_over_all(fails)
         assert two.owned(topic) == []

@@ -230,7 +230,7 @@ class SqliteMetadata:
             self._writer.execute("BEGIN IMMEDIATE")
             outcomes = [self._apply(job, touched) for job in jobs]
             self._writer.execute("COMMIT")
-        except (sqlite3.Error, MetadataUnavailable) as error:
+        except Exception as error:  # noqa: BLE001 - else the thread ends, and changes wait for ever
             outcomes = [_Outcome(job, None, self._failed(error)) for job in jobs]
             touched.clear()
         try:
@@ -263,12 +263,12 @@ class SqliteMetadata:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR) & 0xFF
             if code in _FAILED_FOR_GOOD:
                 self._failure = f"{self._path}: {error}; the store takes no change until restart"
-            try:
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
-            except sqlite3.Error as second:
-                self._failure = f"{self._path}: {second}; the store takes no change until restart"
-        return MetadataUnavailable(self._failure or f"{self._path}: {error}")
+        try:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+        except sqlite3.Error as second:
+            self._failure = f"{self._path}: {second}; the store takes no change until restart"
+        return MetadataUnavailable(self._failure or f"{self._path}: {str(error) or repr(error)}")
 
 
 def _lock(path: Path) -> int:
