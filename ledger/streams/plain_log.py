@@ -79,16 +79,31 @@ class PlainLog:
         self.records = position
         self.size_bytes += size
 
-    def announce(self) -> None:
+    def copy(self, records: Sequence[PlainRecord], on_durable: OnDurable) -> None:
+        """Append records of another log as one entry, with their times. See `append`."""
+        parts = [b""]
+        for each in records:
+            self.time_ms = max(self.time_ms, each.time_ms)
+            self.records += 1
+            parts.append(RECORD.pack(self.records << 16, self.time_ms, len(each.data)))
+            parts.append(bytes(each.data))
+        size = sum(map(len, parts))
+        parts[0] = envelope(size, 0)
+        self._writer.add((b"".join(parts),), on_durable)
+        self.size_bytes += size
+
+    def announce(self, on_durable: OnDurable | None = None) -> None:
         """Append a control record, so that readers that do not fence see the last record soon.
 
-        A failure is ignored. Source: DistributedLog, control records (seed 000).
+        They see it once `on_durable` has run with None. Without `on_durable` a failure is ignored.
+        Source: DistributedLog, control records (seed 000).
         """
         record = control_record(self.records, self.time_ms, b"")
         try:
-            self._writer.add((envelope(len(record), 0), record), _ignore)
-        except LedgerError:
-            pass  # the next append raises the error
+            self._writer.add((envelope(len(record), 0), record), on_durable or _ignore)
+        except LedgerError as error:  # the next append raises it too
+            if on_durable is not None:
+                on_durable(error)
 
     async def close(self) -> None:
         """Wait for the entries in flight and close the ledger, which then needs no recovery.

@@ -44,6 +44,7 @@ from subscriptions.segments.log_node import (
 from subscriptions.segments.segment_records import (
     BASE,
     SubscriptionState,
+    carried,
     complete,
     decode_record,
     encode_native,
@@ -74,6 +75,7 @@ class LogStoreConfig:
     open_segments_max: int = 20_000  # beyond it the longest idle segments are closed sooner
     history_ms: int = 7 * 24 * 3600 * 1000  # retention of closed segments
     history_segments_max: int = 1_000  # of one subscriber; its node lists them
+    carry_bytes: int = 128 * 1024  # a smaller closed segment is copied into the next one
     offsets_waiting_max: int = 20_000  # of all subscribers; beyond it `room` waits
     unloads_at_once: int = 64  # subscribers that `close` unloads in parallel
 
@@ -154,6 +156,7 @@ class SegmentClaim:
     __slots__ = (
         "_base_bytes",
         "_base_records",
+        "_carried",
         "_children",
         "_name",
         "_named",
@@ -185,6 +188,8 @@ class SegmentClaim:
         # Records and bytes of the open segment that only repeat the state at its beginning.
         self._base_records = 0
         self._base_bytes = 0
+        # True if the open segment began with a copy of the one before, which it replaced.
+        self._carried = False
 
     @property
     def exists(self) -> bool:
@@ -276,17 +281,49 @@ class SegmentClaim:
         if not record.format:  # no node yet, or one in the older form
             await self._put_state()
         log = await self._create_log()
+        self._carried = await self._carry_history(log)
         record.segment_id = log.ledger
+        if self._carried:
+            del record.past_segments[-1]
         try:
             await self._set_record()
         except NotOwner:  # after any other error the node may name it
             await delete_ledgers(shared.logs, {log.ledger})
             raise
         self.log = log
-        self._base_records = self._base_bytes = 0
-        if self.state.records or self.state.note:
+        self._base_records, self._base_bytes = log.records, log.size_bytes
+        if not self._carried and (self.state.records or self.state.note):
             self._write_base(log)
         await self._remove_children()
+
+    async def _carry_history(self, log: PlainLog) -> bool:
+        """Copy the last closed segment into this new one, if it is small.
+
+        So a subscriber that commits rarely has few ledgers. The node names either the old segment,
+        or the new one once the copy is durable. Returns False if nothing was copied.
+        """
+        record, shared = self._record, self._shared
+        if not record.past_segments or record.HasField("snapshot_id"):
+            return False
+        last = record.past_segments[-1]
+        if last.HasField("snapshot_id"):
+            return False
+        try:
+            stored = await shared.logs.read(LedgerId(last.segment_id))
+            copied = carried(stored, self._oldest_ms, f"{self.path}: ledger {last.segment_id}")
+        except LedgerError:
+            return False  # commits go on without their history
+        config = shared.config
+        size_max = min(config.carry_bytes, config.entry_bytes, config.segment_bytes // 2)
+        if not copied or sum(len(each.data) for each in copied) > size_max:
+            return False
+        copying: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        log.copy(copied, partial(resolve, copying))
+        await copying
+        announcing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        log.announce(partial(resolve, announcing))  # readers without a claim must see the copy
+        await announcing
+        return True
 
     async def _create_log(self) -> PlainLog:
         """Create a log of this subscriber. Never ledger 0, which the proposal reads as none."""
@@ -313,7 +350,8 @@ class SegmentClaim:
             return
         await log.close()
         self.log = None
-        await self._add_to_history(log.ledger, kept=log.records > self._base_records)
+        kept = self._carried or log.records > self._base_records
+        await self._add_to_history(log.ledger, kept=kept)
 
     async def _add_to_history(self, segment: LedgerId, *, kept: bool) -> None:
         """Move the closed segment to the history, and its state to the node or a snapshot.

@@ -18,20 +18,25 @@ from subscriptions.segments.segment_records import (
 from subscriptions.store import OffsetChange, SubscriptionHistory
 
 _Timed = tuple[int, SegmentRecord]
+_ATTEMPTS_MAX = 5
 
 
 async def read_history(
     metadata: MetadataStore, logs: PlainLogs, path: str, *, native: bool
 ) -> SubscriptionHistory:
     """Read the history of a subscriber. Raises CorruptFormat, MetadataUnavailable, EntryUnknown."""
-    try:
-        node = await metadata.get(path)
-    except NoNode:
-        return SubscriptionHistory(0, {}, b"", [])
     history: _HistoryBuilder | None = None
-    if is_log_node(node.data):
+    for _ in range(_ATTEMPTS_MAX):
+        try:
+            node = await metadata.get(path)
+        except NoNode:
+            return SubscriptionHistory(0, {}, b"", [])
+        if not is_log_node(node.data):
+            break
         record = decode_node(node.data, path)
-        history = await _read_segments(logs, record, path)
+        history, whole = await _read_segments(logs, record, path)
+        if whole or await metadata.get(path) == node:
+            break  # else its owner copied a segment into the next one meanwhile
     if history is None:
         found = await read_subscription(metadata, logs, path, native=native)
         since_ms = max((each.commit_time_ms for each in found.offsets.values()), default=0)
@@ -76,8 +81,12 @@ class _HistoryBuilder:
 
 async def _read_segments(
     logs: PlainLogs, record: SubscriptionRecord, path: str
-) -> _HistoryBuilder | None:
-    """Read the segments that the node names. Returns None if none of them holds a record."""
+) -> tuple[_HistoryBuilder | None, bool]:
+    """Read the segments that the node names. Returns None if none of them holds a record.
+
+    Returns also if every segment was there.
+    """
+    whole = True
     segments = [
         (past.segment_id, past.snapshot_id if past.HasField("snapshot_id") else None)
         for past in record.past_segments
@@ -94,7 +103,8 @@ async def _read_segments(
             builder.add(await _read_log(logs, LedgerId(segment), path), base)
         except NoSuchLedger:
             builder = _HistoryBuilder(path)  # it has expired: the history begins after it
-    return None if builder.since_ms < 0 else builder
+            whole = False
+    return (None if builder.since_ms < 0 else builder), whole
 
 
 async def _read_log(logs: PlainLogs, ledger: LedgerId, path: str) -> list[_Timed]:

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from ledger.errors import CorruptFormat
 from ledger.ids import INVALID_DLSN, Buffer, Dlsn
+from ledger.streams.plain_log import PlainRecord
 from subscriptions.committed_offset import (
     WHOLE_STREAM,
     CommittedOffset,
@@ -106,6 +107,27 @@ def complete(records: Iterable[SegmentRecord]) -> Iterator[SegmentRecord]:
         if not record.more:
             yield from waiting
             waiting.clear()
+
+
+def carried(stored: Sequence[PlainRecord], oldest_ms: int, path: str) -> list[PlainRecord]:
+    """Return the records of a closed segment for a copy that replaces it.
+
+    Changes before `oldest_ms` become part of the state at the beginning, and so does no part of a
+    change. A last change that a crash interrupted is left out. Raises CorruptFormat.
+    """
+    decoded = [decode_record(each.data, path) for each in stored]
+    ends = [number for number, record in enumerate(decoded, 1) if not record.more]
+    old = [end for end in ends if stored[end - 1].time_ms < oldest_ms]
+    first = old[-1] if old else 0
+    end = ends[-1] if ends else 0
+    while first < end and decoded[first].base:
+        first += 1
+    base = SubscriptionState()
+    for record in decoded[:first]:
+        base.apply(record)
+    since_ms = stored[first - 1].time_ms if first else 0
+    copied = [PlainRecord(since_ms, memoryview(body + BASE)) for body in base.encoded()]
+    return copied + list(stored[first:end])
 
 
 class DecodedOffsets(Mapping[TopicIdPartition, CommittedOffset]):

@@ -199,6 +199,30 @@ def test_a_crash_of_the_heir_at_any_step_of_its_claim_loses_nothing(story):
             heir_last += 1
 
 
+async def come_back_often(process):
+    teller = Teller(process.store())
+    yield teller
+    for _ in range(3):
+        await teller.store.load("g")
+        await teller.commit()
+        await teller.store.unload("g")
+
+
+def test_a_crash_while_history_is_copied_loses_and_doubles_nothing_of_it():
+    async def scenario(last, after):
+        world, _, teller = await tell(come_back_often, last, after=after)
+        heir = world.store()
+        await heir.load("g")
+        await heir.unload("g")
+        changes = [each.committed.offset for each in (await heir.history("g")).changes]
+        assert changes == list(range(1, len(changes) + 1)), f"step {last}"
+        assert teller.acknowledged <= len(changes) <= teller.tried, f"step {last}"
+
+    for last in range(1, steps_of(come_back_often) + 1):
+        for after in (False, True):
+            simulate(scenario(last, after))
+
+
 async def test_kill_after_an_acknowledgement_and_the_commit_is_read_back():
     world = LogWorld()
     process = world.process()

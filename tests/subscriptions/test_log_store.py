@@ -19,7 +19,6 @@ from subscriptions.committed_offset import (
 from subscriptions.records_pb2 import AdvanceLastCommitDLSN, Subscription
 from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
 from subscriptions.segments.log_node import encode_node, ledgers_named
-from subscriptions.store import offsets_at
 from tests.subscriptions.log_world import GROUPS, LogWorld
 
 TOPIC = UUID(int=5)
@@ -395,65 +394,6 @@ async def test_one_flipped_bit_of_the_node_is_noticed():
             world.tree.set(f"{GROUPS}/g", bytes(flipped), -1)
             with pytest.raises(CorruptFormat, match=f"{GROUPS}/g"):
                 await store.read("g")
-
-
-# history
-
-
-async def test_history_tells_every_change_in_order_over_many_segments():
-    async with log_world() as world:
-        _, store = await loaded(world, segment_bytes=600)
-        for n in range(1, 41):
-            await store.advance("g", {KEY: at(n)}, b"note %d" % n if n % 10 == 0 else None)
-            await asyncio.sleep(1)
-        await store.unload("g")
-        history = await store.history("g")
-    assert [each.committed.offset for each in history.changes if each.key] == list(range(1, 41))
-    assert [each.note for each in history.changes if each.key is None] == [
-        b"note 10",
-        b"note 20",
-        b"note 30",
-        b"note 40",
-    ]
-    times = [each.time_ms for each in history.changes]
-    assert times == sorted(times)
-
-
-async def test_positions_of_any_time_in_the_history_can_be_had_again():
-    async with log_world() as world:
-        process, store = await loaded(world, segment_bytes=600)
-        one, two = keys(2)
-        seen = []
-        for n in range(1, 31):
-            await store.advance("g", {one: at(n), two: None if n % 3 == 0 else at(100 + n)})
-            seen.append((process.clock.now_ms(), (await store.read("g")).offsets))
-            await asyncio.sleep(1)
-        await store.unload("g")
-        history = await store.history("g")
-        assert offsets_at(history, seen[0][0] - 60_000) is None
-        for now_ms, positions in seen:
-            assert offsets_at(history, now_ms) == positions
-
-
-@pytest.mark.parametrize("node_state_bytes", [256 * 1024, 200])
-async def test_segments_are_kept_for_their_time_and_then_their_ledgers_are_gone(node_state_bytes):
-    async with log_world() as world:
-        process, store = await loaded(
-            world, history_ms=3_600_000, idle_s=60.0, node_state_bytes=node_state_bytes
-        )
-        one, two, *_ = keys(4)
-        await store.advance("g", {key: at(1) for key in keys(4)})
-        for n in range(2, 11):
-            await store.advance("g", {one: at(n)})
-            await asyncio.sleep(1200)
-        now_ms = process.clock.now_ms()
-        assert set(await world.ledgers()) == ledgers_named(world.node("g"))
-        history = await store.history("g")
-        assert now_ms - 3 * 3_600_000 < history.since_ms < now_ms - 3_000_000
-        assert offsets_at(history, now_ms)[two] == at(1)  # known from the segment's beginning
-        await asyncio.sleep(3 * 3600)
-        assert not world.node("g").past_segments
-        assert (await store.load("g")).offsets[one] == at(10)
 
 
 def proposals_messages():
