@@ -27,6 +27,7 @@ from ledger.command_line.output import headings
 COLUMNS = headings("group", "topic", "partition", "current_offset", "new_offset")
 METADATA_SIZE_MAX = 4096  # Kafka's default of offset.metadata.max.bytes
 _MARK = "gateway-seek:"
+_LATEST_MS = 9_999_999_999_999  # a time with as many digits as any until the year 2286
 _IDLE = ("Empty", "Dead", "")
 
 
@@ -173,6 +174,9 @@ async def _steps(
             offset = min(max(offset, low), high)
         now = current.get(place)
         keeps = now is not None and now.offset == offset
+        if now is not None and not keeps and not fits_undo(now):
+            size = f"an undo cannot restore its metadata of {len(now.metadata)} characters"
+            remark = f"{remark}; {size}" if remark else size
         steps.append(Step(place, now, now if keeps else Committed(offset), remark))
     return steps
 
@@ -227,6 +231,14 @@ def remember(replaced: Committed | None, now_ms: int) -> str:
     while before and len(_encode([entry, *before])) > METADATA_SIZE_MAX:
         before = before[:-1]
     return _encode([entry, *before])
+
+
+def fits_undo(replaced: Committed) -> bool:
+    """Return whether `remember` keeps the metadata of this commit."""
+    if remembered(replaced.metadata) is not None:
+        return True
+    entries = remembered(remember(replaced, _LATEST_MS))
+    return entries is not None and "metadata" in entries[0]
 
 
 def remembered(metadata: str) -> list[dict[str, Any]] | None:

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from gateway.admin.client import AdminError
 from gateway.admin.group_history import Past, last_seeks, positions_then, read_past, rows
-from gateway.admin.group_seek import METADATA_SIZE_MAX, Scope, remember, remembered, replaced_by
+from gateway.admin.group_seek import (
+    METADATA_SIZE_MAX,
+    Scope,
+    fits_undo,
+    remember,
+    remembered,
+    replaced_by,
+)
 from gateway.admin.groups import Committed
 from gateway.admin.notation import (
     SeekTarget,
@@ -56,6 +63,14 @@ def test_what_is_remembered_fits_and_the_newest_seek_can_be_undone(metadata, see
         before, current = current, Committed(offset, -1, remember(current, 1_700_000_000_000))
         assert len(current.metadata) <= METADATA_SIZE_MAX
         assert replaced_by(current.metadata).offset == before.offset
+
+
+@pytest.mark.parametrize("size", [0, 4000, 4050, 4096])
+def test_a_commit_whose_metadata_an_undo_would_lose_is_told_apart(size):
+    was = Committed(7, 3, "m" * size)
+    back = replaced_by(remember(was, 1_700_000_000_000))
+    assert fits_undo(was) == (back == was)
+    assert fits_undo(was) == (size <= 4000)
 
 
 @given(st.text())
