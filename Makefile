@@ -59,6 +59,9 @@ proof-failover: $(RUN)/.ready $(DEV)/.ready ## owners killed under load, nothing
 proof-spark: $(RUN)/.ready $(DEV)/.ready ## archive, replay, audit of the flights under kill -9 (KILLS=)
 	$(DEV)/bin/python -m tests.pipelines.proof --kills $(or $(KILLS),10)
 
+proof-hostile: $(RUN)/.ready $(DEV)/.ready ## random hostile requests beside honest clients (MINUTES=)
+	$(DEV)/bin/python -m tests.hostile.crowd --minutes $(or $(MINUTES),10)
+
 demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and Spark, compared
 	$(DEV)/bin/python -m tests.demo
 
@@ -83,5 +86,5 @@ bench-neighbours: $(RUN)/.ready $(DEV)/.ready ## what one client costs the other
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
-.PHONY: help run cluster check test-fast test proof proof-ledger proof-failover proof-spark demo spark bench \
+.PHONY: help run cluster check test-fast test proof proof-ledger proof-failover proof-spark proof-hostile demo spark bench \
 	bench-ledger bench-subscriptions bench-spark bench-scale bench-neighbours bench-start
