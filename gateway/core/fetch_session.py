@@ -256,7 +256,7 @@ class FetchSession:
                 del self._partitions[partition.key]
                 self._leave(partition)
         for topic, entries in named.items():
-            known = self._by_entry[topic]
+            known = self._by_entry.get(topic, {})
             if len(known) != len(entries):
                 for entry in known.keys() - set(entries):
                     partition = known.pop(entry)
@@ -276,7 +276,7 @@ class FetchSession:
             return
         ordered: dict[FetchPartition, None] = {}
         for topic, entries in named.items():
-            known = self._by_entry[topic]
+            known = self._by_entry.get(topic, {})
             for entry in entries:
                 partition = known.get(entry)
                 if partition is not None and partition.reply is None:

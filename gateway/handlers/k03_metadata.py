@@ -35,6 +35,7 @@ from ledger.errors import LedgerError
 
 _AT_ONCE_MAX = 500  # names, or topics or partitions of the catalog, of a reply without pauses
 _CREATED_AT_ONCE = 64
+_BY_ID_FROM = 12  # v10 and v11 have the field, but Kafka refuses to look topics up by it
 
 
 def handle(request: Request, ctx: Context) -> Reply | Coroutine[Any, Any, Reply]:
@@ -158,11 +159,12 @@ def _row_by_name(name: str, request: Request, ctx: Context) -> Reply:
 
 def _row_by_id(topic_id: UUID, request: Request, ctx: Context) -> Reply:
     topic = ctx.catalog.by_id(topic_id)
-    if topic is not None and ctx.catalog.by_name(topic.name) is topic:
+    by_id = request.version >= _BY_ID_FROM
+    if by_id and topic is not None and ctx.catalog.by_name(topic.name) is topic:
         return _found(topic, request, ctx)
     return Reply(
-        error_code=ErrorCode.unknown_topic_id,
-        name=None,
+        error_code=ErrorCode.unknown_topic_id if by_id else ErrorCode.unsupported_version,
+        name=None if by_id else "",
         topic_id=topic_id,
         partitions=[],
         topic_authorized_operations=OPERATIONS_NOT_REQUESTED,

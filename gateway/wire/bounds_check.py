@@ -197,26 +197,31 @@ def _field(shape: FieldShape, flexible: bool) -> int | Skip:
         return value
     item = _fixed(value) if isinstance(value, int) else value
     width = value if isinstance(value, int) else 0
-    return _compact_array(item, width) if flexible else _array(item, width)
+    least = -1 if shape.nullable else 0
+    return _compact_array(item, width, least) if flexible else _array(item, width, least)
 
 
-def _array(item: Skip, width: int) -> Skip:
+def _array(item: Skip, width: int, least: int) -> Skip:
+    """Return a walk over an array. A `least` count of -1 admits null, which kio always admits."""
+
     def skip_array(buffer: Buffer, position: int, tally: Tally) -> int:
         count = _int32_at(buffer, position)[0]
-        if count < -1:
-            raise OversizedMessage("a negative count")
+        if count < least:
+            raise OversizedMessage("a negative count, or null for an array that must be there")
         return _skip_items(buffer, position + 4, tally, count, item, width)
 
     return skip_array
 
 
-def _compact_array(item: Skip, width: int) -> Skip:
+def _compact_array(item: Skip, width: int, least: int) -> Skip:
     def skip_array(buffer: Buffer, position: int, tally: Tally) -> int:
         count = buffer[position]
         if count < 0x80:
             position += 1
         else:
             count, position = read_varint(buffer, position)
+        if count <= least:
+            raise OversizedMessage("null for an array that must be there")
         return _skip_items(buffer, position, tally, count - 1, item, width)
 
     return skip_array

@@ -397,6 +397,15 @@ async def test_a_lost_connection_gives_back_what_it_kept():
         assert not partition._waiters
 
 
+async def test_a_topic_without_partitions_is_kept_from_nothing():
+    async with started_cluster() as cluster:
+        await cluster.topic("t", partitions=WIDTH)
+        wanted = {"empty": {}, "t": dict.fromkeys(range(WIDTH), 0)}
+        peer = connection()
+        for _ in range(2):
+            assert len(rows(await ask(cluster, peer, wanted, 11))) == WIDTH
+
+
 @pytest.mark.parametrize("epoch", [0, -1])
 async def test_partitions_that_do_not_exist_are_not_kept(epoch):
     async with started_cluster() as cluster:

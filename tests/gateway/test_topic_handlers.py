@@ -127,6 +127,15 @@ async def test_a_topic_is_found_by_id_and_an_old_id_is_not():
         ]
 
 
+@pytest.mark.parametrize("version", [10, 11])
+async def test_versions_before_12_look_no_topic_up_by_id(version):
+    async with loaded_cluster() as cluster:
+        topic = await cluster.catalog.create("orders", 1, 1, {})
+        named = [{"name": None, "topic_id": topic.topic_id}]
+        [found] = (await cluster.ask(k03_metadata, version, topics=named)).topics
+        assert (found.error_code, found.name) == (ErrorCode.unsupported_version, "")
+
+
 async def test_a_topic_asked_for_twice_is_answered_once():
     async with loaded_cluster() as cluster:
         answer = await cluster.ask(

@@ -282,7 +282,7 @@ def _errors(log: str) -> list[str]:
     bad = re.compile(
         r"Traceback|\berror\b.*(handler failed|connection failed|unexpected)|our fault"
     )
-    return [line[:300] for line in log.splitlines() if bad.search(line)]
+    return [f"{line[:160]} ... {line[-400:]}" for line in log.splitlines() if bad.search(line)]
 
 
 def main() -> int:

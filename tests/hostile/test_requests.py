@@ -221,3 +221,22 @@ def test_a_known_tag_of_another_size_than_its_value_is_refused(size):
     lying = frame[: -len(known)] + b"\x01\x00" + bytes([size]) + b"\x04abc" + b"x"
     with pytest.raises(MalformedMessage):
         decode_request(1, 12, lying, 11)
+
+
+@pytest.mark.parametrize(
+    ("version", "empty", "null"),
+    [(5, b"\0\0\0\0", b"\xff\xff\xff\xff"), (7, b"\x01\0", b"\0\0")],
+)
+def test_null_for_an_array_that_must_be_there_is_refused(version, empty, null):
+    """Kafka refuses it as well. kio decodes it as None, for which no handler is prepared."""
+    body = {**sample(request_codec(2, version).entity), "topics": []}
+    frame = encode_request(2, version, 1, "me", body)
+    assert frame.endswith(empty)
+    with pytest.raises(RequestRefused, match="null"):
+        dispatcher_for(2, version).open(frame.removesuffix(empty) + null, PEER)
+
+
+def test_null_for_an_array_that_may_be_null_is_read():
+    frame = encode_request(3, 8, 1, "me", {**sample(request_codec(3, 8).entity), "topics": None})
+    request, _ = dispatcher_for(3, 8).open(frame, PEER)
+    assert request.body.topics is None
