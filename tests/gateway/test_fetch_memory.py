@@ -112,6 +112,22 @@ async def test_a_fetch_that_is_cut_off_while_it_reads_returns_its_memory():
         assert memory.used_bytes == 0
 
 
+async def test_a_fetch_that_is_cut_off_between_two_partitions_returns_the_memory_of_the_first():
+    async with started_cluster(limits=COLD) as cluster:
+        await cluster.topic(partitions=2)
+        for index in range(2):
+            await cluster.sent(await cluster.partition("t", index), LARGE)
+        memory = cluster.context.reply_memory
+        cluster.port.read_delay_s = 1
+        body = request(cluster, {"t": dict.fromkeys(range(2), (0, ALL))}, min_bytes=10 * MIB)
+        _, result = cluster.ask(FETCH, 18, **body)
+        await asyncio.sleep(1.5)
+        assert cluster.port.reads == 2
+        result.cancel()
+        await turns()
+        assert memory.used_bytes == 0
+
+
 async def test_a_fetch_that_waits_for_records_holds_only_those_that_it_has():
     async with started_cluster(limits=COLD) as cluster:
         partition = await large_topic(cluster, batches=3)
@@ -249,7 +265,8 @@ def test_readers_that_read_nothing_take_no_more_memory_than_the_setting(filled):
     sizes = [reader.reply_bytes() for reader in readers]  # all of them have begun
     largest = status_bytes(pid, "VmHWM")
     reply_bytes_max = ConnectionLimits(memory_bytes_max=BUDGET).reply_bytes_max
-    assert reply_bytes_max // 2 <= sum(sizes) <= reply_bytes_max * 1.1
+    in_sockets = READERS * 4 * MIB  # what the kernel has taken is not counted any more
+    assert reply_bytes_max // 2 <= sum(sizes) <= reply_bytes_max + in_sockets
     assert largest - before <= BUDGET * 1.1
     assert largest <= BUDGET + 64 * MIB
     for reader, size in zip(readers, sizes, strict=True):
