@@ -109,26 +109,25 @@ class Hostile:
 
     async def _connection(self) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        random = self._random
-        reads = random.random() < 0.8
+        reads = self._random.random() < 0.8
         try:
-            for _ in range(random.randrange(1, 60)):
-                sent = self._frame()
-                writer.write(sent)
-                if random.random() < 0.02:
-                    self.done["disconnects"] += 1
-                    return
+            for _ in range(self._random.randrange(1, 60)):
+                writer.write(self._frame())
                 if reads:
                     await self._answer(reader)
                 else:
-                    self.done["unread"] += 1
-                    async with asyncio.timeout(1.0):
-                        await writer.drain()
+                    await self._leave_unread(writer)
         finally:
             writer.close()
 
+    async def _leave_unread(self, writer: asyncio.StreamWriter) -> None:
+        self.done["unread"] += 1
+        async with asyncio.timeout(1.0):
+            await writer.drain()
+
     async def _answer(self, reader: asyncio.StreamReader) -> None:
-        async with asyncio.timeout(self._random.choice([0.05, 1.0, ANSWER_S_MAX])):
+        """Read the answer, or give up soon and disconnect."""
+        async with asyncio.timeout(self._random.choice([0.01, 1.0, ANSWER_S_MAX])):
             size = int.from_bytes(await reader.readexactly(4), "big")
             await reader.readexactly(size)
             self.done["answered"] += 1
