@@ -41,7 +41,8 @@ from tests.ledger.failing_cluster import (
 async def repair(world, writer, entries):
     """Re-replication puts a spare into the first fragment, after it has given it all copies."""
     metadata = world.metadata_of(writer.ledger)
-    first, [spare, *_] = metadata.fragments[0], spares_of(world, writer)
+    first = metadata.fragments[0]
+    spare = next(one for one in spares_of(world, writer) if one not in first.ensemble)
     world.client("repair")
     for entry in range(entries):
         body = (await world.bookies[first.ensemble[1]].read(writer.ledger, entry)).body
