@@ -260,9 +260,10 @@ def test_readers_that_read_nothing_take_no_more_memory_than_the_setting(filled):
     pid = filled.process.pid
     before = status_bytes(pid, "VmRSS")
     readers = [Client(filled.port) for _ in range(READERS)]
+    sizes: list[int] = []
     for number, reader in enumerate(readers):
         reader.socket.sendall(fetch_request(number))
-    sizes = [reader.reply_bytes() for reader in readers]  # all of them have begun
+        sizes.append(reader.reply_bytes())  # then its records were read
     largest = status_bytes(pid, "VmHWM")
     reply_bytes_max = ConnectionLimits(memory_bytes_max=BUDGET).reply_bytes_max
     in_sockets = READERS * 4 * MIB  # what the kernel has taken is not counted any more
