@@ -56,6 +56,14 @@ _KEPT_FROM = 32
 _AT_ONCE_MAX = 1_000
 """A request that names more partitions, or finds more of them due, yields to other requests."""
 
+_PAUSE_S = 10e-6
+"""After a response that names all partitions, the connection's next fetch waits so long for each.
+
+A reader of 1,000 partitions gets at most 100 small responses per second, each with more records.
+"""
+
+_PACED_MAX = 64 * 1024  # a response with more bytes of records is worth its cost
+
 _UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 _NAMES_LEADER = (int(ErrorCode.not_leader_or_follower), int(ErrorCode.fenced_leader_epoch))
 
@@ -297,6 +305,9 @@ class _Answer:
         if self._names_leaders and request.version >= LEADERS_FROM:
             hints = LeaderHints(self._ctx, request.peer)
             answered, nodes = _with_leaders(answered, hints)
+        fetches = request.peer.fetches
+        if session.names_all and fetches is not None and self._reader.plan.size_bytes < _PACED_MAX:
+            fetches.pace(len(session) * _PAUSE_S)
         response = encode_fetch(
             request.version,
             request.correlation_id,

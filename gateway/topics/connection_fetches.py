@@ -20,20 +20,24 @@ from gateway.core.fetch_session import FetchSession, FetchSessions
 class ConnectionFetches:
     """The running fetch of a connection, and those that wait for it."""
 
-    __slots__ = ("_running", "_session", "_sessions", "_waiting")
+    __slots__ = ("_not_before_s", "_pause", "_running", "_session", "_sessions", "_waiting")
 
     def __init__(self) -> None:
         # The reply of the fetch that is being answered, or None.
         self._running: asyncio.Future[Any] | None = None
         # The replies of later fetches, and what starts them. The connection bounds their number.
         self._waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = deque()
+        # Time of the loop before which no fetch starts. See `pace`.
+        self._not_before_s = 0.0
+        # The timer that starts the waiting fetches then. None while none waits for that time.
+        self._pause: asyncio.TimerHandle | None = None
         # The partitions that the last request of a client without a session named, or None.
         self._session: FetchSession | None = None
         self._sessions: FetchSessions | None = None
 
     def submit(self, start: Callable[[], Any]) -> Any:
         """Call `start` once no earlier fetch runs. Returns its result, or a future of it."""
-        if self._running is not None:
+        if self._running is not None or self._paused():
             reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             self._waiting.append((reply, start))
             return reply
@@ -46,9 +50,33 @@ class ConnectionFetches:
         self._running = reply
         reply.add_done_callback(self._ended)
 
+    def pace(self, seconds: float) -> None:
+        """Start the next fetch not before this time from now.
+
+        A response that names many partitions costs its client, and the machine that both may share,
+        more than the record that completed it. With a pause, a response collects several records.
+        """
+        self._not_before_s = asyncio.get_running_loop().time() + seconds
+
+    def _paused(self) -> bool:
+        """Return True if the time of `pace` is not over. Waiting fetches start when it is."""
+        if self._pause is None:
+            loop = asyncio.get_running_loop()
+            if loop.time() >= self._not_before_s:
+                return False
+            self._pause = loop.call_at(self._not_before_s, self._end_pause)
+        return True
+
+    def _end_pause(self) -> None:
+        self._pause = None
+        self._start_waiting()
+
     def _ended(self, _: asyncio.Future[Any]) -> None:
         self._running = None
-        while self._waiting and self._running is None:
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        while self._waiting and self._running is None and not self._paused():
             reply, start = self._waiting.popleft()
             if not reply.done():
                 self._start(reply, start)
@@ -86,6 +114,8 @@ class ConnectionFetches:
 
     def close(self) -> None:
         """Forget the partitions. The connection has cancelled its fetches."""
+        if self._pause is not None:
+            self._pause.cancel()
         self._drop()
 
 

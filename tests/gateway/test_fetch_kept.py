@@ -384,6 +384,38 @@ async def test_one_connection_runs_one_fetch_at_a_time():
         assert rows(await fourth)
 
 
+async def test_responses_that_name_many_partitions_are_paced():
+    """Each waits for 10 us per partition after the last; the first one does not."""
+    async with started_cluster() as cluster:
+        await cluster.topic("t", partitions=WIDTH)
+        partition = await cluster.partition("t", 0)
+        await cluster.sent(partition, *(batch() for _ in range(3)))
+        loop, peer, ended = asyncio.get_running_loop(), connection(), []
+        began = loop.time()
+        for _ in range(4):
+            assert rows(await ask(cluster, peer, {"t": dict.fromkeys(range(WIDTH), 0)}))
+            ended.append(loop.time() - began)
+        pause_s = WIDTH * 10e-6
+        assert ended == pytest.approx([0, pause_s, 2 * pause_s, 3 * pause_s], abs=1e-6)
+        await asyncio.sleep(1)
+        began = loop.time()
+        assert rows(await ask(cluster, peer, {"t": dict.fromkeys(range(WIDTH), 0)}))
+        assert loop.time() == began, "the last response was long ago"
+
+
+async def test_a_connection_that_is_lost_during_its_pause_starts_nothing():
+    async with started_cluster() as cluster:
+        await cluster.topic("t", partitions=WIDTH)
+        peer, wanted = connection(), {"t": dict.fromkeys(range(WIDTH), 0)}
+        await ask(cluster, peer, wanted)
+        waiting = asyncio.ensure_future(ask(cluster, peer, wanted))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        peer.fetches.close()
+        await asyncio.sleep(1)
+        assert cluster.context.fetch_sessions.partitions_held == 0
+
+
 async def test_a_lost_connection_gives_back_what_it_kept():
     async with started_cluster() as cluster:
         await cluster.topic("t", partitions=WIDTH)
