@@ -21,7 +21,8 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, ConnectionEnds, Context, Request, Result
 from gateway.handlers.broker_endpoints import LeaderHints
-from gateway.topics.partition import OnProduced, Partition, Produced
+from gateway.topics.partition import Partition
+from gateway.topics.produced import OnProduced, Produced
 from gateway.wire.produce_reply import (
     LEADERS_FROM,
     PartitionProduced,

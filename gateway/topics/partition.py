@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -24,6 +24,7 @@ from gateway.topics.configs import TopicConfig
 from gateway.topics.long_work import LongWork
 from gateway.topics.partition_state import PartitionState
 from gateway.topics.partition_warnings import PartitionWarnings, ProduceWatch
+from gateway.topics.produced import OUTCOME_UNKNOWN, OnProduced, Produced, WaitingBatch
 from gateway.topics.timestamp_search import SearchBudget, TimestampSearch
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
@@ -40,29 +41,11 @@ from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import Stream, StreamServices
 from ledger.streams.tail_cache import StoredRecord
-from ledger.tasks import start_once, start_restarting
+from ledger.tasks import report, reported, start_once, start_restarting
 
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
 # The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT.
 _WAITING_MAX = 10_000
-
-
-class Produced(NamedTuple):
-    """The result of one batch, for the response to its Produce."""
-
-    error: ErrorCode
-    base_offset: int = -1
-    append_time_ms: int = -1
-    message: str | None = None
-    # The index of each offending record, with the reason.
-    record_errors: Sequence[tuple[int, str]] = ()
-
-
-_LEASE_OVER = NotOwner("another broker may own the partition by now")
-
-_OUTCOME_UNKNOWN = Produced(ErrorCode.not_leader_or_follower)
-
-OnProduced = Callable[[Produced], None]
 
 
 class FetchWaiter(Protocol):
@@ -71,54 +54,6 @@ class FetchWaiter(Protocol):
     def on_data(self) -> None:
         """Handle a moved high watermark, or an opened, lost or closed partition."""
         ...
-
-
-class _Pending:
-    """The `OnDurable` of one accepted batch: called once by the stream.
-
-    Once ownership is lost or in doubt, nothing is acknowledged, even if it is durable.
-    """
-
-    __slots__ = ("_append_time_ms", "_base_offset", "_may_acknowledge", "_on_produced")
-
-    def __init__(
-        self,
-        base_offset: int,
-        append_time_ms: int,
-        may_acknowledge: Callable[[], bool],
-        on_produced: OnProduced,
-    ) -> None:
-        self._base_offset = base_offset
-        self._append_time_ms = append_time_ms
-        self._may_acknowledge = may_acknowledge
-        self._on_produced = on_produced
-
-    def __call__(self, error: LedgerError | None) -> None:
-        if error is None and not self._may_acknowledge():
-            error = _LEASE_OVER
-        if error is None:
-            answer = Produced(ErrorCode.none, self._base_offset, self._append_time_ms)
-        else:
-            answer = Produced(partition_code(error, unknown_outcome=True))
-        self._on_produced(answer)
-
-
-class _WaitingBatch:
-    """A batch that is not accepted yet: the stream is not writable, or the check takes long."""
-
-    __slots__ = ("batch", "on_produced", "takes_long", "version")
-
-    def __init__(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
-        self.batch = batch
-        self.version = version
-        self.on_produced = on_produced
-        # True once a first check left the records to a check in parts.
-        self.takes_long = False
-
-    def refuse(self, refused: BatchRefused) -> None:
-        self.on_produced(
-            Produced(refused.code, message=str(refused), record_errors=refused.record_errors)
-        )
 
 
 def _bytes_of(batch: memoryview) -> bytes:
@@ -173,7 +108,7 @@ class Partition:
             name, services, stream_config, self._state, on_advanced=on_advanced, on_failed=on_failed
         )
         # Batches that wait, in order, for a writable stream or a check; at most _WAITING_MAX.
-        self._waiting_batches: deque[_WaitingBatch] = deque()
+        self._waiting_batches: deque[WaitingBatch] = deque()
         self._waiters: set[FetchWaiter] = set()  # fetches to notify, until they remove themselves
         # Retries of batches that are not durable yet: end offset of the batch, at which the high
         # watermark answers the retry, callback and result.
@@ -370,17 +305,17 @@ class Partition:
         returns.
         """
         if not self.is_leader:
-            on_produced(_OUTCOME_UNKNOWN)
+            on_produced(OUTCOME_UNKNOWN)
         elif self.stream.writable and not self._waiting_batches:
-            waiting = _WaitingBatch(batch, version, on_produced)
-            if not self._append_now(waiting):
+            waiting = WaitingBatch(batch, version, on_produced)
+            if not self._append_or_fail(waiting):
                 self._wait(waiting)
         elif len(self._waiting_batches) >= _WAITING_MAX:
             on_produced(Produced(ErrorCode.request_timed_out, message="Partition is opening."))
         else:
-            self._wait(_WaitingBatch(batch, version, on_produced))
+            self._wait(WaitingBatch(batch, version, on_produced))
 
-    def _wait(self, waiting: _WaitingBatch) -> None:
+    def _wait(self, waiting: WaitingBatch) -> None:
         self._waiting_batches.append(waiting)
         if not self._watch.armed:
             self._watch.arm()
@@ -429,10 +364,10 @@ class Partition:
                 if not self.stream.writable:
                     return
             self._waiting_batches.popleft()
-            if not self._append_now(waiting, newest):
+            if not self._append_or_fail(waiting, newest):
                 self._waiting_batches.appendleft(waiting)
 
-    async def _check_in_parts(self, waiting: _WaitingBatch) -> int | None:
+    async def _check_in_parts(self, waiting: WaitingBatch) -> int | None:
         """Return the greatest timestamp of the records. Refuse the batch if it is invalid."""
         config = self._config()
         header = batches.read_header(waiting.batch)
@@ -446,17 +381,34 @@ class Partition:
         return None
 
     def _refuse_waiting(self, error: LedgerError) -> None:
+        answer = Produced(partition_code(error), message=self._log.in_kafkas_words(str(error)))
         refused, self._waiting_batches = self._waiting_batches, deque()
-        message = self._log.in_kafkas_words(str(error))
         for waiting in refused:
-            waiting.on_produced(Produced(partition_code(error), message=message))
+            with reported(f"an answer to a producer of {self.name}"):
+                waiting.take()(answer)
 
-    def _append_now(self, waiting: _WaitingBatch, newest: int | None = None) -> bool:
+    def _append_or_fail(self, waiting: WaitingBatch, newest: int | None = None) -> bool:
+        """Append as `_append_now` does. Answer the batch after an unexpected exception too.
+
+        The state of the producers may then count a batch that the stream lacks, so the stream is
+        opened again. Batches behind it would overtake its retry, so their producers repeat them.
+        """
+        try:
+            return self._append_now(waiting, newest)
+        except Exception as error:  # noqa: BLE001  whatever it is, the next batches are served
+            report(f"an append to {self.name}", error)
+            waiting.give_up()
+            failed = StreamUnavailable(f"{self.name}: {error!r}")
+            self._refuse_waiting(failed)
+            self.stream.fail(failed)
+            return True
+
+    def _append_now(self, waiting: WaitingBatch, newest: int | None = None) -> bool:
         """Accept or refuse one batch. Return False if its records take long to check.
 
         `newest` is the greatest timestamp of the records if they were checked.
         """
-        batch, version, on_produced = waiting.batch, waiting.version, waiting.on_produced
+        batch, version = waiting.batch, waiting.version
         config = self._config()
         now_ms = self._services.clock.now_ms()
         try:
@@ -471,7 +423,7 @@ class Partition:
             waiting.takes_long = True
             return False
         base_offset = self.stream.next_sequence_id
-        if header.producer_id >= 0 and not self._next_in_sequence(header, on_produced):
+        if header.producer_id >= 0 and not self._next_in_sequence(header, waiting):
             return True
         append_time_ms = -1
         if config.log_append_time:
@@ -496,13 +448,13 @@ class Partition:
             len(batch),
             header.records,
             newest,
-            _Pending(base_offset, append_time_ms, self._may_acknowledge, on_produced),
+            waiting.accept(base_offset, append_time_ms, self._may_acknowledge),
         )
         if not self._watch.armed:
             self._watch.arm()
         return True
 
-    def _next_in_sequence(self, header: BatchHeader, on_produced: OnProduced) -> bool:
+    def _next_in_sequence(self, header: BatchHeader, waiting: WaitingBatch) -> bool:
         """Return True if the batch may be appended. Otherwise answer it and return False.
 
         A retry of an accepted batch gets the result of that batch. Any other batch is refused.
@@ -512,10 +464,11 @@ class Partition:
         )
         if verdict is ErrorCode.none:
             return True
+        on_produced = waiting.take()
         if isinstance(verdict, AcceptedBatch):
             answer = Produced(ErrorCode.none, verdict.base_offset, verdict.timestamp_ms)
             if verdict.end_offset <= self.high_watermark:
-                on_produced(answer if self._may_acknowledge() else _OUTCOME_UNKNOWN)
+                on_produced(answer if self._may_acknowledge() else OUTCOME_UNKNOWN)
             else:  # the accepted batch is not durable yet, so answer both at the same time
                 self._duplicates.append((verdict.end_offset, on_produced, answer))
             return False
@@ -550,7 +503,7 @@ class Partition:
             ready = [each for each in self._duplicates if each[0] <= end_offset]
             self._duplicates = [each for each in self._duplicates if each[0] > end_offset]
             for _, on_produced, answer in ready:
-                on_produced(answer if self._may_acknowledge() else _OUTCOME_UNKNOWN)
+                on_produced(answer if self._may_acknowledge() else OUTCOME_UNKNOWN)
         if self._waiters:
             self._notify_waiters()
 

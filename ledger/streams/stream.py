@@ -248,6 +248,11 @@ class Stream:
         assert self._writer is not None
         self._writer.append(data, size, count, timestamp_max, on_durable)
 
+    def fail(self, error: LedgerError) -> None:
+        """End this ownership as after a failed add: `on_failed` is called, and `open` recovers."""
+        if self._writer is not None and self._writer.failed is None:
+            self._writer.fail(error)
+
     @property
     def next_sequence_id(self) -> int:
         """The sequence id of the next accepted record."""

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.k21_delete_records import API
-from gateway.topics.partition import Produced
+from gateway.topics.produced import Produced
 from ledger.core.segments import Truncation
 from tests.gateway.stream_cluster import base_offsets, batch, started_cluster
 from tests.gateway.test_list_offsets import list_offsets

@@ -9,7 +9,7 @@ import asyncio
 import pytest
 from kio.schema.errors import ErrorCode
 
-from gateway.topics.partition import Produced
+from gateway.topics.produced import Produced
 from ledger.errors import LedgerError, MetadataUnavailable
 from tests.gateway.stream_cluster import base_offsets, batch, started_cluster
 

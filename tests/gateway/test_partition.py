@@ -11,7 +11,7 @@ import struct
 import pytest
 from kio.schema.errors import ErrorCode
 
-from gateway.topics.partition import Produced
+from gateway.topics.produced import Produced
 from ledger.client.config import LedgerClientConfig
 from ledger.errors import NotOwner
 from ledger.ports.bookies import Status

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from gateway.topics.partition import Produced
+from gateway.topics.produced import Produced
 from gateway.wire.batches import read_header, with_offset
 from ledger.client.config import LedgerClientConfig
 from ledger.core.segments import Truncation

@@ -8,6 +8,7 @@ at a chosen call.
 from __future__ import annotations
 
 import asyncio
+import struct
 from contextlib import asynccontextmanager
 
 import pytest
@@ -67,6 +68,58 @@ async def test_batches_that_wait_for_the_first_segment_are_answered():
         assert [len(each) for each in answers] == [1, 1]
         assert heard
         assert (await cluster.sent(partition, batch()))[0].error is ErrorCode.none
+
+
+class RaisesAfterAppend(Surprising):
+    """The stream accepts a batch, and then raises."""
+
+    def append(self, *what):
+        self.adapter.append(*what)
+        if self.planted:
+            raise self.planted.pop("append")
+
+
+@pytest.mark.parametrize("stream", [Surprising, RaisesAfterAppend])
+async def test_a_batch_whose_append_raises_is_answered_once_and_the_next_is_stored(stream):
+    async with surprising_cluster() as (cluster, _):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        heard = reports()
+        partition.stream = stream(partition.stream, {"append": SURPRISE})
+        cluster.port.hold()
+        answers = cluster.send(partition, batch())
+        cluster.port.release()
+        await asyncio.sleep(30)
+        assert [each.error for each in answers] == [ErrorCode.not_leader_or_follower]
+        assert "an append to" in heard[0]
+        before = partition.high_watermark
+        assert (await cluster.sent(partition, batch()))[0].base_offset == before
+
+
+async def test_batches_that_wait_behind_one_whose_append_raises_do_not_overtake_it():
+    async with surprising_cluster() as (cluster, _):
+        await cluster.catalog.create("t", 1, 1, {})
+        partition = cluster.partitions.find("t", 0)
+        partition.stream = Surprising(partition.stream, {"append": SURPRISE})
+        answers = [cluster.send(partition, batch(sequence)) for sequence in (0, 2)]
+        await asyncio.sleep(30)
+        codes = [[each.error for each in told] for told in answers]
+        assert codes == [[ErrorCode.not_leader_or_follower]] * 2
+        again = await cluster.sent(partition, batch(0), batch(2))
+        assert [each.base_offset for each in again] == [0, 2]
+
+
+async def test_a_retry_after_an_append_that_raised_is_stored_and_not_taken_for_a_repeat():
+    async with surprising_cluster() as (cluster, _):
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(0))
+        partition.stream = Surprising(partition.stream, {"append": SURPRISE})
+        cluster.send(partition, batch(2))
+        await cluster.sent(partition, batch())
+        [answer] = await cluster.sent(partition, batch(2))
+        assert answer.error is ErrorCode.none
+        stored = await cluster.read_all(partition)
+        assert [struct.unpack_from(">i", each, 53)[0] for each in stored] == [0, -1, 2]
 
 
 async def test_records_that_wait_for_a_roll_are_answered_and_the_stream_goes_on():

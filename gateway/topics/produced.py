@@ -1,0 +1,108 @@
+"""The answer to one produced batch, and the objects that give it exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from gateway.errors import partition_code
+from gateway.wire.batches import BatchRefused
+from ledger.errors import LedgerError, NotOwner
+
+
+class Produced(NamedTuple):
+    """The result of one batch, for the response to its Produce."""
+
+    error: ErrorCode
+    base_offset: int = -1
+    append_time_ms: int = -1
+    message: str | None = None
+    # The index of each offending record, with the reason.
+    record_errors: Sequence[tuple[int, str]] = ()
+
+
+_LEASE_OVER = NotOwner("another broker may own the partition by now")
+
+OUTCOME_UNKNOWN = Produced(ErrorCode.not_leader_or_follower)
+
+OnProduced = Callable[[Produced], None]
+
+
+class PendingBatch:
+    """The `OnDurable` of one accepted batch: called once by the stream.
+
+    Once ownership is lost or in doubt, nothing is acknowledged, even if it is durable.
+    """
+
+    __slots__ = ("_append_time_ms", "_base_offset", "_may_acknowledge", "_on_produced")
+
+    def __init__(
+        self,
+        base_offset: int,
+        append_time_ms: int,
+        may_acknowledge: Callable[[], bool],
+        on_produced: OnProduced,
+    ) -> None:
+        self._base_offset = base_offset
+        self._append_time_ms = append_time_ms
+        self._may_acknowledge = may_acknowledge
+        self._on_produced = on_produced
+
+    def __call__(self, error: LedgerError | None) -> None:
+        if error is None and not self._may_acknowledge():
+            error = _LEASE_OVER
+        if error is None:
+            answer = Produced(ErrorCode.none, self._base_offset, self._append_time_ms)
+        else:
+            answer = Produced(partition_code(error, unknown_outcome=True))
+        self._on_produced(answer)
+
+    def revoke(self) -> None:
+        """Answer nothing from now on."""
+        self._on_produced = _ignore
+
+
+class WaitingBatch:
+    """A batch that is not accepted yet: the stream is not writable, or the check takes long."""
+
+    __slots__ = ("_on_produced", "batch", "pending", "takes_long", "version")
+
+    def __init__(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
+        self.batch = batch
+        self.version = version
+        # The callback for the answer. `_ignore` once `take` returned it.
+        self._on_produced = on_produced
+        # What the stream answers by. None until the batch is passed to the stream.
+        self.pending: PendingBatch | None = None
+        # True once a first check left the records to a check in parts.
+        self.takes_long = False
+
+    def take(self) -> OnProduced:
+        """Return the callback. The caller answers the batch from now on."""
+        on_produced, self._on_produced = self._on_produced, _ignore
+        return on_produced
+
+    def accept(
+        self, base_offset: int, append_time_ms: int, may_acknowledge: Callable[[], bool]
+    ) -> PendingBatch:
+        """Return what the stream calls once the batch is durable or has failed."""
+        self.pending = PendingBatch(base_offset, append_time_ms, may_acknowledge, self._on_produced)
+        return self.pending
+
+    def refuse(self, refused: BatchRefused) -> None:
+        """Answer with the reason why the batch is invalid."""
+        self.take()(
+            Produced(refused.code, message=str(refused), record_errors=refused.record_errors)
+        )
+
+    def give_up(self) -> None:
+        """Answer that the outcome is unknown, unless there was an answer. No other follows."""
+        if self.pending is not None:
+            self.pending.revoke()
+        self.take()(OUTCOME_UNKNOWN)
+
+
+def _ignore(_: Produced) -> None:
+    """Answer nothing."""
