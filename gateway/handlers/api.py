@@ -116,4 +116,6 @@ class Api:
     handle: Handle
     decode: Callable[[int, Buffer, int], Any] | None = None
     """Decodes the body in place of kio, from (version, buffer, offset). Raises MalformedMessage."""
+    elements_max: int = 100_000
+    """Array elements in one request. kio decodes them at once, while other clients wait."""
     advertised: range | None = None  # differs from `versions` for Produce only (librdkafka#4956)

@@ -271,4 +271,11 @@ def _many(request: Request, ctx: Context, topics: Any, refused: Produced | None)
     return many
 
 
-API = Api(key=0, name="Produce", versions=range(3, 14), handle=handle, advertised=range(14))
+API = Api(
+    key=0,
+    name="Produce",
+    versions=range(3, 14),
+    handle=handle,
+    elements_max=20_000,  # a producer's request of 1 MiB holds 12,000 batches of one record
+    advertised=range(14),
+)

@@ -21,6 +21,7 @@ from gateway.errors import partition_code
 from gateway.handlers.api import Api, Context, Request, Result
 from gateway.topics.partition import Partition
 from gateway.topics.timestamp_search import SearchBudget
+from gateway.wire.bounds_check import ELEMENTS_MAX
 from gateway.wire.list_offsets_reply import PartitionOffset, encode_list_offsets
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
@@ -210,4 +211,6 @@ async def _search(
     return _answer(asked, offset, timestamp, partition.epoch_at(offset))
 
 
-API = Api(key=2, name="ListOffsets", versions=range(1, 12), handle=handle)
+API = Api(
+    key=2, name="ListOffsets", versions=range(1, 12), handle=handle, elements_max=ELEMENTS_MAX
+)

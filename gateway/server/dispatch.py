@@ -51,6 +51,7 @@ class _Route(NamedTuple):
     handle: Handle
     codec: RequestCodec | None  # None for a request whose body is not decoded
     decode: Callable[[int, Buffer, int], Any] | None = None  # decodes the body in place of kio
+    elements_max: int = 0  # array elements that the body may have
 
 
 class Dispatcher:
@@ -79,7 +80,7 @@ class Dispatcher:
                 if codec.flexible:
                     position = skip_tags(frame, position)
                 if route.decode is None:
-                    body = decode_with(codec, frame, position)
+                    body = decode_with(codec, frame, position, route.elements_max)
                 else:
                     body = route.decode(version, frame, position)
             except (OversizedMessage, MalformedMessage) as error:
@@ -140,7 +141,7 @@ class Dispatcher:
             codec = request_codec(key, version)
         except NoSuchSchema as error:
             raise RequestRefused(f"no schema for {error}") from None
-        route = _Route(version, api.handle, codec, api.decode)
+        route = _Route(version, api.handle, codec, api.decode, api.elements_max)
         self._routes[key, version] = route
         return route
 

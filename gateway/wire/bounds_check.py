@@ -24,7 +24,7 @@ from gateway.wire.schema import FIXED, FieldShape, shape_of
 from ledger.ids import Buffer
 
 ELEMENTS_MAX = 250_000
-"""The maximum number of array elements in one request.
+"""The maximum number of array elements in one request. Most APIs have a lower one (`Api`).
 
 The largest valid request is a Fetch of all 200,000 partitions.
 """
@@ -40,9 +40,9 @@ class Tally:
 
     __slots__ = ("cuts", "elements_left")
 
-    def __init__(self) -> None:
+    def __init__(self, elements_max: int = ELEMENTS_MAX) -> None:
         # The number of array elements that the rest of the request may have.
-        self.elements_left = ELEMENTS_MAX
+        self.elements_left = elements_max
         # The tagged fields to cut out: (start, end, replacement), by rising start.
         self.cuts: list[tuple[int, int, bytes]] = []
 
@@ -55,13 +55,15 @@ class OversizedMessage(ValueError):
     """The error that a request has too many elements, or a count or length exceeds its bytes."""
 
 
-def check_bounds(skip: Skip, buffer: Buffer, offset: int) -> tuple[Buffer, int]:
+def check_bounds(
+    skip: Skip, buffer: Buffer, offset: int, elements_max: int = ELEMENTS_MAX
+) -> tuple[Buffer, int]:
     """Return a buffer whose body is safe to decode, and the offset of the body.
 
-    It is `buffer`, or a copy without unknown tagged fields. `skip` is the `walker` of the body's
-    class. Raises OversizedMessage.
+    The body has at most `elements_max` array elements. The result is `buffer`, or a copy without
+    unknown tagged fields. `skip` is the `walker` of the body's class. Raises OversizedMessage.
     """
-    tally = Tally()
+    tally = Tally(elements_max)
     try:
         end = skip(buffer, offset, tally)
     except (IndexError, struct.error):

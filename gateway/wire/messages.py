@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from gateway.wire.bounds_check import OversizedMessage, Skip, check_bounds, skip_tags, walker
+from gateway.wire.bounds_check import (
+    ELEMENTS_MAX,
+    OversizedMessage,
+    Skip,
+    check_bounds,
+    skip_tags,
+    walker,
+)
 from gateway.wire.encode import EncodedRows, Put, rows_writer, struct_writer
 from gateway.wire.schema import request_class, response_class
 from ledger.ids import Buffer
@@ -65,10 +72,15 @@ def decode_request(key: int, version: int, buffer: Buffer, offset: int) -> Any:
     return decode_with(request_codec(key, version), buffer, offset)
 
 
-def decode_with(codec: RequestCodec, buffer: Buffer, offset: int) -> Any:
-    """Decode as `decode_request` does, with a given codec. Raises MalformedMessage."""
+def decode_with(
+    codec: RequestCodec, buffer: Buffer, offset: int, elements_max: int = ELEMENTS_MAX
+) -> Any:
+    """Decode as `decode_request` does, with a given codec. Raises MalformedMessage.
+
+    A body with more than `elements_max` array elements is malformed.
+    """
     try:
-        buffer, offset = check_bounds(codec.walk, buffer, offset)
+        buffer, offset = check_bounds(codec.walk, buffer, offset, elements_max)
     except OversizedMessage as error:
         raise MalformedMessage(f"{codec.entity.__name__}: {error}") from error
     try:

@@ -236,6 +236,18 @@ def test_null_for_an_array_that_must_be_there_is_refused(version, empty, null):
         dispatcher_for(2, version).open(frame.removesuffix(empty) + null, PEER)
 
 
+def test_an_api_may_admit_fewer_elements():
+    api = Api(key=3, name="it", versions=range(1, 2), handle=lambda *_: None, elements_max=10)
+    dispatcher = Dispatcher({3: api}, None)
+    frames = [
+        encode_request(3, 1, 1, "me", {"topics": [{"name": "t"}] * count}) for count in (10, 11)
+    ]
+    request, _ = dispatcher.open(frames[0], PEER)
+    assert len(request.body.topics) == 10
+    with pytest.raises(RequestRefused, match="elements"):
+        dispatcher.open(frames[1], PEER)
+
+
 def test_null_for_an_array_that_may_be_null_is_read():
     frame = encode_request(3, 8, 1, "me", {**sample(request_codec(3, 8).entity), "topics": None})
     request, _ = dispatcher_for(3, 8).open(frame, PEER)
