@@ -15,6 +15,7 @@ from ledger.adapters.grpc.grpc_config import GrpcServerConfig
 from ledger.bookie.served_bookie import ServedBookie
 from ledger.ids import BookieId
 from ledger.ports.bookies import ReadManyReply, ReadReply, Status
+from ledger.tasks import report
 from ledger.wire.bookie_frames import (
     BadBookieFrame,
     ReadOp,
@@ -107,6 +108,9 @@ class ServerAddStream:
         # the last range if its number follows and the status is the same. Emptied by
         # `next_message`.
         self._statuses: list[list[int]] = []
+        # Numbers of the adds that raised an exception and were answered for it. The bookie may
+        # still answer one of them. Lives as long as the stream; such an exception is a bug.
+        self._given_up: set[int] = set()
         self._signal = WriterSignal()
         # Set when `next_message` has emptied `_statuses`. `on_message` waits for it above the
         # bound.
@@ -120,7 +124,12 @@ class ServerAddStream:
             length = len(body)
             acquire(length)
             done = partial(on_added, number, length)
-            add(ledger, entry, master_key, (body,), done, recovery=recovery)
+            try:
+                add(ledger, entry, master_key, (body,), done, recovery=recovery)
+            except Exception as error:  # noqa: BLE001  the window is shared by all clients
+                report("an add of a client", error)
+                done(Status.IO_ERROR)
+                self._given_up.add(number)
         await self._window.wait()
         while len(self._statuses) > _STATUS_RANGES_MAX:
             self._drained.clear()
@@ -135,6 +144,8 @@ class ServerAddStream:
         return encode_add_statuses(statuses)
 
     def _on_added(self, number: int, length: int, status: Status) -> None:
+        if self._given_up and number in self._given_up:
+            return
         self._window.release(length)
         statuses = self._statuses
         if statuses:

@@ -151,6 +151,46 @@ async def test_adds_wait_on_the_wire_while_the_bookie_has_no_room(tmp_path):
         await server.stop(0)
 
 
+class Raising:
+    """The real bookie; adds of one ledger raise, before or after the bookie has them."""
+
+    LEDGER = 13
+
+    def __init__(self, bookie, after):
+        self.bookie_id = bookie.bookie_id
+        self._bookie = bookie
+        self._after = after
+
+    def add(self, ledger, *what, recovery):
+        if ledger != self.LEDGER or self._after:
+            self._bookie.add(ledger, *what, recovery=recovery)
+        if ledger == self.LEDGER:
+            raise MemoryError("nobody planned it")
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_adds_that_raise_are_answered_once_and_leave_all_room_to_other_clients(
+    tmp_path, after
+):
+    heard = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+    async with serving(tmp_path) as (served, client), Client(served) as other:
+        raising = Raising(served.bookie, after)
+        server = BookieServer(raising, GrpcServerConfig(queue_bytes_max=500_000))
+        place = BookieInfo(port=await server.start("127.0.0.1", 0))
+        client.places[served.id] = other.places[served.id] = place
+        told = [
+            client.add(served.id, entry, bytes(100_000), ledger=Raising.LEDGER)
+            for entry in range(20)
+        ]
+        assert set(await asyncio.gather(*told)) == {Status.IO_ERROR}
+        assert len(heard) == 20
+        assert await other.add(served.id, 0, bytes(100_000)) is Status.OK
+        assert await client.add(served.id, 1, bytes(100_000)) is Status.OK
+        assert server._window.used == 0
+        await server.stop(0)
+
+
 async def test_a_long_poll_that_was_given_up_frees_its_place(tmp_path):
     async with serving(tmp_path, BookieConfig(headroom_bytes=0, long_polls_max=1)) as (
         served,
