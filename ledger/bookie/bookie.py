@@ -14,6 +14,7 @@ from struct import Struct
 from typing import Final
 
 from ledger.bookie import directory
+from ledger.bookie.answer_room import Share
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.disk_space import DiskSpaceMonitor
 from ledger.bookie.entry_reader import EntryReader
@@ -306,26 +307,28 @@ class Bookie:
             return Status.IO_ERROR
         return await self._log(RecordType.LIMBO, state, 0)
 
-    async def read(self, ledger: LedgerId, entry: EntryId) -> ReadReply:
+    async def read(self, ledger: LedgerId, entry: EntryId, room: Share = None) -> ReadReply:
         """Read one entry, or the highest stored entry if `entry` is -1.
 
         If the entry is accepted but not durable yet, the call waits for its sync.
         """
-        return await self._reader.read(ledger, entry)
+        return await self._reader.read(ledger, entry, room)
 
     async def read_many(
-        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
+        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int, room: Share = None
     ) -> ReadManyReply:
         """Implement `Bookies.read_many`."""
-        return await self._reader.read_many(ledger, first, last, max_bytes)
+        return await self._reader.read_many(ledger, first, last, max_bytes, room)
 
     async def read_lac(self, ledger: LedgerId) -> ReadReply:
         """Implement `Bookies.read_lac`."""
         return self._reader.read_lac(ledger)
 
-    async def wait_lac(self, ledger: LedgerId, previous: EntryId, timeout_s: float) -> ReadReply:
+    async def wait_lac(
+        self, ledger: LedgerId, previous: EntryId, timeout_s: float, room: Share = None
+    ) -> ReadReply:
         """Implement `Bookies.wait_lac`."""
-        return await self._polls.wait_lac(ledger, previous, timeout_s)
+        return await self._polls.wait_lac(ledger, previous, timeout_s, room)
 
     async def list_entries(self, ledger: LedgerId) -> EntriesReply:
         """Implement `Bookies.list_entries`."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from heapq import merge
 
+from ledger.bookie.answer_room import Share
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.entry_index import EntryIndex
 from ledger.bookie.journal import Journal
@@ -32,8 +33,11 @@ class EntryReader:
         self._journal = journal
         self._config = config
 
-    async def read(self, ledger: LedgerId, entry: EntryId) -> ReadReply:
-        """Read one entry, or the highest entry accepted before the call if `entry` is -1."""
+    async def read(self, ledger: LedgerId, entry: EntryId, room: Share = None) -> ReadReply:
+        """Read one entry, or the highest entry accepted before the call if `entry` is -1.
+
+        Its bytes are taken from `room` first. OVERLOADED if there is none.
+        """
         try:
             state = self._index.state(ledger)
             if state is None or state.deleted:
@@ -42,6 +46,8 @@ class EntryReader:
             location = await self._locate(state, wanted)
             if location is None:
                 return ReadReply(self._absent_status(ledger, state))
+            if room is not None and not await room.take(location.length):
+                return ReadReply(Status.OVERLOADED)
             try:
                 body = await self._files.read_entry(ledger, wanted, location)
             except FileNotFoundError:
@@ -52,9 +58,12 @@ class EntryReader:
             return ReadReply(Status.IO_ERROR)
 
     async def read_many(
-        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
+        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int, room: Share = None
     ) -> ReadManyReply:
-        """Read durable, consecutive entries. Waits only if `first` is not durable yet."""
+        """Read durable, consecutive entries. Waits only if `first` is not durable yet, or for room.
+
+        Their bytes are taken from `room` first. OVERLOADED if there is none.
+        """
         if first < 0 or last < first:
             return ReadManyReply(Status.BAD_REQUEST)
         try:
@@ -67,6 +76,8 @@ class EntryReader:
                 if location is None:
                     return ReadManyReply(self._absent_status(ledger, state))
                 locations = self._locations(state, first, last, max_bytes)
+            if room is not None and not await room.take(sum([at.length for at in locations])):
+                return ReadManyReply(Status.OVERLOADED)
             try:
                 bodies = await self._files.read_entries(ledger, first, locations)
             except FileNotFoundError:

@@ -20,6 +20,7 @@ from ledger.adapters.grpc.grpc_config import (
 )
 from ledger.adapters.grpc.grpc_library import aio, grpc, keep_running
 from ledger.adapters.system.memory import keep_freed_memory
+from ledger.bookie.answer_room import AnswerRoom
 from ledger.bookie.config import ENTRY_BYTES_MAX
 from ledger.bookie.grpc_streams import InboundWindow, ServerAddStream, ServerReadStream, check_hello
 from ledger.bookie.served_bookie import ServedBookie
@@ -47,6 +48,8 @@ class BookieServer:
         keep_freed_memory()
         # Bytes of adds that are not durable yet, of all streams together.
         self._window = InboundWindow(config.queue_bytes_max)
+        # Bytes of answers to reads that are not written yet, of all streams together.
+        self._room = AnswerRoom(config.answers_bytes_max, config.answers_wait_s)
         # The gRPC server. None before `start` and after `stop`.
         self._server: aio.Server | None = None
 
@@ -98,7 +101,7 @@ class BookieServer:
         await self._serve(context, end.on_message, end.next_message)
 
     async def _reads(self, _: object, context: _Context) -> None:
-        end = ServerReadStream(self._bookie, self._config)
+        end = ServerReadStream(self._bookie, self._config, self._room)
         try:
             await self._serve(context, end.on_message, end.next_message)
         finally:
@@ -119,7 +122,9 @@ class BookieServer:
                 return
             # Without its writer the stream would take requests and answer none.
             writer = start_once(
-                "the answers to a client", _write(context, next_message), lambda _: stream.cancel()
+                "the answers to a client",
+                self._write(context, next_message, stream),
+                lambda _: stream.cancel(),
             )
             while (message := await _read(context)) is not None:
                 await on_message(message)
@@ -129,6 +134,22 @@ class BookieServer:
             if writer is not None:
                 writer.cancel()
                 await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write(
+        self,
+        context: _Context,
+        next_message: Callable[[], Awaitable[bytes]],
+        stream: asyncio.Task[Any],
+    ) -> None:
+        """Write messages. End the stream of a client that takes none: it holds room of others."""
+        while True:
+            message = await next_message()
+            try:
+                async with asyncio.timeout(self._config.write_timeout_s):
+                    await context.write(message)
+            except TimeoutError:
+                stream.cancel()
+                return
 
     async def _welcome(self, context: _Context) -> bool:
         """True if the client addresses this bookie instance. Raises BadBookieFrame."""
@@ -227,11 +248,6 @@ async def _read(context: _Context) -> bytes | None:
     """Return the next message, or None at the end of the stream."""
     message = cast(object, await context.read())
     return message if isinstance(message, bytes) else None
-
-
-async def _write(context: _Context, next_message: Callable[[], Awaitable[bytes]]) -> None:
-    while True:
-        await context.write(await next_message())
 
 
 def _parse(data: bytes, message: Message) -> None:

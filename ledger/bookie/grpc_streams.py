@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from ledger.adapters.grpc.grpc_config import GrpcServerConfig
+from ledger.bookie.answer_room import AnswerRoom, AnswerShare
 from ledger.bookie.served_bookie import ServedBookie
 from ledger.ids import BookieId
 from ledger.ports.bookies import ReadManyReply, ReadReply, Status
@@ -160,14 +161,18 @@ class ServerAddStream:
 class ServerReadStream:
     """One client's stream of read requests."""
 
-    def __init__(self, bookie: ServedBookie, config: GrpcServerConfig) -> None:
+    def __init__(self, bookie: ServedBookie, config: GrpcServerConfig, room: AnswerRoom) -> None:
         self._bookie = bookie
         self._config = config
+        # Bounds the answers of all streams of the bookie together.
+        self._room = room
+        # Shares of the message that is being written. Given back by the next `next_message`.
+        self._writing: list[AnswerShare] = []
         self._loop = asyncio.get_running_loop()
         # Bytes of responses that the client has not taken, plus reservations for reads in progress.
         self._window = InboundWindow(config.answer_bytes_max)
-        # Responses that the client has not taken, each with its size in a message.
-        self._responses: deque[tuple[ReadResponse, int]] = deque()
+        # Responses that the client has not taken, each with its size in a message and its share.
+        self._responses: deque[tuple[ReadResponse, int, AnswerShare]] = deque()
         # Tasks of the requests in flight, by number. Each task is removed when it ends.
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._signal = WriterSignal()
@@ -186,69 +191,87 @@ class ServerReadStream:
             self._start(request)
 
     async def next_message(self) -> bytes:
-        """Return the responses that are ready, up to one message full."""
+        """Return the responses that are ready, up to one message full.
+
+        The last message has been written, so its bytes are free.
+        """
+        self._give_back_written()
         while not self._responses:
             await self._signal.wait()
         responses: list[ReadResponse] = []
         size = 0
         while self._responses:
-            response, response_size = self._responses[0]
+            response, response_size, share = self._responses[0]
             if responses and size + response_size > self._config.message_bytes:
                 break
             self._responses.popleft()
             responses.append(response)
+            self._writing.append(share)
             size += response_size
         message = encode_read_responses(responses)
         self._window.release(size)
         return message
 
     def close(self) -> None:
-        """Cancel all requests; the client has gone."""
+        """Cancel all requests, and drop the responses; the client has gone."""
         for task in self._tasks.values():
             task.cancel()
+        self._give_back_written()
+        while self._responses:
+            self._responses.popleft()[2].give_back()
+
+    def _give_back_written(self) -> None:
+        for share in self._writing:
+            share.give_back()
+        self._writing.clear()
 
     def _start(self, request: ReadRequest) -> None:
         number = request.number
         if len(self._tasks) >= _REQUESTS_MAX:
-            self._send(ReadResponse(number, Status.OVERLOADED))
+            self._send(ReadResponse(number, Status.OVERLOADED), AnswerShare(self._room))
             return
         # Reserve the space before the task starts, so that the next request counts it. A long poll
         # reserves nothing, because it mostly waits.
         reserved = 0 if request.op is ReadOp.WAIT_LAC else _RESERVED_BYTES
         self._window.acquire(reserved)
-        task = self._loop.create_task(self._respond(request))
+        share = AnswerShare(self._room)
+        task = self._loop.create_task(self._respond(request, share))
         self._tasks[number] = task
-        task.add_done_callback(partial(self._on_done, number, reserved))
+        task.add_done_callback(partial(self._on_done, number, reserved, share))
 
-    def _on_done(self, number: int, reserved: int, _: asyncio.Task[None]) -> None:
+    def _on_done(
+        self, number: int, reserved: int, share: AnswerShare, task: asyncio.Task[None]
+    ) -> None:
         """Release the reservation, even if the task was cancelled before it began."""
         del self._tasks[number]
         self._window.release(reserved)
+        if task.cancelled() or task.exception() is not None:  # there is no response
+            share.give_back()
 
-    async def _respond(self, request: ReadRequest) -> None:
+    async def _respond(self, request: ReadRequest, share: AnswerShare) -> None:
         try:
-            reply = await self._read(request)
+            reply = await self._read(request, share)
         except Exception as error:  # noqa: BLE001  a bug; the client must not wait for ever
             self._loop.call_exception_handler({"message": "a read raised", "exception": error})
             reply = ReadReply(Status.IO_ERROR)
-        self._send(_response_of(request.number, reply))
+        self._send(_response_of(request.number, reply), share)
 
-    async def _read(self, request: ReadRequest) -> ReadReply | ReadManyReply:
+    async def _read(self, request: ReadRequest, share: AnswerShare) -> ReadReply | ReadManyReply:
         bookie, ledger, first = self._bookie, request.ledger, request.first
         if request.op is ReadOp.READ_MANY:
-            return await bookie.read_many(ledger, first, request.last, request.bound)
+            return await bookie.read_many(ledger, first, request.last, request.bound, share)
         if request.op is ReadOp.WAIT_LAC:
-            return await bookie.wait_lac(ledger, first, request.bound / 1000)
+            return await bookie.wait_lac(ledger, first, request.bound / 1000, share)
         if request.op is ReadOp.FENCE_AND_READ:
             status = await bookie.fence(ledger, request.key)
             if status is not Status.OK:
                 return ReadReply(status)
-        return await bookie.read(ledger, first)
+        return await bookie.read(ledger, first, share)
 
-    def _send(self, response: ReadResponse) -> None:
+    def _send(self, response: ReadResponse, share: AnswerShare) -> None:
         size = response_bytes(response)
         self._window.acquire(size)
-        self._responses.append((response, size))
+        self._responses.append((response, size, share))
         self._signal.notify()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from ledger.bookie.answer_room import Share
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.entry_index import EntryIndex
 from ledger.bookie.entry_reader import EntryReader
@@ -34,7 +35,9 @@ class LongPolls:
         # Readers waiting now.
         self.count = 0
 
-    async def wait_lac(self, ledger: LedgerId, previous: EntryId, timeout_s: float) -> ReadReply:
+    async def wait_lac(
+        self, ledger: LedgerId, previous: EntryId, timeout_s: float, room: Share = None
+    ) -> ReadReply:
         """Implement `Bookies.wait_lac`. OVERLOADED if `long_polls_max` readers wait already.
 
         Waits for an unknown ledger too, because its first entry may arrive soon.
@@ -47,7 +50,7 @@ class LongPolls:
         reply = self._reader.read_lac(ledger)
         if reply.status is not Status.OK or reply.lac <= previous:
             return reply
-        entry = await self._reader.read(ledger, EntryId(previous + 1))
+        entry = await self._reader.read(ledger, EntryId(previous + 1), room)
         return entry if entry.status is Status.OK else reply
 
     def on_logged(self, records: Iterable[QueuedRecord]) -> None:

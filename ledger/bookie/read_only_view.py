@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ledger.bookie.answer_room import Share
 from ledger.bookie.bookie import Bookie
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import (
@@ -70,26 +71,28 @@ class ReadOnlyView:
 
     # -- answered ------------------------------------------------------------------------------
 
-    async def read(self, ledger: LedgerId, entry: EntryId) -> ReadReply:
-        return self._with_writer_lac(ledger, await self._bookie.read(ledger, entry))
+    async def read(self, ledger: LedgerId, entry: EntryId, room: Share = None) -> ReadReply:
+        return self._with_writer_lac(ledger, await self._bookie.read(ledger, entry, room))
 
     async def read_many(
-        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
+        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int, room: Share = None
     ) -> ReadManyReply:
-        return await self._bookie.read_many(ledger, first, last, max_bytes)
+        return await self._bookie.read_many(ledger, first, last, max_bytes, room)
 
     async def read_lac(self, ledger: LedgerId) -> ReadReply:
         return self._with_writer_lac(ledger, await self._bookie.read_lac(ledger))
 
-    async def wait_lac(self, ledger: LedgerId, previous: EntryId, timeout_s: float) -> ReadReply:
+    async def wait_lac(
+        self, ledger: LedgerId, previous: EntryId, timeout_s: float, room: Share = None
+    ) -> ReadReply:
         end_s = self._loop.time() + timeout_s
         while True:
             if self._confirmed(ledger) > previous:
-                entry = await self.read(ledger, EntryId(previous + 1))
+                entry = await self.read(ledger, EntryId(previous + 1), room)
                 return entry if entry.status is Status.OK else await self.read_lac(ledger)
             began_s = self._loop.time()
             poll_s = max(0.0, min(_POLL_S, end_s - began_s))
-            reply = await self._bookie.wait_lac(ledger, previous, poll_s)
+            reply = await self._bookie.wait_lac(ledger, previous, poll_s, room)
             now_s = self._loop.time()
             advanced = reply.status is not Status.OK or reply.lac > previous
             # The bookie did not wait: avoid a busy loop

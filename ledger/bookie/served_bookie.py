@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ledger.bookie.answer_room import Share
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import (
     BookieStats,
@@ -42,16 +43,16 @@ class ServedBookie(Protocol):
 
     async def end_limbo(self, ledger: LedgerId, master_key: bytes | None = None) -> Status: ...
 
-    async def read(self, ledger: LedgerId, entry: EntryId) -> ReadReply: ...
+    async def read(self, ledger: LedgerId, entry: EntryId, room: Share = None) -> ReadReply: ...
 
     async def read_many(
-        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
+        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int, room: Share = None
     ) -> ReadManyReply: ...
 
     async def read_lac(self, ledger: LedgerId) -> ReadReply: ...
 
     async def wait_lac(
-        self, ledger: LedgerId, previous: EntryId, timeout_s: float
+        self, ledger: LedgerId, previous: EntryId, timeout_s: float, room: Share = None
     ) -> ReadReply: ...
 
     async def list_entries(self, ledger: LedgerId) -> EntriesReply: ...

@@ -63,6 +63,8 @@ def _relation_faults(settings: Settings) -> Iterator[str]:
         yield f"{settings.place('disk-used-resume')}: must be below disk-used-max"
     if settings["queue-max"] <= settings["entry-max"]:
         yield f"{settings.place('queue-max')}: must be larger than entry-max"
+    if settings["answers-max"] <= settings["entry-max"]:
+        yield f"{settings.place('answers-max')}: must be larger than entry-max"
 
 
 def _tls_faults(settings: Settings) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ledger.adapters.grpc.grpc_config import ANSWERS_BYTES_MAX
 from ledger.bookie.config import ENTRY_BYTES_MAX, JournalSync
 from ledger.ports.bookies import DEFAULT_RACK
 
@@ -30,6 +31,7 @@ class NodeConfig:
     queue_max: int = (
         64 * 1024 * 1024
     )  # bytes waiting for the disk; further adds are refused as OVERLOADED
+    answers_max: int = ANSWERS_BYTES_MAX  # unsent answers of all clients; then reads are OVERLOADED
     tls_cert: Path | None = None  # PEM certificate; with it, peers need one signed by tls_ca
     tls_key: Path | None = None  # PEM key; readable by its owner and group only
     tls_ca: Path | None = None  # PEM certificates of the CA
@@ -47,6 +49,7 @@ class NodeConfig:
         assert self.disk_free_min >= 0
         assert 0 < self.entry_max <= ENTRY_BYTES_MAX
         assert self.entry_max < self.queue_max
+        assert self.entry_max < self.answers_max
         assert min(self.gc_interval, self.session, self.zookeeper_wait) > 0
         assert self.drain >= 0
         assert self.audit_delay >= 0

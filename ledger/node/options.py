@@ -115,6 +115,12 @@ OPTIONS: Final[dict[str, Setting]] = {
         "Bytes that may wait for the disk before adds are refused.",
         _NODE.queue_max,
     ),
+    "answers-max": Setting(
+        "SIZE",
+        units.size(1024, _TIB),
+        "Bytes of unsent answers, of all clients, before reads wait or are refused.",
+        _NODE.answers_max,
+    ),
     "tls-cert": Setting(
         "FILE",
         units.path,

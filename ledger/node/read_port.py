@@ -124,15 +124,17 @@ class ReadPort:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, _import_servers)
         await self._prepare()
-        from ledger.adapters.grpc.grpc_config import GrpcServerConfig
+        from ledger.adapters.grpc.grpc_config import ANSWERS_BYTES_MAX, GrpcServerConfig
         from ledger.adapters.grpc.grpc_metadata_server import MetadataServer
         from ledger.bookie.grpc_server import BookieServer
         from ledger.bookie.read_only_view import ReadOnlyView
 
         nodes = {AVAILABLE: b"", READONLY: b""}
+        # The bookies of this process share one bound.
+        limits = GrpcServerConfig(answers_bytes_max=ANSWERS_BYTES_MAX // max(1, len(self._bookies)))
         for bookie in self._bookies:
             read_only = ReadOnlyView(bookie, self._confirmed)
-            server = BookieServer(read_only, GrpcServerConfig())
+            server = BookieServer(read_only, limits)
             self._servers.append(server)
             info = BookieInfo(_HOST, await server.start(_HOST, 0), read_only=True)
             path = f"{READONLY}/{bookie.bookie_id}"

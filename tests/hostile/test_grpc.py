@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from ledger.adapters.grpc.grpc_config import MESSAGE_BYTES_MAX, GrpcServerConfig, TlsFiles
 from ledger.adapters.grpc.grpc_library import aio, grpc
 from ledger.bookie.grpc_server import BookieServer
-from ledger.ports.bookies import Status
+from ledger.ports.bookies import BookieInfo, Status
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import (
     AddBatchWriter,
@@ -45,6 +45,8 @@ pytestmark = pytest.mark.real_loop
 SERVICE = "/ledger.wire.Bookie/"
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 BIG = 512 * 1024
+OWN_LINK = ("grpc.use_local_subchannel_pool", 1)
+TAKEN_BYTES_MAX = 4 * 1024 * 1024  # answers in the buffers of a connection that nobody reads
 
 
 @pytest.fixture(autouse=True)
@@ -369,10 +371,12 @@ class CountingReads:
         self.bookie_id = bookie.bookie_id
         self._bookie = bookie
         self.read_bytes = 0
+        self.statuses = []
 
     async def read_many(self, *what):
         reply = await self._bookie.read_many(*what)
         self.read_bytes += sum(map(len, reply.bodies))
+        self.statuses.append(reply.status)
         return reply
 
 
@@ -404,6 +408,56 @@ async def test_a_reader_that_takes_no_answers_is_not_read_for(tmp_path):
         call.cancel()
         await channel.close()
         await server.stop(0)
+
+
+@asynccontextmanager
+async def slow_readers(path, *, streams=10, questions=20, **limits):
+    """Clients that ask for 1 MiB each time and take no answer, at a server of their own."""
+    async with asyncio.timeout(60), Served(path) as served, Client(served) as client:
+        told = [client.add(served.id, entry, bytes(BIG)) for entry in range(2)]
+        assert set(await asyncio.gather(*told)) == {Status.OK}
+        counting = CountingReads(served.bookie)
+        server = BookieServer(counting, GrpcServerConfig(answers_wait_s=0.05, **limits))
+        client.places[served.id] = BookieInfo(port=await server.start("127.0.0.1", 0))
+        address = f"127.0.0.1:{client.places[served.id].port}"
+        channels = [aio.insecure_channel(address, [*UNLIMITED, OWN_LINK]) for _ in range(streams)]
+        calls = [channel.stream_stream(SERVICE + "Reads")() for channel in channels]
+        for call in calls:
+            await call.write(encode_hello(served.id))
+            assert decode_welcome(await call.read())[0] is Status.OK
+            wanted = [
+                ReadRequest(ReadOp.READ_MANY, at, 7, 0, 1, 3 * BIG) for at in range(questions)
+            ]
+            await call.write(encode_read_requests(wanted))
+        yield server, counting, calls, client, served
+        for channel in channels:
+            await channel.close()
+        await until(lambda: server._room.used == 0, "the room of those who left")
+        reply = await client.port.read_many(served.id, 7, 0, 1, 3 * BIG)
+        assert reply.status is Status.OK
+        await server.stop(0)
+
+
+async def test_many_slow_readers_together_hold_no_more_than_the_bound(tmp_path):
+    bound = 8 * BIG
+    async with slow_readers(tmp_path, answers_bytes_max=bound) as (server, counting, calls, *_):
+        await until(lambda: len(counting.statuses) == 10 * 20, "each read is answered or refused")
+        assert server._room.used <= bound
+        assert set(counting.statuses) == {Status.OK, Status.OVERLOADED}
+        # Each connection took some answers into its buffers.
+        assert counting.read_bytes <= bound + len(calls) * TAKEN_BYTES_MAX
+
+
+async def test_a_client_that_takes_no_answer_loses_its_stream_and_its_room(tmp_path):
+    limits = {"answers_bytes_max": 4 * BIG, "write_timeout_s": 0.5}
+    async with slow_readers(tmp_path, **limits) as (server, counting, _, client, served):
+        await until(lambda: Status.OVERLOADED in counting.statuses, "the room is taken")
+        while True:
+            reply = await client.port.read_many(served.id, 7, 0, 1, 3 * BIG)
+            if reply.status is Status.OK:
+                break
+            assert reply.status is Status.OVERLOADED
+        await until(lambda: server._room.used == 0, "those who take nothing are let go")
 
 
 # -- mutual TLS --------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ FILE_FAULTS = [
     ("disk-used-max = 80", ": must be below disk-used-max"),
     ("disk-used-resume = 96", ":1: disk-used-resume = 96: must be below disk-used-max"),
     ("queue-max = '1MiB'", ':1: queue-max = "1MiB": must be larger than entry-max'),
+    ("answers-max = '1MiB'", ':1: answers-max = "1MiB": must be larger than entry-max'),
     ("journal-sync = 'maybe'", ':1: journal-sync = "maybe": must be group or never'),
     ("rack = 'row 1'", ':1: rack = "row 1": must be a path such as /row-1/rack-2'),
     ("name = 'a/b'", ':1: name = "a/b": must be letters'),

@@ -14,6 +14,9 @@ WINDOW_BYTES: Final = 2 * 1024 * 1024
 no probes.
 """
 
+ANSWERS_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of answers that a bookie holds for all its clients, unless its settings say otherwise."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
@@ -59,6 +62,9 @@ class GrpcServerConfig:
     calls_max: int = 4_096  # calls of all connections; each client has two
     queue_bytes_max: int = 32 * 1024 * 1024  # adds not durable yet; above it none are read
     answer_bytes_max: int = 16 * 1024 * 1024  # unsent answers on one slow stream
+    answers_bytes_max: int = ANSWERS_BYTES_MAX  # unsent answers of all streams together
+    answers_wait_s: float = 1.0  # wait of a read for these bytes; then it is OVERLOADED
+    write_timeout_s: float = 30.0  # a client that takes no message for so long loses its stream
     message_bytes: int = 1024 * 1024  # answers share a message of up to this size
     hello_timeout_s: float = 5.0  # time for a new stream to name its bookie
     control_timeout_s: float = 30.0  # limit of control calls, whatever the client requests
@@ -70,5 +76,7 @@ class GrpcServerConfig:
         assert self.calls_max >= 2
         assert self.queue_bytes_max >= 1
         assert self.answer_bytes_max >= 1
+        assert self.answers_bytes_max >= 1
+        assert min(self.answers_wait_s, self.write_timeout_s) > 0
         assert 1 <= self.message_bytes <= MESSAGE_BYTES_MAX
         assert min(self.hello_timeout_s, self.control_timeout_s) > 0
