@@ -173,7 +173,9 @@ class Bookie:
                 f"{self._name} has ledger {newest}; restore the newest metadata of this directory"
             )
         storage.instance = instance
-        storage.damaged_files = frozenset(corrupt.file_id for corrupt in replayed.corrupt)
+        storage.damaged_files = await directory.remember_damaged(
+            self._disk, [corrupt.file_id for corrupt in replayed.corrupt]
+        )
         lost = lost or bool(replayed.corrupt) or await directory.lost_unsynced(self._disk, boot_id)
         if lost:
             self._index.begin_limbo(next_ledger, again=True)

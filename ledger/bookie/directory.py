@@ -1,7 +1,8 @@
-"""A bookie's directory: its format version, the instance that owns it, and the UNSYNCED marker.
+"""A bookie's directory: its format version, its instance, and the markers UNSYNCED and damaged.
 
 `VERSION` is written first into an empty directory and never changes. A wiped directory gets a new
 instance and a new bookie id, so it is never mistaken for the old directory.
+`damaged-<log file>` says that rot was found in that file.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from ledger.bookie.journal import sync_file
+from ledger.core.journal_format import file_name, parse_file_name
 from ledger.crc32c import crc32c
 from ledger.errors import ForeignDirectory
 from ledger.ids import BookieId
@@ -19,6 +21,7 @@ DIRECTORY_FORMAT: Final = 1
 VERSION: Final = "VERSION"
 UNSYNCED: Final = "UNSYNCED"
 _INDEX: Final = "index"
+_DAMAGED: Final = "damaged-"
 _EXPECTED: Final = frozenset({VERSION, _INDEX, "lost+found"})
 _FILE_BYTES_MAX: Final = 4096
 
@@ -99,6 +102,27 @@ async def lost_unsynced(disk: Disk, boot_id: str) -> bool:
     if UNSYNCED not in disk.names():
         return False
     return await read_file(disk, UNSYNCED) != boot_id.encode()
+
+
+async def remember_damaged(disk: Disk, found: Iterable[int]) -> frozenset[int]:
+    """Store durably that replay found rot in these log files. Returns all such files so far.
+
+    Call before the index is flushed: later starts replay only what follows. The marker of a file
+    that is gone is deleted. Raises OSError.
+    """
+    names = disk.names()
+    markers = [name.removeprefix(_DAMAGED) for name in names if name.startswith(_DAMAGED)]
+    marked = {file_id for name in markers if (file_id := parse_file_name(name)) is not None}
+    gone = {file_id for file_id in marked if file_name(file_id) not in names}
+    for file_id in gone:
+        disk.unlink(_DAMAGED + file_name(file_id))
+    damaged = frozenset(found)
+    for file_id in sorted(damaged - marked):
+        if file_name(file_id) in names:
+            await write_file(disk, _DAMAGED + file_name(file_id), b"")
+    if damaged or gone:
+        disk.sync_directory()  # an earlier start may have failed between a marker and its sync
+    return damaged | (marked - gone)
 
 
 async def read_file(disk: Disk, name: str) -> bytes:

@@ -34,8 +34,8 @@ class BookieStorage:
         self._loop = asyncio.get_running_loop()
         # The 16-byte instance that owns the directory. Empty before `Bookie.start`, constant after.
         self.instance = b""
-        # Ids of log files in which replay found corruption. Set once by `Bookie.start`. This
-        # process never deletes such a file, because the file may hold entries that the index lacks.
+        # Ids of log files in which this replay or an earlier one found corruption. Set once by
+        # `Bookie.start`. Never deleted, because they may hold entries that the index lacks.
         self.damaged_files: frozenset[int] = frozenset()
         # The error outside the journal that stopped the bookie. None while it serves; set once.
         self.stopped_by: OSError | None = None

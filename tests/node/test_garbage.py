@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import errno
 from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
 
+from ledger.bookie.directory import remember_damaged, write_file
 from ledger.bookie.gc.log_cleaner import LogCleaner
 from ledger.bookie.gc.scheduler import GcScheduler
 from ledger.bookie.identity_file import StartCount
@@ -28,6 +30,7 @@ from ledger.registry.cookie import cookie_path
 from tests.ledger.bookie_rig import started_bookie
 from tests.sim.disk import SimDisk
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
+from tests.sim.surprises import SurprisingDisk
 from tests.sim.table import SimTable
 
 
@@ -264,6 +267,51 @@ async def test_a_file_in_which_rot_was_found_is_kept():
         assert done.files_damaged == 1
         assert file_name(2) in world.rig.disk.names()
         assert file_name(3) not in world.rig.disk.names()
+
+
+async def rot_found(world):
+    """A start that finds rot in log file 2; the index goes on behind that file."""
+    await fill(world.rig, 1, 3)
+    world.rig.disk.flip_bit(file_name(2), 12_500)
+    world.rig.disk, world.rig.table = world.rig.disk.restart(), SimTable(Random(4))
+    return await world.rig.start()
+
+
+@pytest.mark.parametrize("again", ["restart", "kill"])
+async def test_rot_that_was_found_is_remembered_by_later_starts(again):
+    async with new_world() as world:
+        assert (await rot_found(world)).replayed.corrupt
+        for _ in range(2):
+            world.bookie = await getattr(world.rig, again)()
+            assert not world.bookie.replayed.corrupt
+        for ledger in (1, 2, 3):
+            await world.store.delete(path_of(ledger))
+        done = await world.new_collector(world.store).collect()
+        assert done.files_damaged == 1
+        assert file_name(2) in world.rig.disk.names()
+        assert file_name(3) not in world.rig.disk.names()
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_a_marker_that_a_failed_start_left_unsynced_is_synced_by_the_next_start(seed):
+    disk = SurprisingDisk(SimDisk(Random(seed)))
+    await write_file(disk, file_name(2), b"the log")
+    disk.planted["sync_directory"] = OSError(errno.EIO, "planted")
+    with pytest.raises(OSError, match="planted"):
+        await remember_damaged(disk, [2])
+    assert await remember_damaged(disk, [2]) == {2}
+    after_power_cut = disk.adapter.crash()
+    assert await remember_damaged(after_power_cut, []) == {2}
+
+
+async def test_a_damaged_file_that_an_operator_removed_leaves_no_marker():
+    async with new_world() as world:
+        await rot_found(world)
+        before = set(world.rig.disk.names())
+        world.rig.disk.unlink(file_name(2))
+        bookie = await world.rig.restart()
+        assert before - set(world.rig.disk.names()) == {file_name(2), f"damaged-{file_name(2)}"}
+        assert bookie.storage.damaged_files == frozenset()
 
 
 async def test_one_unreadable_file_does_not_keep_the_others_from_being_rewritten():

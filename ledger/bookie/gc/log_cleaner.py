@@ -68,7 +68,7 @@ class LogCleaner:
         return file_id < self._index.flushed.file_id
 
     async def is_intact(self, file_id: int) -> bool:
-        """True if the file has its own valid header and replay found no corruption in it.
+        """True if the file has its own valid header and no replay found corruption in it.
 
         A damaged file may hold entries that the index lacks, so such a file never counts as unused.
         Source: BookKeeper's garbage collector, which once trusted a broken header.
