@@ -277,7 +277,7 @@ class SegmentClaim:
     async def begin_segment(self) -> None:
         """Create a segment, name it in the node and open it for records."""
         assert self.log is None
-        shared, record = self._shared, self._record
+        record = self._record
         if not record.format:  # no node yet, or one in the older form
             await self._put_state()
         log = await self._create_log()
@@ -288,13 +288,27 @@ class SegmentClaim:
         try:
             await self._set_record()
         except NotOwner:  # after any other error the node may name it
-            await delete_ledgers(shared.logs, {log.ledger})
+            await self._delete_unnamed(log.ledger)
             raise
         self.log = log
         self._base_records, self._base_bytes = log.records, log.size_bytes
         if not self._carried and (self.state.records or self.state.note):
             self._write_base(log)
         await self._remove_children()
+
+    async def _delete_unnamed(self, ledger: LedgerId) -> None:
+        """Delete a ledger that the change of the node would have named, if the node does not.
+
+        A change without a reply may have been applied before another store claimed the node. Then
+        the ledger is part of that store's history. In doubt it stays, at most as an orphan.
+        """
+        try:
+            node = await self._read_node()
+            if node is None or ledger in ledgers_named(decode_node(node.data, self.path)):
+                return
+        except LedgerError:
+            return
+        await delete_ledgers(self._shared.logs, {ledger})
 
     async def _carry_history(self, log: PlainLog) -> bool:
         """Copy the last closed segment into this new one, if it is small.

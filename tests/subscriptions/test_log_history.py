@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from ledger.errors import MetadataUnavailable, NotOwner
 from subscriptions.segments.log_node import ledgers_named
 from subscriptions.store import offsets_at
 from tests.subscriptions.test_log_store import KEY, at, keys, loaded, log_world
@@ -124,6 +125,42 @@ async def test_a_copy_whose_owner_died_loses_nothing_of_the_history():
         history = await other.history("g")
         assert [each.committed.offset for each in history.changes if each.key] == list(range(1, 7))
         assert (await other.load("g")).offsets[KEY] == at(6)
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("heir_commits", [False, True])
+async def test_a_lost_reply_and_a_takeover_keep_the_copied_history(applied, heir_commits):
+    async with log_world() as world:
+        process, store = await loaded(world)
+        for n in range(1, 6):
+            await store.advance("g", {KEY: at(n)})
+            await store.unload("g")
+            await asyncio.sleep(3600)
+            await store.load("g")
+        heir, stored_set = world.store(), process.metadata.set
+        lost = []
+
+        async def without_reply(path, data, version):
+            if lost:
+                return await stored_set(path, data, version)
+            lost.append(path)
+            if applied:
+                await stored_set(path, data, version)
+            await heir.load("g")
+            raise MetadataUnavailable("the connection is lost")
+
+        process.metadata.set = without_reply
+        with pytest.raises(NotOwner):
+            await store.advance("g", {KEY: at(6)})
+        named, stored = ledgers_named(world.node("g")), set(await world.ledgers())
+        assert named <= stored
+        assert len(stored - named) == applied, "the old segment is an orphan; the new one is not"
+        if heir_commits:
+            await heir.advance("g", {KEY: at(6)})
+        await heir.unload("g")
+        history = await heir.history("g")
+        offsets = [each.committed.offset for each in history.changes if each.key]
+        assert offsets == list(range(1, 7 if heir_commits else 6))
 
 
 async def test_commits_go_on_when_the_last_closed_segment_is_gone():
