@@ -103,6 +103,7 @@ class FetchPlan(Generic[LogT, RecordT]):
         "_urgent",
         "_wait_s",
         "decided",
+        "dropped",
         "results",
         "timed_out",
     )
@@ -122,6 +123,8 @@ class FetchPlan(Generic[LogT, RecordT]):
         # The results that this pass has decided, in the order of the response. This is the order of
         # `results`, except that partitions that had to be opened come last.
         self.decided: list[LogReadResult[LogT, RecordT]] = []
+        # True if the records of this pass were dropped, so that only their sizes are known.
+        self.dropped = False
         # The bytes that later partitions of this pass may add to the response. The value is 0 or
         # less once a partition did not fit, so that no records are read without being sent.
         self._bytes_left = bytes_max
@@ -137,9 +140,16 @@ class FetchPlan(Generic[LogT, RecordT]):
             result.clear()
             result.is_decided = False
         self.decided = []
+        self.dropped = False
         self._bytes_left = self._bytes_max
         self._size_bytes = 0
         self._urgent = False
+
+    def drop_records(self) -> None:
+        """Keep only the sizes of the records while the fetch waits. A response needs a new pass."""
+        self.dropped = True
+        for result in self.decided:
+            result.records = ()
 
     def add(self, partition: FetchPartition) -> LogReadResult[LogT, RecordT]:
         """Add a partition that rested until now. Decide it next."""

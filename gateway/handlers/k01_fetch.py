@@ -29,7 +29,7 @@ from gateway.core.fetch_session import (
     FetchSession,
     FetchSessionError,
 )
-from gateway.handlers.api import Api, Context, Request, Result
+from gateway.handlers.api import Api, ConnectionEnds, Context, Request, Result
 from gateway.handlers.broker_endpoints import LeaderHints
 from gateway.topics.delayed_fetch import DelayedFetch
 from gateway.topics.fetch_reader import (
@@ -78,6 +78,8 @@ def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
 def _start(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     asked: FetchRequest = request.body
     if asked.replica_id >= 0:
+        if asked.version < SESSIONS_FROM and asked.elements > _AT_ONCE_MAX:
+            raise ConnectionEnds("a Fetch of a replica, which is not served")
         return _refuse(request, ErrorCode.cluster_authorization_failed)
     now_ms = ctx.clock.now_ms()
     session = _session(request, ctx, now_ms)
@@ -87,19 +89,30 @@ def _start(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     if client is not None and read_progress.EXECUTOR_MARK in client:
         ctx.read_only_groups.note(client, "/" + request.peer.host, asked, now_ms=now_ms)
     session.busy = True
-    if asked.partitions_named > _AT_ONCE_MAX:
+    if asked.elements > _AT_ONCE_MAX:
         return start_once("a fetch of many partitions", _fetch_many(request, ctx, session, now_ms))
-    _exhaust(_name_partitions(asked, session))
-    _settle(ctx, asked, session, now_ms)
-    return _fetch(request, ctx, session)
+    try:
+        for _ in _name_partitions(asked, session):
+            pass
+        _settle(ctx, asked, session, now_ms)
+        return _fetch(request, ctx, session)
+    except Exception:
+        session.answered()
+        raise
 
 
 def _fetch(
-    request: Request, ctx: Context, session: FetchSession
+    request: Request,
+    ctx: Context,
+    session: FetchSession,
+    unknown: dict[Hashable, list[bytes]] | None = None,
 ) -> Result | asyncio.Future[Result]:
+    """Read the due partitions. `unknown` has the encoded errors of partitions that do not exist."""
     reader, wait_s = _reader(request, ctx, session)
     plan = reader.plan
-    answer = _Answer(request, ctx, session, reader)
+    answer = _Answer(request, ctx, session, reader, unknown)
+    if unknown:
+        plan.timed_out = True  # an error is sent at once
     done = len(plan.results) <= _AT_ONCE_MAX and reader.plan_from_memory()
     if done and (plan.complete or plan.timed_out or not session):
         if reader.try_reserve():
@@ -114,40 +127,18 @@ async def _fetch_many(request: Request, ctx: Context, session: FetchSession, now
     """Answer a request that names many partitions, and yield to other requests meanwhile."""
     asked: FetchRequest = request.body
     unknown: dict[Hashable, list[bytes]] = {}
+    select = partial(_split_unknown, ctx, asked, unknown)
     try:
-        for _ in _name_partitions(asked, session, partial(_split_unknown, ctx, asked, unknown)):
+        for _ in _name_partitions(asked, session, select):
             await asyncio.sleep(0)
         _settle(ctx, asked, session, now_ms)
         if unknown and session.kept:
             session.wake_all()
             ctx.fetch_sessions.remove(session)
-        if len(session.due()) <= _AT_ONCE_MAX and not unknown:
-            result = _fetch(request, ctx, session)
-            return await result if isinstance(result, asyncio.Future) else result
-        return await _read_many(request, ctx, session, unknown)
+        result = _fetch(request, ctx, session, unknown)
+        return await result if isinstance(result, asyncio.Future) else result
     finally:
         session.answered()
-
-
-async def _read_many(
-    request: Request,
-    ctx: Context,
-    session: FetchSession,
-    unknown: dict[Hashable, list[bytes]],
-) -> Result:
-    reader, wait_s = _reader(request, ctx, session)
-    try:
-        await reader.plan_from_disk()
-        answer = _Answer(request, ctx, session, reader, unknown)
-        if unknown:
-            reader.plan.timed_out = True  # an error is sent at once
-        if reader.plan.complete or reader.plan.timed_out:
-            for _ in answer.add_decided():
-                await asyncio.sleep(0)
-            return answer.encode()
-        return await DelayedFetch(session, reader, answer.encode, wait_s).reply
-    finally:
-        reader.release()
 
 
 # -- the request ----------------------------------------------------------------------------------
@@ -189,7 +180,10 @@ def _name_partitions(
             else:
                 session.update([read(topic, entry) for entry in new], ())
             yield
-    session.update((), asked.forgotten)
+    if not session.names_all:  # otherwise what is not named is forgotten
+        for first in range(0, len(asked.forgotten), PARTITIONS_PER_TURN):
+            session.update((), asked.forgotten[first : first + PARTITIONS_PER_TURN])
+            yield
 
 
 def _split_unknown(
@@ -217,7 +211,7 @@ def _split_unknown(
 
 def _read_entry(asked: FetchRequest, topic: Hashable, entry: bytes) -> FetchPartition:
     index, offset, bytes_max, epoch, last_epoch = asked.read(entry)
-    return FetchPartition(topic, index, offset, bytes_max, epoch, last_epoch, entry)
+    return FetchPartition(topic, index, offset, max(bytes_max, 0), epoch, last_epoch, entry)
 
 
 def _settle(ctx: Context, asked: FetchRequest, session: FetchSession, now_ms: int) -> None:
@@ -228,7 +222,7 @@ def _settle(ctx: Context, asked: FetchRequest, session: FetchSession, now_ms: in
     else:
         named: dict[Hashable, list[bytes]] = {}
         for topic, entries in asked.topics:
-            named[topic] = named.get(topic, []) + entries.all()
+            named.setdefault(topic, []).extend(entries.all())
         session.retain(named)
         if not sessions.count(session):
             session.wake_all()
@@ -247,11 +241,6 @@ def _reader(request: Request, ctx: Context, session: FetchSession) -> tuple[Fetc
     return FetchReader(ctx.partitions, ctx.reply_memory, session, plan, asked.rack), wait_s
 
 
-def _exhaust(steps: Iterator[None]) -> None:
-    for _ in steps:
-        pass
-
-
 # -- the response ---------------------------------------------------------------------------------
 
 
@@ -259,7 +248,6 @@ class _Answer:
     """The response to one request, built from the decided partitions of its plan."""
 
     __slots__ = (
-        "_added",
         "_ctx",
         "_encoded",
         "_names_leaders",
@@ -287,8 +275,6 @@ class _Answer:
         # are encoded already.
         self._encoded: dict[Any, list[bytes]] = encoded or {}
         self._topics: dict[Any, list[PartitionFetched]] = {topic: [] for topic in self._encoded}
-        # The decided results of the plan that are in the two tables.
-        self._added = 0
         # The results of partitions that do not exist.
         self._unknown = 0
         # True if the response has an error after which the client looks for the leader.
@@ -296,7 +282,15 @@ class _Answer:
 
     def encode(self) -> list[Buffer]:
         """Encode the response from the final decisions. Call this once."""
-        _exhaust(self.add_decided())
+        try:
+            return self._encode()
+        except Exception:
+            # The session may have recorded values that the client was not sent.
+            self._ctx.fetch_sessions.remove(self._session)
+            raise
+
+    def _encode(self) -> list[Buffer]:
+        self._add_decided()
         request, session = self._request, self._session
         if session.kept and 2 * self._unknown > len(session):
             self._ctx.fetch_sessions.remove(session)  # do not keep what does not exist
@@ -318,19 +312,16 @@ class _Answer:
         )
         return self._reader.reply(response)
 
-    def add_decided(self) -> Iterator[None]:
-        """Add the decided partitions, and those that rest. Yields after each part of the work."""
+    def _add_decided(self) -> None:
+        """Add the decided partitions, and those that rest."""
         session, decided = self._session, self._reader.plan.decided
-        if session.names_all and not self._added:
+        if session.names_all:
             for topic in session.topics():
                 self._encoded[topic] = session.resting_replies(topic)
                 self._topics[topic] = []
-        many = len(decided) > _AT_ONCE_MAX
-        for at in range(self._added, len(decided)):
-            self._added += 1
-            self._add(decided[at], early=many or session.names_all)
-            if self._added % PARTITIONS_PER_TURN == 0:
-                yield
+        early = session.names_all or len(decided) > _AT_ONCE_MAX
+        for result in decided:
+            self._add(result, early=early)
 
     def _add(self, result: FetchResult, *, early: bool) -> None:
         """Add one partition. With `early` it is encoded at once if it has no records."""

@@ -71,17 +71,26 @@ class DelayedFetch:
         if self._reading is not None:
             self._stale = True
             self._reader.add(partition)
-        elif not self._reader.plan_changed(partition):
-            self._plan_again()
-        elif self._plan.complete:
-            self._respond()
+            return
+        try:
+            if not self._reader.plan_changed(partition) or (
+                self._plan.complete and self._plan.dropped
+            ):
+                self._plan_again()
+            elif self._plan.complete:
+                self._respond()
+        except Exception as error:  # noqa: BLE001 - the log that notifies must go on
+            self._fail(error)
 
     def _force_complete(self) -> None:
         """Respond with the records found so far. A read in progress ends first."""
         self._plan.timed_out = True
         if self.reply.done() or self._reading is not None:
             return
-        self._plan_again()
+        try:
+            self._plan_again()
+        except Exception as error:  # noqa: BLE001 - otherwise the reply would never come
+            self._fail(error)
 
     def _plan_again(self) -> None:
         """Plan all partitions anew, and respond if the fetch is complete or its time is over."""
@@ -95,6 +104,11 @@ class DelayedFetch:
         if not self.reply.done():
             self._session.on_changed = None
             self.reply.set_result(self._encode())
+
+    def _fail(self, error: Exception) -> None:
+        """Let the connection answer with the error."""
+        if not self.reply.done():
+            self.reply.set_exception(error)
 
     def _ended(self, reply: asyncio.Future[Any]) -> None:
         self._session.answered()
@@ -133,6 +147,7 @@ class DelayedFetch:
                 self._respond()
                 return
             if not self._stale:
+                self._reader.drop_records()
                 self._reading = None
                 return
             self._reader.restart()

@@ -243,6 +243,11 @@ class FetchReader:
         reserved, self._reserved_bytes = self._reserved_bytes, 0
         return ReservedReply(buffers, reserved, self._memory) if reserved else buffers
 
+    def drop_records(self) -> None:
+        """Keep neither records nor memory while the fetch waits for more."""
+        self.plan.drop_records()
+        self.release()
+
     def release(self) -> None:
         """Return the memory that is taken, because the records are dropped."""
         self._may_read = False

@@ -24,6 +24,9 @@ FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13
 REPLICA_STATE_FROM = 15
 
+TOPICS_MAX = 20_000
+"""Topics named, and topics forgotten, in one request. They are decoded in one step."""
+
 _TAGGED_PARTITIONS_MAX = 5_000
 """Partitions with tagged fields are walked one by one. Only replicas send such fields."""
 
@@ -113,6 +116,11 @@ class FetchRequest:
     def by_id(self) -> bool:
         return self.version >= TOPIC_IDS_FROM
 
+    @property
+    def elements(self) -> int:
+        """The number of all topics, partitions and forgotten partitions in the request."""
+        return self.partitions_named + len(self.topics) + len(self.forgotten)
+
     def read(self, entry: bytes) -> AskedPartition:
         """Decode one of the entries of this request."""
         return READERS[self.version](entry)
@@ -192,7 +200,10 @@ class _Body:
     def decode(self) -> FetchRequest:
         request, version = self._request, self._version
         self._head()
-        for _ in range(self._count(2)):
+        topics = self._count(2)
+        if topics > TOPICS_MAX:
+            raise OversizedMessage("more topics than the limit of a request")
+        for _ in range(topics):
             topic = self._topic()
             entries = self._entries()
             self._skip_tags()
@@ -221,7 +232,10 @@ class _Body:
 
     def _forgotten(self) -> None:
         forgotten = self._request.forgotten
-        for _ in range(self._count(2)):
+        topics = self._count(2)
+        if topics > TOPICS_MAX:
+            raise OversizedMessage("more topics than the limit of a request")
+        for _ in range(topics):
             topic = self._topic()
             count = self._count(4)
             indexes = struct.unpack_from(f">{count}i", self._buffer, self._at)

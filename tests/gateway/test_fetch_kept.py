@@ -482,3 +482,86 @@ async def test_a_request_of_very_many_partitions_yields_to_others():
         task.cancel()
         assert len(rows(reply)) == 20_000
         assert turns >= 20_000 / 250
+
+
+async def test_forgotten_partitions_of_a_client_without_a_session_are_those_it_does_not_name():
+    async with started_cluster() as cluster:
+        await cluster.topic("t", partitions=WIDTH)
+        peer, offsets = connection(), dict.fromkeys(range(WIDTH), 0)
+        forgotten = [{"topic": "t", "partitions": [0]}]
+        asked = {"forgotten_topics_data": forgotten}
+        assert len(rows(await ask(cluster, peer, {"t": offsets}, 7, **asked))) == WIDTH
+        del offsets[0]
+        assert len(rows(await ask(cluster, peer, {"t": offsets}, 7, **asked))) == WIDTH - 1
+        assert cluster.context.fetch_sessions.partitions_held == WIDTH - 1
+
+
+async def test_a_negative_size_of_a_partition_takes_no_negative_memory():
+    async with started_cluster(limits=COLD) as cluster:
+        partition = await cluster.topic("t", partitions=3)
+        await cluster.sent(partition, batch(size=500))
+        asked = {"t": {index: (0, {"partition_max_bytes": -(2**31)}) for index in range(3)}}
+        cluster.port.read_delay_s = 0.1
+        reading = asyncio.ensure_future(answer(cluster, connection(), request(cluster, asked), 18))
+        await asyncio.sleep(0.05)
+        assert cluster.context.reply_memory.used_bytes >= 0
+        assert [row[3] > 0 for row in rows(await reading).values()] == [True, False, False]
+        assert cluster.context.reply_memory.used_bytes >= 0
+
+
+@pytest.mark.parametrize("by", ["deadline", "append"])
+async def test_a_fetch_whose_answer_cannot_be_encoded_ends_and_stops_no_other(by):
+    async with started_cluster() as cluster:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        partition = await cluster.topic("t")
+        peer, wanted = connection(), {"t": {0: 0}}
+        broken = asyncio.ensure_future(ask(cluster, peer, wanted, wait_ms=500))
+        await asyncio.sleep(0.1)
+        [waiter] = partition._waiters
+        waiter.topic = object()  # no topic that can be encoded
+        other = asyncio.ensure_future(ask(cluster, connection(), wanted, wait_ms=600))
+        await asyncio.sleep(0.1)
+        if by == "append":
+            await cluster.sent(partition, batch())
+        with pytest.raises((AttributeError, TypeError)):
+            await broken
+        [row] = rows(await other).values()
+        assert (row[3] > 0) is (by == "append")
+        assert len(rows(await ask(cluster, peer, wanted))) == 1
+
+
+async def test_a_fetch_that_waits_keeps_no_memory_of_replies():
+    async with started_cluster(limits=COLD) as cluster:
+        partition = await cluster.topic("t")
+        await cluster.sent(partition, batch(size=100_000))
+        memory = cluster.context.reply_memory
+        waiting = asyncio.ensure_future(
+            ask(cluster, connection(), {"t": {0: 0}}, wait_ms=9_000, min_bytes=150_000)
+        )
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        assert memory.used_bytes == 0
+        await cluster.sent(partition, batch(size=100_000))
+        [row] = rows(await waiting).values()
+        assert row[3] > 200_000
+
+
+async def test_records_that_arrive_while_many_partitions_are_read_complete_the_fetch():
+    width = 1_010
+    async with started_cluster(limits=COLD) as cluster:
+        await cluster.topic("t", partitions=width)
+        for index in range(width):
+            await cluster.partition("t", index)
+        await cluster.sent(await cluster.partition("t", 7), batch(size=100))
+        cluster.port.read_delay_s = 0.5
+        wanted = {"t": dict.fromkeys(range(width), 0)}
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        waiting = asyncio.ensure_future(
+            ask(cluster, connection(), wanted, wait_ms=20_000, min_bytes=1000, session_epoch=0)
+        )
+        await asyncio.sleep(0.2)
+        await cluster.sent(await cluster.partition("t", 0), batch(size=5000))
+        assert not waiting.done()
+        await waiting
+        assert loop.time() - began < 5
