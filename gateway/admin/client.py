@@ -89,6 +89,10 @@ class AdminClient:
         # the first request. Also None after this connection failed, until another one is open.
         self._first: Link | None = None
 
+    @property
+    def bootstrap_hosts(self) -> list[str]:
+        return [host for host, _ in self._servers]
+
     async def __aenter__(self) -> Self:
         try:
             await self._any()

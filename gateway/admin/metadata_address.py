@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Iterable
+
 from gateway.admin.client import AdminClient, AdminError
 from gateway.topics.broker_configs import METADATA_ADDRESS
 
@@ -27,9 +30,27 @@ async def metadata_address(client: AdminClient) -> str:
     for result in answer.results:
         for config in result.configs:
             if config.name == METADATA_ADDRESS and config.value:
+                _raise_if_elsewhere(config.value, client.bootstrap_hosts)
                 return config.value
     raise AdminError(
         "the server does not say where its ledgers are: pass --zookeeper host:port, or start "
         "`gateway dev` without --no-ledger-port",
         "NO_METADATA_ADDRESS",
     )
+
+
+def _raise_if_elsewhere(address: str, hosts: Iterable[str]) -> None:
+    """Refuse a ledger port on the loopback of another machine: here, other ledgers may be there."""
+    if address.startswith("grpc://127.") and not any(map(_is_loopback, hosts)):
+        raise AdminError(
+            f"the ledgers are at {address} on the gateway's own machine: run this command there, "
+            "or pass --zookeeper with an address that leads to them",
+            "LOOPBACK_METADATA_ADDRESS",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
