@@ -85,7 +85,7 @@ async def _orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
     for _ in range(_LISTINGS):
         for name in await list_streams(services.metadata):
             ledgers.difference_update(await ledgers_of(services.metadata, name))
-    oldest_ms = services.clock.now_ms() - LEDGER_AGE_MS_MIN
+    oldest_ms = services.steady_clock.now_ms() - LEDGER_AGE_MS_MIN
     orphans: list[LedgerId] = []
     for ledger in sorted(ledgers):
         try:

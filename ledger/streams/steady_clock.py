@@ -24,8 +24,9 @@ class SteadyClock:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Wall time minus monotonic time, as believed. None before the first look.
-        self._offset_ms: int | None = None
+        # Wall time minus monotonic time, as believed. The first look is now, so that a jump before
+        # the first use is noticed.
+        self._offset_ms = clock.now_ms() - int(clock.monotonic_s() * 1000)
         # The same difference after a jump that is not believed yet, and the monotonic time at which
         # it was first seen. None without such a jump.
         self._jumped_ms: int | None = None
@@ -43,7 +44,7 @@ class SteadyClock:
 
     def _believed(self, offset_ms: int, now_s: float) -> int:
         believed_ms, jumped_ms = self._offset_ms, self._jumped_ms
-        if believed_ms is None or offset_ms <= believed_ms + _DRIFT_MS:
+        if offset_ms <= believed_ms + _DRIFT_MS:
             self._jumped_ms = None
             return offset_ms
         if jumped_ms is None or abs(offset_ms - jumped_ms) > _DRIFT_MS:

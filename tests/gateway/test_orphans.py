@@ -68,6 +68,36 @@ async def test_a_ledger_that_no_segment_names_is_deleted_after_an_hour():
         assert await ledgers(cluster) == [partition.stream.segments[0].ledger]
 
 
+async def test_a_clock_that_jumps_deletes_no_ledger_that_a_roll_waits_to_name():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        cluster.port.hold()
+        waiting = cluster.send(partition, batch())
+        await asyncio.sleep(0.01)
+        partition.stream.roll_soon()
+        await asyncio.sleep(1)
+        assert len(await ledgers(cluster)) == 2
+        cluster.clock.epoch_ms += 2 * LEDGER_AGE_MS_MIN
+        assert await clean(cluster) == 0
+        cluster.port.release()
+        await asyncio.sleep(1)
+        assert [each.base_offset for each in waiting] == [2]
+        assert [each.base_offset for each in await cluster.sent(partition, batch())] == [4]
+        assert base_offsets(await cluster.read_all(partition)) == [0, 2, 4]
+
+
+async def test_an_orphan_is_deleted_once_the_jump_of_the_clock_is_believed():
+    async with started_cluster() as cluster:
+        await cluster.services.client.create(
+            ensemble_size=1, write_quorum=1, ack_quorum=1, custom={"stream": b"lost"}
+        )
+        cluster.clock.epoch_ms += 2 * LEDGER_AGE_MS_MIN
+        assert await clean(cluster) == 0
+        await asyncio.sleep(AGE_S)
+        assert await clean(cluster) == 1
+
+
 async def test_a_ledger_that_is_not_a_streams_is_not_ours_to_delete():
     async with started_cluster() as cluster:
         await cluster.services.client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)

@@ -58,6 +58,13 @@ def test_a_jump_forward_is_believed_after_an_hour_and_not_before(capsys):
     assert f"seconds={YEAR_MS // 1000}" in lines[0]
 
 
+def test_a_jump_before_the_first_use_is_noticed():
+    clock = HandClock()
+    steady = SteadyClock(clock)
+    clock.ahead_ms = YEAR_MS
+    assert steady.now_ms() == clock.now_ms() - YEAR_MS
+
+
 def test_a_jump_that_is_taken_back_is_never_believed_and_the_next_one_waits_again():
     clock, steady = started()
     for _ in range(3):
