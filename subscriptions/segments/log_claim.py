@@ -30,6 +30,7 @@ from ledger.ids import LedgerId
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import Check, Delete, MetadataStore, Node, Op
 from ledger.streams.plain_log import ENTRY_BYTES, PlainLog, PlainLogs
+from ledger.streams.steady_clock import SteadyClock
 from subscriptions.committed_offset import WHOLE_STREAM
 from subscriptions.records_pb2 import Subscription as SubscriptionRecord
 from subscriptions.segments.log_node import (
@@ -102,6 +103,7 @@ class LogStoreServices:
         self.metadata = metadata
         self.logs = logs
         self.clock = clock
+        self.steady_clock = SteadyClock(clock)  # for decisions to delete
         self.config = config
         self.native = native
         self.store = secrets.randbits(64)
@@ -211,7 +213,7 @@ class SegmentClaim:
 
     @property
     def _oldest_ms(self) -> int:
-        return self._shared.clock.now_ms() - self._shared.config.history_ms
+        return self._shared.steady_clock.now_ms() - self._shared.config.history_ms
 
     # claiming
 

@@ -87,6 +87,24 @@ async def test_a_subscriber_that_commits_rarely_keeps_its_history_in_few_ledgers
             assert offsets_at(history, now_ms) == positions
 
 
+@pytest.mark.parametrize("carry_bytes", [0, 128 * 1024])
+async def test_a_clock_that_jumps_and_is_set_back_keeps_the_history(carry_bytes):
+    week_ms = 7 * 24 * 3_600_000
+    async with log_world() as world:
+        process, store = await loaded(world, history_ms=week_ms, carry_bytes=carry_bytes)
+        for n in range(1, 6):
+            await store.advance("g", {KEY: at(n)})
+            await store.unload("g")
+            await asyncio.sleep(60)
+            await store.load("g")
+        process.clock.epoch_ms += week_ms + 3_600_000
+        await store.advance("g", {KEY: at(6)})
+        await store.unload("g")
+        process.clock.epoch_ms -= week_ms + 3_600_000
+        history = await store.history("g")
+        assert [each.committed.offset for each in history.changes] == list(range(1, 7))
+
+
 async def test_rare_commits_past_their_time_become_the_beginning_of_the_history():
     async with log_world() as world:
         process, store = await loaded(world, history_ms=10 * 3_600_000)
