@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -53,6 +53,14 @@ class Rows:
     def result(self) -> Any:
         """Return all rows, as a value of the reply's field."""
         return self._rows if self._encoded is None else self._encode()
+
+
+async def with_pauses(elements: Iterable[_Key]) -> AsyncIterator[_Key]:
+    """Yield the elements of a request. Other tasks run after every `_ROWS_PER_TURN` of them."""
+    for number, each in enumerate(elements, 1):
+        yield each
+        if number % _ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
 
 
 async def answer_each(

@@ -186,3 +186,47 @@ async def test_all_topics_are_answered_with_pauses(monkeypatch):
         everything, turns = await asked(world, 3, 8, metadata_body(None))
         assert {each.name for each in everything.topics} == {*names, "t", "u"}
         assert turns >= 2
+
+
+def configs_body(*resources):
+    return {
+        "resources": [
+            {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+            for kind, name, keys in resources
+        ],
+        "include_synonyms": True,
+        "include_documentation": True,
+    }
+
+
+@pytest.mark.parametrize("version", [1, 4])
+async def test_a_resource_that_is_named_again_is_described_once(version):
+    async with new_world() as world:
+        broker = str(world.cluster.node_id)
+        body = configs_body(*[(4, broker, None)] * MANY, *[(2, "t", None)] * MANY)
+        reply, turns = await asked(world, 32, version, body)
+        assert [each.resource_name for each in reply.results] == [broker, "t"]
+        assert all(each.configs for each in reply.results)
+        assert turns > 10
+
+
+async def test_a_resource_that_is_named_again_has_the_configs_of_all_mentions():
+    async with new_world() as world:
+        some = [(2, "t", ["segment.ms"]), (2, "t", ["segment.bytes"])]
+        reply = await world.ask(32, 4, configs_body(*some))
+        (result,) = reply.results
+        assert {each.name for each in result.configs} == {"segment.ms", "segment.bytes"}
+        reply = await world.ask(32, 4, configs_body(*some, (2, "t", None), *some))
+        (result,) = reply.results
+        assert len(result.configs) > 20
+
+
+@pytest.mark.parametrize("version", [1, 4])
+async def test_configs_of_many_unknown_topics_are_answered_with_pauses(version):
+    async with new_world() as world:
+        names = [f"nosuch-{n}" for n in range(MANY)]
+        body = configs_body(*((2, name, None) for name in names))
+        reply, turns = await asked(world, 32, version, body)
+        assert [each.resource_name for each in reply.results] == names
+        assert {each.error_code.name for each in reply.results} == {"unknown_topic_or_partition"}
+        assert turns >= 10
