@@ -153,6 +153,16 @@ class PlainLogs:
         """
         return await _read_all(await self._client.open(ledger))
 
+    async def read_small(self, ledger: LedgerId, size_max: int) -> list[PlainRecord] | None:
+        """Return the records of a closed log of at most `size_max` bytes, otherwise None.
+
+        A larger log is not read. Its size counts headers and control records. Raises as `recover`.
+        """
+        reader = await self._client.open(ledger)
+        if not reader.metadata.closed or reader.metadata.length > size_max:
+            return None
+        return await _read_all(reader)
+
     async def delete(self, ledger: LedgerId) -> None:
         """Delete the log, if it exists. Raises as `recover`."""
         try:

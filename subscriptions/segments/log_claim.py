@@ -77,6 +77,7 @@ class LogStoreConfig:
     history_ms: int = 7 * 24 * 3600 * 1000  # retention of closed segments
     history_segments_max: int = 1_000  # of one subscriber; its node lists them
     carry_bytes: int = 128 * 1024  # a smaller closed segment is copied into the next one
+    carry_wait_s: float = 0.5  # a commit waits no longer for the closed segment, and goes on
     offsets_waiting_max: int = 20_000  # of all subscribers; beyond it `room` waits
     unloads_at_once: int = 64  # subscribers that `close` unloads in parallel
 
@@ -324,13 +325,16 @@ class SegmentClaim:
         last = record.past_segments[-1]
         if last.HasField("snapshot_id"):
             return False
-        try:
-            stored = await shared.logs.read(LedgerId(last.segment_id))
-            copied = carried(stored, self._oldest_ms, f"{self.path}: ledger {last.segment_id}")
-        except LedgerError:
-            return False  # commits go on without their history
         config = shared.config
         size_max = min(config.carry_bytes, config.entry_bytes, config.segment_bytes // 2)
+        try:
+            async with asyncio.timeout(config.carry_wait_s):
+                stored = await shared.logs.read_small(LedgerId(last.segment_id), size_max)
+            if stored is None:
+                return False
+            copied = carried(stored, self._oldest_ms, f"{self.path}: ledger {last.segment_id}")
+        except (LedgerError, TimeoutError):
+            return False  # commits go on without their history
         if not copied or sum(len(each.data) for each in copied) > size_max:
             return False
         copying: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -132,6 +132,48 @@ async def test_large_segments_are_not_copied():
         assert [each.committed.offset for each in history.changes if each.key] == list(range(1, 41))
 
 
+async def test_a_large_closed_segment_is_not_even_read():
+    async with log_world() as world:
+        process, store = await loaded(world, segment_bytes=2000, carry_bytes=200)
+        read, asked = process.port.read_many, []
+
+        async def counted(bookie, ledger, *rest, **how):
+            asked.append(ledger)
+            return await read(bookie, ledger, *rest, **how)
+
+        process.port.read_many = counted
+        for n in range(1, 101):
+            await store.advance("g", {KEY: at(n)})
+        assert len(world.node("g").past_segments) >= 3
+        assert not asked
+
+
+async def test_a_commit_waits_only_shortly_for_bookies_that_do_not_answer_about_the_history():
+    async with log_world() as world:
+        process, store = await loaded(world, carry_wait_s=0.5)
+        await store.advance("g", {KEY: at(1)})
+        await store.unload("g")
+        [old] = await world.ledgers()
+        read, asked, loop = process.port.read_many, [], asyncio.get_running_loop()
+
+        async def silent(bookie, ledger, *rest, **how):
+            if ledger == old:
+                asked.append(bookie)
+                await asyncio.Event().wait()
+            return await read(bookie, ledger, *rest, **how)
+
+        process.port.read_many = silent
+        await store.load("g")
+        began_s = loop.time()
+        await store.advance("g", {KEY: at(2)})
+        assert asked
+        assert loop.time() - began_s < 0.8, "virtual time: a read gives up after a second"
+        process.port.read_many = read
+        await store.unload("g")
+        history = await store.history("g")
+        assert [each.committed.offset for each in history.changes] == [1, 2]
+
+
 async def test_a_copy_whose_owner_died_loses_nothing_of_the_history():
     async with log_world() as world:
         _, store = await loaded(world)
