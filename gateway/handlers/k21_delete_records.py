@@ -2,69 +2,109 @@
 
 v2 flexible. Offset -1 stands for the high watermark. The reply is sent when the new start is
 durable. No reader can read below the new start any more. Disk space is freed when whole segments
-are below it and file.delete.delay.ms has passed. Source: Kafka, ReplicaManager.deleteRecords;
-DistributedLog, "Truncation" (seed 000).
+are below it and file.delete.delay.ms has passed. A partition that is named again is answered once,
+and its last offset counts. Source: Kafka, KafkaApis.handleDeleteRecordsRequest and
+ReplicaManager.deleteRecords; DistributedLog, "Truncation" (seed 000).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from gateway.errors import partition_code
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import ANSWER_S_MAX, Rows, answer_each, with_pauses
+from gateway.topics.partition import Partition
 from ledger.errors import LedgerError, NotOwner
 from ledger.tasks import start_once
 
 _HIGH_WATERMARK = -1
 _NO_WATERMARK = -1
-# The limit for one partition, because replies are sent in order and the next requests wait.
+# The limit for one request, because replies are sent in order and the next requests wait.
 _WAIT_S_MAX = 30.0
+_AT_ONCE = 64  # deletions of one request
+
+_Result = tuple[int, ErrorCode]  # the new log start offset or -1
+_TOO_LATE: _Result = _NO_WATERMARK, ErrorCode.request_timed_out
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
-    wait_s = min(max(request.body.timeout.total_seconds(), 0.0), _WAIT_S_MAX)
-    rows = [
-        (topic.name, [_row(topic.name, asked, wait_s, ctx) for asked in topic.partitions])
-        for topic in request.body.topics
-    ]
-    answers = await asyncio.gather(*(asyncio.gather(*row) for _, row in rows))
-    return Reply(
-        topics=[
-            Reply(name=name, partitions=partitions)
-            for (name, _), partitions in zip(rows, answers, strict=True)
-        ]
-    )
+    deletions = _Deletions(request.body.timeout.total_seconds(), ctx)
+    topics = Rows(request, "topics")
+    for name, offsets in (await _asked(request.body.topics)).items():
+        partitions = Rows(request, "topics", "partitions")
+        await answer_each(
+            offsets.items(),
+            partial(deletions.row, name),
+            lambda asked: _row(asked[0], *_TOO_LATE),
+            partitions,
+            ctx,
+            end_s=deletions.begun_s + ANSWER_S_MAX,
+            at_once=_AT_ONCE,
+            weight=1,
+        )
+        await topics.add(Reply(name=name, partitions=partitions.result()))
+    return Reply(topics=topics.result())
 
 
-async def _row(topic: str, asked: Any, wait_s: float, ctx: Context) -> Reply:
-    deleting = start_once(
-        "a deletion of records", _delete(topic, asked.partition_index, asked.offset, ctx)
-    )
-    await asyncio.wait([deleting], timeout=wait_s)  # the deletion goes on after the timeout
-    if deleting.done():
-        low_watermark, error = deleting.result()
-    else:
-        low_watermark, error = _NO_WATERMARK, ErrorCode.request_timed_out
-    return Reply(
-        partition_index=asked.partition_index, low_watermark=low_watermark, error_code=error
-    )
+async def _asked(topics: Iterable[Any]) -> dict[str, dict[int, int]]:
+    """Return the offsets by topic and partition. The last mention of a partition counts."""
+    offsets: dict[str, dict[int, int]] = {}
+    async for topic in with_pauses(topics):
+        of_topic = offsets.setdefault(topic.name, {})
+        async for each in with_pauses(topic.partitions):
+            of_topic[each.partition_index] = each.offset
+    return offsets
 
 
-async def _delete(topic: str, index: int, offset: int, ctx: Context) -> tuple[int, ErrorCode]:
-    """Return the new log start offset, or -1 and an error code."""
+def _row(index: int, low_watermark: int, error: ErrorCode) -> Reply:
+    return Reply(partition_index=index, low_watermark=low_watermark, error_code=error)
+
+
+class _Deletions:
+    """The deletions of one request: at most `_AT_ONCE` run, even those that nobody awaits."""
+
+    def __init__(self, timeout_s: float, ctx: Context) -> None:
+        self.begun_s = ctx.clock.monotonic_s()
+        self._end_s = self.begun_s + min(max(timeout_s, 0.0), _WAIT_S_MAX)
+        self._running: set[asyncio.Task[_Result]] = set()
+        self._ctx = ctx
+
+    async def row(self, topic: str, asked: tuple[int, int]) -> Reply:
+        index, offset = asked
+        partition = _deletable(topic, index, self._ctx)
+        if isinstance(partition, ErrorCode):
+            return _row(index, _NO_WATERMARK, partition)
+        if len(self._running) >= _AT_ONCE:
+            return _row(index, *_TOO_LATE)
+        deleting = start_once("a deletion of records", _delete(partition, topic, offset))
+        self._running.add(deleting)
+        deleting.add_done_callback(self._running.discard)
+        # The deletion goes on after the timeout.
+        wait_s = max(self._end_s - self._ctx.clock.monotonic_s(), 0.0)
+        await asyncio.wait([deleting], timeout=wait_s)
+        return _row(index, *(deleting.result() if deleting.done() else _TOO_LATE))
+
+
+def _deletable(topic: str, index: int, ctx: Context) -> Partition | ErrorCode:
+    """Return the partition, or why its records cannot be deleted here."""
     known = ctx.catalog.by_name(topic)
     if known is None or not ctx.partitions.exists(topic, index):
-        return _NO_WATERMARK, ErrorCode.unknown_topic_or_partition
+        return ErrorCode.unknown_topic_or_partition
     if known.is_internal:
-        return _NO_WATERMARK, ErrorCode.invalid_topic_exception
+        return ErrorCode.invalid_topic_exception
     if "delete" not in ctx.catalog.config(known).cleanup_policy:
-        return _NO_WATERMARK, ErrorCode.policy_violation
-    partition = ctx.partitions.find(topic, index)
-    if partition is None:
-        return _NO_WATERMARK, ErrorCode.not_leader_or_follower
+        return ErrorCode.policy_violation
+    return ctx.partitions.find(topic, index) or ErrorCode.not_leader_or_follower
+
+
+async def _delete(partition: Partition, topic: str, offset: int) -> _Result:
+    """Return the new log start offset, or -1 and an error code."""
     try:
         await partition.ensure_readable()
         if not partition.is_leader:

@@ -72,12 +72,14 @@ async def answer_each(
     *,
     at_once: int = 16,
     weight: int = 32,
+    end_s: float | None = None,
 ) -> None:
     """Add a row for each key, `at_once` at a time.
 
-    Keys that are not reached in `ANSWER_S_MAX` are refused.
+    Keys that are not reached until `end_s` are refused, by default after `ANSWER_S_MAX`.
     """
-    end_s = ctx.clock.monotonic_s() + ANSWER_S_MAX
+    if end_s is None:
+        end_s = ctx.clock.monotonic_s() + ANSWER_S_MAX
     waiting = iter(keys)
     while some := list(islice(waiting, at_once)):
         if ctx.clock.monotonic_s() >= end_s:

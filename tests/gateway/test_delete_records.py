@@ -4,6 +4,7 @@ Method: DeleteRecords in Kafka's own bytes on virtual time, over real streams on
 """
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -16,6 +17,7 @@ from tests.gateway.test_list_offsets import list_offsets
 
 OK = ErrorCode.none
 EARLIEST, LATEST = -2, -1
+MANY = 3_000
 
 
 async def delete(cluster, *asked, version=2, topic="t", timeout=10_000):
@@ -87,14 +89,57 @@ async def test_an_offset_that_does_not_exist_is_refused(offset):
 async def test_each_partition_is_answered_by_itself():
     async with started_cluster() as cluster:
         await six_records(cluster, partitions=2)
-        assert await delete(cluster, (0, 1), (1, 0), (2, 0), (0, 9)) == [
+        assert await delete(cluster, (0, 1), (1, 9), (2, 0)) == [
             (1, OK),
-            (0, OK),
-            (-1, ErrorCode.unknown_topic_or_partition),
             (-1, ErrorCode.offset_out_of_range),
+            (-1, ErrorCode.unknown_topic_or_partition),
         ]
         (missing,) = await delete(cluster, (0, 0), topic="missing")
         assert missing == (-1, ErrorCode.unknown_topic_or_partition)
+
+
+async def test_a_partition_that_is_named_again_is_answered_once_for_its_last_offset():
+    async with started_cluster() as cluster:
+        partition = await six_records(cluster, partitions=2)
+        assert await delete(cluster, *[(0, 5), (1, 0)] * 2_000, (0, 2)) == [(2, OK), (0, OK)]
+        assert partition.log_start_offset == 2
+        topic = {"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}
+        answer = await cluster.answer(API.key, 2, topics=[topic] * 3, timeout=1_000)
+        (found,) = answer.topics
+        assert [each.low_watermark for each in found.partitions] == [3]
+
+
+async def test_partitions_that_do_not_exist_start_no_task_and_others_run_meanwhile():
+    async with started_cluster() as cluster:
+        await six_records(cluster)
+        most, turns = 0, 0
+
+        async def count():
+            nonlocal most, turns
+            while True:
+                most = max(most, len(asyncio.all_tasks()))
+                turns += 1
+                await asyncio.sleep(0)
+
+        before = len(asyncio.all_tasks())
+        counting = asyncio.ensure_future(count())
+        answers = await delete(cluster, *((n, 0) for n in range(1, MANY)))
+        counting.cancel()
+        assert answers == [(-1, ErrorCode.unknown_topic_or_partition)] * (MANY - 1)
+        assert most <= before + 70
+        assert turns >= MANY // 500
+
+
+async def test_a_request_runs_a_bounded_number_of_deletions_also_after_its_time():
+    async with started_cluster() as cluster, AsyncExitStack() as held:
+        await cluster.topic(partitions=100)
+        for index in range(100):
+            partition = await cluster.partition(index=index)
+            await held.enter_async_context(partition.stream._change_lock)
+        before = len(asyncio.all_tasks())
+        answers = await delete(cluster, *((n, 0) for n in range(100)), timeout=0)
+        assert answers == [(-1, ErrorCode.request_timed_out)] * 100
+        assert len(asyncio.all_tasks()) == before + 64
 
 
 async def test_a_topic_that_only_compacts_keeps_its_records():
