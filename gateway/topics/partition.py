@@ -217,8 +217,9 @@ class Partition:
             await self.stream.close()
         except LedgerError as error:
             self._refuse_waiting(error)
-        self._refuse_waiting(NotOwner(self.name))
-        self._notify_waiters()
+        finally:
+            self._refuse_waiting(NotOwner(self.name))
+            self._notify_waiters()
 
     def abandon(self) -> None:
         """Accept and acknowledge nothing more: the topic is deleted, or another broker leads it.

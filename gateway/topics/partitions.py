@@ -360,7 +360,7 @@ class Partitions:
         self._stopping = True
         partitions = list(self._by_key.values())
         for at in range(0, len(partitions), _CLOSING_AT_ONCE):
-            await asyncio.gather(*(p.close() for p in partitions[at : at + _CLOSING_AT_ONCE]))
+            await asyncio.gather(*map(_close, partitions[at : at + _CLOSING_AT_ONCE]))
         for key in list(self._replicas):
             self._close_replica(key)
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -420,6 +420,12 @@ class Partitions:
             partition.stream.roll_if_old()
             return await partition.expire()
         return 0
+
+
+async def _close(partition: Partition) -> None:
+    """Close one of many partitions. Whatever fails, the others are closed too."""
+    with reported(f"the end of {partition.name}"):
+        await partition.close()
 
 
 async def ensure_stream(services: StreamServices, name: str) -> None:

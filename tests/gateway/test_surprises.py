@@ -172,6 +172,33 @@ async def test_retention_goes_on_with_the_other_partitions_after_a_surprise():
     await cluster.partitions.stop()
 
 
+class WaitingFetch:
+    """A fetch that waits for records of one partition."""
+
+    notified = False
+
+    def on_data(self):
+        self.notified = True
+
+
+async def test_a_partition_whose_end_raises_leaves_no_other_partition_open():
+    async with surprising_cluster() as (cluster, planted):
+        await cluster.topic("t", partitions=80)
+        partitions = [await cluster.partition("t", index) for index in range(80)]
+        fetches = [WaitingFetch() for _ in partitions]
+        for partition, fetch in zip(partitions, fetches, strict=True):
+            await cluster.sent(partition, batch())
+            partition.add_waiter(fetch)
+        heard = reports()
+        planted["multi"] = SURPRISE
+        await cluster.partitions.stop()
+        assert len(heard) == 1
+        assert all(each.closed for each in partitions)
+        assert all(each.notified for each in fetches)
+        completed = [each for each in partitions if each.stream.segments[-1].completed]
+        assert len(completed) == 79
+
+
 async def test_a_catalog_hears_of_topics_after_a_surprise():
     tree = MetadataTree()
     ours = Surprising(SimMetadata(tree))
