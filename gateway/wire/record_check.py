@@ -9,7 +9,6 @@ Not as Kafka: a batch whose offset deltas do not count from 0 is refused, while 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from itertools import islice
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -24,7 +23,7 @@ from gateway.wire.batches import (
 from gateway.wire.record_walk import BadRecord, RecordHead, RecordWalk, heads
 
 _NOW_STEPS = 8
-"""Steps of a walk that `check_now` takes at most, each below a millisecond."""
+"""Steps of a walk that `check_now` takes at most, each of about a millisecond."""
 
 NOW_BYTES_MAX = 256 * 1024
 """`check_now` decompresses at most this many bytes, below a millisecond."""
@@ -121,21 +120,25 @@ def _suspicious(walk: RecordWalk, header: BatchHeader, rules: RecordRules) -> bo
 
 
 def _refuse_records(
-    records: Iterator[RecordHead], header: BatchHeader, rules: RecordRules
+    records: Iterator[RecordHead | None], header: BatchHeader, rules: RecordRules
 ) -> Generator[None, None, None]:
     """Raise BatchRefused if a record breaks the rules, with the first of such records."""
     errors: list[tuple[int, str]] = []
     of_time = False
-    numbered = enumerate(records)
-    while len(errors) < RECORD_ERRORS_MAX and (some := list(islice(numbered, 100))):
-        for index, head in some:
-            why = _fault(head, header, rules)
-            if why is not None:
-                errors.append((index, why))
-                of_time = of_time or head.keyed or not rules.keyed
-        yield
+    index = 0
+    for head in records:
+        if head is None:
+            yield
+            continue
+        why = _fault(head, header, rules)
+        if why is not None:
+            errors.append((index, why))
+            of_time = of_time or head.keyed or not rules.keyed
+            if len(errors) == RECORD_ERRORS_MAX:
+                break
+        index += 1
     if errors:
-        raise _refused(errors[:RECORD_ERRORS_MAX], of_time)
+        raise _refused(errors, of_time)
 
 
 def _fault(head: RecordHead, header: BatchHeader, rules: RecordRules) -> str | None:

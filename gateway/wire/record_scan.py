@@ -1,14 +1,15 @@
 """Decodes the records of a stored batch, to find timestamps.
 
 The functions are generators, which yield after each part of about a millisecond and return their
-result. Decompression stops at a limit. aiokafka's reader decodes the records. This module is
-imported only when it is needed, because the import takes a tenth of a second.
+result. Decompression stops at a limit. aiokafka's reader decodes the records, in parts that
+`part` bounds. So batches that older versions stored cost no more. This module is imported only when
+it is needed, because the import takes a tenth of a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from itertools import chain, islice
+from collections.abc import Generator, Iterator
+from itertools import chain
 from typing import Any, TypeVar
 
 from aiokafka.errors import CorruptRecordException
@@ -20,8 +21,9 @@ from kio.schema.errors import ErrorCode
 from gateway.wire import batches
 from gateway.wire.batches import BatchRefused
 from gateway.wire.decompress import decompress_steps
+from gateway.wire.record_walk import BadRecord, part, work_of
 
-_RECORDS_PER_STEP = 1000
+_WORK_PER_STEP = 1000  # records, headers and blocks of 4 KiB
 
 Found = tuple[int, int]
 """A timestamp and an offset."""
@@ -50,8 +52,8 @@ def first_at_or_after(
     if header.attributes & batches.LOG_APPEND_TIME:
         return at_or_after_by_header(header, timestamp, from_offset)
     try:
-        reader = yield from _reader(batch, header, bytes_max)
-        while records := _some(reader):
+        data, at = yield from _plain(batch, header, bytes_max)
+        for records in _parts(data, at, header):
             found = _first_of(records, timestamp, from_offset)
             if found is not None:
                 return found
@@ -80,8 +82,8 @@ def record_of_timestamp_max(
         return by_header(header, from_offset)
     best: Found | None = None
     try:
-        reader = yield from _reader(batch, header, bytes_max)
-        while records := _some(reader):
+        data, at = yield from _plain(batch, header, bytes_max)
+        for records in _parts(data, at, header):
             best = _newest_of(records, from_offset, best)
             yield
     except BatchRefused:
@@ -113,25 +115,46 @@ def by_header(header: batches.BatchHeader, from_offset: int) -> Found | None:
     return (header.max_timestamp, offset) if inside else None
 
 
-def _some(reader: Any) -> list[Any]:
-    """Decode the next records. Raises BatchRefused."""
+def _plain(
+    batch: bytes, header: batches.BatchHeader, bytes_max: int
+) -> Generator[None, None, tuple[bytes, int]]:
+    """Return bytes, and where in them the records begin. Raises BatchRefused."""
+    codec = header.attributes & batches.CODEC_MASK
+    if not codec:
+        return batch, batches.HEADER_BYTES
+    return (yield from decompress_steps(codec, batch[batches.HEADER_BYTES :], bytes_max)), 0
+
+
+def _parts(data: bytes, at: int, header: batches.BatchHeader) -> Iterator[list[Any]]:
+    """Decode the records, as many at a time as one step may. Raises BatchRefused."""
+    some: list[Any] = []
+    index = work = 0
     try:
-        return list(islice(reader, _RECORDS_PER_STEP))
+        while index < header.records:
+            count, end = part(data, at, index, header.records - index)
+            records = _decoded(data[at:end], count, header)
+            some += records
+            work += work_of(records, end - at)
+            index, at = index + count, end
+            if work >= _WORK_PER_STEP:
+                yield some
+                some, work = [], 0
+    except BadRecord as bad:
+        raise BatchRefused(ErrorCode.corrupt_message, str(bad)) from None
+    if at != len(data):
+        raise BatchRefused(ErrorCode.corrupt_message, "Bytes follow the last record.")
+    yield some
+
+
+def _decoded(records: bytes, count: int, header: batches.BatchHeader) -> list[Any]:
+    """Return the decoded records. Raises BatchRefused."""
+    length = batches.HEADER_BYTES + len(records) - batches.LENGTH_OVERHEAD
+    attributes = header.attributes & ~batches.CODEC_MASK
+    plain = header._replace(length=length, attributes=attributes, records=count)
+    reader: Any = DefaultRecordBatch(batches.HEADER.pack(*plain) + records)
+    try:
+        return list(chain(reader))
     except (CorruptRecordException, ValueError, IndexError, OverflowError, MemoryError) as e:
         raise BatchRefused(
             ErrorCode.corrupt_message, f"The records cannot be decoded: {e!r}"
         ) from e
-
-
-def _reader(
-    batch: bytes, header: batches.BatchHeader, bytes_max: int
-) -> Generator[None, None, Any]:
-    """Return an iterator of the records. Raises BatchRefused."""
-    codec = header.attributes & batches.CODEC_MASK
-    if codec:
-        records = yield from decompress_steps(codec, batch[batches.HEADER_BYTES :], bytes_max)
-        length = batches.HEADER_BYTES + len(records) - batches.LENGTH_OVERHEAD
-        plain = header._replace(length=length, attributes=header.attributes & ~batches.CODEC_MASK)
-        batch = batches.HEADER.pack(*plain) + records
-    reader: Any = DefaultRecordBatch(batch)
-    return chain(reader)  # `islice` calls iter() again, which the reader refuses

@@ -3,13 +3,14 @@
 Records of equal size and shape form a run: one strided slice for each structural byte compares all
 records of the run. Other records are decoded by aiokafka's native reader, whose leniency a sum of
 sizes excludes. `read_record` is the strict rule that both must follow, and decides the rest.
+One step is bounded by bytes, records and headers, because the native reader cannot be interrupted.
 The costs are in docs/decisions/0008-how-records-are-checked.md. Source: Kafka,
 DefaultRecord.readFrom and DefaultRecordBatch.RecordIterator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from itertools import chain, islice
 from operator import attrgetter
@@ -23,7 +24,18 @@ RUN_MIN = 8
 STRICT_MAX = 100_000
 """More records are refused if the native reader cannot check them; no known client sends such."""
 
+HEADERS_MAX = 10_000
+"""A record with more headers is refused: one record is decoded without a pause."""
+
+_PART_BYTES = 2 * HEADERS_MAX
+"""Records that are decoded together have at most this many bytes, except for a single record.
+
+A header has at least two bytes. So only a single record can exceed `HEADERS_MAX`.
+"""
+
 _READ_AT_ONCE = 400  # records that the native reader decodes at a time
+_WORK_PER_STEP = 400  # records, headers and blocks of 4 KiB after which a step ends
+_STRICT_WORK = 400  # headers after which the strict reader pauses; a record counts as four
 _TWO_BYTES = 1 << 14  # the first unsigned value that needs three bytes as a varint
 _INT_BYTES_MAX, _LONG_BYTES_MAX = 5, 10
 _BLOCK = 8192  # offset deltas of a block differ in their first two varint bytes only
@@ -52,6 +64,7 @@ class RecordHead(NamedTuple):
     delta: int  # of the timestamp
     keyed: bool
     end: int  # where the next record begins
+    headers: int
 
 
 class _Reader:
@@ -85,36 +98,92 @@ class _Reader:
             raise BadRecord(self.index, f"{size} bytes exceed the batch.")
 
 
-def read_record(data: bytes, at: int, index: int) -> RecordHead:
-    """Read the record at `at` by Kafka's rules. Raises BadRecord.
+class _Prefix(NamedTuple):
+    """What precedes the headers of one record."""
 
-    Kafka also takes other offset deltas than `index`; consumers then see other offsets.
-    """
-    reader = _Reader(data, at, index)
+    end: int  # where the record ends by its size
+    delta: int  # of the timestamp
+    offset: int  # delta
+    keyed: bool
+    headers: int
+
+
+def _read_prefix(reader: _Reader) -> _Prefix:
+    data, index = reader.data, reader.index
     size = reader.number()
-    start = reader.at
-    if not 0 <= size <= len(data) - start:
+    end = reader.at + size
+    if size < 0 or end > len(data):
         raise BadRecord(index, f"its {size} bytes do not fit into the batch.")
     reader.skip(1)  # attributes, unused
     delta = reader.number(_LONG_BYTES_MAX)
     offset = reader.number()
-    if offset != index:
-        raise BadRecord(index, f"its offset delta is {offset}.")
     key_bytes = reader.number()
     reader.skip(key_bytes)
     reader.skip(reader.number())
     headers = reader.number()
     if not 0 <= headers <= len(data) - reader.at:
         raise BadRecord(index, f"it cannot have {headers} headers.")
-    for _ in range(headers):
+    if headers > HEADERS_MAX:
+        raise BadRecord(index, f"it has {headers} headers, more than the limit of {HEADERS_MAX}.")
+    return _Prefix(end, delta, offset, key_bytes >= 0, headers)
+
+
+def read_record(data: bytes, at: int, index: int) -> Generator[None, None, RecordHead]:
+    """Return the record at `at`, read by Kafka's rules. Pauses at many headers. Raises BadRecord.
+
+    Kafka also takes other offset deltas than `index`; consumers then see other offsets.
+    """
+    reader = _Reader(data, at, index)
+    end, delta, offset, keyed, headers = _read_prefix(reader)
+    if offset != index:
+        raise BadRecord(index, f"its offset delta is {offset}.")
+    for number in range(1, headers + 1):
         name_bytes = reader.number()
         if name_bytes < 0:
             raise BadRecord(index, "a header has no key.")
         reader.skip(name_bytes)
         reader.skip(reader.number())
-    if reader.at != start + size:
-        raise BadRecord(index, f"it has {reader.at - start} bytes instead of {size}.")
-    return RecordHead(delta, key_bytes >= 0, reader.at)
+        if number % _STRICT_WORK == 0:
+            yield
+    if reader.at != end:
+        raise BadRecord(index, f"it ends {reader.at - end} bytes after its size.")
+    return RecordHead(delta, keyed, reader.at, headers)
+
+
+def part(data: bytes, at: int, index: int, count: int) -> tuple[int, int]:
+    """Return how many of `count` records from `at` on may be decoded at once, and where they end.
+
+    The decoder must see no bytes behind that end, because sizes may be wrong. At least one record
+    is returned. `index` is the position of the first in the batch. Raises BadRecord.
+    """
+    start, bound = at, min(at + _PART_BYTES, len(data))
+    if bound == len(data) and count <= _READ_AT_ONCE:
+        return count, bound
+    found, most = 0, min(count, _READ_AT_ONCE)
+    while found < most and at < bound:
+        end = _end_of(data, at)
+        if not at < end <= bound:
+            break
+        at = end
+        found += 1
+    return (found, at) if found else (1, _read_prefix(_Reader(data, start, index)).end)
+
+
+def _end_of(data: bytes, at: int) -> int:
+    """Return where the record at `at` ends by its size, or 0 if its size is long or is cut off."""
+    size = data[at]
+    if size < 128:
+        return at + 1 + (size >> 1)
+    if at + 1 < len(data) and data[at + 1] < 128:
+        return at + 2 + ((size & 127 | data[at + 1] << 7) >> 1)
+    if at + 2 < len(data) and data[at + 2] < 128:
+        return at + 3 + ((size & 127 | (data[at + 1] & 127) << 7 | data[at + 2] << 14) >> 1)
+    return 0
+
+
+def work_of(records: list[Any], size: int) -> int:
+    """Return the work of decoding these records of `size` bytes, as steps count it."""
+    return len(records) + sum(map(len, map(_HEADERS, records))) + size // 4096
 
 
 class RecordWalk:
@@ -147,7 +216,10 @@ class RecordWalk:
         return self._index == self._count and self._at == len(self._data)
 
     def steps(self) -> Iterator[None]:
-        """Check all records. Each step takes less than a millisecond. Raises BadRecord."""
+        """Check all records in steps of about a millisecond. Raises BadRecord.
+
+        The most that a step decodes natively is one record of `HEADERS_MAX` headers.
+        """
         while not self._irregular and self._run():
             if self._index > _BLOCK:
                 yield
@@ -245,55 +317,78 @@ class RecordWalk:
     # -- other records ----------------------------------------------------------------------------
 
     def _rest(self) -> Iterator[None]:
-        """Check the records after the runs natively, and strictly what that cannot decide.
-
-        The native reader also takes varints that are longer than necessary, and attributes of
-        several bytes. Both make a record larger than `size_in_bytes` says. So the batch is sound if
-        the sizes add up to its bytes.
-        """
-        left = len(self._data) - self._at
-        size_of, reader = _native(self._data[self._at :], self._count - self._index)
-        index, at = self._index, 0
-        try:
-            while index < self._count:
-                batch = list(islice(reader, _READ_AT_ONCE))
-                times = list(map(_TIME, batch))
-                keys = list(map(_KEY, batch))
-                offsets = range(index, index + len(batch))
-                if not batch or list(map(_OFFSET, batch)) != list(offsets):
-                    break
-                sizes = map(size_of, offsets, times, keys, map(_VALUE, batch), map(_HEADERS, batch))
-                at += sum(sizes)
-                index += len(batch)
-                self._see(min(times) - _BASE, max(times) - _BASE)
-                self.keyless = self.keyless or None in keys
-                if index < self._count:
-                    yield
-        except _unreadable():
-            pass
-        if index < self._count or at != left:
-            yield from self._strictly()
-
-    def _strictly(self) -> Iterator[None]:
-        if self._count - self._index > STRICT_MAX:
-            raise BadRecord(self._index, "it or a later record is malformed.")
-        for head in heads(self._data, self._at, self._index, self._count):
-            self._see(head.delta, head.delta)
-            self.keyless = self.keyless or not head.keyed
-            self._at = head.end
-            self._index += 1
-            if self._index % 100 == 0:
+        """Check the records after the runs natively, and strictly what that cannot decode."""
+        work = 0
+        while self._index < self._count:
+            found, end = part(self._data, self._at, self._index, self._count - self._index)
+            cost = self._natively(found, end)
+            if cost is None:
+                yield from self._strictly()
+                return
+            work += cost
+            if work >= _WORK_PER_STEP and self._index < self._count:
+                work = 0
                 yield
         if self._at != len(self._data):
             self._refuse_surplus()
 
+    def _natively(self, count: int, end: int) -> int | None:
+        """Check the next `count` records. Return the work, or None if they must be read strictly.
 
-def heads(data: bytes, at: int, index: int, count: int) -> Iterator[RecordHead]:
-    """Return the records from `index` on, one after another. Raises BadRecord."""
+        The native reader also takes varints that are longer than necessary, and attributes of
+        several bytes. Both make a record larger than `size_in_bytes` says. So the records are sound
+        if the sizes add up to their bytes.
+        """
+        index, size = self._index, end - self._at
+        offsets = range(index, index + count)
+        try:
+            size_of, reader = _native(self._data[self._at : end], count)
+            batch = list(islice(reader, count))
+            times = list(map(_TIME, batch))
+            keys = list(map(_KEY, batch))
+            if list(map(_OFFSET, batch)) != list(offsets):
+                return None
+            sizes = map(size_of, offsets, times, keys, map(_VALUE, batch), map(_HEADERS, batch))
+            if sum(sizes) != size:
+                return None
+        except _unreadable():
+            return None
+        self._see(min(times) - _BASE, max(times) - _BASE)
+        self.keyless = self.keyless or None in keys
+        self._at = end
+        self._index += count
+        return work_of(batch, size)
+
+    def _strictly(self) -> Iterator[None]:
+        if self._count - self._index > STRICT_MAX:
+            raise BadRecord(self._index, "it or a later record is malformed.")
+        headers = 0
+        for head in heads(self._data, self._at, self._index, self._count):
+            if head is None:
+                yield
+                continue
+            headers += head.headers
+            if headers > STRICT_MAX:
+                raise BadRecord(self._index, f"over {STRICT_MAX} headers must be checked singly.")
+            self._see(head.delta, head.delta)
+            self.keyless = self.keyless or not head.keyed
+            self._at = head.end
+            self._index += 1
+        if self._at != len(self._data):
+            self._refuse_surplus()
+
+
+def heads(data: bytes, at: int, index: int, count: int) -> Iterator[RecordHead | None]:
+    """Return the records from `index` on, one after another; None is a pause. Raises BadRecord."""
+    work = 0
     for each in range(index, count):
-        head = read_record(data, at, each)
+        head = yield from read_record(data, at, each)
         at = head.end
         yield head
+        work += 4 + head.headers
+        if work >= _STRICT_WORK:
+            work = 0
+            yield None
 
 
 def _shape(
