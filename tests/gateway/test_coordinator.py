@@ -311,6 +311,19 @@ async def test_offsets_of_simple_consumers_expire_each_by_its_commit():
 
 
 @pytest.mark.slow
+async def test_a_commit_to_an_empty_group_renews_its_own_offset_and_no_other():
+    async with new_world() as world:
+        consumer = world.consumer()
+        await consumer.join()
+        assert await world.commit("g", 5, 0, consumer.member_id, 1) == "none"
+        await world.groups.leave("g", (Leaving(consumer.member_id),))
+        await asyncio.sleep(4 * DAY_S)
+        assert await world.commit("g", 6, 1) == "none"
+        await asyncio.sleep(3 * DAY_S + EXPIRE_S)
+        assert [await world.committed("g", n) for n in (0, 1)] == [None, 6]
+
+
+@pytest.mark.slow
 async def test_offsets_of_a_resting_group_expire_after_a_restart():
     async with new_world() as world:
         await world.commit("g", 5)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from kio.schema.errors import ErrorCode
 
+from ledger.streams.config import StreamLimits
 from tests.batches import blank_batch, plain_batch
 from tests.gateway.stream_cluster import LIST_OFFSETS, started_cluster
 
@@ -184,3 +185,15 @@ async def test_a_search_that_nobody_waits_for_any_more_ends():
         assert searching.cancel()
         await asyncio.wait([searching])
         assert searching.cancelled()
+
+
+async def test_a_time_is_not_answered_once_the_lease_ended_during_the_search():
+    async with started_cluster(limits=StreamLimits(tail_cache_bytes=0)) as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, plain_batch([5, 9, 7]), plain_batch([6, 20]))
+        cluster.port.read_delay_s = 1.0
+        searching = asyncio.ensure_future(list_offsets(cluster, 6))
+        await asyncio.sleep(0.5)
+        assert not searching.done()
+        partition.abandon()  # another broker may have taken over and appended
+        assert (await searching).error_code is ErrorCode.not_leader_or_follower

@@ -72,6 +72,16 @@ def test_a_taker_that_no_longer_wants_its_bytes_is_passed_over():
     assert share.used_bytes == 100
 
 
+def test_who_leaves_the_head_of_the_line_lets_the_next_one_in():
+    share, served = MemoryShare(10), []
+    assert share.try_take(8)
+    large = share.line_up(5, lambda: served.append("large") or True)
+    share.line_up(2, lambda: served.append("small") or True)
+    assert served == []
+    share.leave(large)
+    assert (served, share.used_bytes, share.first) == (["small"], 10, None)
+
+
 def test_offers_shrink_so_that_a_few_large_reads_do_not_take_everything():
     share = MemoryShare(256 * OFFER_BYTES_MIN)
     taken = []

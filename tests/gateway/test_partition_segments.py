@@ -91,6 +91,31 @@ async def test_retention_removes_old_segments_and_moves_the_log_start():
         assert (await cluster.partition()).log_start_offset == 4
 
 
+class Waiter:
+    def __init__(self, partition):
+        self.partition, self.starts = partition, []
+
+    def on_data(self):
+        self.starts.append(self.partition.log_start_offset)
+
+
+async def test_a_waiting_fetch_is_told_that_retention_moved_the_log_start():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic(retention_ms=3_600_000)
+        await cluster.sent(partition, batch())
+        partition.stream.roll_soon()
+        await asyncio.sleep(3700)
+        await cluster.sent(partition, batch())
+        partition.stream.roll_soon()
+        await asyncio.sleep(1)
+        waiter = Waiter(partition)
+        partition.add_waiter(waiter)
+        await cluster.partitions.maintain_once()
+        assert waiter.starts == [2]
+        await cluster.partitions.maintain_once()
+        assert waiter.starts == [2]
+
+
 async def test_a_roll_and_a_recovery_leave_the_same_fields():
     async with started_cluster() as cluster:
         partition = await cluster.topic()

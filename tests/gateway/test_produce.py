@@ -162,6 +162,16 @@ async def test_acks_all_is_refused_where_a_record_has_fewer_copies_than_asked_fo
         assert after.partition_responses[0].error_code is OK
 
 
+async def test_who_leads_no_more_says_so_and_nothing_about_copies():
+    async with started_cluster() as cluster:
+        held = [True]
+        cluster.partitions.cluster.lease_held = lambda: held[0]
+        await cluster.topic("t", min_insync_replicas=2)
+        held[0] = False
+        (alone,) = (await produce(cluster, {"t": {0: batch()}})).responses
+        assert alone.partition_responses[0].error_code is ErrorCode.not_leader_or_follower
+
+
 @pytest.mark.parametrize(("asked", "lacks"), [(1, False), (2, False), (3, True)])
 async def test_copies_are_counted_by_the_replication_factor_of_the_topic(asked, lacks):
     async with started_cluster(bookies=3) as cluster:

@@ -169,6 +169,18 @@ def test_full_counts_entries_and_bytes_but_lets_one_entry_through():
     assert not by_entries.full and not by_bytes.full
 
 
+def test_confirmed_bytes_make_room():
+    adds = pipeline(1, 1, 1, bytes_max=10)
+    for entry in range(5):
+        assert not adds.full
+        adds.add(9, entry)
+        assert not adds.full
+        adds.on_added(0, entry)
+    adds.add(9, "a")
+    adds.add(1, "b")
+    assert adds.full
+
+
 def test_lengths_add_up_to_the_last_pushed_and_to_the_last_confirmed():
     adds = pipeline(1, 1, 1)
     for size in (5, 7, 11):

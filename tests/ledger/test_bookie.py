@@ -5,13 +5,15 @@ Method: a bookie over the simulated disk and table, on virtual time.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from ledger.bookie.config import BookieConfig
+from ledger.core.group_commit import GroupCommitLimits
 from ledger.ports.bookies import Status
-from tests.ledger.bookie_rig import KEY, OTHER_KEY, add, started_bookie
+from tests.ledger.bookie_rig import KEY, OTHER_KEY, SMALL, add, started_bookie
 from tests.sim.bookie_world import entry_buffers, entry_bytes
 
 # -- adds ------------------------------------------------------------------------------------------
@@ -111,6 +113,15 @@ async def test_more_than_the_queue_holds_is_refused_as_overload():
         statuses = [add(bookie, 1, n, bytes(1 << 20)) for n in range(70)]
         assert Status.OVERLOADED in set(await asyncio.gather(*statuses))
         assert await rig.add(1, 100) is Status.OK
+
+
+async def test_what_was_written_in_several_groups_leaves_the_queue():
+    limits = GroupCommitLimits(group_bytes_max=8192)
+    config = replace(SMALL, entry_bytes_max=4096, queue_bytes_max=128 * 1024, group=limits)
+    async with started_bookie(config) as (_rig, bookie):
+        for first in range(0, 200, 50):
+            adds = [add(bookie, 1, first + n, bytes(2000)) for n in range(50)]
+            assert set(await asyncio.gather(*adds)) == {Status.OK}
 
 
 async def test_a_callback_that_raises_does_not_silence_the_others():
@@ -240,6 +251,18 @@ async def test_the_lac_of_an_entry_counts_once_the_entry_is_durable():
         assert (await bookie.read_lac(1)).lac == 4
 
 
+async def test_a_long_poll_is_answered_when_the_bookie_stops():
+    async with started_bookie() as (rig, bookie):
+        await rig.add(1, 0, lac=-1)
+        loop = asyncio.get_running_loop()
+        waiting = asyncio.ensure_future(bookie.wait_lac(1, 0, 20.0))
+        await asyncio.sleep(1)
+        began_s = loop.time()
+        await bookie.stop()
+        assert (await waiting).lac == -1
+        assert loop.time() - began_s < 1
+
+
 # -- fences ----------------------------------------------------------------------------------------
 
 
@@ -270,6 +293,14 @@ async def test_adds_accepted_before_a_fence_are_settled_when_it_answers():
         assert await bookie.fence(1, KEY) is Status.OK
         assert [it.result() for it in done] == [Status.OK] * 30
         assert (await bookie.read(1, -1)).body == entry_bytes(1, 29, bytes(2000))
+
+
+async def test_recovery_adds_accepted_before_another_fence_are_settled_when_it_answers():
+    async with started_bookie() as (_rig, bookie):
+        assert await bookie.fence(1, KEY) is Status.OK
+        done = [add(bookie, 1, entry, bytes(2000), recovery=True) for entry in range(30)]
+        assert await bookie.fence(1, KEY) is Status.OK
+        assert [it.result() for it in done] == [Status.OK] * 30
 
 
 async def test_fenced_adds_are_not_written():

@@ -169,6 +169,23 @@ async def test_after_rot_every_older_ledger_is_fenced_and_nothing_is_denied():
         assert await rig.add(3, 0) is Status.FENCED
 
 
+async def test_rot_at_the_end_of_an_older_file_is_reported_and_the_file_stays_as_long():
+    async with started_bookie() as (rig, bookie):
+        for entry in range(3):
+            await rig.add(1, entry, b"a" * 100)
+        last = bookie._journal.end.position
+        await rig.add(1, 3, b"b" * 100)
+        await rig.restart()
+        await rig.add(2, 0)  # into the next file, which says how far the one before was durable
+        size = rig.disk.open("log-0000000000000001").size()
+        rig.disk, rig.table = rig.disk.restart(), SimTable(Random(4))
+        rig.disk.flip_bit("log-0000000000000001", last + 4)
+        bookie = await rig.start()
+        assert len(bookie.replayed.corrupt) == 1
+        assert (await bookie.read(1, 3)).status is Status.UNKNOWN_LEDGER_STATE
+        assert rig.disk.open("log-0000000000000001").size() == size
+
+
 async def test_ledgers_made_after_the_rot_are_not_in_limbo():
     async with started_bookie() as (rig, _bookie):
         await rotten(rig)

@@ -127,6 +127,24 @@ async def test_an_overloaded_bookie_delays_recovery_and_does_not_end_it():
     assert reader.last_add_confirmed == 2
 
 
+async def test_a_recovery_that_ended_sends_an_overloaded_bookie_nothing_more():
+    world = cluster()
+    writer, _ = await written(world, 3)
+    asked, bookie = [], world.bookies["b0"]
+
+    def add(ledger, entry, key, body, on_added, *, recovery=False):
+        asked.append(entry)
+        asyncio.get_running_loop().call_soon(on_added, Status.OVERLOADED)
+
+    bookie.add = add
+    await world.client("other").recover(writer.ledger)
+    assert asked
+    await asyncio.sleep(0.1)  # what was on its way has come
+    asked.clear()
+    await asyncio.sleep(1)
+    assert not asked
+
+
 async def test_many_recoveries_agree_on_the_last_entry():
     world = cluster(bookies=5)
     writer, told = await written(world, 3)

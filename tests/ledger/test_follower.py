@@ -265,6 +265,19 @@ async def test_the_start_follows_a_truncation_and_never_falls():
         assert (follower.stream.start_sequence_id, follower.stream.end_sequence_id) == (5, 7)
 
 
+async def test_truncated_records_are_not_served_from_memory():
+    async with started_rig() as rig:
+        owner = await rig.owner()
+        follower = await rig.follower()
+        await owner.add(8)
+        await follower.until(7)
+        assert follower.stream.read_cached(4, 100) is not None
+        await owner.stream.truncate(5)
+        await asyncio.sleep(0.1)
+        assert follower.stream.read_cached(4, 100) is None
+        assert follower.stream.read_cached(5, 100) is not None
+
+
 async def test_a_start_past_the_known_end_moves_the_end():
     async with started_rig() as rig:
         owner = await rig.owner()

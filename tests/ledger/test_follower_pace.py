@@ -83,6 +83,23 @@ async def test_a_reader_that_stopped_holds_no_more_than_a_few_chunks_and_the_end
     assert reads < 60
 
 
+async def test_a_reader_a_few_records_behind_reads_from_memory_however_long_the_stream_is():
+    limits = StreamLimits(read_chunk_bytes=16 * 1024)
+
+    async with started_rig(limits=limits, control_ms=50) as rig:
+        owner = await rig.owner()
+        follower = await rig.follower()
+        await owner.add(5, size=1000)
+        await follower.until(4)
+        follower.port.asked.clear()
+        for number in range(200):
+            await owner.add(1, size=1000)
+            await follower.until(number + 5)
+            assert follower.stream.read_cached(number, 1) is not None
+        port = follower.port
+    assert not port.count("read_many")
+
+
 async def test_a_reader_that_caught_up_is_at_the_tail_again():
     limits = StreamLimits(read_chunk_bytes=16 * 1024)
 

@@ -249,6 +249,27 @@ def test_a_spare_takes_the_place_of_a_bookie_that_refuses():
     assert sent == set(range(first, 2)) != set()
 
 
+def test_a_late_copy_on_a_replaced_bookie_does_not_count_for_its_spare():
+    recovery = Recovery(recovering(qa=3), window=2, spares=["b9"])
+    recovery.start()
+    recovery.on_fenced(0, -1)
+    for entry in (0, 1):
+        recovery.on_read(0, entry, found(entry))
+    recovery.on_add_failed(1, "b1", 0)
+    recovery.on_added(1, "b1", 1)
+    for index, bookie, entry in [
+        (0, "b0", 0),
+        (2, "b2", 0),
+        (1, "b9", 0),
+        (0, "b0", 1),
+        (2, "b2", 1),
+    ]:
+        recovery.on_added(index, bookie, entry)
+    assert recovery.on_read(0, 2, Absent()) == []
+    (end,) = recovery.on_added(1, "b9", 1)
+    assert isinstance(end, Close) and end.last_entry == 1
+
+
 def test_a_spare_that_refuses_too_gives_way_to_the_next_and_none_is_tried_twice():
     silent = {("RecoveryAdd", "b1", 1), ("RecoveryAdd", "b9", 1)}
     world = World({f"b{n}": {0, 1} for n in range(3)}, silent=silent)

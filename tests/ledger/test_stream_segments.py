@@ -60,6 +60,20 @@ async def test_a_segment_is_kept_on_while_no_ledger_can_be_made():
         assert await everything(owner) == answered(owner)
 
 
+async def test_a_ledger_made_for_a_roll_that_the_deletion_overtook_is_deleted():
+    async with watched_rig() as rig:
+        owner = await taking_over(rig, "a")
+        await owner.add(2)
+        owner.session.gate = asyncio.Event()  # the store does not answer for now
+        owner.stream.roll_soon()
+        await asyncio.sleep(1)
+        deleting = asyncio.ensure_future(owner.stream.abandon())
+        await asyncio.sleep(1)
+        owner.session.gate.set()
+        await deleting
+        assert await owner.services.client.list_ledgers() == [s.ledger for s in listed(rig)]
+
+
 async def test_a_segment_rolls_when_its_time_has_come_and_it_holds_records():
     async with watched_rig(segment_ms=60_000) as rig:
         owner = await taking_over(rig, "a")
@@ -70,6 +84,20 @@ async def test_a_segment_rolls_when_its_time_has_come_and_it_holds_records():
         await asyncio.sleep(1)
         assert [s.completed for s in owner.stream.segments] == [True, False]
         assert not owner.stream.roll_if_old()
+
+
+async def test_segments_of_one_age_do_not_all_roll_at_once():
+    async with watched_rig(segment_ms=60_000, segment_jitter_ms=30_000) as rig:
+        owner, clock, ages_s = await taking_over(rig, "a"), asyncio.get_running_loop(), []
+        for _ in range(4):
+            began_s = clock.time()
+            await owner.add(1)
+            while not owner.stream.roll_if_old():
+                await asyncio.sleep(1)
+            ages_s.append(clock.time() - began_s)
+            await asyncio.sleep(1)
+        assert all(58 <= age_s <= 92 for age_s in ages_s)
+        assert max(ages_s) - min(ages_s) > 5
 
 
 async def test_a_segment_rolls_at_its_size():

@@ -216,6 +216,18 @@ async def test_nobody_answering_is_an_error_and_not_the_lac(timeout_s):
     assert (await rig.tail.read_next(1, 1.0)).lac == 1
 
 
+async def test_a_bookie_that_lags_does_not_lower_the_lac():
+    world = cluster()
+    writer, told = await grown(world, 3)
+    rig = await reader_of(world, writer.ledger)
+    world.network.cut("writer", world.metadata_of(writer.ledger).last_fragment.ensemble[0])
+    told.add(b"entry 3")
+    lacs = [(await rig.tail.read_next(2, 30.0)).lac]
+    for _ in range(6):  # each asks another bookie
+        lacs.append(await rig.tail.wait_lac(9, LONG_POLL_S))
+    assert lacs[0] >= 2 and lacs == sorted(lacs)
+
+
 async def test_a_rotten_copy_that_came_along_is_read_elsewhere():
     world = cluster()
     writer, _ = await grown(world, 4)
@@ -343,6 +355,20 @@ async def test_bookies_answer_while_the_metadata_store_does_not():
     await add_one(world, told, 3)
     tail, _ = await waiting
     assert bytes(tail.payload) == b"entry 2"
+
+
+async def test_an_end_that_the_metadata_store_did_not_tell_is_noticed_once_it_answers():
+    world = cluster(metadata_attempts_max=2)
+    writer, _ = await grown(world, 3)
+    rig = await reader_of(world, writer.ledger)
+    await writer.close()
+    world.metadata_faults.unsent = 1.0
+    waiting = waiting_for(rig, 3)
+    await asyncio.sleep(5)
+    assert not waiting.done()
+    world.metadata_faults.unsent = 0.0
+    tail, seconds = await waiting
+    assert tail.ended and tail.lac == 2 and seconds < 10
 
 
 async def test_a_closed_tail_leaves_no_watch_behind():

@@ -232,6 +232,22 @@ async def test_a_session_that_ended_ends_all_its_claims():
             await two.cluster.claim(group)
 
 
+async def test_groups_claimed_while_the_session_ended_are_not_held():
+    async with new_world() as world:
+        (one,) = await world.start(1)
+        multi = one.metadata.multi
+
+        async def outlived(ops):
+            await multi(ops)
+            one.metadata.expire()
+            await until(lambda: one.expired, "the loss is told")
+
+        one.metadata.multi = outlived
+        with pytest.raises(MetadataUnavailable):
+            await one.cluster.claim_all(groups_of(world, one, 3))
+        one.metadata.multi = multi
+
+
 async def test_who_leaves_claims_nothing_and_is_named_by_nobody():
     async with new_world() as world:
         one, two = await world.start(1, 2)

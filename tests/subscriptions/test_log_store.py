@@ -89,6 +89,59 @@ async def test_commits_that_wait_share_an_entry():
         ) == 2  # the first alone, then all that arrived while it was in flight
 
 
+async def test_the_changes_of_an_ended_claim_make_room():
+    async with log_world() as world:
+        _, store = await loaded(world, offsets_waiting_max=3)
+        await store.advance("g", {KEY: at(0)})
+        changes = [store.advance("g", {key: at(1)}) for key in keys(5)]
+        room = asyncio.ensure_future(store.room())
+        await asyncio.sleep(0)
+        assert not room.done()
+        store.release("g")
+        async with asyncio.timeout(1):
+            await room
+        outcomes = await asyncio.gather(*changes, return_exceptions=True)
+        assert {type(each) for each in outcomes} == {NotOwner}
+
+
+async def test_a_claim_that_is_loaded_again_in_the_midst_of_a_step_is_not_disturbed():
+    async with log_world() as world:
+        store = world.store()
+        for turn in range(20):
+            name = f"g{turn}"
+            await store.load(name)
+            old = store.advance(name, {KEY: at(1)})
+            await asyncio.sleep(turn * 0.0005)  # its segment is created meanwhile
+            await store.load(name)
+            await store.advance(name, {KEY: at(2)})
+            assert (await store.read(name)).offsets == {KEY: at(2)}
+            await asyncio.gather(old, return_exceptions=True)
+
+
+async def test_the_segment_that_is_closed_for_another_one_is_the_longest_idle():
+    async with log_world() as world:
+        _, store = await loaded(world, "a", open_segments_max=2)
+        for name in "bc":
+            await store.load(name)
+        for n, name in enumerate("abac"):
+            await store.advance(name, {KEY: at(n)})
+        await asyncio.sleep(1)
+        assert [world.node(name).HasField("segment_id") for name in "abc"] == [True, False, True]
+
+
+async def test_a_claim_that_was_lost_leaves_no_ledger_behind():
+    async with log_world() as world:
+        _, store = await loaded(world)
+        await store.advance("g", {KEY: at(1)})
+        await store.unload("g")
+        await store.load("g")
+        await world.store().load("g")
+        before = await world.ledgers()
+        with pytest.raises(NotOwner):
+            await store.advance("g", {KEY: at(2)})
+        assert await world.ledgers() == before
+
+
 async def test_the_node_holds_the_segment_and_no_offsets_of_it():
     async with log_world() as world:
         _, store = await loaded(world)
