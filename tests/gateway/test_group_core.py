@@ -372,6 +372,36 @@ def test_a_restarted_static_member_rebalances_nobody():
     assert driver.stored[-1].members[1].member_id == joined.member_id
 
 
+def not_synced(driver):
+    """Two static members have joined, and wait to be assigned; their ids, the leader first."""
+    waiters = [driver.join(instance=instance) for instance in "lf"]
+    return [joined.member_id for joined in driver.wait_for(*waiters)]
+
+
+def test_a_static_member_that_restarts_and_never_syncs_is_dropped_at_the_deadline_of_the_sync():
+    driver = Driver()
+    leader, _ = not_synced(driver)
+    driver.sync(leader)
+    again = driver.joined[driver.join(instance="f")].member_id
+    for _ in range(8):
+        assert {leader, again} == driver.group.members.keys()
+        driver.wait(7_000)
+        driver.heartbeat(leader, 1, "l")
+        driver.heartbeat(again, 1, "f")
+    driver.wait(5_000)
+    assert driver.group.members.keys() == {leader}
+
+
+def test_a_time_without_the_coordinator_does_not_count_against_the_sync():
+    driver = Driver()
+    members = not_synced(driver)
+    driver.now_ms += 59_000
+    driver.group.extend_sessions(driver.now_ms)
+    driver.wait(9_000)
+    assert driver.group.state is State.COMPLETING_REBALANCE
+    assert driver.group.members.keys() == set(members)
+
+
 def test_a_restarted_static_leader_is_told_to_skip_the_assignment():
     driver = Driver()
     driver.stable("l", "f")

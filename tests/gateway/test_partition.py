@@ -241,6 +241,20 @@ async def test_a_stream_that_cannot_be_written_is_not_given_a_new_segment_at_eve
         assert answer.error is OK
 
 
+async def test_a_durable_batch_ends_the_long_pauses_between_openings():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        for batches in (100, 5):
+            cluster.port.refuse()
+            for _ in range(batches):
+                cluster.send(partition, batch())
+                await asyncio.sleep(0.1)
+            cluster.port.accept()
+            began_s = asyncio.get_running_loop().time()
+            await cluster.sent(partition, batch())
+        assert asyncio.get_running_loop().time() - began_s < 1
+
+
 async def test_the_high_watermark_does_not_fall_while_a_failed_stream_is_opened_again():
     async with started_cluster() as cluster:
         partition = await cluster.topic()

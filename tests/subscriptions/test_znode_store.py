@@ -122,6 +122,19 @@ async def test_a_subscriber_loaded_again_does_not_share_the_fate_of_its_old_chan
     assert [type(each) for each in outcomes] == [NotOwner, NotOwner, type(None)]
 
 
+async def test_changes_that_a_deletion_replaces_make_room():
+    metadata = MemoryMetadata(delay_s=1.0)
+    store = GroupZnodeStore(metadata)
+    await store.load("g")
+    first = store.advance("g", {keys(1)[0]: CommittedOffset(offset=1)})
+    await asyncio.sleep(0)  # in flight for a second
+    second = store.advance("g", {key: CommittedOffset(offset=1) for key in keys(30_000)})
+    await store.delete("g")
+    await asyncio.gather(first, second)
+    async with asyncio.timeout(1):
+        await store.room()
+
+
 @pytest.mark.slow
 async def test_a_full_store_makes_callers_wait_for_room():
     metadata = MemoryMetadata(delay_s=1.0)
