@@ -5,7 +5,6 @@ Only configs of topics can be altered. Source: Kafka, ConfigAdminManager (checks
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +13,15 @@ from kio.schema.errors import ErrorCode
 from gateway.core.topic_names import topic_name_fault
 from gateway.handlers.api import Context, Reply, Request
 from gateway.handlers.k32_describe_configs import ResourceType
-from gateway.handlers.topic_replies import AdminRefusal, copies_remark, duplicates, reply_or_error
+from gateway.handlers.many_rows import Rows, answer_each
+from gateway.handlers.topic_replies import (
+    AT_ONCE,
+    AdminRefusal,
+    copies_remark,
+    duplicates,
+    not_reached,
+    reply_or_error,
+)
 from gateway.topics.config_changes import ConfigChange, ConfigOperation, apply_changes
 from gateway.topics.configs import normalize
 from gateway.topics.errors import InvalidTopic, UnknownTopic
@@ -26,12 +33,18 @@ Changes = Callable[[Any, Context], Sequence[ConfigChange]]
 async def alter_all(request: Request, ctx: Context, changes: Changes) -> Reply:
     """Alter or refuse each resource independently. Duplicates are refused."""
     resources = request.body.resources
-    twice = duplicates(f"{each.resource_type} {each.resource_name}" for each in resources)
-    work = [
-        reply_or_error(_alter(each, twice, request.body.validate_only, ctx, changes), _about(each))
-        for each in {(each.resource_type, each.resource_name): each for each in resources}.values()
-    ]
-    return Reply(responses=await asyncio.gather(*work))
+    twice = duplicates((each.resource_type, each.resource_name) for each in resources)
+    validate_only = request.body.validate_only
+    responses = Rows(request, "responses")
+    await answer_each(
+        {(each.resource_type, each.resource_name): each for each in resources}.values(),
+        lambda each: reply_or_error(_alter(each, twice, validate_only, ctx, changes), _about(each)),
+        lambda each: not_reached(_about(each)),
+        responses,
+        ctx,
+        at_once=AT_ONCE,
+    )
+    return Reply(responses=responses.result())
 
 
 def _about(asked: Any) -> Reply:
@@ -39,9 +52,9 @@ def _about(asked: Any) -> Reply:
 
 
 async def _alter(
-    asked: Any, twice: set[str], validate_only: bool, ctx: Context, changes: Changes
+    asked: Any, twice: set[tuple[int, str]], validate_only: bool, ctx: Context, changes: Changes
 ) -> Reply:
-    if f"{asked.resource_type} {asked.resource_name}" in twice:
+    if (asked.resource_type, asked.resource_name) in twice:
         raise AdminRefusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
     name = _topic_name(asked)
     wanted = changes(asked, ctx)

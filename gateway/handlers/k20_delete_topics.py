@@ -6,18 +6,20 @@ Source: Kafka, ControllerApis.deleteTopics (checks and texts).
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import Rows, answer_each
 from gateway.handlers.topic_replies import (
+    AT_ONCE,
     DUPLICATE_NAME,
     UNKNOWN_ID,
     AdminRefusal,
     duplicates,
+    not_reached,
     reply_or_error,
 )
 from gateway.topics.errors import UnknownTopic
@@ -33,14 +35,21 @@ class _Asked(NamedTuple):
 async def handle(request: Request, ctx: Context) -> Reply:
     asked = _asked(request)
     twice = duplicates(each.name for each in asked if each.name is not None)
-    twice_ids = duplicates(str(each.topic_id) for each in asked if each.topic_id is not None)
-    work = [
-        reply_or_error(
-            _delete(each, twice, twice_ids, ctx), Reply(name=each.name, topic_id=each.topic_id)
-        )
-        for each in dict.fromkeys(asked)
-    ]
-    return Reply(responses=await asyncio.gather(*work))
+    twice_ids = duplicates(each.topic_id for each in asked if each.topic_id is not None)
+    responses = Rows(request, "responses")
+    await answer_each(
+        dict.fromkeys(asked),
+        lambda each: reply_or_error(_delete(each, twice, twice_ids, ctx), _about(each)),
+        lambda each: not_reached(_about(each)),
+        responses,
+        ctx,
+        at_once=AT_ONCE,
+    )
+    return Reply(responses=responses.result())
+
+
+def _about(asked: _Asked) -> Reply:
+    return Reply(name=asked.name, topic_id=asked.topic_id)
 
 
 def _asked(request: Request) -> list[_Asked]:
@@ -50,13 +59,13 @@ def _asked(request: Request) -> list[_Asked]:
     return [_Asked(each.name, each.topic_id) for each in topics]
 
 
-async def _delete(asked: _Asked, twice: set[str], twice_ids: set[str], ctx: Context) -> Reply:
+async def _delete(asked: _Asked, twice: set[str], twice_ids: set[UUID], ctx: Context) -> Reply:
     name, topic_id = asked
     if name is not None and topic_id is not None:
         raise _bad("You may not specify both topic name and topic id.")
     if name in twice:
         raise _bad(DUPLICATE_NAME)
-    if str(topic_id) in twice_ids:
+    if topic_id in twice_ids:
         raise _bad("Duplicate topic id.")
     if topic_id is not None:
         topic = ctx.catalog.by_id(topic_id)

@@ -6,17 +6,19 @@ Source: Kafka, ReplicationControlManager.createPartitions (checks and texts).
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.k19_create_topics import check_assigned_brokers
+from gateway.handlers.many_rows import Rows, answer_each
 from gateway.handlers.topic_replies import (
+    AT_ONCE,
     DUPLICATE_NAME,
     AdminRefusal,
     duplicates,
+    not_reached,
     reply_or_error,
     wait_led,
 )
@@ -25,18 +27,24 @@ from gateway.handlers.topic_replies import (
 async def handle(request: Request, ctx: Context) -> Reply:
     asked = request.body.topics
     twice = duplicates(each.name for each in asked)
-    replies = [
-        Reply(name=name, error_code=ErrorCode.invalid_request, error_message=DUPLICATE_NAME)
-        for name in sorted(twice)
-    ]
-    replies += await asyncio.gather(
-        *(
-            reply_or_error(_add_partitions(each, request.body, ctx), Reply(name=each.name))
-            for each in asked
-            if each.name not in twice
+    results = Rows(request, "results")
+    for name in sorted(twice):
+        await results.add(
+            Reply(name=name, error_code=ErrorCode.invalid_request, error_message=DUPLICATE_NAME)
         )
+    await answer_each(
+        (each for each in asked if each.name not in twice),
+        lambda each: reply_or_error(_add_partitions(each, request.body, ctx), _about(each)),
+        lambda each: not_reached(_about(each)),
+        results,
+        ctx,
+        at_once=AT_ONCE,
     )
-    return Reply(results=replies)
+    return Reply(results=results.result())
+
+
+def _about(asked: Any) -> Reply:
+    return Reply(name=asked.name)
 
 
 async def _add_partitions(asked: Any, body: Any, ctx: Context) -> Reply:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Hashable, Iterable
+from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -27,6 +28,9 @@ _UNKNOWN_LEADER = Leader()
 
 UNKNOWN_ID = "This server does not host this topic ID."
 DUPLICATE_NAME = "Duplicate topic name."
+AT_ONCE = 64  # topics or resources that one request changes at the same time
+
+_Name = TypeVar("_Name", bound=Hashable)
 
 
 def copies_remark(ctx: Context, topic: Topic | None) -> str | None:
@@ -79,10 +83,16 @@ async def reply_or_error(work: Awaitable[Reply], about: Reply) -> Reply:
         return Reply(about, **error_fields(error))
 
 
-def duplicates(names: Iterable[str]) -> set[str]:
+def not_reached(about: Reply) -> Reply:
+    """Return `about` with a retriable error: the request took too long to reach it."""
+    late = AdminRefusal(ErrorCode.request_timed_out, "The request names too much for its time.")
+    return Reply(about, **error_fields(late))
+
+
+def duplicates(names: Iterable[_Name]) -> set[_Name]:
     """Return the names that occur more than once."""
-    seen: set[str] = set()
-    again: set[str] = set()
+    seen: set[_Name] = set()
+    again: set[_Name] = set()
     for name in names:
         (again if name in seen else seen).add(name)
     return again

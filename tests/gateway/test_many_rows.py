@@ -230,3 +230,68 @@ async def test_configs_of_many_unknown_topics_are_answered_with_pauses(version):
         assert [each.resource_name for each in reply.results] == names
         assert {each.error_code.name for each in reply.results} == {"unknown_topic_or_partition"}
         assert turns >= 10
+
+
+def named_topics(key, names):
+    """The body of a request that names topics, and where its replies are."""
+    if key == 20:
+        return {"topics": [{"name": each, "topic_id": None} for each in names], "timeout": 1_000}
+    if key == 37:
+        topics = [{"name": each, "count": 9, "assignments": None} for each in names]
+        return {"topics": topics, "timeout": 1_000, "validate_only": False}
+    change = {"name": "retention.ms", "config_operation": 0, "value": "5"}
+    if key == 33:
+        del change["config_operation"]
+    resources = [{"resource_type": 2, "resource_name": each, "configs": [change]} for each in names]
+    return {"resources": resources, "validate_only": False}
+
+
+CHANGES = [(20, 6), (33, 2), (37, 3), (44, 1)]
+
+
+def rows_of(reply):
+    """Name and error of each topic."""
+    rows = reply.results if hasattr(reply, "results") else reply.responses
+    names = [each.name if hasattr(each, "name") else each.resource_name for each in rows]
+    return list(zip(names, [each.error_code.name for each in rows], strict=True))
+
+
+@pytest.mark.parametrize(("key", "version"), CHANGES)
+async def test_many_unknown_topics_are_changed_with_pauses(key, version):
+    async with new_world() as world:
+        names = [f"nosuch-{n}" for n in range(MANY)]
+        reply, turns = await asked(world, key, version, named_topics(key, names))
+        assert rows_of(reply) == [(name, "unknown_topic_or_partition") for name in names]
+        assert turns >= MANY // 64
+
+
+@pytest.mark.parametrize(("key", "version"), CHANGES)
+async def test_topics_are_changed_a_bounded_number_at_once(key, version):
+    async with new_world() as world:
+        names = [f"new-{n}" for n in range(150)]
+        await world.ask(3, 8, metadata_body(names, create=True))
+        before, most = len(asyncio.all_tasks()), 0
+
+        async def count():
+            nonlocal most
+            while True:
+                most = max(most, len(asyncio.all_tasks()))
+                await asyncio.sleep(0.0001)
+
+        counting = asyncio.ensure_future(count())
+        reply = await world.ask(key, version, named_topics(key, names))
+        counting.cancel()
+        assert rows_of(reply) == [(name, "none") for name in names]
+        # Each topic in change has a task, and its operation in the metadata store has another.
+        assert before + 64 < most <= before + 1 + 2 * 64
+
+
+@pytest.mark.parametrize(("key", "version"), CHANGES)
+async def test_topics_that_are_not_reached_in_time_can_be_asked_for_again(key, version):
+    async with new_world() as world:
+        names = [f"new-{n}" for n in range(150)]
+        await world.ask(3, 8, metadata_body(names, create=True))
+        world.metadata.delay_s = ANSWER_S_MAX
+        rows = rows_of(await world.ask(key, version, named_topics(key, names)))
+        assert rows[0] == (names[0], "none")
+        assert rows[-1] == (names[-1], "request_timed_out")
