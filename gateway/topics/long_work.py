@@ -11,24 +11,37 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import TypeVar
 
-_AT_ONCE = 4
+_CHECKS_AT_ONCE, _SEARCHES_AT_ONCE = 4, 2
 """Computations that run at the same time. Each may hold decompressed records in memory."""
 
 T = TypeVar("T")
 
 
 class LongWork:
-    """The long computations of one process: checks of records, and searches in them."""
+    """The long computations of one process: checks of records, and searches in them.
+
+    `steps` yields after each part of its work. Searches have permits of their own, so that no
+    number of them delays a producer until they end.
+    """
 
     def __init__(self) -> None:
-        # Held by each running computation. The others wait in order.
-        self._permits = asyncio.Semaphore(_AT_ONCE)
+        # Held by each running computation of the kind. The others wait in order.
+        self._checks = asyncio.Semaphore(_CHECKS_AT_ONCE)
+        self._searches = asyncio.Semaphore(_SEARCHES_AT_ONCE)
 
-    async def run(self, steps: Generator[None, None, T]) -> T:
-        """Return the result of `steps`, which yields after each part of its work."""
-        async with self._permits:
-            with closing(steps):
-                return await _result_in_turns(steps)
+    async def check(self, steps: Generator[None, None, T]) -> T:
+        """Return the result of a check of a produced batch."""
+        return await _permitted(self._checks, steps)
+
+    async def search(self, steps: Generator[None, None, T]) -> T:
+        """Return the result of a search in one batch."""
+        return await _permitted(self._searches, steps)
+
+
+async def _permitted(permits: asyncio.Semaphore, steps: Generator[None, None, T]) -> T:
+    async with permits:
+        with closing(steps):
+            return await _result_in_turns(steps)
 
 
 async def _result_in_turns(steps: Generator[None, None, T]) -> T:

@@ -279,6 +279,11 @@ class Partition:
     def first_waiting(self) -> object | None:
         return self._waiting_batches[0] if self._waiting_batches else None
 
+    @property
+    def checking(self) -> bool:
+        waiting = self._waiting_batches
+        return bool(waiting) and waiting[0].takes_long and self.stream.writable
+
     async def truncate(self, offset: int) -> None:
         """Move the log start to `offset`, durably. Raises LedgerError."""
         await self.stream.truncate(offset)
@@ -374,7 +379,7 @@ class Partition:
         header = batches.read_header(waiting.batch)
         rules = self._record_rules(config, self._services.clock.now_ms())
         try:
-            return await self._long_work.run(check_steps(_bytes_of(waiting.batch), header, rules))
+            return await self._long_work.check(check_steps(_bytes_of(waiting.batch), header, rules))
         except BatchRefused as refused:
             if self._waiting_batches and self._waiting_batches[0] is waiting:
                 self._waiting_batches.popleft()

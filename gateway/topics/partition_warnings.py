@@ -78,7 +78,12 @@ class WatchedPartition(Protocol):
 
     @property
     def first_waiting(self) -> object | None:
-        """Return the first batch that waits for the stream to open, or None."""
+        """Return the first batch that waits for the stream to open or for its check, or None."""
+        ...
+
+    @property
+    def checking(self) -> bool:
+        """Return whether the first waiting batch waits for its check, not for bookies."""
         ...
 
 
@@ -115,7 +120,7 @@ class ProduceWatch:
         partition = self._partition
         # A stream that failed drops its last batches, so the accepted end may have fallen.
         pending = partition.high_watermark < min(end, partition.accepted_end)
-        waiting = first is not None and partition.first_waiting is first
+        waiting = first is not None and partition.first_waiting is first and not partition.checking
         if (pending or waiting) and not partition.closed:
             self._log.warn_of_wait(self._stream_config().ack_quorum)
         self.arm()

@@ -120,4 +120,4 @@ class TimestampSearch:
             steps.close()
             return by_header(batches.read_header(batch))
 
-        return await self._long_work.run(within_budget())
+        return await self._long_work.search(within_budget())

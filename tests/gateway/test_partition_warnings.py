@@ -11,11 +11,13 @@ import re
 
 import pytest
 from confluent_kafka import Producer
+from kio.schema.errors import ErrorCode
 
 from gateway.log import Throttle
 from gateway.topics import partition_warnings
 from ledger.errors import EntryUnknown, NoSuchEntry
 from ledger.ports.bookies import Status
+from tests.batches import raw_batch, record
 from tests.gateway.admin_commands import run
 from tests.gateway.stream_cluster import batch, started_cluster
 from tests.peers.bookie import BookieProcess
@@ -105,6 +107,25 @@ async def test_batches_that_become_durable_in_time_are_not_reported(capsys):
         cluster.port.release()
         await asyncio.sleep(10)
         assert warnings(capsys, WAITS) == []
+
+
+async def test_a_batch_that_waits_for_its_check_is_not_blamed_on_bookies(capsys):
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        permits = partition._long_work._checks
+        while not permits.locked():
+            await permits.acquire()
+        records = b"".join(record(at, 0, None, bytes(at % 90)) for at in range(9_000))
+        answers = cluster.send(partition, raw_batch(records, 9_000))
+        await asyncio.sleep(10)
+        assert not answers
+        assert partition.first_waiting is not None
+        assert warnings(capsys, WAITS) == []
+        permits.release()
+        await asyncio.sleep(1)
+        (answer,) = answers
+        assert answer.error is ErrorCode.none
 
 
 # -- real processes --------------------------------------------------------------------------------
