@@ -12,10 +12,11 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from gateway.cluster.port import Leader
+from gateway.cluster.port import Leader, StreamKey
 from tests.gateway.paper_cluster import PaperCluster, member
 from tests.gateway.stream_cluster import LIST_OFFSETS, PRODUCE, StreamCluster, batch
 from tests.gateway.test_fetch import fetch, flat, offsets, one
+from tests.peers.processes import until
 
 OK = ErrorCode.none
 NOT_LEADER = ErrorCode.not_leader_or_follower
@@ -387,3 +388,14 @@ async def test_an_offset_that_was_searched_when_the_lease_ended_is_not_returned(
         await asyncio.sleep(0.1)
         pair.clusters[0].lease = False
         assert (await waiting).error_code is NOT_LEADER
+
+
+async def test_who_gains_a_partition_follows_it_no_more():
+    async with started_pair() as pair:
+        partitions, known = pair.other.partitions, pair.other.catalog.by_name("t")
+        follower = partitions.replica("t", 0)
+        await follower.ensure_readable()
+        pair.clusters[THERE].leaders[0] = Leader(THERE, EPOCH + 1)
+        partitions.gained(StreamKey(known.topic_id, 0))
+        await until(lambda: follower.closed, "it is closed")
+        assert partitions.replica("t", 0) is None

@@ -277,6 +277,7 @@ async def test_between_the_parts_of_a_snapshot_no_record_comes_however_little_ro
             await asyncio.sleep(0)
         kinds = [parsed(entry)[0].control for entry in world.ledger.entries]
         assert kinds == [True, True, True, False]
+        assert log_records.snapshot_distance(world.ledger.entries[3]) == 3  # to its first part
         parts = [parsed(entry)[0].data for entry in world.ledger.entries[:3]]
         assert decode_snapshot(join(parts)).owner_state == world.state
         assert world.answers == [(0, None), (1, None), (2, None)]
