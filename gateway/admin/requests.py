@@ -33,6 +33,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])"
+_PORT_MAX = 65_535
 _SERVERS = re.compile(
     rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*|grpc://{_HOST}:\d{{1,5}}"
 )
@@ -111,6 +112,11 @@ def ask(
         fail(EXIT_REFUSED if refused else EXIT_FAILED, str(error), error.code, output)
 
 
+def _ports_hold(zookeeper: str) -> bool:
+    servers = zookeeper.removeprefix("grpc://").partition("/")[0].split(",")
+    return all(0 < int(each.rpartition(":")[2]) <= _PORT_MAX for each in servers)
+
+
 def ask_storage(
     zookeeper: str, tls: Path | None, output: Format, work: Callable[[Storage], Awaitable[T]]
 ) -> T:
@@ -121,7 +127,7 @@ def ask_storage(
     from gateway.admin.storage import StorageConnection
     from ledger.errors import LedgerError, MetadataUnavailable
 
-    if not _SERVERS.fullmatch(zookeeper):
+    if not _SERVERS.fullmatch(zookeeper) or not _ports_hold(zookeeper):
         form = "must be host:port, or several separated by commas, with an optional /chroot"
         usage(f"--zookeeper {zookeeper}: {form}", output)
     files = _tls_files(tls, output)

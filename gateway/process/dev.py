@@ -19,6 +19,7 @@ from ledger.command_line.program import Command, Flags, OldSpelling, Option, Val
 
 INT32_MAX = 2**31 - 1
 PORT_MAX = 65_535
+_HOST = re.compile(r"[^\s\0,/]+")
 LEDGER_PORT = 3181
 
 PORT = Value("port", units.integer)
@@ -183,11 +184,20 @@ def faults_of(flags: Flags) -> list[str]:
     return common_faults(flags) + faults + _data_faults(flags.data)
 
 
+def host_holds(host: str | None) -> bool:
+    """Return whether a client could look the host up. None and "" stand for the default."""
+    return not host or _HOST.fullmatch(host) is not None
+
+
 def common_faults(flags: Flags) -> list[str]:
     """Return all faults of the options of `common_options`."""
     topics = TopicDefaults()
     delay_s = flags.group_initial_rebalance_delay
     checks = (
+        (
+            host_holds(flags.advertised_host),
+            f"--advertised-host {flags.advertised_host}: must be a host name or an address",
+        ),
         (0 <= flags.port <= PORT_MAX, f"--port {flags.port}: must be between 0 and {PORT_MAX}"),
         (
             flags.metrics_port is None or 0 <= flags.metrics_port <= PORT_MAX,

@@ -21,6 +21,7 @@ from gateway.process.dev import (
     common_options,
     connection_limits,
     group_limits,
+    host_holds,
     print_faults,
 )
 from ledger.command_line import units
@@ -175,6 +176,10 @@ def faults_of(flags: Flags) -> list[str]:
             flags.host not in ANYWHERE or bool(flags.advertised_host),
             f"--host {flags.host}: clients cannot connect to this address; pass one that they can "
             "with --advertised-host",
+        ),
+        (
+            host_holds(flags.peer_host),
+            f"--peer-host {flags.peer_host}: must be a host name or an address",
         ),
         (
             flags.peer_port is None or 0 < flags.peer_port <= PORT_MAX,

@@ -37,8 +37,10 @@ _SERVERS = re.compile(rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*", 
 
 def text(value: object) -> str:
     """Parse text of at least one character."""
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str):
         raise ValueError("must be text")
+    if not value:
+        raise ValueError("must not be empty")
     return value
 
 

@@ -88,6 +88,8 @@ def test_a_failure_is_json_when_json_was_asked_for():
         (("topic", "list", "-b", "nowhere"), "is not host:port, for example"),
         (("topic", "list", "-o", "xml"), "--output xml: must be table or json"),
         (("topic", "delete", "a"), "add --yes"),
+        (("ledger", "list", "-z", "grpc://host:99999"), "grpc://host:99999: must be host:port"),
+        (("ledger", "list", "-z", "a:1,b:65536/c"), "a:1,b:65536/c: must be host:port"),
         (("topic", "shred", "a"), "no command shred; see `gateway topic --help`"),
         (("group", "describe", "g", "--members", "--state"), "pass only one of them"),
         (("topic", "create", b"\xff\xfe"), "gateway: \\xff\\xfe: is not valid UTF-8"),

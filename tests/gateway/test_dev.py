@@ -176,6 +176,15 @@ def test_a_value_that_cannot_be_read_is_a_usage_error():
         *(2, ""),
         "gateway: --port many: must be a whole number\n",
     )
+    assert ended("dev", "--data", "") == (2, "", "gateway: --data : must not be empty\n")
+
+
+def test_a_host_that_no_client_can_look_up_is_refused():
+    fault = "gateway: --advertised-host a b: must be a host name or an address\n"
+    assert ended("dev", "--advertised-host", "a b") == (78, "", fault)
+    assert ended("serve", "--zookeeper", "z:1", "--advertised-host", "a b") == (78, "", fault)
+    code, _, err = ended("serve", "--zookeeper", "z:1", "--peer-host", "a b")
+    assert (code, err) == (78, fault.replace("advertised", "peer"))
 
 
 def test_without_assertions_it_does_not_start():
