@@ -131,7 +131,8 @@ class Host:
         )
         ended = asyncio.get_running_loop().create_future()
         self.sharing = BrokerLifecycle(self.cluster, self.partitions, self.groups, ended)
-        await self.retried(lambda: self.sharing.start("gateway", 9000 + self.node_id))
+        place = ("gateway", 9000 + self.node_id)
+        await self.retried(lambda: self.sharing.start(*place, place))
         await self.groups.start()
         self.started = True
 
