@@ -220,7 +220,7 @@ def test_audit_once_ends_with_0_when_all_is_whole_and_with_1_when_something_is_l
         (("ledger", "recover", "3", "--accept-loss"), "gives up every entry"),
         (("ledger", "list", "--state", "HALF"), "must be OPEN, IN_RECOVERY or CLOSED"),
         (("ledger", "list", "-z", "nowhere"), "must be host:port"),
-        (("ledger", "list", "--tls", "/nowhere"), "tls.crt is missing"),
+        (("ledger", "list", "-z", "localhost:1", "--tls", "/nowhere"), "tls.crt is missing"),
         (("bookie", "decommission", "b1"), "add --yes"),
         (("bookie", "decommission"), "BOOKIE is missing (Id of the bookie"),
         (("bookie", "decommission", "b1", "--timeout", "5"), "--timeout 5: 5 has no unit"),
