@@ -26,6 +26,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 _ZERO_UUID = bytes(16)
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
+_SMALL_MAX = 126  # the largest value whose compact length takes one byte
 
 
 def put_varint(out: bytearray, value: int) -> None:
@@ -34,6 +35,31 @@ def put_varint(out: bytearray, value: int) -> None:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
+
+
+def put_count(out: bytearray, count: int, flexible: bool) -> None:
+    """Append the count of an array, or the length of bytes. One byte is the usual case."""
+    if not flexible:
+        out += _INT32.pack(count)
+    elif count <= _SMALL_MAX:
+        out.append(count + 1)
+    else:
+        put_varint(out, count + 1)
+
+
+def put_topic(out: bytearray, topic: str | UUID, flexible: bool) -> None:
+    """Append the id of a topic, or its name in versions without ids."""
+    if isinstance(topic, UUID):
+        out += topic.bytes
+        return
+    raw = topic.encode()
+    if not flexible:
+        out += _INT16.pack(len(raw))
+    elif len(raw) <= _SMALL_MAX:
+        out.append(len(raw) + 1)
+    else:
+        put_varint(out, len(raw) + 1)
+    out += raw
 
 
 class EncodedRows:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from gateway.wire.encode import put_varint
+from gateway.wire.encode import put_count, put_topic
 from gateway.wire.node_endpoints import NodeEndpoint, put_node_endpoints
 from ledger.ids import Buffer
 
@@ -21,7 +21,6 @@ FLEXIBLE_FROM = 12
 LEADERS_FROM = 16  # Kafka sets the field from this version on, although it exists from v12 on
 
 _INT32 = struct.Struct(">i")
-_LENGTH = struct.Struct(">h")
 _HEAD_V4 = struct.Struct(">ii")  # correlation id, throttle time
 _HEAD_V7 = struct.Struct(">iihi")  # correlation id, throttle time, error, session id
 _HEAD_V12 = struct.Struct(">ixihi")  # as v7, with an empty tag section in the header
@@ -30,7 +29,6 @@ _PARTITION_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">BBiqB")  # tag 0 of 13 bytes: epoch, end offset, no tags
 _LEADER = struct.Struct(">BBiiB")  # tag 1 of 9 bytes: leader id, epoch, no tags
-_SMALL_MAX = 126  # the largest value whose compact length takes one byte
 
 
 class PartitionFetched(NamedTuple):
@@ -76,11 +74,11 @@ def encode_fetch(
     flexible = version >= FLEXIBLE_FROM
     out = bytearray(_head(version, correlation_id, throttle_ms, error_code, session_id))
     buffers: list[Buffer] = []
-    _put_count(out, len(topics), flexible)
+    put_count(out, len(topics), flexible)
     for topic, partitions in topics:
-        _put_topic(out, topic, flexible)
+        put_topic(out, topic, flexible)
         further = encoded.get(topic, ())
-        _put_count(out, len(partitions) + len(further), flexible)
+        put_count(out, len(partitions) + len(further), flexible)
         for fetched in partitions:
             _put_partition(out, version, fetched)
             if fetched.records:
@@ -133,14 +131,14 @@ def _put_partition(out: bytearray, version: int, fetched: PartitionFetched) -> N
     if aborted is None:
         out += b"\0" if flexible else b"\xff\xff\xff\xff"
     else:
-        _put_count(out, len(aborted), flexible)
+        put_count(out, len(aborted), flexible)
         for producer_id, first_offset in aborted:
             out += _ABORTED.pack(producer_id, first_offset)
             if flexible:
                 out.append(0)
     if version >= 11:
         out += _INT32.pack(replica)
-    _put_count(out, records_bytes, flexible)
+    put_count(out, records_bytes, flexible)
 
 
 def _put_partition_tags(out: bytearray, fetched: PartitionFetched) -> None:
@@ -154,26 +152,3 @@ def _put_partition_tags(out: bytearray, fetched: PartitionFetched) -> None:
         out += _DIVERGING.pack(0, 13, *diverging, 0)
     if leader is not None:
         out += _LEADER.pack(1, 9, *leader, 0)
-
-
-def _put_count(out: bytearray, count: int, flexible: bool) -> None:
-    if not flexible:
-        out += _INT32.pack(count)
-    elif count <= _SMALL_MAX:
-        out.append(count + 1)
-    else:
-        put_varint(out, count + 1)
-
-
-def _put_topic(out: bytearray, topic: str | UUID, flexible: bool) -> None:
-    if isinstance(topic, UUID):
-        out += topic.bytes
-        return
-    raw = topic.encode()
-    if not flexible:
-        out += _LENGTH.pack(len(raw))
-    elif len(raw) <= _SMALL_MAX:
-        out.append(len(raw) + 1)
-    else:
-        put_varint(out, len(raw) + 1)
-    out += raw

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gateway.wire.encode import put_varint
+from gateway.wire.encode import put_count, put_topic
 
 _PARTITIONS_AT_ONCE = 500
 _BUFFER_BYTES = 8 * 1024  # a buffer ends with the partitions that reach this size
@@ -20,7 +20,6 @@ _FLEXIBLE_FROM = 6
 _EPOCHS_FROM = 4
 _THROTTLE_FROM = 2
 _INT = struct.Struct(">i")
-_LENGTH = struct.Struct(">h")
 _V1 = struct.Struct(">ihqq")
 _V4 = struct.Struct(">ihqqi")
 _V6 = struct.Struct(">ihqqix")
@@ -46,15 +45,10 @@ def encode_list_offsets(
         out.append(0)
     if version >= _THROTTLE_FROM:
         out += _INT.pack(0)
-    _put_count(out, len(topics), flexible)
+    put_count(out, len(topics), flexible)
     for name, partitions in topics.items():
-        raw = name.encode()
-        if flexible:
-            put_varint(out, len(raw) + 1)
-        else:
-            out += _LENGTH.pack(len(raw))
-        out += raw
-        _put_count(out, len(partitions), flexible)
+        put_topic(out, name, flexible)
+        put_count(out, len(partitions), flexible)
         for at in range(0, len(partitions), _PARTITIONS_AT_ONCE):
             out += _packed(version, partitions[at : at + _PARTITIONS_AT_ONCE])
             if len(out) >= _BUFFER_BYTES:
@@ -73,10 +67,3 @@ def _packed(version: int, partitions: Sequence[PartitionOffset]) -> bytes:
         return b"".join([_V1.pack(*each[:4]) for each in partitions])
     layout = _V6 if version >= _FLEXIBLE_FROM else _V4
     return b"".join([layout.pack(*each) for each in partitions])
-
-
-def _put_count(out: bytearray, count: int, flexible: bool) -> None:
-    if flexible:
-        put_varint(out, count + 1)
-    else:
-        out += _INT.pack(count)

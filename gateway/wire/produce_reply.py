@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from gateway.wire.encode import put_varint
+from gateway.wire.encode import put_count, put_topic, put_varint
 from gateway.wire.node_endpoints import NodeEndpoint, put_node_endpoints
 
 FLEXIBLE_FROM = 9
@@ -106,9 +106,9 @@ def _remember(flexible: bool, topic: str | UUID) -> bytes:
     They are an array of one topic, its name, and the start of an array of one partition.
     """
     out = bytearray()
-    _put_count(out, 1, flexible)
-    _put_topic(out, topic, flexible)
-    _put_count(out, 1, flexible)
+    put_count(out, 1, flexible)
+    put_topic(out, topic, flexible)
+    put_count(out, 1, flexible)
     if len(_one_partition) >= _NAMES_MAX:
         _one_partition.clear()
     _one_partition[flexible, topic] = prefix = bytes(out)
@@ -124,10 +124,10 @@ def _encode_many(
 ) -> bytes:
     flexible = version >= FLEXIBLE_FROM
     out = bytearray((_CORRELATION_FLEXIBLE if flexible else _CORRELATION).pack(correlation_id))
-    _put_count(out, len(topics), flexible)
+    put_count(out, len(topics), flexible)
     for topic, partitions in topics:
-        _put_topic(out, topic, flexible)
-        _put_count(out, len(partitions), flexible)
+        put_topic(out, topic, flexible)
+        put_count(out, len(partitions), flexible)
         for produced in partitions:
             _put_partition(out, version, produced)
         if flexible:
@@ -147,7 +147,7 @@ def _put_partition(out: bytearray, version: int, produced: PartitionProduced) ->
     if version < 8:
         return
     flexible = version >= FLEXIBLE_FROM
-    _put_count(out, len(records), flexible)
+    put_count(out, len(records), flexible)
     for at, reason in records:
         out += _COUNT.pack(at)
         _put_text(out, reason, flexible)
@@ -162,13 +162,6 @@ def _put_partition(out: bytearray, version: int, produced: PartitionProduced) ->
         out += _LEADER.pack(1, 0, 9, *leader, 0)
 
 
-def _put_count(out: bytearray, count: int, flexible: bool) -> None:
-    if flexible:
-        put_varint(out, count + 1)
-    else:
-        out += _COUNT.pack(count)
-
-
 def _put_text(out: bytearray, text: str | None, flexible: bool) -> None:
     raw = None if text is None else text.encode()
     if flexible:
@@ -176,15 +169,3 @@ def _put_text(out: bytearray, text: str | None, flexible: bool) -> None:
     else:
         out += _LENGTH.pack(-1 if raw is None else len(raw))
     out += raw or b""
-
-
-def _put_topic(out: bytearray, topic: str | UUID, flexible: bool) -> None:
-    if isinstance(topic, UUID):
-        out += topic.bytes
-        return
-    raw = topic.encode()
-    if flexible:
-        put_varint(out, len(raw) + 1)
-    else:
-        out += _LENGTH.pack(len(raw))
-    out += raw
