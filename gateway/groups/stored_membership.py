@@ -6,19 +6,18 @@ subscriptions. It is stored whole or not at all: one that does not fit into a no
 
 from __future__ import annotations
 
-import asyncio
 import json
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Generator, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from gateway.core.group_members import GroupMembership, MemberRecord
 from gateway.core.sealed import seal_body, unseal
+from gateway.wire.steps import result_of, result_with_pauses
 from ledger.errors import CorruptFormat
 from ledger.ports.metadata import NODE_BYTES_MAX
 
-_T = TypeVar("_T")
 NOTE_BYTES_MAX = NODE_BYTES_MAX - 1024  # the rest of the node is for the bytes that the store adds
 _COMPRESS_FROM_BYTES = 128 * 1024
 _COMPRESSED = b"z"
@@ -44,29 +43,12 @@ class StoredMembership(NamedTuple):
 
 def encode_membership(stored: StoredMembership) -> bytes:
     """Encode the membership in at most NOTE_BYTES_MAX bytes. Raises MembershipTooLarge."""
-    return _finish(_encode(stored))
+    return result_of(_encode(stored))
 
 
 async def encode_with_pauses(stored: StoredMembership) -> bytes:
     """Encode like `encode_membership`, and let other tasks run between two steps."""
-    return await _finish_with_pauses(_encode(stored))
-
-
-def _finish(steps: Generator[None, None, _T]) -> _T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
-
-
-async def _finish_with_pauses(steps: Generator[None, None, _T]) -> _T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
-        await asyncio.sleep(0)
+    return await result_with_pauses(_encode(stored))
 
 
 def _encode(stored: StoredMembership) -> Generator[None, None, bytes]:
@@ -142,12 +124,12 @@ def decode_membership(data: bytes, path: str) -> StoredMembership:
 
     Raises CorruptFormat with the path.
     """
-    return _finish(_decode(data, path))
+    return result_of(_decode(data, path))
 
 
 async def decode_with_pauses(data: bytes, path: str) -> StoredMembership:
     """Decode like `decode_membership`, and let other tasks run between two steps."""
-    return await _finish_with_pauses(_decode(data, path))
+    return await result_with_pauses(_decode(data, path))
 
 
 def _decode(data: bytes, path: str) -> Generator[None, None, StoredMembership]:

@@ -11,6 +11,8 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import TypeVar
 
+from gateway.wire.steps import result_with_pauses
+
 _CHECKS_AT_ONCE, _SEARCHES_AT_ONCE = 4, 2
 """Computations that run at the same time. Each may hold decompressed records in memory."""
 
@@ -41,13 +43,4 @@ class LongWork:
 async def _permitted(permits: asyncio.Semaphore, steps: Generator[None, None, T]) -> T:
     async with permits:
         with closing(steps):
-            return await _result_in_turns(steps)
-
-
-async def _result_in_turns(steps: Generator[None, None, T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
-        await asyncio.sleep(0)
+            return await result_with_pauses(steps)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import (  # pyright: ignore[reportMissingTypeStubs]
@@ -27,17 +27,6 @@ _WORK_PER_STEP = 1000  # records, headers and blocks of 4 KiB
 
 Found = tuple[int, int]
 """A timestamp and an offset."""
-
-T = TypeVar("T")
-
-
-def result_of(steps: Generator[None, None, T]) -> T:
-    """Return the result of all steps, without a pause."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
 
 
 def first_at_or_after(

@@ -20,7 +20,7 @@ from gateway.wire import record_scan as inside
 from gateway.wire.batches import BatchRefused, check_batch, read_header
 from gateway.wire.decompress import decompress
 from gateway.wire.record_check import RecordRules, check_now, check_steps
-from gateway.wire.record_scan import result_of
+from gateway.wire.steps import result_of
 from tests.batches import HEADER_BYTES, built_batch, plain_batch, raw_batch, record
 
 MEBIBYTE = 1 << 20

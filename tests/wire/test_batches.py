@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from gateway.wire import batches
 from gateway.wire import record_scan as inside
 from gateway.wire.batches import BatchRefused, check_batch, with_append_time, with_offset
-from gateway.wire.record_scan import result_of
+from gateway.wire.steps import result_of
 from tests.batches import HEADER_BYTES, built_batch, plain_batch, raw_batch, record
 
 VECTOR = bytes.fromhex(

@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from gateway.wire.batches import BatchRefused, read_header
 from gateway.wire.record_check import RecordRules, check_now, check_steps
-from gateway.wire.record_scan import result_of
 from gateway.wire.record_walk import BadRecord, RecordWalk
+from gateway.wire.steps import result_of
 from tests.batches import HEADER_BYTES, built_batch, plain_batch, raw_batch, record, varint
 
 CAP = 16 << 20

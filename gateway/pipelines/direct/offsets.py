@@ -21,6 +21,7 @@ from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.topics.catalog import Topic
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
+from gateway.wire.steps import result_of
 from ledger.errors import NoNode
 from ledger.streams.scan import StreamScan
 
@@ -293,7 +294,7 @@ async def _resolve(
 
 async def offset_at(scan: StreamScan, time_ms: int) -> int | None:
     """Return the offset of the first record with a timestamp of at least `time_ms`, or None."""
-    from gateway.wire.record_scan import first_at_or_after, result_of
+    from gateway.wire.record_scan import first_at_or_after
 
     record = await scan.find_timestamp(time_ms)
     while record is not None:
