@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import socket
 import struct
@@ -27,7 +26,7 @@ from gateway.wire.messages import encode_request
 from tests.batches import plain_batch, raw_batch, record
 from tests.bench.sides import create_topic
 from tests.peers.broker import Broker
-from tests.peers.processes import wait_until
+from tests.peers.processes import status_bytes, wait_until
 
 ANSWER_S_MAX = 60.0
 ATTACK_S_MAX = 8.0
@@ -344,13 +343,6 @@ class Attacked(NamedTuple):
     resident_mb: float
 
 
-def _resident_mb(pid: int, field: str) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(rf"{field}:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found[1]) / 1024
-
-
 def prepare(broker: Broker) -> None:
     """Create the topics, and 64 MB in the cold one."""
     for topic in (COLD, HONEST, "bombs"):
@@ -399,4 +391,5 @@ def attacked(broker: Broker, attack: Callable[[int], None]) -> Attacked:
             attack(broker.port)
         for pinger in pingers:
             pinger.wait_answers(5)
-        return Attacked(max(pinger.longest_s() for pinger in pingers), _resident_mb(pid, "VmHWM"))
+        resident_mb = status_bytes(pid, "VmHWM") / (1 << 20)
+        return Attacked(max(pinger.longest_s() for pinger in pingers), resident_mb)

@@ -48,6 +48,21 @@ def batch(sequence=None, *, producer=1, epoch=0, records=2, at=1000):
     return plain_batch([at] * records, producer=producer, epoch=epoch, sequence=sequence)
 
 
+def times_of(named, epoch=-1):
+    """Return the fields of a ListOffsets request for {topic: [(partition, timestamp)]}."""
+    topics = [
+        {
+            "name": topic,
+            "partitions": [
+                {"partition_index": at, "timestamp": time, "current_leader_epoch": epoch}
+                for at, time in asked
+            ],
+        }
+        for topic, asked in named.items()
+    ]
+    return {"replica_id": -1, "isolation_level": 0, "timeout": 1000, "topics": topics}
+
+
 def base_offsets(stored):
     return [struct.unpack_from(">q", each)[0] for each in stored]
 

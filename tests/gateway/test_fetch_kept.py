@@ -20,6 +20,7 @@ from gateway.topics.connection_fetches import ConnectionFetches
 from gateway.wire.messages import encode_request
 from tests.gateway.stream_cluster import FETCH, started_cluster
 from tests.gateway.test_fetch import COLD, batch, request
+from tests.sim.turns import turns_during
 
 OK = ErrorCode.none
 WIDTH = 40  # enough that a connection keeps them
@@ -468,18 +469,9 @@ async def test_the_partitions_of_all_sessions_are_bounded():
 async def test_a_request_of_very_many_partitions_yields_to_others():
     async with started_cluster() as cluster:
         await cluster.topic("t", partitions=1)
-        turns = 0
-
-        async def others():
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.ensure_future(others())
         wanted = {"nosuch": dict.fromkeys(range(20_000), 0)}
-        reply = await ask(cluster, connection(), wanted, 7, session_epoch=0)
-        task.cancel()
+        asking = ask(cluster, connection(), wanted, 7, session_epoch=0)
+        reply, turns = await turns_during(asking)
         assert len(rows(reply)) == 20_000
         assert turns >= 20_000 / 250
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -23,6 +22,7 @@ from tests.gateway.test_fetch import batch, offsets, one, request
 from tests.gateway.wire_peer import request as framed
 from tests.gateway.wire_peer import turns
 from tests.peers.gateway import Gateway
+from tests.peers.processes import status_bytes
 
 MIB = 1024 * 1024
 COLD = StreamLimits(tail_cache_bytes=0, read_chunk_bytes=MIB)
@@ -178,14 +178,6 @@ async def test_small_records_do_not_keep_the_chunks_that_were_read_for_them():
 BUDGET = 256 * MIB
 READERS = 20
 PIPELINED = 40
-
-
-def status_bytes(pid, field):
-    """Return a size from the status of a process: VmRSS or VmHWM."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    raise AssertionError(field)
 
 
 class Client:

@@ -21,6 +21,7 @@ from gateway.groups.stored_membership import (
 )
 from ledger.errors import CorruptFormat
 from tests.gateway.group_world import World
+from tests.sim.turns import turns_during
 
 NODE = "/gateway/groups/g"
 REPEATED = (("range", b"topic " * 20_000),)
@@ -118,22 +119,6 @@ def test_a_compressed_membership_that_is_cut_short_is_corrupt(cut):
     assert data.startswith(b"z")
     with pytest.raises(CorruptFormat):
         decode_membership(data[:-cut], "x")
-
-
-async def turns_during(work):
-    """The result of the coroutine, and how often another task ran meanwhile."""
-    turns = 0
-
-    async def count():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.ensure_future(count())
-    result = await work
-    counting.cancel()
-    return result, turns
 
 
 async def test_others_run_while_a_large_membership_is_encoded_and_decoded():

@@ -9,7 +9,8 @@ from kio.schema.errors import ErrorCode
 
 from ledger.streams.config import StreamLimits
 from tests.batches import blank_batch, plain_batch
-from tests.gateway.stream_cluster import LIST_OFFSETS, started_cluster
+from tests.gateway.stream_cluster import LIST_OFFSETS, started_cluster, times_of
+from tests.sim.turns import turns_during
 
 OK = ErrorCode.none
 
@@ -19,27 +20,14 @@ def batch():
 
 
 async def list_offsets(cluster, timestamp, version=8, topic="t", index=0, epoch=-1):
-    answer = await cluster.answer(
-        LIST_OFFSETS,
-        version,
-        replica_id=-1,
-        isolation_level=0,
-        timeout=1000,
-        topics=[
-            {
-                "name": topic,
-                "partitions": [
-                    {
-                        "partition_index": index,
-                        "timestamp": timestamp,
-                        "current_leader_epoch": epoch,
-                    }
-                ],
-            }
-        ],
-    )
-    (found,) = answer.topics[0].partitions
+    (found,) = await many_offsets(cluster, {topic: [(index, timestamp)]}, version, epoch)
     return found
+
+
+async def many_offsets(cluster, named, version=8, epoch=-1):
+    """Return the partitions of the reply to {topic: [(partition, timestamp)]}."""
+    answer = await cluster.answer(LIST_OFFSETS, version, **times_of(named, epoch))
+    return [each for topic in answer.topics for each in topic.partitions]
 
 
 @pytest.mark.parametrize("version", range(1, 12))
@@ -70,18 +58,7 @@ async def test_start_and_end_are_answered_within_one_turn():
     async with started_cluster() as cluster:
         await cluster.topic()
         for special in (-1, -2):
-            _, result = cluster.ask(
-                LIST_OFFSETS,
-                4,
-                replica_id=-1,
-                isolation_level=0,
-                topics=[
-                    {
-                        "name": "t",
-                        "partitions": [{"partition_index": 0, "timestamp": special}],
-                    }
-                ],
-            )
+            _, result = cluster.ask(LIST_OFFSETS, 4, **times_of({"t": [(0, special)]}))
             assert isinstance(result, list)
 
 
@@ -110,25 +87,6 @@ async def test_epochs_and_unknown_partitions_are_refused():
         assert found.error_code is ErrorCode.unknown_topic_or_partition
 
 
-async def many_offsets(cluster, named, version=8):
-    """Return the partitions of the reply to {topic: [(partition, timestamp)]}."""
-    answer = await cluster.answer(
-        LIST_OFFSETS,
-        version,
-        replica_id=-1,
-        isolation_level=0,
-        timeout=1000,
-        topics=[
-            {
-                "name": topic,
-                "partitions": [{"partition_index": at, "timestamp": time} for at, time in asked],
-            }
-            for topic, asked in named.items()
-        ],
-    )
-    return [each for topic in answer.topics for each in topic.partitions]
-
-
 @pytest.mark.parametrize("count", [2, 10_000])
 async def test_a_partition_that_is_named_twice_is_refused_once(count):
     async with started_cluster() as cluster:
@@ -155,15 +113,10 @@ async def test_partitions_that_do_not_open_are_waited_for_together():
 async def test_a_request_of_many_partitions_lets_others_have_their_turns():
     async with started_cluster() as cluster:
         await cluster.topic()
-        asking = asyncio.create_task(
-            many_offsets(cluster, {"t": [(at, 7) for at in range(20_000)]})
-        )
-        turns = 0
-        while not asking.done():
-            await asyncio.sleep(0)
-            turns += 1
+        asking = many_offsets(cluster, {"t": [(at, 7) for at in range(20_000)]})
+        found, turns = await turns_during(asking)
         assert turns >= 115, "40 each to sort, to look up and to encode"
-        assert len(await asking) == 20_000
+        assert len(found) == 20_000
 
 
 async def test_a_search_that_nobody_waits_for_any_more_ends():
@@ -173,14 +126,7 @@ async def test_a_search_that_nobody_waits_for_any_more_ends():
         await cluster.sent(partition, plain_batch([5, 9]))
         await cluster.crash()
         cluster.metadata.closed = True
-        _, searching = cluster.ask(
-            LIST_OFFSETS,
-            8,
-            replica_id=-1,
-            isolation_level=0,
-            timeout=1000,
-            topics=[{"name": "t", "partitions": [{"partition_index": 0, "timestamp": 7}]}],
-        )
+        _, searching = cluster.ask(LIST_OFFSETS, 8, **times_of({"t": [(0, 7)]}))
         await asyncio.sleep(1)
         assert searching.cancel()
         await asyncio.wait([searching])

@@ -12,6 +12,7 @@ from gateway.handlers import k03_metadata, many_rows
 from gateway.handlers.many_rows import ANSWER_S_MAX
 from subscriptions.committed_offset import CommittedOffset
 from tests.gateway.group_world import World
+from tests.sim.turns import turns_during
 
 MANY = 3_000
 
@@ -20,25 +21,6 @@ MANY = 3_000
 async def new_world():
     async with World() as world:
         yield world
-
-
-async def asked(world, key, version, body):
-    """The reply, and how often another task ran while it was made.
-
-    Time stands still meanwhile, so the request must not wait for a write.
-    """
-    turns = 0
-
-    async def count():
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.ensure_future(count())
-    reply = await world.ask(key, version, body)
-    counting.cancel()
-    return reply, turns
 
 
 def fetch_body(version, *group_ids, indexes=None, topic="t"):
@@ -57,7 +39,7 @@ async def test_many_partitions_of_a_group_are_fetched_with_pauses(version):
     async with new_world() as world:
         await world.commit("g", 5, partition=3)
         body = fetch_body(version, "g", indexes=list(range(MANY)))
-        reply, turns = await asked(world, 9, version, body)
+        reply, turns = await turns_during(world.ask(9, version, body))
         (topic,) = reply.topics if version < 8 else reply.groups[0].topics
         offsets = {each.partition_index: each.committed_offset for each in topic.partitions}
         assert offsets == {index: 5 if index == 3 else -1 for index in range(MANY)}
@@ -69,7 +51,7 @@ async def test_all_offsets_of_a_group_are_fetched_with_pauses():
         await world.catalog.create("wide", MANY, 1, {})
         offsets = {world.key(n, "wide"): CommittedOffset(offset=n) for n in range(MANY)}
         assert (await world.groups.commit("g", "", -1, None, offsets)).name == "none"
-        reply, turns = await asked(world, 9, 8, fetch_body(8, "g"))
+        reply, turns = await turns_during(world.ask(9, 8, fetch_body(8, "g")))
         (topic,) = reply.groups[0].topics
         assert sorted(each.committed_offset for each in topic.partitions) == list(range(MANY))
         assert turns >= 5
@@ -78,7 +60,7 @@ async def test_all_offsets_of_a_group_are_fetched_with_pauses():
 async def test_a_group_that_is_named_again_is_refused():
     async with new_world() as world:
         await world.commit("g", 5)
-        reply, _ = await asked(world, 9, 8, fetch_body(8, *["g"] * 3))
+        reply, _ = await turns_during(world.ask(9, 8, fetch_body(8, *["g"] * 3)))
         assert [each.error_code.name for each in reply.groups] == [
             "none",
             "invalid_request",
@@ -91,7 +73,7 @@ async def test_many_groups_are_described_with_pauses(version):
     async with new_world() as world:
         await world.commit("g7", 1)
         names = [f"g{n}" for n in range(MANY)]
-        reply, turns = await asked(world, 15, version, {"groups": names * 2})
+        reply, turns = await turns_during(world.ask(15, version, {"groups": names * 2}))
         assert [each.group_id for each in reply.groups] == names
         assert [each.group_id for each in reply.groups if each.group_state == "Empty"] == ["g7"]
         assert turns > 100
@@ -101,7 +83,7 @@ async def test_many_groups_are_described_with_pauses(version):
 async def test_many_groups_are_deleted_with_pauses(version):
     async with new_world() as world:
         names = [f"g{n}" for n in range(MANY)]
-        reply, turns = await asked(world, 42, version, {"groups_names": names})
+        reply, turns = await turns_during(world.ask(42, version, {"groups_names": names}))
         codes = {each.group_id: each.error_code.name for each in reply.results}
         assert codes == dict.fromkeys(names, "group_id_not_found")
         assert turns > 100
@@ -112,7 +94,7 @@ async def test_many_coordinators_are_found_with_pauses(version):
     async with new_world() as world:
         names = [f"g{n}" for n in range(MANY)]
         body = {"key_type": 0, "coordinator_keys": names}
-        reply, turns = await asked(world, 10, version, body)
+        reply, turns = await turns_during(world.ask(10, version, body))
         assert [each.key for each in reply.coordinators] == names
         assert {each.error_code.name for each in reply.coordinators} == {"none"}
         assert turns > 100
@@ -150,7 +132,7 @@ async def test_many_unknown_topics_are_answered_with_pauses(version):
     async with new_world() as world:
         names = ["t", *(f"nosuch-{n}" for n in range(MANY))]
         body = metadata_body(names)
-        reply, turns = await asked(world, 3, version, body)
+        reply, turns = await turns_during(world.ask(3, version, body))
         assert [each.name for each in reply.topics] == names
         assert [len(each.partitions) for each in reply.topics] == [4] + [0] * MANY
         assert turns >= 10
@@ -183,7 +165,7 @@ async def test_all_topics_are_answered_with_pauses(monkeypatch):
     async with new_world() as world:
         names = [f"new-{n}" for n in range(50)]
         await world.ask(3, 8, metadata_body(names, create=True))
-        everything, turns = await asked(world, 3, 8, metadata_body(None))
+        everything, turns = await turns_during(world.ask(3, 8, metadata_body(None)))
         assert {each.name for each in everything.topics} == {*names, "t", "u"}
         assert turns >= 2
 
@@ -204,7 +186,7 @@ async def test_a_resource_that_is_named_again_is_described_once(version):
     async with new_world() as world:
         broker = str(world.cluster.node_id)
         body = configs_body(*[(4, broker, None)] * MANY, *[(2, "t", None)] * MANY)
-        reply, turns = await asked(world, 32, version, body)
+        reply, turns = await turns_during(world.ask(32, version, body))
         assert [each.resource_name for each in reply.results] == [broker, "t"]
         assert all(each.configs for each in reply.results)
         assert turns > 10
@@ -226,7 +208,7 @@ async def test_configs_of_many_unknown_topics_are_answered_with_pauses(version):
     async with new_world() as world:
         names = [f"nosuch-{n}" for n in range(MANY)]
         body = configs_body(*((2, name, None) for name in names))
-        reply, turns = await asked(world, 32, version, body)
+        reply, turns = await turns_during(world.ask(32, version, body))
         assert [each.resource_name for each in reply.results] == names
         assert {each.error_code.name for each in reply.results} == {"unknown_topic_or_partition"}
         assert turns >= 10
@@ -260,7 +242,7 @@ def rows_of(reply):
 async def test_many_unknown_topics_are_changed_with_pauses(key, version):
     async with new_world() as world:
         names = [f"nosuch-{n}" for n in range(MANY)]
-        reply, turns = await asked(world, key, version, named_topics(key, names))
+        reply, turns = await turns_during(world.ask(key, version, named_topics(key, names)))
         assert rows_of(reply) == [(name, "unknown_topic_or_partition") for name in names]
         assert turns >= MANY // 64
 

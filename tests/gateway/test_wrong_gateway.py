@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.cluster.port import Leader, StreamKey
 from tests.gateway.paper_cluster import PaperCluster, member
-from tests.gateway.stream_cluster import LIST_OFFSETS, PRODUCE, StreamCluster, batch
+from tests.gateway.stream_cluster import LIST_OFFSETS, PRODUCE, StreamCluster, batch, times_of
 from tests.gateway.test_fetch import fetch, flat, offsets, one
 from tests.peers.processes import until
 
@@ -348,21 +348,8 @@ async def test_a_session_names_the_preferred_replica_in_every_response():
 
 
 async def listed(gateway, timestamp, topic="t", version=11):
-    answer = await gateway.answer(
-        LIST_OFFSETS,
-        version,
-        replica_id=-1,
-        isolation_level=0,
-        timeout=1000,
-        topics=[
-            {
-                "name": topic,
-                "partitions": [
-                    {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
-                ],
-            }
-        ],
-    )
+    asked = times_of({topic: [(0, timestamp)]})
+    answer = await gateway.answer(LIST_OFFSETS, version, **asked)
     return answer.topics[0].partitions[0]
 
 

@@ -32,6 +32,7 @@ from gateway.handlers.table import rows
 from gateway.wire.messages import encode_request
 from gateway.wire.schema import FieldShape, request_class, shape_of
 from tests.peers.gateway import Gateway
+from tests.peers.processes import status_bytes
 
 HONEST, OWN = "honest", ("own-a", "own-b", "own-c")
 READING = frozenset({1, 2, 3, 9, 10, 15, 16, 18, 32, 60, 75})
@@ -235,12 +236,6 @@ def _prepare(servers: str) -> None:
         created.result(30.0)
 
 
-def _largest_mb(pid: int) -> float:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
-
-
 async def _attack(port: int, seed: int, seconds: float) -> Counter[str]:
     ends_s = asyncio.get_running_loop().time() + seconds
     crowd = [Hostile(port, seed + at) for at in range(CONNECTIONS)]
@@ -258,7 +253,7 @@ def run(minutes: float, seed: int, data: Path) -> dict[str, Any]:
             done = asyncio.run(_attack(gateway.port, seed, 60 * minutes))
         finally:
             honest.stop()
-        largest_mb = _largest_mb(gateway.process.pid)
+        largest_mb = status_bytes(gateway.process.pid, "VmHWM") / (1 << 20)
         log = gateway.process.output()
     bound_mb = ConnectionLimits().memory_bytes_max / (1 << 20) + IDLE_MB
     wrong = [*honest.wrong, *_errors(log)]

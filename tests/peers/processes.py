@@ -148,6 +148,15 @@ def tree_memory_bytes(root: int) -> int:
     return kib * 1024
 
 
+def status_bytes(pid: int | str, field: str) -> int:
+    """Return a size from the status of a process (or "self"): VmRSS, or VmHWM for its peak."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024
+    raise AssertionError(f"process {pid} has no {field}; has it ended?")
+
+
 class Process:
     """One run of a child in a session of its own; it never outlives this process.
 

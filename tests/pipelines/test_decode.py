@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import multiprocessing
-import re
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -29,6 +28,7 @@ from gateway.pipelines.direct import decode, walk
 from gateway.pipelines.direct.decode import Decoder
 from ledger.errors import CorruptFormat
 from tests.batches import plain_batch, raw_batch, record, varint
+from tests.peers.processes import status_bytes
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ALL = (0, 1 << 62)
@@ -316,11 +316,6 @@ def large(kind: str) -> tuple[bytes, int]:
     return each * count, count * (2 if kind == "two sizes" else 1)
 
 
-def resident_bytes(line: str) -> int:
-    (found,) = re.findall(rf"{line}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found) * 1024
-
-
 def decoded(kind: str, codec: int, often: int = 1) -> tuple[int, int]:
     """Decode a large batch repeatedly, in a process of its own.
 
@@ -332,10 +327,10 @@ def decoded(kind: str, codec: int, often: int = 1) -> tuple[int, int]:
     del body
     list(Decoder("t", 0, True).decode([built([(0, b"k", b"v", [("h", b"")])], 0, 0)], *ALL))
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak to the current size
-    before = resident_bytes("VmRSS")
+    before = status_bytes("self", "VmRSS")
     parts = Decoder("t", 0, True).decode([batch] * often, *ALL)
     found = sum(map(attrgetter("num_rows"), parts))
-    return found, resident_bytes("VmHWM") - before
+    return found, status_bytes("self", "VmHWM") - before
 
 
 @pytest.mark.parametrize(
