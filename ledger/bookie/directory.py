@@ -15,7 +15,7 @@ from ledger.core.journal_format import file_name, parse_file_name
 from ledger.crc32c import crc32c
 from ledger.errors import ForeignDirectory
 from ledger.ids import BookieId
-from ledger.ports.disk import Disk
+from ledger.ports.disk import Disk, LogFile
 
 DIRECTORY_FORMAT: Final = 1
 VERSION: Final = "VERSION"
@@ -52,14 +52,16 @@ def check_directory(names: Iterable[str], stamp: bytes) -> bytes | None:
 async def claim_directory(disk: Disk, new_instance: Callable[[], bytes]) -> bytes:
     """Return the instance (16 bytes) that owns the directory; write VERSION if it is empty.
 
-    Raises ForeignDirectory, without writing, if the directory is not a bookie's or has a newer
-    format.
+    An existing VERSION is written again and synced. Raises ForeignDirectory, without writing, if
+    the directory is not a bookie's or has a newer format. Raises OSError if the disk fails.
     """
     names = disk.names()
     stamp = await read_file(disk, VERSION) if VERSION in names else b""
     instance = check_directory(names, stamp)
     if instance is not None:
-        await _make_durable(disk, stamp)
+        # A process that was killed, or a failed sync, may have left VERSION unsynced. A power cut
+        # would then lose it beside log files that are durable.
+        await _write_and_sync(disk, disk.open(VERSION), stamp)
         return instance
     if VERSION in names:
         disk.unlink(VERSION)
@@ -67,21 +69,6 @@ async def claim_directory(disk: Disk, new_instance: Callable[[], bytes]) -> byte
     assert len(instance) == 16
     await write_file(disk, VERSION, _stamp(instance))
     return instance
-
-
-async def _make_durable(disk: Disk, stamp: bytes) -> None:
-    """Write VERSION again and sync it.
-
-    A process that was killed may have left it unsynced, or a failed sync. A power cut would then
-    lose it beside log files that are durable. Raises OSError.
-    """
-    file = disk.open(VERSION)
-    try:
-        file.write([stamp], 0)
-        await sync_file(file)
-    finally:
-        file.close()
-    disk.sync_directory()
 
 
 async def mark_unsynced(disk: Disk, boot_id: str) -> None:
@@ -135,8 +122,12 @@ async def read_file(disk: Disk, name: str) -> bytes:
 
 
 async def write_file(disk: Disk, name: str, content: bytes) -> None:
-    """Write a small file durably, with its directory entry. Raises OSError."""
-    file = disk.create(name)
+    """Create a small file durably, with its directory entry. Raises OSError."""
+    await _write_and_sync(disk, disk.create(name), content)
+
+
+async def _write_and_sync(disk: Disk, file: LogFile, content: bytes) -> None:
+    """Write from the start of the file, sync it and the directory, and close it. Raises OSError."""
     try:
         file.write([content], 0)
         await sync_file(file)
