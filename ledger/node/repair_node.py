@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Final, NamedTuple
 
@@ -29,6 +29,8 @@ from ledger.tasks import start_restarting
 __all__ = ["RepairNode", "TlsFiles", "new_owner"]
 
 _LOCKED_S: Final = 1.0
+_SILENT_S: Final = 1.0  # wait before a bookie that listed no entries is asked again
+_SILENT_TRIES: Final = 5
 _CHANCES: Final = 2**48
 
 Stop = Callable[[], Awaitable[None]]
@@ -128,10 +130,11 @@ class RepairNode:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def once(self, on_pass: OnPass | None = None) -> dict[LedgerId, tuple[str, ...]]:
-        """Audit once, then repair as much as possible. Returns the unrepaired ledgers
-        with reasons.
+        """Audit once, then repair as much as possible. Returns the unrepaired ledgers, and those
+        of bookies that gave no answer, with reasons.
         """
         worker, auditor = self._parts.worker, self._parts.auditor
+        tries_left = _SILENT_TRIES
         await worker.underreplicated.prepare()
         await self._audit(auditor)
         while True:
@@ -145,11 +148,17 @@ class RepairNode:
                 if one.result is RepairStatus.UNFINISHED
             }
             wait_s = _worth_waiting_s(outcomes)
-            if wait_s is None:
+            if wait_s is not None:
+                await asyncio.sleep(wait_s)
+            elif auditor.unanswered and tries_left:
+                tries_left -= 1
+                await asyncio.sleep(_SILENT_S)
+                await auditor.check_again()
+            else:
+                left = _with_silent(left, auditor.unanswered)
                 if on_pass is not None:
                     on_pass(worker.progress.ledgers, len(left))
                 return left
-            await asyncio.sleep(wait_s)
 
     async def _audit(self, auditor: Auditor) -> None:
         """Mark the ledgers of absent bookies, and ledgers with gaps in the list of a bookie."""
@@ -177,6 +186,17 @@ def _worth_waiting_s(outcomes: dict[LedgerId, RepairOutcome]) -> float | None:
         elif one.retry_s is not None:
             times_s.append(one.retry_s)
     return min(times_s, default=None)
+
+
+def _with_silent(
+    left: dict[LedgerId, tuple[str, ...]], unanswered: Mapping[LedgerId, frozenset[BookieId]]
+) -> dict[LedgerId, tuple[str, ...]]:
+    """Add the ledgers that may lack copies, because bookies did not list their entries."""
+    both = dict(left)
+    for ledger, silent in unanswered.items():
+        names = " and ".join(sorted(silent))
+        both[ledger] = (*left.get(ledger, ()), f"{names} did not list its entries")
+    return dict(sorted(both.items()))
 
 
 def _chance() -> float:

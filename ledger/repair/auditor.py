@@ -4,6 +4,7 @@
     a bookie came back, or a new one joined  ─▶ its ledgers, by the entries it lists;
                                                 ledgers created narrower than wanted
     periodically                             ─▶ all metadata again; rarely, every bookie's lists
+    a bookie did not list its entries        ─▶ the same ledgers are asked about again
 
 A read-only bookie counts as alive. An unresponsive one counts as neither alive nor lost: only the
 registry decides who is absent. Nothing is marked while no bookie at all is registered.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ledger.client.config import LedgerClientConfig
 from ledger.client.metadata_format import ledger_of_path
@@ -27,7 +28,7 @@ from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.layout import LEDGERS, UNDERREPLICATION
 from ledger.registry.underreplication_format import LOST_BOOKIE_DELAY
-from ledger.repair.checker import bookies_of, check_ledger
+from ledger.repair.checker import UNKNOWN_CONTENTS, bookies_of, check_ledger
 from ledger.repair.config import RepairConfig
 from ledger.repair.entry_copier import CopyBudget, EntryCopier, RepairProgress
 from ledger.repair.plan import wider_quorum
@@ -35,8 +36,19 @@ from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 
 FULL_CHECK_TIME: Final = f"{UNDERREPLICATION}/checkallledgersctime"
 _RETRY_S: Final = 1.0
+_AGAIN_S_MAX: Final = 60.0
 
 T = TypeVar("T")
+
+
+class _Lists(NamedTuple):
+    """What the lists of a ledger's bookies say."""
+
+    incomplete: frozenset[BookieId]  # bookies that report missing entries, or are in limbo
+    silent: frozenset[BookieId]  # bookies that listed nothing, so that entries may be missing
+
+
+_WHOLE: Final = _Lists(frozenset(), frozenset())
 
 
 class Auditor:
@@ -69,6 +81,15 @@ class Auditor:
         self._seen: frozenset[BookieId] | None = None
         # Time of the last audit, or None before the first audit.
         self._audited_s: float | None = None
+        # Ledgers whose lists were due, with the bookies that did not answer. A ledger is removed
+        # once its bookies have answered or were replaced. The one asked longest ago comes first.
+        self.unanswered: dict[LedgerId, frozenset[BookieId]] = {}
+        # The time of the next question to them, and the wait after it. The wait doubles while
+        # nobody answers.
+        self._again_at_s = 0.0
+        self._again_s = config.poll_s
+        # The time of a full check that is not recorded yet, because `unanswered` is not empty.
+        self._unrecorded_s: float | None = None
         # Set when the registered bookies changed; `run` clears it before each round.
         self._woken = asyncio.Event()
 
@@ -108,6 +129,8 @@ class Auditor:
             await self.audit(over, joined)
         if await self._full_check_due():
             await self.full_check()
+        if self.unanswered and (joined or self._clock.monotonic_s() >= self._again_at_s):
+            await self.check_again()
         return self._wait_s(delay_s)
 
     async def _delay_s(self) -> float:
@@ -140,6 +163,8 @@ class Auditor:
         assert self._audited_s is not None
         times_s = [self._audited_s + self._config.interval_s]
         times_s += [s + delay_s for b, s in self._away_since.items() if b not in self._lost]
+        if self.unanswered:
+            times_s.append(self._again_at_s)
         return max(0.001, min(times_s) - now_s)
 
     async def audit(
@@ -166,7 +191,9 @@ class Auditor:
     ) -> LedgerId | None:
         """Audit one ledger. Returns its id if it was marked."""
         away = bookies_of(metadata) - self._bookies.registered().keys()
-        missing = away.intersection(lost) | await self._find_incomplete(metadata, joined)
+        lists = await self._read_lists(metadata, joined)
+        self._note_silent(metadata.ledger, lists.silent)
+        missing = away.intersection(lost) | lists.incomplete
         if (missing or self._may_widen(metadata)) and await self._mark(metadata, missing):
             return metadata.ledger
         return None
@@ -222,25 +249,67 @@ class Auditor:
         return True
 
     async def full_check(self) -> list[LedgerId]:
-        """Compare every bookie's lists with its shares. Returns the ledgers marked now."""
+        """Compare every bookie's lists with its shares. Returns the ledgers marked now.
+
+        The check is recorded once every bookie has answered: see `check_again`.
+        """
         marked: list[LedgerId] = []
+        self._unrecorded_s = self._clock.monotonic_s()
+        self.unanswered.clear()
         async for some in self._batches():
             found = await asyncio.gather(*[self._check_one(one) for one in some])
             marked += [ledger for ledger in found if ledger is not None]
-        await self._record_full_check()
+        await self._record_when_answered()
+        self._again_s = self._config.poll_s
+        self._again_at_s = self._clock.monotonic_s() + self._again_s
         return marked
+
+    async def check_again(self) -> list[LedgerId]:
+        """Compare the lists of the `unanswered` ledgers. Returns the ledgers marked now.
+
+        Stops after a batch without an answer, so that a hanging bookie costs one timeout.
+        """
+        marked: list[LedgerId] = []
+        waiting, at_once = list(self.unanswered), self._config.checks_at_once
+        self._again_s = min(2 * self._again_s, _AGAIN_S_MAX)
+        for start in range(0, len(waiting), at_once):
+            batch = waiting[start : start + at_once]
+            found = await asyncio.gather(*map(self._check_one_again, batch))
+            marked += [ledger for ledger in found if ledger is not None]
+            if self.unanswered.keys() >= set(batch):
+                break
+            self._again_s = self._config.poll_s
+        self._again_at_s = self._clock.monotonic_s() + self._again_s
+        await self._record_when_answered()
+        return marked
+
+    async def _check_one_again(self, ledger: LedgerId) -> LedgerId | None:
+        metadata = await self._read(ledger)
+        if metadata is None:
+            self.unanswered.pop(ledger, None)
+            return None
+        return await self._check_one(metadata)
 
     async def _check_one(self, metadata: LedgerMetadata) -> LedgerId | None:
         """Compare the lists of one ledger's bookies with their shares. Returns its id if it was
         marked.
         """
-        missing = await self._find_incomplete(metadata, None)
-        return metadata.ledger if missing and await self._mark(metadata, missing) else None
+        lists = await self._read_lists(metadata, None)
+        self.unanswered.pop(metadata.ledger, None)
+        self._note_silent(metadata.ledger, lists.silent)
+        if lists.incomplete and await self._mark(metadata, lists.incomplete):
+            return metadata.ledger
+        return None
 
-    async def _find_incomplete(
+    def _note_silent(self, ledger: LedgerId, silent: frozenset[BookieId]) -> None:
+        silent -= self._lost
+        if silent:
+            self.unanswered[ledger] = silent | self.unanswered.pop(ledger, frozenset())
+
+    async def _read_lists(
         self, metadata: LedgerMetadata, among: Collection[BookieId] | None
-    ) -> frozenset[BookieId]:
-        """Return registered bookies of the ledger that report missing entries, or are in limbo.
+    ) -> _Lists:
+        """Compare the lists of the ledger's bookies with their shares.
 
         `among` restricts the result to bookies that just joined. Gaps in the open last fragment do
         not count, because entries may be in flight. A bookie of that fragment that just joined
@@ -250,23 +319,30 @@ class Auditor:
         if among is not None:
             asked = asked.intersection(among)
             if not asked:
-                return frozenset()
+                return _WHOLE
         nothing = CopyBudget(1, 0), RepairProgress()
         copier = EntryCopier(metadata, self._bookies, *nothing, self._config, self._client_config)
         lac = await copier.read_lac()
         replicas = await copier.list_replicas(asked)
         incomplete = {b for b, replica in replicas.items() if replica.limbo}
+        silent: set[BookieId] = set()
         if among is not None and not metadata.closed:
             # The writer continued without these bookies; missed entries show once the ledger is
             # closed.
             incomplete.update(asked.intersection(metadata.last_fragment.ensemble))
         for gap in check_ledger(metadata, lac, replicas).gaps:
-            replica = replicas.get(gap.bookie)
-            if gap.fragment.closed and replica is not None and replica.complete:
-                incomplete.add(gap.bookie)
-        return frozenset(incomplete)
+            if gap.fragment.closed and gap.bookie in asked:
+                known = replicas.get(gap.bookie, UNKNOWN_CONTENTS).complete
+                (incomplete if known else silent).add(gap.bookie)
+        return _Lists(frozenset(incomplete), frozenset(silent - incomplete))
 
     async def _full_check_due(self) -> bool:
+        now_s = self._clock.monotonic_s()
+        if (
+            self._unrecorded_s is not None
+            and now_s - self._unrecorded_s < self._config.full_check_s
+        ):
+            return False
         try:
             data = (await self._store.get(FULL_CHECK_TIME)).data
         except NoNode:
@@ -276,12 +352,16 @@ class Auditor:
         # years without a check.
         return not 0 <= elapsed_ms < self._config.full_check_s * 1000
 
-    async def _record_full_check(self) -> None:
+    async def _record_when_answered(self) -> None:
+        """Record the full check in the metadata, unless it still lacks an answer."""
+        if self._unrecorded_s is None or self.unanswered:
+            return
         data = _encode_time(self._clock.now_ms())
         if await self._store.exists(FULL_CHECK_TIME):
             await self._store.set(FULL_CHECK_TIME, data, -1)
         else:
             await self._store.create(FULL_CHECK_TIME, data, parents=True)
+        self._unrecorded_s = None
 
 
 def _encode_time(time_ms: int) -> bytes:

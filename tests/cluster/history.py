@@ -24,13 +24,14 @@ from ledger.core.entry_format import EntryFormat
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import CorruptFormat, LedgerError
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.ports.bookies import Bookies, Status
+from ledger.ports.bookies import Bookies, ReadManyReply, Status
 
 CHUNK_BYTES = 1024 * 1024
 PAYLOAD_BYTES_MAX = 600
 LEDGERS_AT_ONCE = 8
 AGAIN_S = 0.1
 PATIENCE_S = 60.0  # for one ledger, while what it raises may pass
+COPY_PATIENCE_S = 10.0  # for one read of a bookie whose connection breaks, or that has no room
 _POOL = random.Random(2).randbytes(65_536 + PAYLOAD_BYTES_MAX)
 
 
@@ -213,9 +214,7 @@ class Judge:
         good: set[int] = set()
         number = 0
         while number <= last:
-            reply = await self._bookies.read_many(
-                bookie, ledger, EntryId(number), last, CHUNK_BYTES
-            )
+            reply = await self._answer(bookie, ledger, EntryId(number), last)
             bodies = reply.bodies if reply.status is Status.OK else ()
             for body in bodies:
                 try:
@@ -229,6 +228,19 @@ class Judge:
                 number += 1
             number += 0 if bodies else 1
         return good
+
+    async def _answer(
+        self, bookie: BookieId, ledger: LedgerId, first: EntryId, last: EntryId
+    ) -> ReadManyReply:
+        """What the bookie says. One that is registered and says nothing yet is asked again."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + min(self._patience_s, COPY_PATIENCE_S)
+        while True:
+            reply = await self._bookies.read_many(bookie, ledger, first, last, CHUNK_BYTES)
+            silent = reply.status in (Status.UNREACHABLE, Status.OVERLOADED)
+            if not silent or bookie not in self._bookies.registered() or loop.time() > until_s:
+                return reply
+            await asyncio.sleep(AGAIN_S)
 
     def _say(self, ledger: LedgerId, what: str) -> None:
         self.faults.append(f"ledger {ledger}: {what}")

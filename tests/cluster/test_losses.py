@@ -108,6 +108,20 @@ def test_what_was_acknowledged_outlives_the_loss_of_any_one_disk(world):
     assert world.judge(all_copies=True) == []
 
 
+def test_an_audit_that_a_bookie_did_not_answer_does_not_call_the_copies_complete(world):
+    """It is registered, but neither the writers' third copies reach it nor the auditor."""
+    deaf, proxy = world.bookies[0], world.proxies[0]
+    proxy.drop()
+    world.wait_acked(MORE, "writers to go on with two copies")
+    world.finish()
+    auditor = world.auditor("--once", "--delay", "0", "--grace", "0")
+    assert auditor.wait_exit(90.0) == 1, auditor.output()[-3000:]
+    assert f"{deaf.id} did not list its entries" in auditor.output()
+    proxy.heal()
+    world.audit_once()
+    assert world.judge(all_copies=True) == []
+
+
 def test_deleted_ledgers_give_their_room_back_and_no_other_ledger_goes(world):
     world.finish()
     world.audit_once()  # all copies are there; what is gone later, somebody deleted

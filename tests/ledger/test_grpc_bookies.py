@@ -278,8 +278,29 @@ async def test_a_read_only_bookie_is_registered_and_not_available(tmp_path):
         assert await client.add(served.id, 0) is Status.OK
 
 
-async def test_the_end_of_a_client_answers_everything(tmp_path):
+async def test_the_end_of_a_client_waits_for_the_copies_on_their_way(tmp_path):
+    """A ledger is closed with two of three copies; the third one must not get lost for that."""
     async with serving(tmp_path) as (served, client):
+        assert await client.add(served.id, 0) is Status.OK
+        told = [client.add(served.id, entry, bytes(10_000)) for entry in range(1, 100)]
+        await client.port.close()
+        assert await asyncio.gather(*told) == [Status.OK] * 99
+        listed = await served.bookie.list_entries(7)
+        assert listed.runs == ((0, 99),)
+
+
+async def test_the_end_of_a_client_waits_for_no_bookie_that_hangs(tmp_path):
+    async with behind_proxy(tmp_path) as (served, client, proxy):
+        assert await client.add(served.id, 0) is Status.OK
+        proxy.drop(TO_CLIENT)
+        told = client.add(served.id, 1)
+        await client.port.close()
+        assert await told is GONE
+
+
+async def test_the_end_of_a_client_answers_everything(tmp_path):
+    config = GrpcClientConfig(close_grace_s=0)
+    async with Served(tmp_path) as served, Client(served, config=config) as client:
         told = [client.add(served.id, entry, bytes(100_000)) for entry in range(100)]
         polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 500, 30.0))
         await until(lambda: client.told, "an answer")

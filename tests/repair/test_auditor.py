@@ -203,6 +203,84 @@ async def test_a_bookie_that_does_not_answer_is_not_taken_for_empty():
         assert await rig.marked() == []
 
 
+@pytest.mark.parametrize("heals_after_s", [5, 300])
+async def test_a_bookie_that_did_not_answer_a_full_check_is_asked_again(heals_after_s):
+    async with audited(full_check_s=1e9) as (rig, auditor):
+        ledger = await rig.ledger(3)
+        name = rig.members(ledger)[0]
+        rig.world.network.cut("auditor", name)
+        rig.forget(name, ledger, 1)
+        await auditor.full_check()
+        auditor.on_bookies_changed()
+        assert auditor.unanswered == {ledger: {name}}
+        await asyncio.sleep(heals_after_s)
+        assert await rig.marked() == []
+        rig.world.network.heal()
+        await asyncio.sleep(100)
+        assert (await rig.underreplicated.get(ledger)).missing == {name}
+        assert auditor.unanswered == {}
+
+
+async def test_a_bookie_that_joined_and_did_not_answer_is_asked_again():
+    async with audited(full_check_s=1e9, delay_s=1000.0) as (rig, auditor):
+        ledger = await rig.ledger(3)
+        await asyncio.sleep(1)
+        name = rig.members(ledger)[1]
+        rig.lose(name)
+        await asyncio.sleep(1)
+        rig.world.network.cut("auditor", name)
+        rig.bookie(name).restart()
+        rig.bookie(name).begin_limbo(ledger + 1)
+        await asyncio.sleep(10)
+        assert await rig.marked() == []
+        assert auditor.unanswered == {ledger: {name}}
+        rig.world.network.heal()
+        await asyncio.sleep(100)
+        assert (await rig.underreplicated.get(ledger)).missing == {name}
+
+
+async def test_a_full_check_without_all_answers_is_repeated_by_the_next_auditor():
+    rig = Rig()
+    ledger = await rig.ledger(3)
+    first, second = rig.auditor("first"), rig.auditor("second")
+    rig.world.network.cut("first", rig.members(ledger)[0])
+    await first.full_check()
+    assert not await first._full_check_due(), "it asks again only who did not answer"
+    assert await second._full_check_due()
+    rig.world.network.heal()
+    await first.check_again()
+    assert not await second._full_check_due()
+
+
+async def test_a_ledger_that_lost_its_silent_bookie_is_not_asked_about_again():
+    async with audited(delay_s=1.0) as (rig, auditor):
+        ledgers = [await rig.ledger(3) for _ in range(4)]
+        name = rig.members(ledgers[0])[0]
+        rig.world.network.cut("auditor", name)
+        await auditor.full_check()
+        auditor.on_bookies_changed()
+        assert auditor.unanswered
+        rig.lose(name)
+        working = asyncio.create_task(rig.worker().run())
+        await asyncio.sleep(100)
+        assert (await rig.marked(), auditor.unanswered) == ([], {})
+        working.cancel()
+
+
+async def test_silent_bookies_cost_one_batch_of_questions_in_each_round():
+    rig = Rig()
+    ledgers = [await rig.ledger(1) for _ in range(9)]
+    auditor = rig.auditor(checks_at_once=3)
+    for name in rig.world.bookies:
+        rig.world.network.cut("auditor", name)
+    await auditor.full_check()
+    assert auditor.unanswered.keys() == set(ledgers)
+    first = list(auditor.unanswered)[:3]
+    await auditor.check_again()
+    assert auditor.unanswered.keys() == set(ledgers)
+    assert set(list(auditor.unanswered)[-3:]) == set(first), "others come first next time"
+
+
 async def test_a_mark_is_renewed_only_while_somebody_works_on_it():
     rig = Rig()
     ledger = await rig.ledger(3)

@@ -43,6 +43,7 @@ class GrpcClientConfig:
     connect_timeout_s: float = 2.0  # time until the bookie has sent its identity
     reconnect_s_min: float = 0.02  # wait after the first failed attempt; then doubled
     reconnect_s_max: float = 1.0
+    close_grace_s: float = 0.5  # wait at the end for adds in flight: third copies of closed ledgers
     keepalive_s: float = 10.0  # silence before a ping, which detects a vanished peer
     keepalive_timeout_s: float = 5.0  # wait for the ping's answer before closing
 
@@ -51,6 +52,7 @@ class GrpcClientConfig:
         assert self.queue_bytes_max >= 1
         assert 0 < self.reconnect_s_min <= self.reconnect_s_max
         assert min(self.add_timeout_s, self.control_timeout_s, self.connect_timeout_s) > 0
+        assert self.close_grace_s >= 0
         assert self.keepalive_s >= 5  # a bookie treats more than two faster pings as a flood
 
 

@@ -39,6 +39,7 @@ class AddStream:
 
     __slots__ = (
         "_config",
+        "_idle",
         "_loop",
         "_next",
         "_pending",
@@ -61,6 +62,8 @@ class AddStream:
         # Callbacks of unanswered adds by number, oldest first. A callback is removed before it
         # runs.
         self._pending: dict[int, OnAdded] = {}
+        # Resolved once no add is pending. Set while `settled` waits.
+        self._idle: asyncio.Future[None] | None = None
         # Messages that are not sent yet; the last one still takes adds.
         self._queue: deque[AddBatchWriter] = deque()
         # Bytes in `_queue`, at most `queue_bytes_max`; beyond the limit adds are refused.
@@ -119,6 +122,12 @@ class AddStream:
         self._queue_bytes -= adds.body_bytes
         return adds.encode()
 
+    async def settled(self, timeout_s: float) -> None:
+        """Wait until no add is pending, but not longer than `timeout_s`."""
+        if self._pending:
+            idle = self._idle = self._loop.create_future()
+            await asyncio.wait([idle], timeout=timeout_s)
+
     def on_message(self, message: bytes) -> None:
         """Answer the adds that a message acknowledges. Raises BadBookieFrame."""
         self._quiet_ticks = 0
@@ -130,6 +139,8 @@ class AddStream:
                 on_added = pending.pop(number, None)
                 if on_added is not None:
                     self._tell(on_added, status)
+        if self._idle is not None and not pending:
+            self._end_wait(self._idle)
 
     def fail(self, status: Status) -> None:
         """End the stream and answer every pending add with `status`."""
@@ -144,6 +155,12 @@ class AddStream:
         pending, self._pending = self._pending, {}
         for on_added in pending.values():
             self._tell(on_added, status)
+        if self._idle is not None:
+            self._end_wait(self._idle)
+
+    def _end_wait(self, idle: asyncio.Future[None]) -> None:
+        if not idle.done():
+            idle.set_result(None)
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
