@@ -37,6 +37,7 @@ from tests.peers.processes import TookTooLong
 
 WORST_S_MAX = 1.3  # one session and 300 ms
 REST_S = 1.0  # quiet between two harms
+ERRORS_SHOWN = 20
 
 
 class Run:
@@ -80,6 +81,7 @@ class Run:
 
     def stop(self) -> None:
         recorder = self.stage.recorder
+        self.stage.calm()  # a pause of 10 s is as long as the sessions of members
         errors, rebalances = recorder.errors.total(), recorder.rebalances.total()
         code, outage = self.stage.stop()
         errors, rebalances = (
@@ -132,8 +134,8 @@ def judge(run: Run, keep: Path) -> bool:
     reads = sum(zombie.reads for zombie in run.zombies)
     run.say(table(ops, findings))
     run.say(by_client(run.kills))
-    for error, count in run.stage.recorder.errors.most_common(10):
-        run.say(f"client error, {count} times: {error}")
+    for line in run.stage.recorder.blamed()[:ERRORS_SHOWN]:
+        run.say(f"client error: {line}")
     anomalies = found.pop("anomalies")
     result = {
         "proof": "failover",

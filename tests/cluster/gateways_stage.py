@@ -10,13 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from confluent_kafka import ConsumerGroupState, KafkaException
+from confluent_kafka.admin import AdminClient
+
 from tests.cluster.ownership_rig import OwnershipRig, cpu_ticks
 from tests.histories.background import Background
 from tests.histories.checker import Finding, check
 from tests.histories.history import OK, Key, Op
 from tests.histories.raw_clients import Witness
-from tests.histories.recorder import Recorder
-from tests.histories.workload import Workload, make_topic
+from tests.histories.recorder import HARM, Recorder
+from tests.histories.workload import GROUP, Workload, make_topic
 from tests.peers.gateway import ClusterGateway
 from tests.peers.processes import wait_until
 from tests.peers.zookeeper import HOWS
@@ -25,6 +28,8 @@ TOPIC = "judged"
 COPIES = 3
 GOES_ON_S_MAX = 60.0
 CALM_S = 3.0
+MEMBERS = 2  # of the group: one of each kind of client
+ASK_S_MAX = 5.0
 WARM_S = 2.0  # clients, and our own imports, are at work
 HARM_S = 3.0  # of a server of ZooKeeper: three sessions
 PAUSE_S = 10.0  # of a zombie: many sessions
@@ -147,17 +152,32 @@ class Stage:
         return Outage(node, list(keys), worst_s, by_client)
 
     def calm(self) -> None:
-        """No client has complained or was rebalanced for a while: what was done before is over."""
+        """Wait until what was done before is over.
+
+        No client complains or is rebalanced for a while, and the group has its two members. A
+        member that hears nothing from a stopped coordinator for a session joins under a new id;
+        the rebalance then lasts until the old id's session has ended at the next coordinator.
+        """
         said, since_s = -1, 0.0
 
         def calm() -> bool:
             nonlocal said, since_s
             now = self.recorder.errors.total() + self.recorder.rebalances.total()
-            if now != said:
+            if now != said or not self._group_is_whole():
                 said, since_s = now, time.monotonic()
             return time.monotonic() - since_s > CALM_S
 
-        wait_until(calm, "clients to be calm", GOES_ON_S_MAX, pause_s=0.1)
+        wait_until(calm, "clients to be calm", GOES_ON_S_MAX, pause_s=0.2)
+
+    def _group_is_whole(self) -> bool:
+        """Return whether the group is stable, with each member of the load once."""
+        admin = AdminClient({"bootstrap.servers": self.load.bootstrap, "log_level": 0})
+        described = admin.describe_consumer_groups([GROUP], request_timeout=ASK_S_MAX)
+        try:
+            found = described[GROUP].result(ASK_S_MAX)
+        except KafkaException:
+            return False
+        return found.state == ConsumerGroupState.STABLE and len(found.members) == MEMBERS
 
     def wait_written(self, what: str, keys: Sequence[Key] = (), at_s: float = 0.0) -> None:
         """Each key took a record that was sent after `at_s`, or after now."""
@@ -170,6 +190,9 @@ class Stage:
         wait_until(written, what, GOES_ON_S_MAX, pause_s=0.1)
 
     # -- harm ------------------------------------------------------------------------------------
+
+    def _note(self, what: str) -> None:
+        self.recorder.note(HARM, what)
 
     def victim(self) -> ClusterGateway:
         """The next one in turn that leads something."""
@@ -187,6 +210,7 @@ class Stage:
         victim = self.victim()
         keys = self.rig.led_by(victim.node_id, self.keys)
         before = cpu_ticks()
+        self._note(f"kill -9 of gateway {victim.node_id}")
         at_s = self.rig.kill(victim)
         self.wait_written("others to take over", keys, at_s)
         idle, ticks = (now - then for now, then in zip(cpu_ticks(), before, strict=True))
@@ -200,6 +224,7 @@ class Stage:
         """Ended politely (its exit code), and back again."""
         victim = self.victim()
         keys = self.rig.led_by(victim.node_id, self.keys)
+        self._note(f"the polite end of gateway {victim.node_id}")
         at_s = time.monotonic()
         code = victim.stop()
         self.wait_written("others to take over", keys)
@@ -218,6 +243,7 @@ class Stage:
         run = self._background.run
         run(witness.start())
         self.rest(WITNESSED)
+        self._note(f"a pause of {seconds:.0f} s of gateway {victim.node_id}")
         victim.pause()
         try:
             at_s = time.monotonic()
@@ -236,6 +262,7 @@ class Stage:
         """The session of an owner ends, and it lives."""
         victim = self.victim()
         keys = self.rig.led_by(victim.node_id, self.keys)
+        self._note(f"the end of the session of gateway {victim.node_id}")
         at_s = time.monotonic()
         self.rig.expire(victim, TOPIC)
         self.wait_written("somebody to own it again", keys)
@@ -246,6 +273,7 @@ class Stage:
         """An owner does not reach ZooKeeper for less than a session."""
         victim = self.victim()
         keys = self.rig.led_by(victim.node_id, self.keys)
+        self._note(f"a cut between gateway {victim.node_id} and ZooKeeper")
         at_s = time.monotonic()
         for proxy in self.rig.ways(victim):
             proxy.refuse()
@@ -261,6 +289,7 @@ class Stage:
         assert ensemble is not None
         mode = ("leader", "follower")[turn // len(HOWS) % 2]
         how, member = HOWS[turn % len(HOWS)], ensemble.member(mode)
+        self._note(f"the {mode} of ZooKeeper was {how}")
         at_s = time.monotonic()
         ensemble.harm(member, how)
         self.rest(HARM_S)

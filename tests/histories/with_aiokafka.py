@@ -88,7 +88,7 @@ class _Rebalances(ConsumerRebalanceListener):
         self._note(revoked)
 
     async def on_partitions_assigned(self, assigned) -> None:
-        self._recorder.rebalances[self._process] += 1
+        self._recorder.rebalanced(self._process)
         self._note(assigned)
 
     def take(self) -> tuple[Key, ...]:

@@ -157,7 +157,7 @@ def read_in_group(
         moved.update({key_of(each.topic, each.partition): 2 for each in partitions})
 
     def assigned(consumer, partitions) -> None:
-        recorder.rebalances[process] += 1
+        recorder.rebalanced(process)
         note(consumer, partitions)
 
     recorder.add(process, CLIENT, "subscribe", OK, recorder.now_s(), [topic])
