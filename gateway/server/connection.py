@@ -20,12 +20,7 @@ from gateway.server.receiving import ReceivedBytes
 from gateway.server.registry import ConnectionRegistry
 from gateway.server.reply_queue import ReplyParts, ReplyQueue, ReplySlot
 from gateway.server.send_queue import WRITE_HIGH_BYTES, SendQueue
-from gateway.server.timeouts import (
-    IDLE,
-    PRESSED_BYTES_PER_S_MIN,
-    PRESSED_S_MAX,
-    ConnectionTimeouts,
-)
+from gateway.server.timeouts import IDLE, PRESSED_S_MAX, ConnectionTimeouts
 from gateway.topics.connection_fetches import ConnectionFetches
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReservedReply
 from gateway.wire.frames import BadFrame, FrameReader
@@ -44,6 +39,9 @@ CANCELLED_KEYS = frozenset((FETCH, LIST_OFFSETS))
 
 FRAMES_PER_TURN_MAX = 64
 """After this many frames in one turn of the loop, other connections have their turn."""
+
+FREE_BYTES_MAX = 4 * 1024
+"""A connection may take requests of this size in one turn, even if the memory is used up."""
 
 
 class _Hold(IntFlag):
@@ -127,8 +125,8 @@ class Connection(asyncio.BufferedProtocol):
         # Set from connection_made until connection_lost, None otherwise.
         self._transport: asyncio.Transport | None = None
         self._peer: Peer | None = None  # set once, by connection_made
-        # The memory of incomplete and waiting frames.
-        self._received = ReceivedBytes(registry.memory)
+        # The memory of incomplete and waiting frames. Replaced once, by connection_made.
+        self._received = ReceivedBytes(registry.memory, "", self)
         # The `_Hold` reasons that apply now. The transport reads only while this value is 0.
         # CLOSING is never cleared.
         self._held = 0
@@ -168,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         self._peer = peer_of(transport)
         self._peer.fetches = ConnectionFetches()
-        self._received.host = self._peer.host
+        self._received = ReceivedBytes(self._registry.memory, self._peer.host, self)
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         self._timeouts.opened_s = self._registry.loop.time()
         if not self._registry.admit(self, self._peer.host):
@@ -244,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
             logger().error("connection failed", exc_info=error)
             self.abort("our fault")
         reader.keep()
-        self._received.count_kept(reader.kept_bytes)
+        self._received.count_kept(reader.kept_bytes, self.frames)
         if self._held & _MEMORY:
             self._received.wait(self.on_memory, reader, self._registry.loop.time())
         if self._out:
@@ -253,6 +251,9 @@ class Connection(asyncio.BufferedProtocol):
     def _take_turn(self, reader: FrameReader) -> None:
         """Accept up to FRAMES_PER_TURN_MAX frames. Raises BadFrame, RequestRefused."""
         turn_ends = self.frames + FRAMES_PER_TURN_MAX
+        memory = self._registry.memory
+        if reader.pending_bytes > FREE_BYTES_MAX and memory.full(self._received.host):
+            self._hold(_MEMORY)
         while not self._held:
             if self.frames == turn_ends:
                 self._hold(_TURN)
@@ -324,11 +325,11 @@ class Connection(asyncio.BufferedProtocol):
     def _slot(self, request: Request, frame_bytes: int) -> _Slot:
         slot = _Slot(self, request, frame_bytes)
         unanswered = self._replies.add(slot)
-        memory = self._registry.memory
-        memory.take(frame_bytes)
+        memory, host = self._registry.memory, self._received.host
+        memory.take(host, frame_bytes)
         if unanswered >= self._registry.limits.requests_in_flight_max:
             self._hold(_IN_FLIGHT)
-        if memory.full:
+        if memory.full(host):
             self._hold(_MEMORY)
         return slot
 
@@ -410,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
         replies = self._replies
         freed = replies.drain(self._out)
         if freed:
-            self._registry.memory.give(freed)
+            self._registry.memory.give(self._received.host, freed)
         if replies.failure is not None and not self.lost:
             logger().error("a reply cannot be framed", exc_info=replies.failure)
             self.abort("our fault")
@@ -527,6 +528,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._registry.warn("connection closed", self._peer, reason)
             self._transport.abort()
 
+    def end_early(self, reason: str) -> None:
+        """End the connection now, and count it among those that were refused."""
+        self._registry.refused += 1
+        self.abort(reason)
+
     def _refuse(self, reason: str) -> None:
         """Log bytes that no Kafka client sends, and close. Earlier requests are still answered."""
         self._registry.refused += 1
@@ -554,13 +560,24 @@ class Connection(asyncio.BufferedProtocol):
         if reason == IDLE:
             transport.close()
         else:
-            self._registry.refused += 1
-            self.abort(reason)
+            self.end_early(reason)
 
     @property
     def waits_for_us(self) -> bool:
         """True if this side stopped reading or has not replied yet, so the peer may be silent."""
         return bool(self._held or self._replies)
+
+    @property
+    def held(self) -> bool:
+        """True if this side does not read, so the peer cannot complete its frame."""
+        return bool(self._held)
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds without a byte from the peer, 0 while this side does not read."""
+        if self._held or self.received_bytes != self._timeouts.received_bytes:
+            return 0.0
+        return self._timeouts.silent_s
 
     @property
     def partial_bytes(self) -> int:
@@ -569,8 +586,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def sends_slowly(self) -> bool:
         """True if the peer has taken long for a large frame, although this side read."""
-        slow_s = max(PRESSED_S_MAX, self.partial_bytes / PRESSED_BYTES_PER_S_MIN)
-        return self._received.large_frame is not None and self._timeouts.partial_s > slow_s
+        return self._received.large_frame is not None and self._timeouts.slow_s > PRESSED_S_MAX
 
     @property
     def reads_slowly(self) -> bool:

@@ -143,6 +143,7 @@ class ConnectionRegistry:
         for connection in list(self.connections):
             connection.check(now_s)
         self.memory.notify()
+        self.memory.relieve()
         self._relieve_reads(now_s)
         self._relieve_frames(now_s)
 

@@ -4,30 +4,69 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
 
 SMALL_FRAME_BYTES: Final = 1024 * 1024
 """Frames up to this size get their whole buffer at once, and may use more of the memory."""
 
+STILL_S_MAX: Final = 2.0
+"""A sender without a byte for this long is closed as soon as a frame needs its buffer."""
+
+_KEPT_DIVISOR: Final = 4
+_KEPT_BYTES_MIN: Final = 1024 * 1024
+"""Beginnings of frames use at most one part in `_KEPT_DIVISOR` of the memory, or this much."""
+
 _PASSED_OVER_MAX: Final = 4
+
+_RELIEVED_MAX: Final = 64
+"""`relieve` looks at the first frames of at most this many addresses."""
+
+
+class Sender(Protocol):
+    """The connection of a frame, as far as the memory of requests needs it."""
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds without a byte from the peer, 0 while this side does not read."""
+        ...
+
+    def end_early(self, reason: str) -> None:
+        """Close the connection soon, because its memory is needed."""
+        ...
 
 
 class LargeFrame:
     """A frame with a buffer of its own, from the first request for a buffer until it is taken."""
 
-    __slots__ = ("buffer_bytes", "host", "size_bytes")
+    __slots__ = ("buffer_bytes", "host", "sender", "size_bytes")
 
-    def __init__(self, host: str, size_bytes: int) -> None:
+    def __init__(self, host: str, size_bytes: int, sender: Sender) -> None:
         self.host = host
         self.size_bytes = size_bytes  # the size that the peer has announced
+        self.sender = sender
         # The size of the buffer, which grows up to `size_bytes`. 0 until it is admitted.
         self.buffer_bytes = 0
+
+
+class KeptBytes:
+    """The beginnings of frames that one connection keeps, outside of large buffers."""
+
+    __slots__ = ("count", "ended", "host", "sender")
+
+    def __init__(self, host: str, sender: Sender) -> None:
+        self.host = host
+        self.sender = sender
+        self.count = 0  # as counted in `used_bytes`
+        # True once the connection was told to close. Its bytes stay counted until it is closed.
+        self.ended = False
 
 
 class WaitingFrame(NamedTuple):
     """A connection that stopped reading for lack of memory."""
 
     on_memory: Callable[[], None]
+    host: str
     frame: LargeFrame | None  # the frame that needs a larger buffer, None for any request
     buffer_bytes: int
     since_s: float  # time of the loop when the connection stopped
@@ -40,9 +79,15 @@ class RequestMemory:
     has sent, not for what it announced. Frames above `SMALL_FRAME_BYTES` may use three quarters of
     the memory, smaller frames seven eighths, and one address half of that, or one frame of the
     largest size. So slow peers with large frames stop neither small requests nor other addresses.
+    With requests in processing, one address may use five eighths.
+
+    Beginnings of small frames, and of large ones without a buffer, use a quarter of the memory. If
+    they need more, the address with most of these bytes loses its oldest incomplete frames. An
+    address that keeps few bytes is never asked.
 
     A frame that has begun can be completed: a buffer grows only if all frames that have begun could
-    still be received to their ends, one after another (the banker's algorithm).
+    still be received to their ends, one after another (the banker's algorithm). If a frame has to
+    wait, senders that stand still are closed for it.
     """
 
     def __init__(self, total_bytes_max: int, frame_bytes_max: int) -> None:
@@ -52,48 +97,84 @@ class RequestMemory:
         # The part of `used_bytes` in beginnings of frames, which connections keep outside of large
         # buffers. They do not keep large frames from growing, which may have to end before them.
         self._kept_bytes = 0
+        self._kept_bytes_max = max(_KEPT_BYTES_MIN, total_bytes_max // _KEPT_DIVISOR)
         self._total_bytes_max = total_bytes_max
+        # An address has more for requests in processing than for large buffers, so that these stop
+        # no small request.
+        self._requests_of_host_max = max(frame_bytes_max, total_bytes_max * 5 // 8)
         self._frame_bytes_max = frame_bytes_max
+        # The kept bytes of each address by connection, the oldest frame first. A connection is in
+        # the table while its `count` is positive and it was not told to close. The second table
+        # has the sums; it has the same keys.
+        self._kept: dict[str, dict[KeptBytes, None]] = {}
+        self._kept_by_host: dict[str, int] = {}
         # The frames with buffers, in the order of their first ones.
         self._frames: dict[LargeFrame, None] = {}
-        # The bytes of these buffers by the address of their connections. No value is 0.
+        # The bytes of these buffers and of requests in processing, by the address of their
+        # connections. No value is 0.
         self._by_host: dict[str, int] = {}
-        # Connections that stopped reading for lack of memory. `notify` passes over some of them and
-        # puts them to the end.
-        self._waiting: deque[WaitingFrame] = deque()
+        # Connections of each address that stopped reading for lack of memory. `notify` puts an
+        # address to the end when it was looked at, and within it a connection that was passed over.
+        self._waiting: dict[str, deque[WaitingFrame]] = {}
 
-    @property
-    def full(self) -> bool:
-        return self.used_bytes >= self._total_bytes_max
-
-    @property
-    def crowded(self) -> bool:
-        """True if the beginnings of waiting frames use all memory that large frames leave."""
-        return self._kept_bytes >= self._total_bytes_max // 4
+    def full(self, host: str) -> bool:
+        """True if requests of this address have to wait."""
+        if self.used_bytes >= self._total_bytes_max:
+            return True
+        return self._by_host.get(host, 0) >= self._requests_of_host_max
 
     @property
     def waits_since_s(self) -> float | None:
         """When the connection stopped that has waited longest, or None if none waits."""
-        return min((each.since_s for each in self._waiting), default=None)
+        waiting = (each.since_s for line in self._waiting.values() for each in line)
+        return min(waiting, default=None)
 
-    def take(self, count: int) -> None:
-        """Count `count` bytes of a request."""
+    def take(self, host: str, count: int) -> None:
+        """Count `count` bytes of a request of this address."""
         self.used_bytes += count
+        self._charge(host, count)
 
-    def give(self, count: int) -> None:
+    def give(self, host: str, count: int) -> None:
         """Return `count` bytes of a request."""
-        self.used_bytes -= count
-        assert self.used_bytes >= 0
-        if self._waiting:
-            self.notify()
+        self._charge(host, -count)
+        self._return(count)
 
-    def keep(self, more: int) -> None:
-        """Count `more` bytes that a connection keeps; fewer if `more` is negative."""
-        self._kept_bytes += more
+    def keep(self, kept: KeptBytes, count: int, *, begins: bool) -> None:
+        """Count the bytes that a connection keeps. `begins` if they belong to another frame."""
+        more = count - kept.count
+        kept.count = count
+        if not kept.ended:
+            self._list_kept(kept, more, begins=begins)
         if more > 0:
             self.used_bytes += more
+            self._bound_kept()
         else:
-            self.give(-more)
+            self._return(-more)
+
+    def _list_kept(self, kept: KeptBytes, more: int, *, begins: bool) -> None:
+        """Update the tables of kept bytes after `kept` has grown by `more`."""
+        host = kept.host
+        line = self._kept.setdefault(host, {})
+        self._kept_bytes += more
+        left = self._kept_by_host[host] = self._kept_by_host.get(host, 0) + more
+        if begins or not kept.count:
+            line.pop(kept, None)
+        if kept.count and not kept.ended:
+            line[kept] = None
+        if not left:
+            del self._kept[host], self._kept_by_host[host]
+
+    def _bound_kept(self) -> None:
+        """Close the oldest incomplete frames of the address with most kept bytes."""
+        by_host = self._kept_by_host
+        while self._kept_bytes > self._kept_bytes_max:
+            line = self._kept[max(by_host, key=by_host.__getitem__)]
+            victim = next(iter(line))
+            victim.ended = True
+            self._list_kept(victim, -victim.count, begins=True)
+            victim.sender.end_early(
+                "half a frame while its address has most bytes of incomplete requests"
+            )
 
     def admits(self, frame: LargeFrame, buffer_bytes: int) -> bool:
         """Return whether the buffer of `frame` may grow to `buffer_bytes` now."""
@@ -101,7 +182,7 @@ class RequestMemory:
         limit = self._limit(frame.size_bytes)
         return (
             self.used_bytes - self._kept_bytes + more <= limit
-            and self._by_host.get(frame.host, 0) + more <= self._host_limit(limit)
+            and not self._exceeds_share(frame, more)
             and (frame.size_bytes <= SMALL_FRAME_BYTES or self._can_complete(frame, more))
         )
 
@@ -110,54 +191,108 @@ class RequestMemory:
         more = buffer_bytes - frame.buffer_bytes
         frame.buffer_bytes = buffer_bytes
         self._frames[frame] = None
-        self._by_host[frame.host] = self._by_host.get(frame.host, 0) + more
-        self.used_bytes += more
+        self.take(frame.host, more)
 
     def end(self, frame: LargeFrame) -> None:
         """Forget the buffer of a frame that was taken or dropped."""
         if frame not in self._frames:
             return
         del self._frames[frame]
-        left = self._by_host[frame.host] - frame.buffer_bytes
-        if left:
-            self._by_host[frame.host] = left
-        else:
-            del self._by_host[frame.host]
-        self.give(frame.buffer_bytes)
+        self.give(frame.host, frame.buffer_bytes)
 
     def wait(self, waiting: WaitingFrame) -> None:
         """Run `on_memory` once, when there is memory.
 
         Other connections may have taken it before the connection does.
         """
-        self._waiting.append(waiting)
+        self._waiting.setdefault(waiting.host, deque()).append(waiting)
+        self._end_still_senders(waiting)
 
     def leave(self, waiting: WaitingFrame) -> None:
         """Wait no longer, because the connection is lost."""
-        if waiting in self._waiting:
-            self._waiting.remove(waiting)
+        line = self._waiting.get(waiting.host)
+        if line is not None and waiting in line:
+            line.remove(waiting)
+            if not line:
+                del self._waiting[waiting.host]
 
     def notify(self) -> None:
         """Tell waiting connections that there is memory, as many as it suffices for."""
         told: list[WaitingFrame] = []
         passed_over = promised = 0
-        for _ in range(len(self._waiting)):
-            if self.full or passed_over == _PASSED_OVER_MAX:
+        while self._waiting and passed_over < _PASSED_OVER_MAX:
+            if self.used_bytes >= self._total_bytes_max:
                 break
-            waiting = self._waiting.popleft()
-            frame = waiting.frame
-            more = 0 if frame is None else waiting.buffer_bytes - frame.buffer_bytes
+            host = next(iter(self._waiting))
+            line = self._waiting.pop(host)
+            waiting = line.popleft()
             self.used_bytes += promised
-            fits = frame is None or self.admits(frame, waiting.buffer_bytes)
+            fits = self._fits(waiting)
             self.used_bytes -= promised
             if fits:
-                promised += more
+                frame = waiting.frame
+                promised += 0 if frame is None else waiting.buffer_bytes - frame.buffer_bytes
                 told.append(waiting)
             else:
                 passed_over += 1
-                self._waiting.append(waiting)
+                line.append(waiting)
+            if line:
+                self._waiting[host] = line
         for waiting in told:
             waiting.on_memory()
+
+    def relieve(self) -> None:
+        """Close senders that stand still, for the frames that wait."""
+        for line in list(islice(self._waiting.values(), _RELIEVED_MAX)):
+            self._end_still_senders(line[0])
+
+    def _fits(self, waiting: WaitingFrame) -> bool:
+        if waiting.frame is None:
+            return not self.full(waiting.host)
+        return self.admits(waiting.frame, waiting.buffer_bytes)
+
+    def _end_still_senders(self, waiting: WaitingFrame) -> None:
+        """Close as many senders that stand still as a waiting connection needs.
+
+        Only those of its own address if the share of the address is used up.
+        """
+        if self._fits(waiting):
+            return
+        frame = waiting.frame
+        more = 1 if frame is None else waiting.buffer_bytes - frame.buffer_bytes
+        if frame is None:
+            own = self.used_bytes < self._total_bytes_max
+        else:
+            own = self._exceeds_share(frame, more)
+        still = [
+            each
+            for each in self._frames
+            if (not own or each.host == waiting.host) and each.sender.silent_s >= STILL_S_MAX
+        ]
+        still.sort(key=lambda each: self._by_host[each.host], reverse=True)
+        for each in still:
+            if more <= 0:
+                return
+            more -= each.buffer_bytes
+            each.sender.end_early("stands still within a request while its memory is needed")
+
+    def _exceeds_share(self, frame: LargeFrame, more: int) -> bool:
+        limit = self._host_limit(self._limit(frame.size_bytes))
+        return self._by_host.get(frame.host, 0) + more > limit
+
+    def _charge(self, host: str, more: int) -> None:
+        left = self._by_host.get(host, 0) + more
+        assert left >= 0
+        if left:
+            self._by_host[host] = left
+        else:
+            self._by_host.pop(host, None)
+
+    def _return(self, count: int) -> None:
+        self.used_bytes -= count
+        assert self.used_bytes >= 0
+        if self._waiting:
+            self.notify()
 
     def _limit(self, frame_bytes: int) -> int:
         """Return how much memory may be used when the buffer of a frame of this size grows."""

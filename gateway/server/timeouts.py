@@ -22,6 +22,9 @@ Connections without progress for this long are closed then.
 PRESSED_BYTES_PER_S_MIN = 1024 * 1024
 """The rate at which a frame has to arrive while others wait for memory."""
 
+CHECKED_S_MAX = 1.5
+"""A check counts at most this many seconds: while this process stood still, bytes may have come."""
+
 IDLE = "idle"
 
 
@@ -31,6 +34,9 @@ class ConnectionCounters(Protocol):
     frames: int
     received_bytes: int
     written_bytes: int
+
+    @property
+    def held(self) -> bool: ...
 
     @property
     def waits_for_us(self) -> bool: ...
@@ -50,6 +56,7 @@ class ConnectionTimeouts:
         "received_bytes",
         "sent_bytes",
         "silent_s",
+        "slow_s",
         "stalled_s",
     )
 
@@ -63,6 +70,8 @@ class ConnectionTimeouts:
         # Seconds up to the last check without a received byte, with the same incomplete frame, and
         # with unsent bytes that did not move. Each is reset to 0 by progress.
         self.silent_s = self.partial_s = self.stalled_s = 0.0
+        # Seconds up to the last check in which a frame arrived below PRESSED_BYTES_PER_S_MIN.
+        self.slow_s = 0.0
 
     def exceeded(
         self, connection: ConnectionCounters, now_s: float, backlog: int, limits: ConnectionLimits
@@ -71,11 +80,11 @@ class ConnectionTimeouts:
         self._update(connection, now_s, backlog)
         if self.stalled_s > limits.frame_s_max:
             return "reads no replies"
-        if connection.waits_for_us:
+        partial = connection.partial_bytes
+        if connection.held if partial else connection.waits_for_us:
             return None
         if not connection.frames and now_s - self.opened_s > limits.first_request_s_max:
             return "no request"
-        partial = connection.partial_bytes
         if partial:
             slow_s = limits.frame_s_max + partial / FRAME_BYTES_PER_S_MIN
             if self.silent_s > limits.frame_s_max or self.partial_s > slow_s:
@@ -85,11 +94,15 @@ class ConnectionTimeouts:
         return None
 
     def _update(self, connection: ConnectionCounters, now_s: float, backlog: int) -> None:
-        elapsed_s = now_s - (self.checked_s or self.opened_s)
+        elapsed_s = min(CHECKED_S_MAX, now_s - (self.checked_s or self.opened_s))
         self.checked_s = now_s
-        waits = connection.waits_for_us
-        same_bytes = connection.received_bytes == self.received_bytes
-        same_frame = connection.frames == self.frames and connection.partial_bytes > 0
+        partial = connection.partial_bytes > 0
+        waits = connection.held if partial else connection.waits_for_us
+        received_bytes = connection.received_bytes - self.received_bytes
+        same_bytes = not received_bytes
+        same_frame = connection.frames == self.frames and partial
+        slow = same_frame and not waits and received_bytes < PRESSED_BYTES_PER_S_MIN * elapsed_s
+        self.slow_s = self.slow_s + elapsed_s if slow else 0.0
         sent_bytes = connection.written_bytes - backlog
         stuck = backlog > 0 and sent_bytes == self.sent_bytes
         self.silent_s = self.silent_s + elapsed_s if same_bytes and not waits else 0.0

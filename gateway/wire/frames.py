@@ -88,6 +88,11 @@ class FrameReader:
         return len(self._left)
 
     @property
+    def pending_bytes(self) -> int:
+        """The received bytes that `next` may take now, without the buffer of a large frame."""
+        return self._end - self._start
+
+    @property
     def kept_bytes(self) -> int:
         """The received bytes that are kept outside the buffer of a large frame."""
         return len(self._left)

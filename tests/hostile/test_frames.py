@@ -336,7 +336,7 @@ async def test_a_peer_that_leaves_in_the_middle_of_a_frame_leaves_nothing_behind
 async def test_a_peer_that_waits_for_memory_is_not_blamed_for_its_silence():
     hub = hub_for(HEARTBEAT, frame_bytes_max=1_000_000, memory_bytes_max=2_000_000)
     hub.start()
-    hub.memory.take(600_000)  # a request of another client, in flight
+    hub.memory.take("10.5.5.5", 600_000)  # a request of another client, in flight
     patient = connect(hub)
     large = request(1, 4, 1, {"topics": [{"topic": "t" * 30_000, "partitions": []}] * 20})
     patient.send(large)

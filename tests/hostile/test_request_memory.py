@@ -10,7 +10,7 @@ import asyncio
 
 from gateway.wire.frames import FIRST_BUFFER_BYTES
 from tests.gateway.wire_peer import connect, hub_for, request, turns
-from tests.hostile.test_frames import BEAT, HEARTBEAT, fetch, serves
+from tests.hostile.test_frames import BEAT, HEARTBEAT, fetch, never, serves
 
 MIB = 1024 * 1024
 
@@ -115,24 +115,181 @@ async def test_slow_senders_that_use_up_the_memory_are_closed_first(capsys):
 
 async def test_a_lost_peer_that_waited_for_memory_leaves_the_line():
     hub = hub_for(HEARTBEAT, frame_bytes_max=MIB, memory_bytes_max=2 * MIB)
-    hub.memory.take(MIB)
+    hub.memory.take("10.5.5.5", MIB)
     wire = connect(hub)
     wire.send((MIB).to_bytes(4, "big") + bytes(200_000))
     assert hub.memory.waits_since_s is not None
     wire.lose()
     assert hub.memory.waits_since_s is None
-    hub.memory.give(MIB)
+    hub.memory.give("10.5.5.5", MIB)
     assert hub.memory.used_bytes == 0
 
 
 async def test_beginnings_of_frames_that_wait_are_bounded():
     hub = hub_for(HEARTBEAT, frame_bytes_max=MIB, memory_bytes_max=8 * MIB)
-    hub.memory.take(4 * MIB)  # requests in flight
+    hub.memory.take("10.5.5.5", 4 * MIB)  # requests in flight
     wires = [connect(hub, host=f"10.6.6.{number}") for number in range(30)]
     for wire in wires:
         wire.send((MIB).to_bytes(4, "big") + bytes(200_000))
     await turns()
     assert 5 <= [wire.closed for wire in wires].count(False) <= 10
     assert hub.memory.used_bytes <= (4 + 1.25) * MIB
-    hub.memory.give(4 * MIB)
+    hub.memory.give("10.5.5.5", 4 * MIB)
     assert serves(hub)
+
+
+def half_a_frame(hub, host, size=120_000):
+    """Return a connection that has sent all but the last byte of a frame, below one scratch."""
+    wire = connect(hub, host=host)
+    wire.send(size.to_bytes(4, "big") + bytes(size - 1))
+    return wire
+
+
+async def answers_while_others_wait(hub, host):
+    """Check that this address gets answers to requests that take a while."""
+    wire = connect(hub, host=host)
+    for number in range(5):
+        wire.send(request(1, 4, number, {"topics": []}))
+    await turns(20)
+    assert len(wire.frames()) == 5
+    wire.lose()
+
+
+async def in_a_turn(request, ctx):
+    await asyncio.sleep(0)
+    return [b"\0\0\0\5"]
+
+
+async def test_half_frames_below_the_scratch_stop_no_address(capsys):
+    hub = hub_for(HEARTBEAT, fetch(in_a_turn), memory_bytes_max=32 * MIB, frame_bytes_max=MIB)
+    idle = [half_a_frame(hub, "127.0.0.1") for _ in range(200)]
+    honest = [connect(hub, host=host) for host in ("10.9.9.9", "127.0.0.1")]
+    whole = large_request(100_000)
+    for wire in honest:
+        wire.send(whole[:-1])
+    idle += [half_a_frame(hub, "127.0.0.1") for _ in range(20)]
+    for wire in honest:  # a frame that goes on is completed, at the same address too
+        wire.send(whole[-1:])
+    await turns(20)
+    assert [len(wire.frames()) for wire in honest] == [1, 1]
+    assert hub.memory.used_bytes <= hub.limits.request_bytes_max // 4
+    still_open = [not wire.closed for wire in idle]
+    assert still_open == sorted(still_open)  # the oldest were closed
+    assert 30 <= sum(still_open) <= 35
+    for host in ("10.9.9.9", "127.0.0.1"):
+        await answers_while_others_wait(hub, host)
+    assert capsys.readouterr().err.count("half a frame while its address") == 1
+    for wire in idle:
+        wire.lose()
+    assert hub.memory.used_bytes == 0
+
+
+async def test_an_address_with_few_kept_bytes_is_never_asked_to_make_room():
+    hub = hub_for(HEARTBEAT, memory_bytes_max=32 * MIB, frame_bytes_max=MIB)
+    honest = half_a_frame(hub, "10.9.9.9", size=100_000)
+    for number in range(300):
+        half_a_frame(hub, f"10.6.6.{number % 3}")
+    await turns()
+    assert not honest.closed
+
+
+async def test_requests_in_processing_have_a_share_for_each_address():
+    hub = hub_for(HEARTBEAT, fetch(never), memory_bytes_max=32 * MIB, frame_bytes_max=MIB)
+    greedy = [connect(hub, host="10.6.6.6") for _ in range(100)]
+    for number, wire in enumerate(greedy):
+        for _ in range(3):
+            wire.send(large_request(100_000 + number))
+    await turns()
+    assert hub.memory.used_bytes <= hub.limits.request_bytes_max * 15 // 16
+    assert hub.memory.full("10.6.6.6")
+    assert not hub.memory.full("10.9.9.9")
+    producer = connect(hub, host="10.9.9.9")
+    for number in range(3):
+        producer.send(request(1, 4, number, {"topics": []}))
+    assert producer.reading
+    for wire in greedy:
+        wire.lose()
+    producer.lose()
+    await turns()
+    assert hub.memory.used_bytes == 0
+
+
+async def test_a_share_that_is_used_up_holds_no_other_address_in_the_line():
+    hub = hub_for(HEARTBEAT, fetch(never), memory_bytes_max=32 * MIB, frame_bytes_max=MIB)
+    hub.memory.take("10.6.6.6", 10 * MIB)
+    hub.memory.take("10.7.7.7", 6 * MIB)
+    greedy = [connect(hub, host="10.6.6.6") for _ in range(50)]
+    honest = connect(hub, host="10.9.9.9")
+    for wire in (*greedy, honest):
+        wire.send(request(1, 4, 1, {"topics": []}))
+        assert not wire.reading
+    hub.memory.give("10.7.7.7", MIB)
+    await turns()
+    assert honest.reading
+    assert not any(wire.reading for wire in greedy)
+    hub.memory.give("10.6.6.6", MIB)
+
+
+async def burst(hub, host, still_s):
+    """Return a sender that used up the share of its address, and then stood still."""
+    wire = connect_with_history(hub, host)
+    wire.send((16 * MIB).to_bytes(4, "big") + bytes(12 * MIB))
+    await asyncio.sleep(still_s)
+    return wire
+
+
+async def test_a_sender_that_stands_still_after_a_burst_keeps_no_other_waiting(capsys):
+    limits = {"frame_bytes_max": 16 * MIB, "memory_bytes_max": 64 * MIB}
+    hub = hub_for(HEARTBEAT, fetch(lambda *_: [b"\0\0\0\5"]), **limits)
+    hub.start()
+    await burst(hub, "10.6.6.6", still_s=4)
+    producer = connect(hub, host="10.6.6.6")
+    producer.send(large_request(12 * MIB))
+    await turns(40)
+    assert len(producer.frames()) == 1  # at once, the wait has fallen on the others
+    assert "stands still" in capsys.readouterr().err
+    hub.stop()
+
+
+async def test_a_sender_that_stands_still_is_kept_while_nobody_needs_its_memory():
+    limits = {"frame_bytes_max": 16 * MIB, "memory_bytes_max": 64 * MIB}
+    hub = hub_for(HEARTBEAT, fetch(lambda *_: [b"\0\0\0\5"]), **limits)
+    hub.start()
+    slow = await burst(hub, "10.6.6.6", still_s=4)
+    producer = connect(hub, host="10.9.9.9")
+    producer.send(large_request(MIB))
+    assert len(producer.frames()) == 1
+    await asyncio.sleep(10)
+    assert not slow.closed
+    hub.stop()
+
+
+async def test_senders_that_go_on_are_not_closed_for_one_that_waits():
+    limits = {"frame_bytes_max": 16 * MIB, "memory_bytes_max": 64 * MIB}
+    hub = hub_for(HEARTBEAT, fetch(lambda *_: [b"\0\0\0\5"]), **limits)
+    hub.start()
+    sender = connect_with_history(hub, "10.6.6.6")
+    whole = large_request(15 * MIB)
+    sender.send(whole[: 8 * MIB])
+    await asyncio.sleep(3)
+    producer = connect(hub, host="10.6.6.6")
+    for at in range(8 * MIB, len(whole), MIB):
+        sender.send(whole[at : at + MIB])
+        if at == 9 * MIB:
+            producer.send(large_request(12 * MIB))
+        await asyncio.sleep(0.9)
+    await asyncio.sleep(1)
+    assert len(sender.frames()) == 1
+    assert len(producer.frames()) == 1
+    hub.stop()
+
+
+async def test_an_unanswered_request_excuses_no_half_frame():
+    hub = hub_for(HEARTBEAT, fetch(never))
+    hub.start()
+    wire = connect_with_history(hub, "10.6.6.6")
+    wire.send(request(1, 4, 1, {"topics": []}))
+    wire.send((MIB).to_bytes(4, "big") + bytes(200_000))
+    await asyncio.sleep(60)
+    assert wire.closed
+    hub.stop()
