@@ -39,7 +39,7 @@ class ConnectionLimits:
     def reply_bytes_max(self) -> int:
         """The part of the memory that replies may use, from the read of their records on.
 
-        The parts are separate: replies that nobody reads never keep a request from being read.
+        The parts are separate: unread replies never keep a request from being read.
         """
         return self.memory_bytes_max - self.request_bytes_max - self.session_bytes_max
 

@@ -1,12 +1,12 @@
-"""Tasks whose failure is noticed: restarted, told to an owner, or the end of the process.
+"""Tasks whose failures are handled: by a restart, by their owner, or by the end of the process.
 
     start_restarting  a loop that lives long: reported, then run again after a pause
     start_vital       work without which going on is unsafe: the process ends with exit code 70
-    start_once        one piece of work: reported, and its owner is told
+    start_once        one piece of work: reported, and passed to its owner
 
 A report goes to the exception handler of the loop, with the exception. A process installs
-`log_failure` there. Cancellation by the owner ends a task in silence. A CancelledError that nobody
-asked for counts as a failure.
+`log_failure` there. A task that its owner cancels ends without a report. A CancelledError without
+such a cancellation counts as a failure.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def start_once(
     *,
     expected: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> asyncio.Task[T]:
-    """Run `work`. A failure is reported and passed to `on_failed`, also if nobody awaits the task.
+    """Run `work`. A failure is reported and passed to `on_failed`, even if no caller awaits it.
 
-    Exceptions of the kinds `expected` belong to whoever awaits the task, and are not reported.
+    Exceptions of the kinds `expected` are not reported: the caller that awaits the task gets them.
     """
     task = asyncio.get_running_loop().create_task(work, name=name)
     task.add_done_callback(partial(_on_over, name, expected, on_failed))
@@ -82,12 +82,12 @@ def reported(name: str) -> Generator[None]:
     """Report an exception of the block and go on after it: one item must not stop the others."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001  whatever it is, the rest of the work goes on
+    except Exception as error:  # noqa: BLE001  the rest of the work must go on
         report(name, error)
 
 
 def log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what nobody handled, with its traceback in one line. The loop of a process calls it.
+    """Log an unhandled exception, with its traceback in one line. The loop of a process calls it.
 
     The same message with the same kind of exception is logged once per minute.
     """
@@ -195,7 +195,7 @@ async def _failure_of(work: Coroutine[Any, Any, None]) -> BaseException | None:
         if _is_cancelled():
             raise
         return error
-    except Exception as error:  # noqa: BLE001  the supervisor of whatever fails
+    except Exception as error:  # noqa: BLE001  the supervisor handles every failure
         return error
     return None
 

@@ -127,7 +127,7 @@ def _delete(name: str, yes: bool, dry_run: bool, bootstrap: str, output: Format)
         if yes:
             usage("--yes and --dry-run: pass only one of them", output)
         fix = "add --yes to delete, or --dry-run to list the offsets"
-        usage(f"this deletes group {name} and all its offsets for ever; {fix}", output)
+        usage(f"this permanently deletes group {name} and all its offsets; {fix}", output)
 
     from gateway.admin import group_seek, groups
 

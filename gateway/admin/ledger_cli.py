@@ -188,7 +188,7 @@ def _recover(
     output: Format,
 ) -> None:
     """Fence the writer of a ledger, recover the last entries, and close it."""
-    action = f"fences the writer of ledger {ledger} for ever and closes it"
+    action = f"permanently fences the writer of ledger {ledger} and closes the ledger"
     if accept_loss:
         action += (
             ", and gives up every entry that no bookie returns now (first stop the gateway that "

@@ -218,7 +218,7 @@ def _truncate(
     if to != "end" and not _OFFSET.fullmatch(to):
         usage(f"--to {to!r}: must be an offset, or end", output)
     if not yes:
-        usage(f"this deletes records of topic {name} for ever; add --yes to do it", output)
+        usage(f"this permanently deletes records of topic {name}; add --yes to do it", output)
     offset = LATEST if to == "end" else int(to)
     rows: list[dict[str, Any]] = ask(
         bootstrap, output, lambda client: truncate_topic(client, name, partitions, offset)
@@ -244,7 +244,7 @@ def _truncate(
 def _delete(name: str, yes: bool, bootstrap: str, output: Format) -> None:
     """Delete a topic and all its data."""
     if not yes:
-        usage(f"this deletes topic {name} and all its data for ever; add --yes to do it", output)
+        usage(f"this permanently deletes topic {name} and all its data; add --yes to do it", output)
 
     from gateway.admin.topics import delete_topic
 

@@ -48,7 +48,7 @@ TRANSITIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joining:
-    """One JoinGroup. `fresh_id` is the end of a new member's id, and must be unique for ever."""
+    """One JoinGroup. `fresh_id` is the end of a new member's id, and must never repeat."""
 
     member_id: str
     protocol_type: str

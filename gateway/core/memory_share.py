@@ -4,7 +4,7 @@
     line_up ─▶ (bytes were returned) ─▶ held │ leave
 
 Bytes are taken before they are allocated, by an estimate that `correct` replaces by the real size.
-Takers that wait are served in their order, so a large taker is not overtaken for ever.
+Takers that wait are served in their order, so a large taker does not starve.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MemoryShare:
     """The bytes that one kind of work holds, at most `bytes_max`, and the takers that wait.
 
     One taker is always served while nothing is held, whatever its size. So no request of a client
-    waits for memory for ever, as long as holders return their bytes.
+    waits for memory forever, as long as holders return their bytes.
     """
 
     __slots__ = ("_line", "bytes_max", "used_bytes")

@@ -57,7 +57,7 @@ _AT_ONCE_MAX = 1_000
 """A request that names more partitions, or finds more of them due, yields to other requests."""
 
 _PAUSE_S = 10e-6
-"""After a response that names all partitions, the connection's next fetch waits so long for each.
+"""Pause of a connection per partition, after a response that names all partitions.
 
 A reader of 1,000 partitions gets at most 100 small responses per second, each with more records.
 """

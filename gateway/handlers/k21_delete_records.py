@@ -67,7 +67,10 @@ def _row(index: int, low_watermark: int, error: ErrorCode) -> Reply:
 
 
 class _Deletions:
-    """The deletions of one request: at most `_AT_ONCE` run, even those that nobody awaits."""
+    """The deletions of one request, of which at most `_AT_ONCE` run.
+
+    A deletion that goes on after the timeout counts too.
+    """
 
     def __init__(self, timeout_s: float, ctx: Context) -> None:
         self.begun_s = ctx.clock.monotonic_s()

@@ -127,8 +127,8 @@ async def _show_ledgers(
         await _listen(shown, port, or_any=config.any_ledger_port)
     except OSError as error:
         print(
-            f"gateway: ledger-port {port}: {error.strerror or error}; nobody reads ledgers there "
-            "(--ledger-port takes another one, --no-ledger-port none)",
+            f"gateway: ledger-port {port}: {error.strerror or error}; ledgers "
+            "cannot be read there (--ledger-port takes another port, --no-ledger-port none)",
             file=sys.stderr,
             flush=True,
         )

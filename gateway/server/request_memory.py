@@ -217,8 +217,8 @@ class RequestMemory:
                 del self._waiting[waiting.host]
 
     def notify(self) -> None:
-        """Tell waiting connections that there is memory, as many as it suffices for."""
-        told: list[WaitingFrame] = []
+        """Call `on_memory` of waiting connections, of as many as the free memory suffices for."""
+        due: list[WaitingFrame] = []
         passed_over = promised = 0
         while self._waiting and passed_over < _PASSED_OVER_MAX:
             if self.used_bytes >= self._total_bytes_max:
@@ -232,13 +232,13 @@ class RequestMemory:
             if fits:
                 frame = waiting.frame
                 promised += 0 if frame is None else waiting.buffer_bytes - frame.buffer_bytes
-                told.append(waiting)
+                due.append(waiting)
             else:
                 passed_over += 1
                 line.append(waiting)
             if line:
                 self._waiting[host] = line
-        for waiting in told:
+        for waiting in due:
             waiting.on_memory()
 
     def relieve(self) -> None:

@@ -123,7 +123,7 @@ def _copy(done: asyncio.Future[Any], reply: asyncio.Future[Any]) -> None:
     """Pass the result of a fetch on to the reply for which the connection waits."""
     if reply.done():
         if not done.cancelled():
-            done.exception()  # the connection was lost, so nobody needs the error
+            done.exception()  # the connection was lost, so the error has no receiver
         return
     if done.cancelled():
         reply.cancel()

@@ -251,7 +251,7 @@ class ServerReadStream:
     async def _respond(self, request: ReadRequest, share: AnswerShare) -> None:
         try:
             reply = await self._read(request, share)
-        except Exception as error:  # noqa: BLE001  a bug; the client must not wait for ever
+        except Exception as error:  # noqa: BLE001  a bug; the client needs a reply
             self._loop.call_exception_handler({"message": "a read raised", "exception": error})
             reply = ReadReply(Status.IO_ERROR)
         self._send(_response_of(request.number, reply), share)

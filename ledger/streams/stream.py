@@ -400,7 +400,7 @@ class Stream:
             self._rolling = None
 
     def _on_roll_died(self, error: BaseException) -> None:
-        """Fail as after any other failed roll: a paused writer would keep its records for ever."""
+        """Fail as after any other failed roll: a paused writer would keep its records forever."""
         if self._writer is not None:
             self._writer.fail(StreamUnavailable(f"{self.name}: {error!r}"))
 

@@ -370,7 +370,7 @@ class SubscriptionLogStore:
                 pass
         except LedgerError as error:
             self._fail(owned, error)
-        except BaseException:  # fail all changes, so that no caller waits for ever
+        except BaseException:  # fail all changes, so that no caller waits forever
             self._fail(owned, NotOwner(f"{owned.claim.path}: the store was stopped"))
             raise
         finally:

@@ -292,7 +292,7 @@ class _ZnodeStore:
             while self._waiting:
                 taken = self._take()
                 await self._write(taken)
-        except BaseException:  # fail all changes, so that no caller waits for ever
+        except BaseException:  # fail all changes, so that no caller waits forever
             lost = NotOwner(f"{self._root}: the store was stopped")
             for change in [*taken, *self._waiting.values()]:
                 change.claim.lost = lost

@@ -2,7 +2,7 @@
 
 By default gRPC logs connection events to stderr. It also shuts down its machinery whenever the last
 channel and server of the process are collected. The shutdown waits for the last operation on the
-event loop's thread, possibly for ever.
+event loop's thread, possibly forever.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class SqliteMetadata:
             self._writer.execute("BEGIN IMMEDIATE")
             outcomes = [self._apply(job, touched) for job in jobs]
             self._writer.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - else the thread ends, and changes wait for ever
+        except Exception as error:  # noqa: BLE001 - the thread must go on to later changes
             outcomes = [_Outcome(job, None, self._failed(error)) for job in jobs]
             touched.clear()
         try:
