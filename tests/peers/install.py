@@ -65,6 +65,11 @@ def _alone() -> Iterator[None]:
         yield
 
 
+def _announce(what: str) -> None:
+    """Print one line, because a download may take minutes."""
+    print(f"installing {what} ...", file=sys.stderr, flush=True)
+
+
 def _run(argv: list[str], environment: dict[str, str] | None = None) -> None:
     done = subprocess.run(
         argv,
@@ -86,6 +91,7 @@ def _debian(program: str, package: str) -> str:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise PeerMissing(f"{program} did not run: install the package {package} (not root here)")
     with _alone():
+        _announce(package)
         quiet = {"DEBIAN_FRONTEND": "noninteractive"}
         install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
         try:
@@ -147,6 +153,7 @@ def maven_jars(name: str, coordinates: Sequence[Coordinate]) -> Path:
     with _alone():
         if jars.is_dir():
             return jars
+        _announce(name)
         work = CACHE / "peers" / "maven"
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
@@ -219,6 +226,7 @@ def spark_jars() -> list[Path]:
 def _resolve_spark(directory: Path) -> None:
     if (directory / ".ready").exists():
         return
+    _announce("Spark's connectors")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     script = (
