@@ -19,6 +19,7 @@ from gateway.process.disk_monitor import EmbeddedBookieMonitor
 from gateway.process.embedded_identity import (
     METADATA,
     EmbeddedIdentity,
+    check_named,
     lay_out,
     read_cluster,
     require_metadata,
@@ -198,8 +199,8 @@ async def _open_bookies(
             identity=identity,
         )
         stops.append(bookie.close)
-        await identity.check_named(bookie.bookie)
         opened.append((bookie, identity))
+    await check_named(metadata, [(identity, each.bookie) for each, identity in opened])
     cluster = await lay_out(metadata)
     return [
         _OwnBookie(local, identity.loss, await identity.accept(cluster, str(local.path.absolute())))

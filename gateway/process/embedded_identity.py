@@ -8,12 +8,15 @@ A bookie deletes the ledgers that metadata does not list. So a lost, exchanged o
     ledger ids     the next id of the metadata is above every ledger that the bookie ever had
 
 A bookie directory of an earlier version has no identity file. It is accepted if the ids fit and
-the metadata names the bookie. Source: `ledger.node.identity`, the same for a bookie process.
+the metadata names a bookie of this data directory. Not every bookie is named: one that was
+switched off by `--bookies 1` keeps ledgers that were deleted meanwhile. Source:
+`ledger.node.identity`, the same for a bookie process.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -67,7 +70,7 @@ class EmbeddedIdentity:
 
     def __init__(self, name: str, metadata: MetadataStore, cluster: str) -> None:
         """`name` is the bookie's directory; `cluster` is empty if the metadata has no id yet."""
-        self._name = name
+        self.name = name
         self._metadata = metadata
         self._cluster = cluster
         # The directory and its bookie id. Set once by `check`.
@@ -97,14 +100,14 @@ class EmbeddedIdentity:
         count = self._count = counts[-1]
         if count.cluster != self._cluster or count.bookie != bookie:
             raise ForeignDirectory(
-                f"{METADATA} is of cluster {self._cluster or '(none)'}, but {self._name} is of "
+                f"{METADATA} is of cluster {self._cluster or '(none)'}, but {self.name} is of "
                 f"cluster {count.cluster} ({count.bookie}): {_REMEDY}"
             )
         # The older identity file is deleted once the metadata has counted, so a bookie with one
         # file is never ahead
         if count.serial - self._counted > (len(counts) > 1):
             raise ForeignDirectory(
-                f"{METADATA} is older than {self._name}: it counts {self._counted} starts and "
+                f"{METADATA} is older than {self.name}: it counts {self._counted} starts and "
                 f"stops of {count.serial}: {_REMEDY}"
             )
         if count.serial < self._counted:
@@ -112,13 +115,10 @@ class EmbeddedIdentity:
                 f"the directory is an old copy: {count.serial} of {self._counted} starts and stops"
             )
 
-    async def check_named(self, bookie: Bookie) -> None:
-        """Raise ForeignDirectory if a bookie without an identity is unknown to the metadata."""
-        if self._count is not None or self._counted or not bookie.ledgers():
-            return
-        named = await _named_bookies(self._metadata)
-        if named and bookie.bookie_id not in named:
-            raise ForeignDirectory(f"{METADATA} has ledgers, but none of {self._name}: {_REMEDY}")
+    @property
+    def proved(self) -> bool:
+        """True if an identity shows that metadata and directory belong together. Call `check`."""
+        return self._count is not None or self._counted > 0
 
     async def accept(self, cluster: str, place: str) -> BookieIdentity:
         """Count this start of the bookie, whose directory is `place`.
@@ -144,6 +144,21 @@ class EmbeddedIdentity:
         if self._counting is not None:
             async with asyncio.timeout(_STOP_S):
                 await self._counting.stopped()
+
+
+async def check_named(
+    metadata: MetadataStore, bookies: Sequence[tuple[EmbeddedIdentity, Bookie]]
+) -> None:
+    """Raise ForeignDirectory if no bookie of a data directory is known to the metadata.
+
+    Call with all of them, after their checks. Bookies without a ledger lose nothing.
+    """
+    holding = [it.name for it, bookie in bookies if not it.proved and bookie.ledgers()]
+    if not holding:
+        return
+    named = await _named_bookies(metadata)
+    if named and named.isdisjoint(each.bookie_id for _, each in bookies):
+        raise ForeignDirectory(f"{METADATA} has ledgers, but none of {holding[0]}: {_REMEDY}")
 
 
 async def _counted_starts(metadata: MetadataStore, bookie: BookieId) -> int:

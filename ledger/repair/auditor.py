@@ -304,7 +304,7 @@ class Auditor:
     def _note_silent(self, ledger: LedgerId, silent: frozenset[BookieId]) -> None:
         silent -= self._lost
         if silent:
-            self.unanswered[ledger] = silent | self.unanswered.pop(ledger, frozenset())
+            self.unanswered[ledger] = silent | self.unanswered.get(ledger, frozenset())
 
     async def _read_lists(
         self, metadata: LedgerMetadata, among: Collection[BookieId] | None

@@ -216,6 +216,24 @@ async def test_more_bookies_join_after_an_upgrade_with_one(tmp_path):
     await assert_readable(data, ledger, bookies=3)
 
 
+@pytest.mark.parametrize("upgraded", ["at once", "with one bookie first"])
+async def test_bookies_that_were_switched_off_while_their_ledgers_were_deleted_join_again(
+    tmp_path, upgraded
+):
+    """Only a bookie that runs forgets deleted ledgers, and new ledgers name no other bookie."""
+    data = tmp_path / "d"
+    deleted = await ledger_of_a_session(data, bookies=3)
+    async with served(data) as client:
+        await client.delete(deleted)
+        ledger = await write_ledger(client)
+    forget_identities(data)
+    if upgraded != "at once":
+        await assert_readable(data, ledger)
+    await assert_readable(data, ledger, bookies=3)
+    ledger = await ledger_of_a_session(data, bookies=3)
+    await assert_readable(data, ledger, bookies=3)
+
+
 @pytest.mark.parametrize("others", [0, 1, 4])
 async def test_metadata_of_others_is_refused_beside_a_directory_of_an_earlier_version(
     tmp_path, others

@@ -267,6 +267,19 @@ async def test_a_ledger_that_lost_its_silent_bookie_is_not_asked_about_again():
         working.cancel()
 
 
+async def test_a_bookie_whose_ledgers_are_marked_is_not_expected_to_answer():
+    rig = Rig()
+    ledger = await rig.ledger(3)
+    name = rig.members(ledger)[0]
+    rig.lose(name)
+    auditor = rig.auditor()
+    await auditor.full_check()
+    assert auditor.unanswered == {ledger: {name}}
+    await auditor.audit([name])
+    await auditor.check_again()
+    assert auditor.unanswered == {}
+
+
 async def test_silent_bookies_cost_one_batch_of_questions_in_each_round():
     rig = Rig()
     ledgers = [await rig.ledger(1) for _ in range(9)]
