@@ -27,6 +27,7 @@ from tests.peers.processes import Process, wait_until
 pytestmark = pytest.mark.compat
 
 Unused = Callable[[], str]
+LOST_CONNECTION = re.compile(r"Node \d+ disconnected")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -180,6 +181,33 @@ def test_two_java_consumers_share_and_take_over(
             member.stop()
     wait_until(lambda: sum(filter(None, loader.committed(group, topic, 6))) == 1000, "commits")
     assert all(e["success"] for m in members for e in events(m, "offsets_committed"))
+
+
+def test_a_producer_with_acks_0_refreshes_its_metadata_after_an_error(
+    broker: Broker, loader: Aiokafka, unused: Unused, tmp_path: Path
+):
+    """Otherwise it would write to the id of the deleted topic for up to five minutes."""
+    topic = unused()
+    loader.create_topic(topic)
+
+    def stored() -> int:
+        return loader.bounds(topic, 0)[1]
+
+    with java_tools.start(
+        tmp_path / "producer.log",
+        java_tools.VERIFIABLE_PRODUCER,
+        *(*at(broker), "--topic", topic, "--acks", "0", "--throughput", "50"),
+        jvm=java_tools.LOST_CONNECTIONS,
+    ) as producer:
+        wait_until(lambda: stored() >= 10, "records of the producer")
+        producer.pause()
+        assert not LOST_CONNECTION.search(producer.output())
+        loader.delete_topic(topic)
+        loader.create_topic(topic)
+        assert stored() == 0
+        producer.resume()
+        wait_until(lambda: stored() >= 10, "records in the new topic")
+        assert LOST_CONNECTION.search(producer.output())
 
 
 def test_the_perf_tools_count_what_they_sent(broker: Broker, loader: Aiokafka, unused: Unused):

@@ -25,6 +25,8 @@ CONSUMER_PERFORMANCE = f"{TOOLS}.ConsumerPerformance"
 
 # Short runs on a shared machine: little compiling, one collector thread.
 JVM_SHORT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m")
+# Makes the client log lost connections.
+LOST_CONNECTIONS = ("-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.NetworkClient=info",)
 # What Kafka's start scripts give to the perf tools.
 JVM_PERF = ("-Xmx512m", "-XX:+UseG1GC")
 
@@ -66,6 +68,6 @@ def run(main: str, *words: str, stdin: str = "", timeout_s: float = 90.0) -> str
     return done.stdout
 
 
-def start(log: Path, main: str, *words: str) -> Process:
-    """Start a tool that runs until it is stopped."""
-    return Process(argv(main, *words), log)
+def start(log: Path, main: str, *words: str, jvm: tuple[str, ...] = ()) -> Process:
+    """Start a tool that runs until it is stopped, with further options `jvm`."""
+    return Process(argv(main, *words, jvm=(*JVM_SHORT, *jvm)), log)
