@@ -68,7 +68,7 @@ class GroupLimits:
     initial_rebalance_delay_ms: int = 3_000
     members_max: int = 10_000  # Kafka: group.max.size
     group_bytes_max: int = 8 * 1024 * 1024  # members of one group, with their assignments
-    bytes_total_max: int = 256 * 1024 * 1024  # members of all groups of this broker
+    bytes_total_max: int = 256 * 1024 * 1024  # of all groups, with assignments
     metadata_bytes_max: int = 4_096  # Kafka: offset.metadata.max.bytes
     member_metadata_bytes_max: int = 1024 * 1024
     offsets_retention_minutes: int = 10_080

@@ -101,13 +101,12 @@ class Group:
     def leader(self) -> str | None:
         return self._roster.leader
 
-    @property
-    def size_bytes(self) -> int:
-        """The memory counted for all members and pending ids, without assignments."""
-        return self._roster.size_bytes + self._roster.pending_bytes
+    def take_byte_changes(self) -> Mapping[str, int]:
+        """Return by how much each client host's bytes have changed since the last call."""
+        return self._roster.take_byte_changes()
 
     def growth_bytes(self, joining: Joining) -> int:
-        """Return by how many bytes this JoinGroup would increase `size_bytes`, at most."""
+        """Return by how many bytes this JoinGroup would increase the members' bytes, at most."""
         return self._roster.growth_bytes(joining)
 
     @property
@@ -136,7 +135,8 @@ class Group:
                 self._remove(joining.member_id)
             return [AnswerJoin(waiter, Joined(ErrorCode.group_max_size_reached))]
         growth = self.growth_bytes(joining)
-        if growth > 0 and self.size_bytes + growth > self._settings.bytes_max:
+        size_bytes = self._roster.size_bytes + self._roster.pending_bytes
+        if growth > 0 and size_bytes + growth > self._settings.bytes_max:
             return self._refuse_join(joining, waiter, ErrorCode.group_max_size_reached)
         if not self._speaks(joining):
             return self._refuse_join(joining, waiter, ErrorCode.inconsistent_group_protocol)
@@ -283,7 +283,7 @@ class Group:
             return self._enter(joining, member_id, waiter, now_ms)
         if len(self._roster.pending) >= self._settings.members_max:
             return [AnswerJoin(waiter, Joined(ErrorCode.group_max_size_reached))]
-        self._roster.add_pending(member_id)
+        self._roster.add_pending(member_id, joining.client_host)
         self._sessions.set(member_id, now_ms + joining.session_timeout_ms)
         return [AnswerJoin(waiter, Joined(ErrorCode.member_id_required, member_id))]
 
@@ -390,7 +390,7 @@ class Group:
         effects: list[Effect] = []
         if self.state is State.COMPLETING_REBALANCE:
             for member in self.members.values():
-                member.assignment = b""
+                self._roster.assign(member, b"")
                 answers = self._answer_sync(member, Synced(ErrorCode.rebalance_in_progress))
                 effects += answers
                 if answers:
@@ -458,7 +458,7 @@ class Group:
             self._become(State.STABLE)
             effects: list[Effect] = []
             for member in self.members.values():
-                member.assignment = assignments.get(member.member_id, b"")
+                self._roster.assign(member, assignments.get(member.member_id, b""))
                 answers = self._answer_sync(member, self._synced(member))
                 effects += answers
                 # The session may have expired while the answer was pending. It starts again.

@@ -26,7 +26,9 @@ class Roster:
     """
 
     __slots__ = (
+        "_changes",
         "_supported",
+        "assigned_bytes",
         "awaiting_join",
         "instances",
         "leader",
@@ -42,29 +44,45 @@ class Roster:
         self.instances: dict[str, str] = {}  # member id of each static member, by instance id
         self.awaiting_join = 0  # members whose JoinGroup is unanswered
         self.size_bytes = 0  # sum of the members' `size_bytes`
-        self.pending: set[str] = set()  # ids of new members that have not joined with them yet
+        self.assigned_bytes = 0  # size of the members' assignments
+        # Ids of new members that have not joined with them yet, with the hosts of their clients.
+        self.pending: dict[str, str] = {}
         self.pending_bytes = 0  # size of the ids in `pending`
+        # Changes of these three sizes together, by client host, since `take_byte_changes`.
+        self._changes: Counter[str] = Counter()
         # Number of members that support each protocol, by protocol name.
         self._supported: Counter[str] = Counter()
 
     def add(self, member: GroupMember) -> None:
         self.members[member.member_id] = member
-        self.size_bytes += member.size_bytes
+        self._resize(member, member.size_bytes)
+        self._count_assigned(member, len(member.assignment))
         if member.instance_id is not None:
             self.instances[member.instance_id] = member.member_id
         if self.leader is None:
             self.leader = member.member_id
         self._supported.update({name for name, _ in member.protocols})
 
-    def add_pending(self, member_id: str) -> None:
-        self.pending.add(member_id)
+    def add_pending(self, member_id: str, host: str) -> None:
+        self.pending[member_id] = host
         self.pending_bytes += text_bytes(member_id)
+        self._changes[host] += text_bytes(member_id)
 
     def end_pending(self, member_id: str) -> None:
         """Forget a pending id. Does nothing for another id."""
-        if member_id in self.pending:
-            self.pending.remove(member_id)
+        host = self.pending.pop(member_id, None)
+        if host is not None:
             self.pending_bytes -= text_bytes(member_id)
+            self._changes[host] -= text_bytes(member_id)
+
+    def assign(self, member: GroupMember, assignment: bytes) -> None:
+        self._count_assigned(member, len(assignment) - len(member.assignment))
+        member.assignment = assignment
+
+    def take_byte_changes(self) -> Mapping[str, int]:
+        """Return by how much each client host's bytes have changed since the last call."""
+        changes, self._changes = self._changes, Counter()
+        return changes
 
     def growth_bytes(self, joining: Joining) -> int:
         """Return by how many bytes this JoinGroup would increase `size_bytes`, at most."""
@@ -75,7 +93,8 @@ class Roster:
     def remove(self, member_id: str) -> None:
         """Remove the member. If it was the leader, the next member leads."""
         member = self.members.pop(member_id)
-        self.size_bytes -= member.size_bytes
+        self._resize(member, -member.size_bytes)
+        self._count_assigned(member, -len(member.assignment))
         self._supported.subtract({name for name, _ in member.protocols})
         if member.join_waiters:
             self.awaiting_join -= 1
@@ -87,7 +106,8 @@ class Roster:
     def update(self, member: GroupMember, joining: Joining) -> None:
         """Update the member from its new JoinGroup."""
         self._supported.subtract({name for name, _ in member.protocols})
-        self.size_bytes += protocols_bytes(joining.protocols) - protocols_bytes(member.protocols)
+        more = protocols_bytes(joining.protocols) - protocols_bytes(member.protocols)
+        self._resize(member, more)
         member.protocols = joining.protocols
         self._supported.update({name for name, _ in member.protocols})
         member.session_timeout_ms = joining.session_timeout_ms
@@ -97,7 +117,7 @@ class Roster:
         """Give the static member a new id. The member keeps its place and its role."""
         member = self.members[old_id]
         assert member.instance_id is not None
-        self.size_bytes += text_bytes(new_id) - text_bytes(old_id)
+        self._resize(member, text_bytes(new_id) - text_bytes(old_id))
         member.member_id = new_id
         self.members = {
             (new_id if known == old_id else known): each for known, each in self.members.items()
@@ -106,6 +126,14 @@ class Roster:
         if self.leader == old_id:
             self.leader = new_id
         return member
+
+    def _resize(self, member: GroupMember, more: int) -> None:
+        self.size_bytes += more
+        self._changes[member.client_host] += more
+
+    def _count_assigned(self, member: GroupMember, more: int) -> None:
+        self.assigned_bytes += more
+        self._changes[member.client_host] += more
 
     def await_join(self, member: GroupMember, waiter: object) -> None:
         if not member.join_waiters:

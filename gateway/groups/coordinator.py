@@ -36,6 +36,7 @@ from gateway.groups.group_scanner import GroupScanner
 from gateway.groups.group_snapshots import GroupSnapshot, GroupSnapshots
 from gateway.groups.loaded_groups import LOAD_WAIT_S, LoadedGroup, LoadedGroups
 from gateway.groups.views import GroupListing, GroupView, Refused
+from gateway.log import Throttle, logger
 from gateway.topics.catalog import Catalog, Topic
 from ledger.errors import LedgerError
 from ledger.ports.clock import Clock
@@ -65,6 +66,8 @@ class Coordinator:
         self.limits = limits
         self._store: SubscriptionsStore = GroupZnodeStore(metadata) if store is None else store
         self._catalog = catalog
+        self._clock = clock
+        self._throttle = Throttle()
         claims = SingleBroker(0, lambda _: -1) if claims is None else claims
         settings = GroupSettings(
             limits.initial_rebalance_delay_ms,
@@ -72,7 +75,9 @@ class Coordinator:
             limits.members_max,
             limits.group_bytes_max,
         )
-        self._loaded_groups = LoadedGroups(self._store, claims, clock, settings, self._on_evicted)
+        self._loaded_groups = LoadedGroups(
+            self._store, claims, clock, settings, limits.bytes_total_max, self._on_evicted
+        )
         self._scanner = GroupScanner(
             self._store,
             claims,
@@ -161,7 +166,7 @@ class Coordinator:
         if loaded is None:
             return Joined(ErrorCode.unknown_member_id, joining.member_id)
         growth = loaded.group.growth_bytes(joining)
-        if growth > 0 and self._loaded_groups.size_bytes + growth > self.limits.bytes_total_max:
+        if not self._admits(group_id, joining.client_host, growth):
             return Joined(ErrorCode.coordinator_not_available, joining.member_id)
         waiter: Future[Joined] = asyncio.get_running_loop().create_future()
         self._loaded_groups.run(
@@ -180,12 +185,28 @@ class Coordinator:
             return Synced(refused.code)
         if loaded is None:
             return Synced(ErrorCode.unknown_member_id)
+        member = loaded.group.members.get(syncing.member_id)
+        more = sum(len(assignment) for _, assignment in syncing.assignments)
+        if member is not None and not self._admits(group_id, member.client_host, more):
+            return Synced(ErrorCode.coordinator_not_available)
         waiter: Future[Synced] = asyncio.get_running_loop().create_future()
         self._loaded_groups.run(
             loaded, loaded.group.sync(syncing, waiter, self._loaded_groups.now_ms())
         )
         synced = await waiter
         return synced if self._loaded_groups.serves() else Synced(ErrorCode.not_coordinator)
+
+    def _admits(self, group_id: str, host: str, more: int) -> bool:
+        """Return whether members of this client host may take `more` bytes, or log that not."""
+        if self._loaded_groups.memory.admits(host, more):
+            return True
+        if self._throttle.allows("group memory", host, self._clock.monotonic_s()):
+            logger().warning(
+                "members of groups use the memory of their address",
+                peer=host.removeprefix("/"),
+                group=group_id,
+            )
+        return False
 
     def heartbeat_now(
         self, group_id: str, member_id: str, generation: int, instance_id: str | None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future, Task
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import cast
@@ -34,6 +34,7 @@ from gateway.core.group_members import (
 )
 from gateway.errors import coordinator_code
 from gateway.groups.deadline_timer import DeadlineTimer
+from gateway.groups.group_memory import GroupMemory
 from gateway.groups.stored_membership import (
     MembershipTooLarge,
     StoredMembership,
@@ -61,7 +62,7 @@ class LoadedGroup:
     """One claimed group, from its load until it is unloaded or deleted."""
 
     __slots__ = (
-        "counted_bytes",
+        "counted",
         "empty_since_ms",
         "encoding",
         "group",
@@ -97,8 +98,8 @@ class LoadedGroup:
         self.unencoded: list[Persist] = []
         # The task that encodes and writes `unencoded`. None while there is nothing to encode.
         self.encoding: Task[None] | None = None
-        # The part of this group in `LoadedGroups.size_bytes`.
-        self.counted_bytes = 0
+        # The part of this group in `LoadedGroups.memory`, by client host.
+        self.counted: Counter[str] = Counter()
 
     @property
     def idle(self) -> bool:
@@ -128,12 +129,13 @@ class LoadedGroups:
         claims: GroupClaims,
         clock: Clock,
         settings: GroupSettings,
+        bytes_max: int,
         on_evicted: Callable[[LoadedGroup], None],
     ) -> None:
         # The loaded groups by name. A group is removed before its claim is released.
         self.groups: dict[str, LoadedGroup] = {}
         # The memory counted for the members of all loaded groups.
-        self.size_bytes = 0
+        self.memory = GroupMemory(bytes_max)
         # Held while a large membership is encoded, so that one is encoded at a time.
         self._encoding = asyncio.Lock()
         self._store = store
@@ -277,10 +279,17 @@ class LoadedGroups:
         self.note_deadline(loaded)
 
     def _count(self, loaded: LoadedGroup) -> None:
-        """Update `size_bytes` after a change of this group."""
-        counted = loaded.group.size_bytes if self.groups.get(loaded.group_id) is loaded else 0
-        self.size_bytes += counted - loaded.counted_bytes
-        loaded.counted_bytes = counted
+        """Update `memory` after a change of this group."""
+        if self.groups.get(loaded.group_id) is not loaded:
+            loaded.counted, counted = Counter(), loaded.counted
+            self.memory.change({host: -count for host, count in counted.items()})
+            return
+        changes = loaded.group.take_byte_changes()
+        self.memory.change(changes)
+        for host, more in changes.items():
+            loaded.counted[host] += more
+            if not loaded.counted[host]:
+                del loaded.counted[host]
 
     def _persist(self, loaded: LoadedGroup, effect: Persist) -> None:
         """Encode and write the membership, or queue it if it is large or others are queued."""

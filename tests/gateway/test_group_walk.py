@@ -2,6 +2,8 @@
 state machine; every invariant is checked after every step, and in the end all must come to rest.
 """
 
+from collections import Counter
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -27,6 +29,7 @@ class RandomWalk(RuleBasedStateMachine):
         )
         self.generation = 0
         self.leaders = {}
+        self.bytes_by_host = Counter()
         self.waiters = []
 
     @property
@@ -105,6 +108,17 @@ class RandomWalk(RuleBasedStateMachine):
         roster = self.group._roster
         assert roster.size_bytes == sum(m.size_bytes for m in self.group.members.values())
         assert roster.pending_bytes == sum(map(len, roster.pending))
+        assigned = [len(m.assignment) for m in self.group.members.values()]
+        assert roster.assigned_bytes == sum(assigned)
+        for host, more in self.group.take_byte_changes().items():
+            self.bytes_by_host[host] += more
+        counted = Counter()
+        for member in self.group.members.values():
+            counted[member.client_host] += member.size_bytes + len(member.assignment)
+        for member_id, host in roster.pending.items():
+            counted[host] += len(member_id)
+        assert +self.bytes_by_host == counted
+        assert min(self.bytes_by_host.values(), default=0) >= 0
 
     @invariant()
     def the_generation_only_rises(self):

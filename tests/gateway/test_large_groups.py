@@ -5,6 +5,7 @@ Method: a whole coordinator on virtual time; tasks that run meanwhile are counte
 import asyncio
 import os
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -167,15 +168,71 @@ async def test_assignments_count_as_bytes_of_the_group():
 
 
 async def test_all_groups_together_have_a_bound():
-    async with new_world(bytes_total_max=300_000) as world:
+    async with new_world(bytes_total_max=550_000) as world:
         consumers = await joined(world, 2, REPEATED)
         late = world.consumer("h", "late", protocols=REPEATED)
         assert (await world.groups.join("h", late._joining())).error.name == (
             "coordinator_not_available"
         )
         await world.groups.leave("g", tuple(Leaving(each.member_id) for each in consumers))
-        assert world.groups._loaded_groups.size_bytes == 0
+        assert world.groups._loaded_groups.memory.size_bytes == 0
         await joined(world, 1, REPEATED, "h")
+
+
+def first_join(world, group, host, size=100_000):
+    """A JoinGroup of a new group, whose answer takes a rebalance."""
+    joining = world.consumer(group, protocols=(("range", bytes(size)),))._joining()
+    return asyncio.ensure_future(
+        world.groups.join(group, replace(joining, client_host=host, id_required=False))
+    )
+
+
+async def greedy(world, host, groups=100):
+    """Join many groups from one address; return how many were admitted."""
+    joins = [first_join(world, f"{host} {number}", host) for number in range(groups)]
+    return [(await join).error.name for join in joins].count("none")
+
+
+async def test_groups_of_one_address_leave_room_for_others(capsys):
+    async with new_world(bytes_total_max=4_000_000, initial_rebalance_delay_ms=0) as world:
+        assert 18 <= await greedy(world, "/10.6.6.6") <= 20  # half
+        assert (await first_join(world, "late", "/10.6.6.6")).error.name == (
+            "coordinator_not_available"
+        )
+        log = capsys.readouterr().err
+        assert log.count("members of groups use the memory of their address") == 1
+        assert "peer=10.6.6.6" in log
+        assert (await first_join(world, "honest", "/10.9.9.9")).error.name == "none"
+        assert 7 <= await greedy(world, "/10.7.7.7") <= 10
+        assert 3 <= await greedy(world, "/10.8.8.8") <= 5
+        assert (await first_join(world, "last", "/10.5.5.5")).error.name == "none"
+        world.groups.release_waiters()
+        assert world.groups._loaded_groups.memory.size_bytes == 0
+        assert 18 <= await greedy(world, "/10.6.6.6") <= 20
+
+
+async def test_a_member_that_rejoins_as_it_was_is_admitted_when_its_share_is_used_up():
+    async with new_world(bytes_total_max=4_000_000, initial_rebalance_delay_ms=0) as world:
+        consumers = await joined(world, 2, REPEATED)
+        assert await errors_of(sync(world, consumers)) == {"none"}
+        await greedy(world, "/127.0.0.1")
+        await greedy(world, "/10.7.7.7")  # now the first address has more than is free
+        for group in ("g", "h"):
+            again = world.consumer(group, protocols=REPEATED)._joining()
+            if group == "g":
+                again = replace(again, member_id=consumers[1].member_id)
+            answer = await world.groups.join(group, again)
+            assert answer.error.name == {"g": "none", "h": "coordinator_not_available"}[group]
+
+
+async def test_assignments_count_in_the_share_of_their_members():
+    async with new_world(bytes_total_max=1_000_000, initial_rebalance_delay_ms=0) as world:
+        errors = []
+        for number in range(8):
+            consumers = await joined(world, 1, (("range", b"m"),), f"g{number}")
+            [answer] = sync(world, consumers, bytes(100_000))
+            errors.append((await answer).error.name)
+        assert errors == ["none"] * 4 + ["coordinator_not_available"] * 4
 
 
 async def pending_encoding(world, consumers):
