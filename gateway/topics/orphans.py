@@ -3,11 +3,16 @@
 A ledger is created before the segment list names it, and removed from the list before it is
 deleted. A crash between the two steps leaves an orphan. Source: LedgerChaining, "orphans are empty
 or deleted".
+
+In a cluster another broker may be between the two steps now. Its wall clock may differ from that
+of this process by any amount, so the age of a ledger proves nothing. An orphan is therefore deleted
+only if this process saw it as an orphan before, by its monotonic clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 from uuid import UUID
 
 from gateway.topics.catalog import Catalog
@@ -19,7 +24,62 @@ from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
 from subscriptions.segments.log_read import ledgers_of as ledgers_of_subscription
 
 LEDGER_AGE_MS_MIN = 3_600_000  # a younger ledger may not be in its segment list yet
+SEEN_S_MIN = 1_800.0  # much longer than a new ledger or a new topic's stream stays unnamed
 _LISTINGS = 2
+
+T = TypeVar("T")
+
+
+class Orphans:
+    """The orphans that this process knows. Call `round` once an hour."""
+
+    def __init__(self, catalog: Catalog, services: StreamServices) -> None:
+        self._catalog = catalog
+        self._services = services
+        # The monotonic time at which each orphaned stream and ledger was first seen. One that the
+        # last round did not see is removed.
+        self._streams_s: dict[str, float] = {}
+        self._ledgers_s: dict[LedgerId, float] = {}
+
+    def forget(self) -> None:
+        """Forget what was seen, because another broker has the rounds now."""
+        self._streams_s.clear()
+        self._ledgers_s.clear()
+
+    async def round(self, *, alone: bool) -> int:
+        """Delete the orphans that were seen long ago, or all if no other broker exists.
+
+        Returns the number of those deleted. After LedgerError, try again later.
+        """
+        streams = await orphaned_streams(self._catalog, self._services)
+        self._streams_s = self._seen(self._streams_s, streams)
+        removed = 0
+        for name in self._due(self._streams_s, alone):
+            removed += await self._delete_stream(name)
+        ledgers = await orphaned_ledgers(self._services)
+        self._ledgers_s = self._seen(self._ledgers_s, ledgers)
+        for ledger in self._due(self._ledgers_s, alone):
+            await _delete_ledger(self._services, ledger)
+            removed += 1
+        return removed
+
+    def _seen(self, before_s: Mapping[T, float], found: Iterable[T]) -> dict[T, float]:
+        now_s = self._services.clock.monotonic_s()
+        return {each: before_s.get(each, now_s) for each in found}
+
+    def _due(self, seen_s: Mapping[T, float], alone: bool) -> list[T]:
+        now_s = self._services.clock.monotonic_s()
+        return [each for each, at_s in seen_s.items() if alone or now_s - at_s >= SEEN_S_MIN]
+
+    async def _delete_stream(self, name: str) -> bool:
+        """Delete the stream if it is still an orphan. False if it is not, or cannot be deleted."""
+        if not await _is_orphan(self._catalog, name):
+            return False
+        try:
+            await delete_stream_and_ledgers(self._services, name)
+        except LedgerError:
+            return False  # a stream that cannot be deleted must not stop the others
+        return True
 
 
 async def delete_stream_and_ledgers(services: StreamServices, name: str) -> None:
@@ -33,25 +93,6 @@ async def orphaned_streams(catalog: Catalog, services: StreamServices) -> set[st
     """Return the streams that have no topic now."""
     names = await list_streams(services.metadata)
     return {name for name in names if await _is_orphan(catalog, name)}
-
-
-async def delete_orphans(catalog: Catalog, services: StreamServices, streams: Iterable[str]) -> int:
-    """Delete these streams if they are still orphans, and orphaned ledgers. Return their number.
-
-    After LedgerError, try again later.
-    """
-    removed = 0
-    for name in streams:
-        if await _is_orphan(catalog, name):
-            try:
-                await delete_stream_and_ledgers(services, name)
-                removed += 1
-            except LedgerError:
-                continue  # a stream that cannot be deleted must not stop the others
-    for ledger in await _orphaned_ledgers(services):
-        await _delete_ledger(services, ledger)
-        removed += 1
-    return removed
 
 
 async def _is_orphan(catalog: Catalog, name: str) -> bool:
@@ -74,7 +115,7 @@ async def _is_orphan(catalog: Catalog, name: str) -> bool:
     return catalog.by_id(topic_id) is None
 
 
-async def _orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
+async def orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
     """Return old ledgers of streams and subscriptions that no stream or subscription lists.
 
     All ledgers are listed before the segments, so that a new ledger is not taken for an orphan.

@@ -20,11 +20,7 @@ from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
 from gateway.topics.catalog import Catalog, Topic
 from gateway.topics.long_work import LongWork
-from gateway.topics.orphans import (
-    delete_orphans,
-    delete_stream_and_ledgers,
-    orphaned_streams,
-)
+from gateway.topics.orphans import Orphans, delete_stream_and_ledgers
 from gateway.topics.partition import Partition
 from gateway.topics.replica import ReplicaPartition, preferred_read_replica
 from ledger.errors import LedgerError, NodeExists
@@ -97,8 +93,8 @@ class Partitions:
         self._opening = asyncio.Semaphore(_OPENING_AT_ONCE)
         # Checks and searches of records that take long, of all partitions.
         self._long_work = LongWork()
-        # Orphaned streams of the last hourly round. The next round deletes them if still orphaned.
-        self._orphans: set[str] = set()
+        # The orphans of the last hourly round. The next round deletes them if still orphaned.
+        self._orphans = Orphans(catalog, services)
         # The maintenance task, from `start` to `stop`.
         self._maintenance: asyncio.Task[None] | None = None
         # True once `stop` has ended the maintenance. No partition is opened any more then.
@@ -374,21 +370,14 @@ class Partitions:
                 await self.maintain_once()
 
     async def _delete_orphans(self) -> None:
-        """Delete orphans, on one broker of the cluster.
-
-        In a cluster another broker may be creating a topic for a new stream. Therefore only streams
-        that were also orphans an hour ago are deleted.
-        """
+        """Delete orphans, on one broker of the cluster."""
         members = self.cluster.members()
         alone = len(members) == 1 and not self._config.zookeeper
         if not alone and (not members or members[0].node_id != self.cluster.node_id):
-            self._orphans.clear()
+            self._orphans.forget()
             return
         try:
-            seen = await orphaned_streams(self._catalog, self._services)
-            gone = seen if alone else seen & self._orphans
-            self._orphans = seen - gone
-            if await delete_orphans(self._catalog, self._services, gone):
+            if await self._orphans.round(alone=alone):
                 await self._on_disk_freed()
         except LedgerError:
             pass  # the next hourly round tries again

@@ -8,15 +8,16 @@ from uuid import UUID
 import pytest
 
 from gateway.topics.catalog import Catalog
-from gateway.topics.orphans import LEDGER_AGE_MS_MIN, delete_orphans, orphaned_streams
+from gateway.topics.orphans import LEDGER_AGE_MS_MIN, SEEN_S_MIN, Orphans
 from ledger.errors import MetadataUnavailable, NoNode
 from ledger.streams.plain_log import PlainLogs
-from ledger.streams.segment_store import list_streams
-from ledger.streams.stream import Stream
+from ledger.streams.segment_store import create_streams, list_streams
+from ledger.streams.stream import Stream, StreamServices
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
 from subscriptions.segments.log_store import SubscriptionLogStore
 from tests.gateway.stream_cluster import base_offsets, batch, started_cluster
+from tests.sim.loop import SimClock
 from tests.sim.metadata import MetadataFaults, SimMetadata
 
 AGE_S = LEDGER_AGE_MS_MIN / 1000 + 1
@@ -24,9 +25,8 @@ GRACE_S = 61  # truncated segments are kept for a minute
 
 
 async def clean(cluster, catalog=None):
-    catalog = catalog or cluster.catalog
-    streams = await orphaned_streams(catalog, cluster.services)
-    return await delete_orphans(catalog, cluster.services, streams)
+    """A round of the only broker."""
+    return await Orphans(catalog or cluster.catalog, cluster.services).round(alone=True)
 
 
 async def ledgers(cluster):
@@ -96,6 +96,53 @@ async def test_an_orphan_is_deleted_once_the_jump_of_the_clock_is_believed():
         assert await clean(cluster) == 0
         await asyncio.sleep(AGE_S)
         assert await clean(cluster) == 1
+
+
+async def test_a_broker_that_starts_with_its_clock_ahead_deletes_no_fresh_ledger_of_another():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        cluster.port.hold()
+        waiting = cluster.send(partition, batch())
+        await asyncio.sleep(0.01)
+        partition.stream.roll_soon()
+        await asyncio.sleep(1)
+        assert len(await ledgers(cluster)) == 2
+        ahead = SimClock()
+        ahead.epoch_ms += 10 * LEDGER_AGE_MS_MIN
+        services = StreamServices(cluster.metadata, cluster.services.client, ahead)
+        orphans = Orphans(cluster.catalog, services)
+        assert await orphans.round(alone=False) == 0
+        cluster.port.release()
+        await asyncio.sleep(1)
+        assert [each.base_offset for each in waiting] == [2]
+        await asyncio.sleep(SEEN_S_MIN)
+        assert await orphans.round(alone=False) == 0
+        assert [each.base_offset for each in await cluster.sent(partition, batch())] == [4]
+
+
+@pytest.mark.parametrize("kind", ["ledger", "stream"])
+async def test_an_orphan_is_deleted_once_one_broker_saw_it_for_half_an_hour(kind):
+    async with started_cluster() as cluster:
+        await cluster.partitions.stop()  # its own rounds are those of an only broker
+        if kind == "ledger":
+            await cluster.services.client.create(
+                ensemble_size=1, write_quorum=1, ack_quorum=1, custom={"stream": b"lost"}
+            )
+            await asyncio.sleep(AGE_S)
+        else:
+            await create_streams(cluster.metadata, [f"{UUID(int=9)}-0"])
+        orphans = Orphans(cluster.catalog, cluster.services)
+        assert await orphans.round(alone=False) == 0
+        await asyncio.sleep(SEEN_S_MIN - 1)
+        assert await orphans.round(alone=False) == 0
+        orphans.forget()  # another broker had the rounds for a while
+        await asyncio.sleep(SEEN_S_MIN - 1)
+        assert await orphans.round(alone=False) == 0
+        await asyncio.sleep(SEEN_S_MIN + 1)
+        assert await orphans.round(alone=False) == 1
+        assert await ledgers(cluster) == []
+        assert await list_streams(cluster.metadata) == []
 
 
 async def test_a_ledger_that_is_not_a_streams_is_not_ours_to_delete():
