@@ -6,7 +6,9 @@ transaction id of a record is the wall time of its append, which never decreases
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from ledger.client.client import LedgerClient
@@ -18,6 +20,7 @@ from ledger.ids import EntryId, LedgerId
 
 ENTRY_BYTES = 1024 * 1024  # the largest size of an append, unless a single record is larger
 _READ_BYTES = 1024 * 1024
+RECORDS_PER_STEP = 1_000  # records of one entry that are parsed before other tasks run
 
 OnDurable = Callable[[LedgerError | None], None]
 
@@ -182,5 +185,7 @@ async def _read_all(reader: LedgerReader) -> list[PlainRecord]:
         for at, payload in entries:
             entry = EntryId(at + 1)
             records = parse_entry(payload)
-            found += [PlainRecord(each.txid, each.data) for each in records if not each.control]
+            while some := list(islice(records, RECORDS_PER_STEP)):
+                found += [PlainRecord(each.txid, each.data) for each in some if not each.control]
+                await asyncio.sleep(0)
     return found

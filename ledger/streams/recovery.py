@@ -32,6 +32,7 @@ from ledger.ports.clock import Clock
 from ledger.streams.segment_store import SegmentStore
 
 _READ_BYTES = 1024 * 1024
+REPLAYED_PER_STEP = 500  # records that are replayed before other tasks run: a few milliseconds
 
 
 class OwnerState(Protocol):
@@ -150,9 +151,10 @@ async def _load_segment(
         first = 0  # the last entry is part of the head snapshot itself
     snapshot: StateSnapshot | None = None
     parts: list[memoryview] = []
+    replayed = 0
     async for entry, body in read_entries(reader, first, segment.last_entry):
         if snapshot is not None:
-            _replay_entry(loaded, segment, entry, body, state)
+            replayed = await _replay_entry(loaded, segment, entry, body, state, replayed)
             continue
         parts += _snapshot_parts(body)
         snapshot = _try_join(parts)
@@ -192,9 +194,15 @@ async def _apply_snapshot(
     await _load_state(state, snapshot.owner_state)
 
 
-def _replay_entry(
-    loaded: LoadedStream, segment: Segment, entry: int, body: memoryview, state: OwnerState
-) -> None:
+async def _replay_entry(
+    loaded: LoadedStream,
+    segment: Segment,
+    entry: int,
+    body: memoryview,
+    state: OwnerState,
+    replayed: int,
+) -> int:
+    """Replay the records of an entry. Returns `replayed` plus their number."""
     first, timestamp_max, size = -1, -1, 0
     for record in user_records(body):
         sequence_id = segment.start_sequence_id + record.position - 1
@@ -202,8 +210,12 @@ def _replay_entry(
         timestamp_max = max(timestamp_max, state.timestamp_max(record.data))
         size += log_records.SET_HEAD_BYTES + len(record.data)
         state.replay(sequence_id, record.data)
+        replayed += 1
+        if replayed % REPLAYED_PER_STEP == 0:
+            await asyncio.sleep(0)
     if first >= 0:
         loaded.index.add(first, entry, size, timestamp_max)
+    return replayed
 
 
 def _summarise(loaded: LoadedStream, segment: Segment, reader: LedgerReader) -> None:

@@ -33,6 +33,7 @@ from ledger.streams.plain_log import ENTRY_BYTES, PlainLog, PlainLogs
 from ledger.streams.steady_clock import SteadyClock
 from subscriptions.committed_offset import WHOLE_STREAM
 from subscriptions.records_pb2 import Subscription as SubscriptionRecord
+from subscriptions.segments.in_steps import decode_records, in_steps
 from subscriptions.segments.log_node import (
     decode_node,
     encode_node,
@@ -47,7 +48,6 @@ from subscriptions.segments.segment_records import (
     SubscriptionState,
     carried,
     complete,
-    decode_record,
     encode_native,
 )
 from subscriptions.znodes.znode_format import (
@@ -127,7 +127,7 @@ async def read_state(
     With `fence`, the writer of the open segment is fenced. Raises NoSuchLedger if the node has
     changed meanwhile, CorruptFormat, and the errors of reading.
     """
-    state = state_in_node(record, path)
+    state = await state_in_node(record, path)
     if record.HasField("snapshot_id"):
         await _apply_segment(state, logs, LedgerId(record.snapshot_id), path, fence=False)
     if not record.HasField("segment_id"):
@@ -143,7 +143,7 @@ async def _apply_segment(
     stored = await (logs.recover(ledger) if fence else logs.read(ledger))
     where = f"{path}: ledger {ledger}"
     has_changes = False
-    for record in complete(decode_record(each.data, where) for each in stored):
+    async for record in in_steps(complete(await decode_records(stored, where))):
         if not record.base:  # a base record repeats the state in the node
             state.apply(record)
             has_changes = True
@@ -332,7 +332,8 @@ class SegmentClaim:
                 stored = await shared.logs.read_small(LedgerId(last.segment_id), size_max)
             if stored is None:
                 return False
-            copied = carried(stored, self._oldest_ms, f"{self.path}: ledger {last.segment_id}")
+            decoded = await decode_records(stored, f"{self.path}: ledger {last.segment_id}")
+            copied = carried(stored, decoded, self._oldest_ms)
         except (LedgerError, TimeoutError):
             return False  # commits go on without their history
         if not copied or sum(len(each.data) for each in copied) > size_max:

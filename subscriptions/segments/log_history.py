@@ -7,13 +7,13 @@ from ledger.ids import LedgerId
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.plain_log import PlainLogs
 from subscriptions.records_pb2 import Subscription as SubscriptionRecord
+from subscriptions.segments.in_steps import check_offsets, decode_records
 from subscriptions.segments.log_node import decode_node, is_log_node
 from subscriptions.segments.log_read import read_subscription
 from subscriptions.segments.segment_records import (
     SegmentRecord,
     SubscriptionState,
     decode_committed,
-    decode_record,
 )
 from subscriptions.store import OffsetChange, SubscriptionHistory
 
@@ -42,7 +42,10 @@ async def read_history(
         since_ms = max((each.commit_time_ms for each in found.offsets.values()), default=0)
         return SubscriptionHistory(since_ms, found.offsets, found.note, [])
     return SubscriptionHistory(
-        history.since_ms, history.base.offsets(path), history.base.note, history.changes
+        history.since_ms,
+        await check_offsets(history.base, path),
+        history.base.note,
+        history.changes,
     )
 
 
@@ -111,8 +114,8 @@ async def _read_log(logs: PlainLogs, ledger: LedgerId, path: str) -> list[_Timed
     where = f"{path}: ledger {ledger}"
     found: list[_Timed] = []
     whole = 0
-    for each in await logs.read(ledger):
-        record = decode_record(each.data, where)
+    stored = await logs.read(ledger)
+    for each, record in zip(stored, await decode_records(stored, where), strict=True):
         found.append((each.time_ms, record))
         if not record.more:
             whole = len(found)

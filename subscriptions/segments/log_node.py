@@ -15,6 +15,7 @@ from ledger.ids import INVALID_DLSN, LedgerId
 from subscriptions.committed_offset import WHOLE_STREAM, decode_dlsn, encode_dlsn
 from subscriptions.records_pb2 import PastSegment
 from subscriptions.records_pb2 import Subscription as SubscriptionRecord
+from subscriptions.segments.in_steps import in_steps
 from subscriptions.segments.segment_records import (
     SubscriptionState,
     decode_record,
@@ -75,14 +76,14 @@ def put_state(record: SubscriptionRecord, state: SubscriptionState, path: str) -
         record.last_commits.extend(bodies)
 
 
-def state_in_node(record: SubscriptionRecord, path: str) -> SubscriptionState:
+async def state_in_node(record: SubscriptionRecord, path: str) -> SubscriptionState:
     """Return the state that `put_state` put into the node. Raises CorruptFormat."""
     state = SubscriptionState()
     if record.last_commit_dlsn:
         dlsn = decode_dlsn(record.last_commit_dlsn, path)
         if dlsn != INVALID_DLSN:
             state.put(WHOLE_STREAM, encode_native(dlsn))
-    for body in record.last_commits:
+    async for body in in_steps(record.last_commits):
         state.apply(decode_record(body, path))
     return state
 

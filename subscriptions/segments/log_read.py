@@ -7,6 +7,7 @@ from ledger.ids import LedgerId
 from ledger.ports.metadata import MetadataStore, Node
 from ledger.streams.plain_log import PlainLogs
 from subscriptions.committed_offset import WHOLE_STREAM, CommittedOffset
+from subscriptions.segments.in_steps import copy_offsets
 from subscriptions.segments.log_claim import read_state
 from subscriptions.segments.log_node import decode_node, is_log_node, ledgers_named
 from subscriptions.store import Subscription
@@ -31,7 +32,7 @@ async def read_subscription(
             state, _ = await read_state(logs, record, path, fence=False)
         except NoSuchLedger:
             continue  # its owner changed the node after it was read
-        return Subscription(dict(state.offsets(path)), state.note)
+        return Subscription(await copy_offsets(state, path), state.note)
     raise CorruptFormat(f"{path}: it names a ledger that does not exist")
 
 

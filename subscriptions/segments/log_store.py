@@ -29,6 +29,7 @@ from subscriptions.committed_offset import (
     encode_advance,
     encode_advances,
 )
+from subscriptions.segments.in_steps import check_offsets, copy_offsets
 from subscriptions.segments.log_claim import LogStoreConfig, LogStoreServices, SegmentClaim, resolve
 from subscriptions.segments.log_history import read_history
 from subscriptions.segments.log_read import read_subscription
@@ -148,7 +149,7 @@ class SubscriptionLogStore:
         await claim.find()
         if not claim.exists:
             await self._make_root()
-        offsets = claim.state.offsets(claim.path)
+        offsets = await check_offsets(claim.state, claim.path)
         owned = _OwnedSubscriber(subscriber, claim)
         if self._native and WHOLE_STREAM in offsets:
             owned.native_last = offsets[WHOLE_STREAM].position
@@ -162,7 +163,8 @@ class SubscriptionLogStore:
         if owned is not None and owned.lost is None:
             claim = owned.claim
             state = claim.state
-            return Subscription(dict(state.offsets(claim.path)), state.note, claim.exists)
+            note, exists = state.note, claim.exists
+            return Subscription(await copy_offsets(state, claim.path), note, exists)
         shared = self._shared
         path = self._path(subscriber)
         return await read_subscription(shared.metadata, shared.logs, path, native=self._native)

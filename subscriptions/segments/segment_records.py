@@ -109,13 +109,15 @@ def complete(records: Iterable[SegmentRecord]) -> Iterator[SegmentRecord]:
             waiting.clear()
 
 
-def carried(stored: Sequence[PlainRecord], oldest_ms: int, path: str) -> list[PlainRecord]:
+def carried(
+    stored: Sequence[PlainRecord], decoded: Sequence[SegmentRecord], oldest_ms: int
+) -> list[PlainRecord]:
     """Return the records of a closed segment for a copy that replaces it.
 
-    Changes before `oldest_ms` become part of the state at the beginning, and so does no part of a
-    change. A last change that a crash interrupted is left out. Raises CorruptFormat.
+    `decoded` are the same records, decoded. Changes before `oldest_ms` become part of the state at
+    the beginning, and so does no part of a change. A last change that a crash interrupted is left
+    out.
     """
-    decoded = [decode_record(each.data, path) for each in stored]
     ends = [number for number, record in enumerate(decoded, 1) if not record.more]
     old = [end for end in ends if stored[end - 1].time_ms < oldest_ms]
     first = old[-1] if old else 0
@@ -139,11 +141,9 @@ class DecodedOffsets(Mapping[TopicIdPartition, CommittedOffset]):
     __slots__ = ("_path", "_records")
 
     def __init__(self, records: Mapping[TopicIdPartition, bytes], path: str) -> None:
-        """Check every record. Raises CorruptFormat, naming `path`."""
+        """`records` were checked. An error names `path`."""
         self._records = records
         self._path = path
-        for key, body in records.items():
-            decode_committed(key, body, path)
 
     def __getitem__(self, key: TopicIdPartition) -> CommittedOffset:
         return decode_committed(key, self._records[key], self._path)
@@ -188,10 +188,6 @@ class SubscriptionState:
                 self.put(key, body)
         else:
             self.records.update(zip(keys, cast("Sequence[bytes]", bodies), strict=True))
-
-    def offsets(self, path: str) -> DecodedOffsets:
-        """Return a live view of all offsets. Raises CorruptFormat, naming `path`."""
-        return DecodedOffsets(self.records, path)
 
     def encoded(self) -> list[bytes]:
         """Return records that, applied to an empty state, result in this one."""

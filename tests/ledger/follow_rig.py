@@ -48,7 +48,7 @@ class NoState:
 class Owner:
     """`answers` maps a record's data to its sequence id, once it is durable."""
 
-    def __init__(self, rig, host, *, faults=None):
+    def __init__(self, rig, host, *, faults=None, state=None):
         self.rig = rig
         self.host = host
         client = rig.world.client(host, faults)
@@ -61,7 +61,7 @@ class Owner:
             NAME,
             self.services,
             lambda: rig.config,
-            NoState(),
+            state or NoState(),
             on_advanced=lambda end: None,
             on_failed=self.failures.append,
         )

@@ -13,7 +13,8 @@ import pytest
 from ledger.client import metadata_format
 from ledger.core.segments import Segment
 from ledger.errors import BadVersion, Fenced, LedgerError, NotEnoughBookies
-from tests.ledger.follow_rig import Owner
+from ledger.streams.recovery import REPLAYED_PER_STEP
+from tests.ledger.follow_rig import NoState, Owner
 from tests.ledger.life_rig import (
     LEDGERS,
     answered,
@@ -75,6 +76,42 @@ async def test_completing_and_creating_in_parallel_takes_less_than_the_one_and_t
         parallel = [await seconds(rig, f"p{n}", at_once) for n in range(20)]
         serial = [await seconds(rig, f"s{n}", one_after_the_other) for n in range(20)]
         assert sum(parallel) < 0.8 * sum(serial)
+
+
+class CountingState(NoState):
+    """Counts the records that are replayed, and most of them between two turns of the loop."""
+
+    def __init__(self):
+        self.replayed = self.now = self.most = 0
+
+    def replay(self, sequence_id, data):
+        if not self.now:
+            asyncio.get_running_loop().call_soon(self.end)
+        self.replayed += 1
+        self.now += 1
+        self.most = max(self.most, self.now)
+
+    def end(self):
+        self.now = 0
+
+
+@pytest.mark.parametrize("entries", [1, 3 * REPLAYED_PER_STEP])
+async def test_a_takeover_replays_many_small_records_in_steps(entries):
+    count = 3 * REPLAYED_PER_STEP
+    async with watched_rig() as rig:
+        owner = await taking_over(rig, "a")
+        await owner.writable()
+        for _ in range(count):
+            owner.append()
+            if entries > 1:
+                await owner.settle()
+        await owner.settle()
+        owner.kill()
+        state = CountingState()
+        next_owner = Owner(rig, "b", state=state)
+        await next_owner.stream.open(begin=True)
+        assert state.replayed == count
+        assert state.most <= REPLAYED_PER_STEP
 
 
 async def test_the_step_that_completes_the_last_segment_begins_the_next():

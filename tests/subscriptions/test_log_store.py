@@ -10,6 +10,7 @@ import pytest
 
 from ledger.errors import CorruptFormat, NotOwner
 from ledger.ids import INVALID_DLSN, Dlsn
+from ledger.streams import plain_log
 from subscriptions.committed_offset import (
     WHOLE_STREAM,
     CommittedOffset,
@@ -17,6 +18,8 @@ from subscriptions.committed_offset import (
     encode_dlsn,
 )
 from subscriptions.records_pb2 import AdvanceLastCommitDLSN, Subscription
+from subscriptions.segments import in_steps, log_node
+from subscriptions.segments.in_steps import RECORDS_PER_STEP
 from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
 from subscriptions.segments.log_node import encode_node, ledgers_named
 from tests.subscriptions.log_world import GROUPS, LogWorld
@@ -56,6 +59,53 @@ async def test_each_commit_is_one_record_of_the_subscribers_segment():
         assert [AdvanceLastCommitDLSN.FromString(each).offset for each in records] == list(
             range(1, 21)
         )
+
+
+class LongestStep:
+    """The most calls of a function between two turns of the event loop."""
+
+    def __init__(self, monkeypatch, owner, name):
+        self._call = getattr(owner, name)
+        self._now = self.most = self.total = 0
+        monkeypatch.setattr(owner, name, lambda *args: self(*args))
+
+    def __call__(self, *args):
+        if not self._now:
+            asyncio.get_running_loop().call_soon(self._end)
+        self._now += 1
+        self.total += 1
+        self.most = max(self.most, self._now)
+        return self._call(*args)
+
+    def _end(self):
+        self._now = 0
+
+
+@pytest.mark.parametrize("place", ["open segment", "snapshot", "node"])
+async def test_a_takeover_decodes_a_large_segment_in_steps(place, monkeypatch):
+    count = 5 * RECORDS_PER_STEP
+    async with log_world() as world:
+        _, store = await loaded(world, node_state_bytes=1 if place == "snapshot" else 512 * 1024)
+        await store.advance("g", {key: at(1) for key in keys(count)})
+        if place != "open segment":
+            await store.unload("g")
+        other = world.process().store()
+        functions = [
+            (in_steps, "decode_record"),
+            (in_steps, "decode_committed"),
+            (log_node, "decode_record"),
+            (plain_log, "PlainRecord"),
+        ]
+        steps = [LongestStep(monkeypatch, *each) for each in functions]
+        found = await other.load("g")
+        assert sum(each.total for each in steps) >= 2 * count
+        assert max(each.most for each in steps) <= max(RECORDS_PER_STEP, plain_log.RECORDS_PER_STEP)
+        monkeypatch.undo()
+        assert found.offsets == {key: at(1) for key in keys(count)}
+        steps = [LongestStep(monkeypatch, in_steps, "decode_committed")]
+        for reader in (other, world.process().store()):
+            assert len((await reader.read("g")).offsets) == count
+        assert steps[0].most <= RECORDS_PER_STEP
 
 
 async def test_commits_change_no_metadata():
