@@ -534,13 +534,16 @@ class Bookie:
         except OSError:
             on_added(Status.IO_ERROR)
             return
+        stored_is_corrupt = has_valid_digest(body) and not has_valid_digest(stored)
         if same_entry(stored, body):
             on_added(Status.OK)
-        elif recovery and has_valid_digest(body) and not has_valid_digest(stored):
+        elif not stored_is_corrupt and stored:
+            self.conflicts += 1
+            on_added(Status.BAD_REQUEST)
+        elif stored_is_corrupt and recovery:
             self._replace_corrupt(state.ledger, entry, body, stored_at, on_added)
         else:
-            self.conflicts += bool(stored)
-            on_added(Status.BAD_REQUEST if stored else Status.IO_ERROR)
+            on_added(Status.IO_ERROR)
 
     def _replace_corrupt(
         self,

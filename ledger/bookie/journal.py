@@ -72,7 +72,7 @@ class Journal:
         self._busy = True
         # True while a call of `_commit` is queued in the loop. There is at most one such call.
         self._scheduled = False
-        # Done when the roll of `_roll_and_wait` ends, with its error or None. None between rolls.
+        # Done when a roll of `_roll_and_wait`, cancelled or not, ends. None between rolls.
         self._roll_done: asyncio.Future[OSError | None] | None = None
         # Records appended since the start, and how many of these are durable or failed. Both
         # numbers are equal when nothing is queued or in flight.
@@ -148,6 +148,8 @@ class Journal:
     async def roll(self) -> None:
         """Write everything appended from now on into a new file. Raises OSError."""
         while self._busy and self.failed is None:
+            if self._file is None:
+                raise OSError("the log is not open")
             await (self.settled() if self._roll_done is None else asyncio.wait([self._roll_done]))
         if self.failed is not None:
             raise self.failed
@@ -155,29 +157,31 @@ class Journal:
 
     async def _roll_and_wait(self, file_id: int) -> None:
         """Begin a roll and wait for its end. No group may be in flight. Raises OSError."""
-        self._roll_done = self._loop.create_future()
+        done = self._roll_done = self._loop.create_future()
         self._roll(file_id)
-        error = await self._roll_done
-        self._roll_done = None
+        await asyncio.wait([done])
+        error = done.result()
         if error is not None:
             raise error
 
     async def stop(self) -> None:
         """Wait until everything appended is settled, then close the file at its end."""
         await self.settled()
+        if self._roll_done is not None:
+            await asyncio.wait([self._roll_done])
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._busy = True
-        if self._file is None:
+        file, self._file = self._file, None
+        if file is None:
             return
         if self.failed is None:
             try:
-                self._file.truncate(self._position)
-                await sync_file(self._file)
+                file.truncate(self._position)
+                await sync_file(file)
             except OSError as error:
                 self.failed = error
-        self._file.close()
-        self._file = None
+        file.close()
 
     def _commit(self) -> None:
         with self._guard:
@@ -384,8 +388,9 @@ class Journal:
         return None
 
     def _on_roll_ended(self, error: OSError | None) -> None:
-        if self._roll_done is not None and not self._roll_done.done():
-            self._roll_done.set_result(error)
+        done, self._roll_done = self._roll_done, None
+        if done is not None:
+            done.set_result(error)
 
     def _start_idle_timer(self) -> None:
         self._groups_since_timer = 0

@@ -12,6 +12,7 @@ import pytest
 
 from ledger.bookie.config import BookieConfig
 from ledger.core.group_commit import GroupCommitLimits
+from ledger.core.journal_format import file_name
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import KEY, OTHER_KEY, SMALL, add, started_bookie
 from tests.sim.bookie_world import entry_buffers, entry_bytes
@@ -57,6 +58,15 @@ async def test_the_same_entry_again_is_ok_and_another_payload_is_refused_and_cou
         assert await rig.add(1, 0, b"bb") is Status.BAD_REQUEST
         assert bookie.conflicts == 2
         assert (await bookie.read(1, 0)).body == entry_bytes(1, 0, b"a")
+
+
+async def test_an_entry_that_rotted_is_no_other_payload_of_its_writer():
+    async with started_bookie() as (rig, bookie):
+        assert await rig.add(1, 0, b"a") is Status.OK
+        place = bookie.storage.index.find(bookie.storage.index.state(1), 0)
+        rig.disk.flip_bit(file_name(place.file_id), place.position + place.length - 1)
+        assert await rig.add(1, 0, b"a") is Status.IO_ERROR
+        assert bookie.conflicts == 0
 
 
 async def test_a_recovery_may_add_the_same_entry_with_a_lac_of_its_own():

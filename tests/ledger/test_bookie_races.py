@@ -297,3 +297,41 @@ async def test_a_kill_during_the_first_start_does_not_make_the_directory_foreign
     rig.disk, rig.table = rig.disk.crash(), rig.table.crash()
     bookie = await rig.start()
     assert (await bookie.read(1, 0)).status is Status.OK
+
+
+# -- rolls -----------------------------------------------------------------------------------------
+
+
+async def test_the_roll_after_a_cancelled_one_waits_for_its_end():
+    async with started_bookie(faults=DiskFaults(sync_s_max=1.0)) as (rig, bookie):
+        assert await rig.add(1, 0) is Status.OK
+        journal = bookie.storage.journal
+        before = journal.file_id
+        cancelled = asyncio.ensure_future(journal.roll())
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        waiting = add(bookie, 1, 1)
+        await journal.roll()
+        assert journal.file_id == before + 2
+        assert await waiting is Status.OK
+
+
+async def test_a_log_that_is_being_closed_is_not_rolled():
+    async with started_bookie(faults=DiskFaults(sync_s_max=1.0)) as (_, bookie):
+        stopping = asyncio.ensure_future(bookie.stop())
+        await asyncio.sleep(0)
+        with pytest.raises(OSError, match="not open"):
+            await bookie.storage.journal.roll()
+        await stopping
+
+
+async def test_a_roll_that_is_under_way_ends_before_the_log_is_closed():
+    async with started_bookie(faults=DiskFaults(sync_s_max=1.0)) as (rig, bookie):
+        create, files = rig.disk.create, []
+        rig.disk.create = lambda *how: files.append(create(*how)) or files[-1]
+        rolling = asyncio.ensure_future(bookie.storage.journal.roll())
+        await asyncio.sleep(0)
+        await bookie.stop()
+        await rolling
+        assert [file._closed for file in files] == [True]

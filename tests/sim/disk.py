@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -62,6 +62,31 @@ class _Content:
         self.unsynced.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class _Misdirected:
+    """A write whose bytes are at another place than they were meant for."""
+
+    content: _Content
+    position: int
+    wrong: int
+    data: bytes
+    covered: bytes
+
+    def put_right(self) -> None:
+        content = self.content
+        try:
+            content.unsynced[content.unsynced.index((self.wrong, self.data))] = (
+                self.position,
+                self.data,
+            )
+        except ValueError:  # it was synced
+            _write_into(content.durable, self.wrong, self.covered)
+            _write_into(content.durable, self.position, self.data)
+        content.view = bytearray(content.durable)
+        for position, data in content.unsynced:
+            _write_into(content.view, position, data)
+
+
 def _write_into(target: bytearray, position: int, data: bytes | None) -> None:
     if data is None:
         if len(target) > position:
@@ -85,6 +110,10 @@ class SimDisk:
         self.full = False
         # What goes wrong next, each once: of `ACCIDENTS`, or MISDIRECTED_WRITE. Any order.
         self.accidents: list[str] = []
+        # Accidents that happened, here and on the disks before crashes.
+        self.happened: set[str] = set()
+        self.misdirected: _Misdirected | None = None
+        self.on_misdirected: Callable[[], None] = lambda: None
         self._names: dict[str, _Content] = {}
         self._durable_names: dict[str, _Content] = {}
 
@@ -132,6 +161,7 @@ class SimDisk:
         if accident not in self.accidents:
             return False
         self.accidents.remove(accident)
+        self.happened.add(accident)
         return True
 
     def _fail_if(self, accident: str, number: int) -> None:
@@ -163,9 +193,20 @@ class SimDisk:
         content.apply(0, data)
         content.sync()
 
+    def put_right(self) -> None:
+        """The misdirected write is where it belongs, and what it covered is there again."""
+        misdirected, self.misdirected = self.misdirected, None
+        if misdirected is not None:
+            misdirected.put_right()
+
+    def _successor(self) -> SimDisk:
+        after = SimDisk(self.random, self.faults)
+        after.happened = self.happened
+        return after
+
     def copy(self) -> SimDisk:
         """What a copy of the directory holds, made now and kept safe."""
-        after = SimDisk(self.random, self.faults)
+        after = self._successor()
         for name, content in self._names.items():
             after.put(name, bytes(content.view))
         return after
@@ -173,7 +214,7 @@ class SimDisk:
     def crash(self) -> SimDisk:
         """The power is cut: what survived, as the next boot finds it."""
         self.alive = False
-        after = SimDisk(self.random, self.faults)
+        after = self._successor()
         for name in sorted({*self._names, *self._durable_names}):
             before, now = self._durable_names.get(name), self._names.get(name)
             survivor = now if before is now else self.random.choice([before, now])
@@ -185,7 +226,7 @@ class SimDisk:
     def restart(self) -> SimDisk:
         """The process is killed, the machine goes on: all that was written is still seen."""
         self.alive = False
-        after = SimDisk(self.random, self.faults)
+        after = self._successor()
         after._names = dict(self._names)
         after._durable_names = dict(self._durable_names)
         return after
@@ -236,9 +277,17 @@ class SimLogFile:
                 self._content.apply(position, data[: self._disk.random.randint(0, len(data))])
                 raise OSError(number, accident)
         if position > 0 and self._disk.happens(MISDIRECTED_WRITE):
-            blocks = len(self._content.view) // BLOCK_BYTES
-            position = self._disk.random.randint(0, blocks) * BLOCK_BYTES
+            position = self._misdirect(position, data)
         self._content.apply(position, data)
+
+    def _misdirect(self, position: int, data: bytes) -> int:
+        """Return another place for this write."""
+        disk, view = self._disk, self._content.view
+        wrong = disk.random.randint(0, len(view) // BLOCK_BYTES) * BLOCK_BYTES
+        covered = bytes(view[wrong : wrong + len(data)]).ljust(len(data), b"\0")
+        disk.misdirected = _Misdirected(self._content, position, wrong, data, covered)
+        disk.on_misdirected()
+        return wrong
 
     def sync(self, on_synced) -> None:
         assert not self._closed

@@ -6,7 +6,9 @@ wiped, put back as it once was, or rot.
 """
 
 import asyncio
+from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 
 from ledger.bookie import directory
 from ledger.bookie.bookie import EVERY_LEDGER, Bookie
@@ -14,11 +16,19 @@ from ledger.bookie.gc.collector import collect
 from ledger.bookie.in_process import LocalBookies
 from ledger.core.journal_format import file_name
 from ledger.errors import MetadataUnavailable
+from ledger.ports.bookies import ReadManyReply, ReadReply, Status
+from ledger.tasks import ends_by, report
 from tests.sim.bookie_world import small_config
-from tests.sim.disk import SimDisk
+from tests.sim.disk import MISDIRECTED_WRITE, SimDisk
 from tests.sim.loop import SimClock
+from tests.sim.surprises import Surprising, SurprisingDisk, is_surprise
 from tests.sim.table import SimTable
 
+_FAILED = {
+    "read": ReadReply(Status.IO_ERROR),
+    "wait_lac": ReadReply(Status.IO_ERROR),
+    "read_many": ReadManyReply(Status.IO_ERROR),
+}
 OTHER_BOOT = b"the boot before"  # no boot of a simulated machine
 
 
@@ -28,7 +38,9 @@ async def survived(work):
     await asyncio.wait([task], timeout=5)
     task.cancel()
     (outcome,) = await asyncio.gather(task, return_exceptions=True)
-    if isinstance(outcome, Exception) and not isinstance(outcome, OSError | MetadataUnavailable):
+    if isinstance(outcome, OSError | MetadataUnavailable):
+        return
+    if isinstance(outcome, Exception) and not is_surprise(outcome):
         raise outcome
 
 
@@ -44,8 +56,13 @@ class DiskBookie:
         self._draw = draw
         self._config = replace(small_config(draw), index_flush_entries=draw.choice([4, 50_000]))
         self._disk = SimDisk(draw)
-        self._table = SimTable(draw)
+        self._flush_s_max = draw.choice([0.01, 0.01, 0.3])
+        self._table = SimTable(draw, flush_s_max=self._flush_s_max)
         self._boots = 1
+        self._noticed_at = 0  # groups of this boot after which a misdirected write is noticed
+        self.surprising = False  # from the next start on, what is `planted` is raised
+        self.planted_disk, self.planted_table = {}, {}
+        self.on_ended = lambda name, error: None  # told why the process ended by itself
         self.on_lost = lambda: None  # told when a crash may have lost what it said it has
         self.next_ledger = lambda: EVERY_LEDGER  # as metadata would say
         self._starting = None
@@ -56,20 +73,41 @@ class DiskBookie:
 
     async def start(self):
         """The bookie serves over whatever its disk and table hold."""
-        bookie = Bookie(
-            self._disk,
-            self._table,
-            SimClock(),
-            lambda: self._draw.randbytes(16),
-            config=self._config,
-        )
-        await bookie.start(boot_id=f"boot-{self._boots}", next_ledger=self.next_ledger())
+        disk, table = self._disk, self._table
+        if self.surprising:
+            disk = SurprisingDisk(disk, self.planted_disk)
+            table = Surprising(table, self.planted_table)
+        with ends_by(partial(self._end, self._disk)):
+            self._context = copy_context()
+        bookie = await self.in_process(self._boot(disk, table))
         if self._rots is not None:
             self._rot(bookie, self._rots)
             self._rots = None
         self._bookie = bookie
         self._port = LocalBookies([bookie])
         self.up = True
+
+    async def _boot(self, disk, table):
+        new_instance = partial(self._draw.randbytes, 16)
+        bookie = Bookie(disk, table, SimClock(), new_instance, config=self._config)
+        await bookie.start(boot_id=f"boot-{self._boots}", next_ledger=self.next_ledger())
+        return bookie
+
+    def in_process(self, work):
+        """A task of the bookie's process, which ends if vital work of it fails."""
+        return asyncio.get_running_loop().create_task(work, context=self._context.copy())
+
+    def _end(self, disk, name, error):
+        """The process with this disk ends by itself; nobody hears what it does from now on."""
+        if disk is not self._disk:
+            return
+        self.on_ended(name, error)
+        if self.up:
+            self.up = False
+            self._notice_misdirected()
+            self._disk, self._table = disk.restart(), self._table.crash()
+        else:
+            self.kill()
 
     def never_sync(self):
         """From its first start on; a power cut may lose anything, and the next boot knows it."""
@@ -87,6 +125,7 @@ class DiskBookie:
     def crash(self):
         assert self.up
         self.up = False
+        self._notice_misdirected()
         if self._draw.random() < 0.5:
             self._boots += 1
             self._disk, self._table = self._disk.crash(), self._table.crash()
@@ -94,6 +133,40 @@ class DiskBookie:
                 self.on_lost()
         else:
             self._disk, self._table = self._disk.restart(), self._table.crash()
+
+    def misdirect(self):
+        """Its next write succeeds, and its bytes are at another place."""
+        disk = self._disk
+
+        def on_misdirected():
+            self._noticed_at = self._bookie.groups + 2
+            self.on_lost()
+
+        disk.accidents.append(MISDIRECTED_WRITE)
+        disk.on_misdirected = on_misdirected
+
+    def _notice_misdirected(self):
+        """A later group says that the misdirected one was durable, so the next start misses it.
+
+        Without a later group nothing tells it from a torn write, so it was none.
+        """
+        if self._disk.misdirected is None:
+            return
+        if self._bookie.groups >= self._noticed_at:
+            self.on_lost()
+        else:
+            self._disk.put_right()
+
+    def slow_flushes(self, flush_s_max):
+        """Until they are `usual_flushes` again."""
+        self._table.flush_s_max = flush_s_max
+
+    def usual_flushes(self):
+        self._table.flush_s_max = self._flush_s_max
+
+    async def settled(self):
+        """Wait until all that it accepted is durable or failed."""
+        await self._bookie.storage.journal.settled()
 
     def kill(self):
         """Nothing of its process is left, whether it serves, starts or is down."""
@@ -122,7 +195,7 @@ class DiskBookie:
             if name != directory.VERSION:
                 disk.unlink(name)
         disk.sync_directory()
-        self._disk, self._table = disk, SimTable(self._draw)
+        self._disk, self._table = disk, SimTable(self._draw, flush_s_max=self._flush_s_max)
 
     def begin_limbo(self, next_ledger):
         """The next start finds what a boot after lost writes finds."""
@@ -147,7 +220,7 @@ class DiskBookie:
         async def all_exist():
             return bookie.ledgers()
 
-        await survived(_rewrite(bookie, all_exist))
+        await survived(self.in_process(_rewrite(bookie, all_exist)))
 
     def _rot(self, bookie, draw):
         """All lies before the index's mark, so no later start reads these groups again."""
@@ -174,7 +247,9 @@ class DiskBookie:
         """A start may fail, as a process that ends at once; the disk stays as it is."""
         try:
             await self.start()
-        except OSError:
+        except Exception as error:
+            if not isinstance(error, OSError):
+                self.on_ended("a start", error)
             self._disk, self._table = self._disk.restart(), self._table.crash()
 
     @property
@@ -191,13 +266,20 @@ class DiskBookie:
         return self._bookie.conflicts
 
     def add(self, ledger, entry, master_key, body, on_added, *, recovery=False):
-        bookie = self._bookie
+        """As the server of a bookie does, also with an exception."""
+        bookie, given_up = self._bookie, False
 
         def answered(status):
-            if bookie is self._bookie and self.up:
+            if bookie is self._bookie and self.up and not given_up:
                 on_added(status)
 
-        bookie.add(ledger, entry, master_key, body, answered, recovery=recovery)
+        add = partial(bookie.add, ledger, entry, master_key, body, answered, recovery=recovery)
+        try:
+            self._context.run(add)
+        except Exception as error:
+            report("an add of a client", error)
+            answered(Status.IO_ERROR)
+            given_up = True
 
     async def read(self, ledger, entry, *, fence_key=None):
         return await self._ask("read", ledger, entry, fence_key=fence_key)
@@ -224,9 +306,16 @@ class DiskBookie:
         return await self._ask("stats")
 
     async def _ask(self, name, *args, **named):
-        """As the port in process answers; nobody hears of it if the bookie crashes meanwhile."""
+        """As the port in process answers; nobody hears of it if the bookie crashes meanwhile.
+
+        After an exception it answers as a server, whose control calls then end without an answer.
+        """
         bookie, port = self._bookie, self._port
-        reply = await getattr(port, name)(bookie.bookie_id, *args, **named)
+        try:
+            reply = await self.in_process(getattr(port, name)(bookie.bookie_id, *args, **named))
+        except Exception as error:
+            report("a call of a client", error)
+            reply = _FAILED.get(name)
         if bookie is not self._bookie or not self.up:
             await asyncio.get_running_loop().create_future()
         return reply

@@ -7,7 +7,7 @@ class Calm(Swarm):
     """Nothing but what a subclass says."""
 
     def adjust(self):
-        self.real_bookies = self.repairs = self.loses_data = self.deletes = False
+        self.real_bookies = self.repairs = self.loses_data = self.deletes = self.surprises = False
         self.metadata_loss = 0.0
         self.lag_s = 0.0
         self.ledgers_max = 1
@@ -217,6 +217,51 @@ class RealMended(Mended):
         self.real_bookies = True
 
 
+class RealAccidents(RealCrashing):
+    """Reads, writes, syncs, creations and unlinks fail, and flushes of the index are slow."""
+
+    takers = (0, 1, 2)
+
+    def adjust(self):
+        super().adjust()
+        self.kinds = ("crash", "disk_accident", "disk_full", "slow_flush", "rewrite")
+
+
+class RealMisdirected(Losing):
+    """One write of a real bookie lands at another place; bookies crash."""
+
+    losses = ("misdirected_write",)
+
+    def adjust(self):
+        super().adjust()
+        self.real_bookies = True
+        self.entries_max = 30
+        self.kinds = ("crash", "rolling_restart")
+
+
+class Surprised(Changing):
+    """Calls of clients, of repair and of readers raise what nobody expects."""
+
+    takers = (0, 1, 2)
+
+    def adjust(self):
+        super().adjust()
+        self.surprises = True
+        self.repairs = self.draw.random() < 0.3
+        self.readers = self.draw.random() < 0.5
+
+
+class RealSurprised(RealCrashing):
+    """So do calls of the disks and indexes of real bookies."""
+
+    takers = (0, 1, 2)
+
+    def adjust(self):
+        super().adjust()
+        self.surprises = True
+        self.kinds = ("crash", "slow_flush", "cut_replies")
+
+
 FAMILIES = (
     Overtaken,
     Changing,
@@ -236,4 +281,8 @@ FAMILIES = (
     RealWiped,
     RealRotten,
     RealMended,
+    RealAccidents,
+    RealMisdirected,
+    Surprised,
+    RealSurprised,
 )

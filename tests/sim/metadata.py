@@ -181,6 +181,7 @@ class SimMetadata:
         self.closed = False
         self.expired = False
         self.dead = False  # its process is: nobody hears of anything any more
+        self.surprise = None  # (an exception, after the step or before it): raised once
         self.gate = None  # an event that whatever this client hears waits for
         self.on_set = lambda path, data, begins: None  # around each `set` of this client
         self._nodes, self._seen = self.tree.follow() if faults and faults.lag_s else (None, 0)
@@ -216,6 +217,7 @@ class SimMetadata:
             return step(*args)
         await asyncio.sleep(faults.draw.expovariate(1 / faults.latency_s))
         await self._check_reached(session)
+        self._raise_surprise(after=False)
         try:
             return step(*args)
         finally:
@@ -226,6 +228,12 @@ class SimMetadata:
                 await asyncio.Event().wait()
             if faults.cut or faults.draw.random() < faults.reply_lost:
                 raise MetadataUnavailable("the reply was lost")
+            self._raise_surprise(after=True)
+
+    def _raise_surprise(self, *, after):
+        if self.surprise is not None and self.surprise[1] == after:
+            (error, _), self.surprise = self.surprise, None
+            raise error
 
     async def _check_reached(self, session):
         """The request has reached the store."""

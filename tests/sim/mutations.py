@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 from unittest import mock
@@ -41,32 +40,19 @@ from ledger.ids import EntryId
 from ledger.ports.bookies import ReadReply, Status
 from ledger.registry.layout import LEDGERS
 from ledger.repair.repair_task import RepairRound
-from tests.sim import bookie_families, families, planted, swarm_hosts
+from tests.sim import accident_mistakes, bookie_families, families, planted, swarm_hosts
 from tests.sim.disk import SimLogFile
 from tests.sim.exhaustive.mistakes import MISTAKES
 from tests.sim.exhaustive.search import search
 from tests.sim.loop import simulate
-from tests.sim.swarm import Swarm, order_of
-
-
-class Mutation(NamedTuple):
-    """`plant` makes a context in which the mistake is there."""
-
-    trap: str
-    name: str
-    plant: Callable
-    world: type = Swarm
+from tests.sim.planting import Mutation, patched
+from tests.sim.swarm import order_of
 
 
 class Result(NamedTuple):
     mutation: Mutation
     seeds: int  # needed
     how: str  # the first thing that was found wrong; empty: nothing was
-
-
-def patched(owner, **mistakes):
-    """A context in which these attributes of `owner` are others."""
-    return lambda world: mock.patch.multiple(owner, **mistakes)
 
 
 def recovery_as(mistake):
@@ -534,6 +520,7 @@ MUTATIONS = (
         patched(RepairRound, _copy_all=swaps_before_copying),
         families.Mended,
     ),
+    *accident_mistakes.MUTATIONS,
 )
 
 

@@ -119,6 +119,7 @@ class SimBookies:
         self.network = network
         self.host = host
         self.dead = False  # a dead host hears nothing more; what it sent still arrives
+        self.surprise = None  # (an exception, after the reply or before): raised once
         self._paused = None
 
     def pause(self):
@@ -229,6 +230,7 @@ class SimBookies:
         `heard(reply)` runs as the bookie gives it.
         """
         network = self.network
+        self._raise_surprise(after=False)
         if bookie_id not in network.bookies:
             return None
         loop = asyncio.get_running_loop()
@@ -237,9 +239,16 @@ class SimBookies:
         question = _Question(self, bookie_id, heard, told)
         loop.call_later(network.delay_s(self.host, bookie_id), question.arrive, ask)
         try:
-            return await told
+            reply = await told
         finally:
             timer.cancel()
+        self._raise_surprise(after=True)
+        return reply
+
+    def _raise_surprise(self, *, after):
+        if self.surprise is not None and self.surprise[1] == after:
+            (error, _), self.surprise = self.surprise, None
+            raise error
 
     @staticmethod
     def _end(news):
@@ -278,7 +287,7 @@ class _Question:
         if answer.cancelled():
             return
         reply = answer.result()
-        if self.heard is not None:
+        if self.heard is not None and reply is not None:
             self.heard(reply)
         port, network = self.port, self.port.network
         if self.told.done() or network.reply_lost(port.host, self.bookie_id):

@@ -1,8 +1,43 @@
-"""A port whose next call of a given method raises an exception that nobody planned."""
+"""A port whose next call of a given method raises an exception that nobody planned.
+
+A swarm draws such exceptions by seed; `is_surprise` knows them again in what they lead to.
+"""
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
+
+SURPRISE = "a surprise"
+DISK_CALLS = (
+    "write",
+    "sync",
+    "create",
+    "open",
+    "read",
+    "read_now",
+    "unlink",
+    "sync_directory",
+    "preallocate",
+    "truncate",
+    "names",
+    "free_bytes",
+)
+TABLE_CALLS = ("get", "scan", "last", "write", "flush")
+
+
+def surprise(draw: Random) -> Exception:
+    """Return an exception that no caller expects of a port."""
+    return draw.choice([MemoryError, RuntimeError, TypeError])(SURPRISE)
+
+
+def is_surprise(error: BaseException | None) -> bool:
+    """True if a surprise is this error or led to it."""
+    while error is not None:
+        if error.args == (SURPRISE,):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class Surprising:

@@ -19,10 +19,12 @@ from tests.sim.disk_bookie import DiskBookie
 from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataFaults
 from tests.sim.model_bookie import ModelBookie
+from tests.sim.surprises import is_surprise
 from tests.sim.swarm_faults import Faults
 from tests.sim.swarm_hosts import Collector, Mender, follow, take_over, write
 
 GIVE_UP_S = 600.0
+SETTLED_S_MAX = 30.0
 SHAPES = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3), (3, 2, 1), (1, 1, 1))
 SAFE_SHAPES = tuple(shape for shape in SHAPES if shape[2] >= 2)
 
@@ -50,6 +52,7 @@ class Swarm:
         self.lag_s = draw.choice([0.0, 0.0, 0.05, 1.0])
         self.heal_s = draw.uniform(0.3, 3.0)
         self.metadata_loss = draw.choice([0.0, 0.0, 0.05, 0.2])
+        self.surprises = draw.random() < 0.15
         self.healed = False
         self.created = []
         self.tasks = []
@@ -89,6 +92,8 @@ class Swarm:
             return self.model_bookie(draw)
         bookie = DiskBookie(draw)
         bookie.next_ledger = self.next_ledger
+        bookie.surprising = self.surprises
+        bookie.on_ended = self.on_ended
         return bookie
 
     def model_bookie(self, draw):
@@ -123,6 +128,19 @@ class Swarm:
     def spawn(self, work):
         self.tasks.append(asyncio.create_task(work))
 
+    async def process(self, host, work, *, again=True):
+        """A process on `host` that does `work`: a surprise ends it, and the next one begins."""
+        while True:
+            try:
+                await work()
+            except Exception as error:
+                if not is_surprise(error):
+                    raise
+                self.cluster.kill(host)
+                if again:
+                    continue
+            return
+
     async def retry(self, attempt):
         return await retried(attempt, self.draw)
 
@@ -136,17 +154,24 @@ class Swarm:
         self.created.append(ledger)
         draw = self.draw
         for number in range(draw.choice(self.takers)):
-            self.spawn(take_over(self, f"taker{ledger}.{number}", ledger))
+            host = f"taker{ledger}.{number}"
+            self.spawn(self.process(host, partial(take_over, self, host, ledger)))
         if self.readers:
-            self.spawn(follow(self, f"reader{ledger}", ledger))
+            host = f"reader{ledger}"
+            self.spawn(self.process(host, partial(follow, self, host, ledger)))
 
     # -- the run -------------------------------------------------------------------------------
 
     def on_exception(self, loop, context):
         """What a callback or a task raised that nobody awaits."""
         error = context.get("exception")
-        if error is not None:
+        if error is not None and not is_surprise(error):
             self.checks.report("errors", f"{context['message']}: {error!r}")
+
+    def on_ended(self, name, error):
+        """The process of a bookie ended by itself."""
+        if not is_surprise(error):
+            self.checks.report("errors", f"a bookie ends: {name}: {error!r}")
 
     async def run(self):
         self.build()
@@ -154,13 +179,14 @@ class Swarm:
         cluster = self.cluster
         await cluster.start()
         for number in range(self.draw.randint(1, self.ledgers_max)):
-            self.spawn(write(self, f"writer{number}"))
+            host = f"writer{number}"
+            self.spawn(self.process(host, partial(write, self, host), again=False))
         self.mender = Mender(self) if self.repairs else None
         if self.mender:
             self.mender.start()
         collector = Collector(self)
         if self.deletes:
-            self.spawn(collector.delete_some())
+            self.spawn(self.process("deleter", collector.delete_some))
         faults = asyncio.create_task(self.faults.run())
         await asyncio.sleep(self.heal_s)
         faults.cancel()
@@ -184,8 +210,19 @@ class Swarm:
         self.metadata_loss = 0.0
         self.cluster.heal()
 
+    async def _check_settled(self, name, bookie):
+        """Nobody waits for ever for a record that the bookie accepted."""
+        try:
+            async with asyncio.timeout(SETTLED_S_MAX):
+                await bookie.settled()
+        except TimeoutError:
+            self.checks.report("liveness", f"{name} leaves records unanswered")
+
     async def finish(self):
         await self.cluster.all_up()
+        for name, bookie in sorted(self.cluster.bookies.items()):
+            if isinstance(bookie, DiskBookie):
+                await self._check_settled(name, bookie)
         while self.tasks:
             tasks, self.tasks = self.tasks, []
             await asyncio.gather(*tasks)

@@ -1,11 +1,13 @@
 """What goes wrong in a swarm: a method for each kind of fault; most end with their spell."""
 
 import asyncio
+from functools import partial
 
 from ledger.ids import BookieId
 from tests.sim.cluster import DAY_MS
-from tests.sim.disk import DiskFaults
+from tests.sim.disk import ACCIDENTS, DiskFaults
 from tests.sim.disk_bookie import DiskBookie
+from tests.sim.surprises import DISK_CALLS, TABLE_CALLS, surprise
 
 KINDS = (
     "crash",
@@ -25,7 +27,10 @@ KINDS = (
     "clock_jump",
 )
 LOSSES = ("come_back_in_limbo", "come_back_empty", "come_back_old", "rot")
-REAL_KINDS = ("disk_full", "sync_fails", "rewrite")  # of real bookies
+REAL_KINDS = ("disk_full", "sync_fails", "rewrite", "disk_accident", "slow_flush")
+SURPRISES = ("surprised_host",)
+REAL_SURPRISES = ("surprised_bookie",)
+REAL_LOSSES = ("misdirected_write",)
 
 
 class Faults:
@@ -39,15 +44,23 @@ class Faults:
         else:
             self.kinds = list(world.kinds)
         if world.loses_data:
-            losses = world.losses or (LOSSES[:3] if world.repairs else LOSSES)
-            self.kinds.append(draw.choice(losses))
+            self.kinds.append(draw.choice(self._losses()))
         if world.real_bookies:
             self.kinds += REAL_KINDS
+        if world.surprises:
+            self.kinds += SURPRISES + (REAL_SURPRISES if world.real_bookies else ())
         self.pace_s = draw.choice([0.03, 0.1, 0.3])
         self.base_loss = world.weather.loss
         self.kept = {}  # disks as they were, for a bookie that comes back old
         self.undo = []
         self.seen = set()
+
+    def _losses(self):
+        """Repair does not look for damaged entries, which readers do."""
+        world = self.world
+        if world.losses or world.repairs:
+            return world.losses or LOSSES[:3]
+        return LOSSES + REAL_LOSSES if world.real_bookies else LOSSES
 
     async def run(self):
         draw = self.draw
@@ -81,6 +94,7 @@ class Faults:
         for bookie in self.bookies():
             if isinstance(bookie, DiskBookie):
                 bookie.disk.fail_next_sync = False
+                self.seen |= bookie.disk.happened
         self.calm()
         for bookie in self.bookies():
             if isinstance(bookie, DiskBookie) and bookie.up:
@@ -210,6 +224,16 @@ class Faults:
             if not session.expired and not session.dead:
                 session.expire()
 
+    def surprised_host(self):
+        """The next call to the metadata store or to bookies raises what nobody expects."""
+        known = self.world.cluster.sessions, self.world.cluster.ports
+        of_kind = self.draw.choice(known)
+        if not of_kind:
+            return
+        port = of_kind[self.draw.choice(sorted(of_kind, key=str))]
+        port.surprise = surprise(self.draw), self.draw.random() < 0.5
+        self.undo.append(lambda: setattr(port, "surprise", None))
+
     def clock_jump(self):
         """A machine's wall clock is set, forward or back, and stays so."""
         if self.world.cluster.clocks:
@@ -278,9 +302,46 @@ class Faults:
         disk.full = True
         self.undo.append(lambda: setattr(disk, "full", False))
 
+    def disk_accident(self):
+        """One or two of the accidents of a disk wait for the next calls that they can end, such as
+        those of a roll.
+        """
+        bookie = self.world.cluster.bookies[self.a_bookie()]
+        disk = bookie.disk
+        disk.accidents += self.draw.sample(ACCIDENTS, self.draw.randint(1, 2))
+        self.undo.append(disk.accidents.clear)
+        if self.draw.random() < 0.5:
+            self._rewrite(bookie)
+
+    def slow_flush(self):
+        """Flushes of the index take longer than many groups of adds."""
+        bookie = self.world.cluster.bookies[self.a_bookie()]
+        bookie.slow_flushes(self.draw.choice([0.3, 2.0]))
+        self.undo.append(bookie.usual_flushes)
+
+    def surprised_bookie(self):
+        """A call of the disk or of the index raises what nobody expects."""
+        bookie = self.world.cluster.bookies[self.a_bookie()]
+        if self.draw.random() < 0.7:
+            planted, calls = bookie.planted_disk, DISK_CALLS
+        else:
+            planted, calls = bookie.planted_table, TABLE_CALLS
+        planted[self.draw.choice(calls)] = surprise(self.draw)
+        self.undo.append(planted.clear)
+
+    def misdirected_write(self):
+        name = self._loser()
+        bookie = name and self.world.cluster.bookies[name]
+        if bookie and bookie.up:
+            bookie.on_lost = partial(self.world.checks.on_bookie_lost, name)
+            bookie.misdirect()
+            self.undo.append(bookie.disk.accidents.clear)
+
     def rewrite(self):
         """All that one bookie holds moves to new log files, while it serves."""
-        bookie = self.world.cluster.bookies[self.a_bookie()]
+        self._rewrite(self.world.cluster.bookies[self.a_bookie()])
+
+    def _rewrite(self, bookie):
         if bookie.up and bookie.bookie.failure is None:
             self.world.spawn(bookie.rewrite())
 

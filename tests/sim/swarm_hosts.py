@@ -10,6 +10,7 @@ from ledger.node.cluster_ledgers import list_ledgers
 from ledger.repair.auditor import Auditor
 from ledger.repair.config import RepairConfig
 from ledger.repair.replication_worker import ReplicationWorker
+from ledger.tasks import start_restarting
 from tests.sim.disk_bookie import DiskBookie, survived
 
 
@@ -144,7 +145,8 @@ class Collector:
         try:
             if isinstance(bookie, DiskBookie):
                 listing = partial(list_ledgers, store)
-                await survived(collect(bookie.bookie, listing, ledger_exists=exists))
+                work = collect(bookie.bookie, listing, ledger_exists=exists)
+                await survived(bookie.in_process(work))
                 return
             held = _Held(bookie)
             for ledger in await find_deleted_ledgers(held, partial(list_ledgers, store), exists):
@@ -183,11 +185,11 @@ class Mender:
     def start(self):
         self.connect("mender")
         self.tasks = [
-            asyncio.create_task(self.worker.run()),
-            asyncio.create_task(self.auditor.run()),
+            start_restarting("the replication worker", self.worker.run),
+            start_restarting("the auditor", self.auditor.run),
         ]
         if len(self.world.cluster.bookies) > 5 and self.world.draw.random() < 0.5:
-            self.tasks.append(asyncio.create_task(self._drain()))
+            self.tasks.append(start_restarting("a drain", self._drain))
 
     async def _drain(self):
         """A bookie is to be emptied, though it is well."""

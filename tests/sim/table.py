@@ -40,7 +40,7 @@ class SimTable:
 
     def __init__(self, random: Random, *, flush_s_max: float = 0.01) -> None:
         self._random = random
-        self._flush_s_max = flush_s_max
+        self.flush_s_max = flush_s_max
         self._rows = _Rows()
         self._durable = _Rows()
         self._unflushed: list[_Write] = []
@@ -73,7 +73,7 @@ class SimTable:
 
     async def flush(self) -> None:
         covered = len(self._unflushed)
-        delay_s = self._random.random() * self._flush_s_max
+        delay_s = self._random.random() * self.flush_s_max
         if delay_s > 0:
             await asyncio.sleep(delay_s)
         if not self.alive:
@@ -88,14 +88,14 @@ class SimTable:
 
     def copy(self) -> SimTable:
         """What a copy holds, made now and kept safe."""
-        after = SimTable(self._random, flush_s_max=self._flush_s_max)
+        after = SimTable(self._random, flush_s_max=self.flush_s_max)
         after._rows, after._durable = _Rows(self._rows.values), _Rows(self._rows.values)
         return after
 
     def crash(self) -> SimTable:
         """The power is cut: what survived, as the next boot finds it."""
         self.alive = False
-        after = SimTable(self._random, flush_s_max=self._flush_s_max)
+        after = SimTable(self._random, flush_s_max=self.flush_s_max)
         after._durable = _Rows(self._durable.values)
         for write in self._unflushed[: self._random.randint(0, len(self._unflushed))]:
             after._durable.apply(write)

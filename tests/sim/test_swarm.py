@@ -15,10 +15,18 @@ import pytest
 
 from tests.sim import mutations, proof_ledger
 from tests.sim.coverage import PATHS
+from tests.sim.disk import ACCIDENTS, MISDIRECTED_WRITE
 from tests.sim.families import FAMILIES
 from tests.sim.loop import simulate
 from tests.sim.swarm import Swarm, story
-from tests.sim.swarm_faults import KINDS, LOSSES, REAL_KINDS
+from tests.sim.swarm_faults import (
+    KINDS,
+    LOSSES,
+    REAL_KINDS,
+    REAL_LOSSES,
+    REAL_SURPRISES,
+    SURPRISES,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +45,8 @@ def test_no_subset_of_faults_breaks_an_invariant(first):
 
 
 def test_every_fault_and_every_path_comes_up():
-    missing = {*KINDS, *LOSSES, *REAL_KINDS, *PATHS}
+    kinds = KINDS + LOSSES + REAL_KINDS + REAL_LOSSES + SURPRISES + REAL_SURPRISES
+    missing = {*kinds, *PATHS, *ACCIDENTS, MISDIRECTED_WRITE}
     for seed in range(COVERAGE_SEEDS):
         world = proof_ledger.kind_of(seed)(seed)
         simulate(world.run())
