@@ -88,9 +88,8 @@ def ask(
     fix: str = "start one with `gateway dev`, or name it with --bootstrap host:port",
 ) -> T:
     """Return the result of `work` with a client of these servers."""
-    import asyncio
-
     from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_bootstrap
+    from gateway.interrupt import run_interruptibly
 
     try:
         parse_bootstrap(bootstrap)
@@ -102,7 +101,7 @@ def ask(
             return await work(client)
 
     try:
-        return asyncio.run(main())
+        return run_interruptibly(main())
     except KeyboardInterrupt:
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except Unreachable as error:
@@ -121,10 +120,9 @@ def ask_storage(
     zookeeper: str, tls: Path | None, output: Format, work: Callable[[Storage], Awaitable[T]]
 ) -> T:
     """Return the result of `work` with a connection to the storage tier."""
-    import asyncio
-
     from gateway.admin.client import AdminError, Unreachable
     from gateway.admin.storage import StorageConnection
+    from gateway.interrupt import run_interruptibly
     from ledger.errors import LedgerError, MetadataUnavailable
 
     if not _SERVERS.fullmatch(zookeeper) or not _ports_hold(zookeeper):
@@ -137,7 +135,7 @@ def ask_storage(
             return await work(storage)
 
     try:
-        return asyncio.run(main())
+        return run_interruptibly(main())
     except KeyboardInterrupt:
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except (Unreachable, MetadataUnavailable) as error:

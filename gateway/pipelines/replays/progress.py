@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gateway.admin.client import AdminClient, Unreachable
 from gateway.admin.topics import LATEST, offsets
+from gateway.interrupt import run_interruptibly
 from gateway.pipelines.replays.plan import ReplayPlan
 from gateway.pipelines.replays.replay_job import ReplayWatcher
 from gateway.pipelines.shared.errors import JobError
@@ -65,7 +66,7 @@ class _Bar(_Lines):
         self._line.bar(done, whole, "records replayed")
 
     def run(self, work: Callable[[], T]) -> T:
-        return asyncio.run(self._run(work))
+        return run_interruptibly(self._run(work))
 
     async def _run(self, work: Callable[[], T]) -> T:
         working = asyncio.create_task(asyncio.to_thread(work))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from gateway.admin import topics as asking
 from gateway.admin.client import AdminClient, AdminError, Unreachable
+from gateway.interrupt import run_interruptibly
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import TopicPartition
 
@@ -131,7 +131,7 @@ def run_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[T]]) -> T:
             return await work(client)
 
     try:
-        return asyncio.run(run())
+        return run_interruptibly(run())
     except ValueError as error:
         raise JobError(f"bootstrap: {error}", "BAD_BOOTSTRAP") from None
     except AdminError as error:
