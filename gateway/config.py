@@ -145,7 +145,7 @@ class GatewayConfig:
     bookie_tls: tuple[Path, Path, Path] | None = None  # certificate, key and CA for bookies
     rack: str = ""  # rack of this broker, for bookie placement and consumer reads
     workers: int = 1  # processes of `gateway serve`, each one a broker
-    log_segment_based_subscriptions_store_enabled: bool | None = None  # None: as it was laid out
+    log_segment_based_subscriptions_store_enabled: bool | None = None  # default: the cluster's form
     accept_loss: bool = False  # serve ledgers of which a bookie may have lost entries
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     fetch: FetchLimits = field(default_factory=FetchLimits)
