@@ -44,7 +44,7 @@ async def test_a_repair_puts_a_sound_copy_in_the_place_of_a_rotten_one():
     async with started_bookie() as (rig, bookie):
         assert await rig.add(1, 0, PAYLOAD) is Status.OK
         rot(rig.disk, 1, 0)
-        assert await rig.add(1, 0, PAYLOAD) is Status.BAD_REQUEST  # no repair
+        assert await rig.add(1, 0, PAYLOAD) is Status.IO_ERROR  # only a repair replaces it
         assert await rig.add(1, 0, PAYLOAD, recovery=True) is Status.OK
         assert (await bookie.read(1, 0)).body == entry_bytes(1, 0, PAYLOAD)
         bookie = await rig.restart()
