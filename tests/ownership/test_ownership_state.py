@@ -204,7 +204,16 @@ class RandomWalk(RuleBasedStateMachine):
                     broker.carry_out(effects)
 
     def teardown(self):
-        """With all views up to date, each partition gets one live leader, and no task waits."""
+        """With all views up to date, each partition gets one live leader, and no task waits.
+
+        A broker that leaves ends: it opens no partition any more, and may be unable to give one
+        away.
+        """
+        for node in NODES:
+            if self.brokers[node].leaving:
+                self.end_session(node)
+                self.read_members(node)
+                self.restart(node)
         if not any(broker.lives_still and not broker.leaving for broker in self.brokers.values()):
             for node in NODES:
                 self.end_session(node)
@@ -361,6 +370,20 @@ def test_a_hand_over_ends_when_the_node_turns_out_corrupt():
     assert one.state.held_keys() == []
     one.leaving = False
     assert one.state.start_drain(mine[1]) is False
+
+
+def test_what_a_leaving_broker_cannot_give_away_is_taken_over_when_it_ends():
+    walk = RandomWalk()
+    walk.start({1, 2}, {TOPICS[0]: 3})
+    leaver = walk.brokers[1]
+    key = sorted(leaver.open)[0]
+    walk.leave(1)
+    leaver.drain(key)
+    walk.read_corrupt_owners(1, TOPICS[0])
+    walk.round(1, lose_reply=False)
+    assert leaver.state.owns(key)
+    assert key not in leaver.open, "nobody opened it"
+    walk.teardown()
 
 
 def test_an_epoch_from_before_a_drain_is_not_published_after_it():
