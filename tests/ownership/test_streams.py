@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
@@ -452,6 +453,32 @@ async def test_the_owners_of_a_topic_that_went_while_nobody_was_there_are_remove
         assert stored(world, topic) is not None
         await world.start(2)
         await until(lambda: stored(world, topic) is None, "its node goes")
+
+
+@pytest.mark.parametrize("call", ["children", "exists", "delete"])
+async def test_a_search_for_topics_that_went_is_repeated_after_errors(call):
+    async with new_world() as world:
+        (one,) = await world.start(1)
+        topic = await one.catalog.create("events", 2, 1, {})
+        await world.settled(topic)
+        await one.stop()
+        world.tree.delete(f"/gateway/topics/by-id/{topic.topic_id}")
+        world.tree.delete("/gateway/topics/by-name/events")
+        two = world.gateway(2)
+        real, failed_s = getattr(two.metadata, call), []
+
+        async def fails_at_first(path, *rest):
+            if (path == OWNERS or str(topic.topic_id) in path) and len(failed_s) < 6:
+                failed_s.append(world.clock.monotonic_s())
+                raise MetadataUnavailable("no connection")
+            return await real(path, *rest)
+
+        setattr(two.metadata, call, fails_at_first)
+        await two.start()
+        await until(lambda: stored(world, topic) is None, "its node goes")
+        pauses_s = [later - sooner for sooner, later in pairwise(failed_s)]
+        assert len(pauses_s) == 5
+        assert all(later > 1.5 * sooner for sooner, later in pairwise(pauses_s[:4]))
 
 
 async def test_owners_that_cannot_be_read_are_left_alone():
