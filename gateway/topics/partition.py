@@ -47,6 +47,13 @@ _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
 # The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT.
 _WAITING_MAX = 10_000
 
+LOST = "another broker may lead it now"
+DELETED = "its topic is deleted"
+"""The reasons why a broker stops leading a partition, for the log."""
+
+_FAILED = "the log of a partition failed; opening it again"
+_ENDED = "this broker leads a partition no more"
+
 
 class FetchWaiter(Protocol):
     """A fetch that waits for records of one or more partitions."""
@@ -109,6 +116,8 @@ class Partition:
         )
         # Batches that wait, in order, for a writable stream or a check; at most _WAITING_MAX.
         self._waiting_batches: deque[WaitingBatch] = deque()
+        # The reason of `abandon`, for the log.
+        self._abandoned_for = LOST
         self._waiters: set[FetchWaiter] = set()  # fetches to notify, until they remove themselves
         # Retries of batches that are not durable yet: end offset of the batch, at which the high
         # watermark answers the retry, callback and result.
@@ -221,12 +230,13 @@ class Partition:
             self._refuse_waiting(NotOwner(self.name))
             self._notify_waiters()
 
-    def abandon(self) -> None:
+    def abandon(self, reason: str = LOST) -> None:
         """Accept and acknowledge nothing more: the topic is deleted, or another broker leads it.
 
-        Waiting fetches are notified.
+        Waiting fetches are notified. `reason` is for the log.
         """
         self.closed = self._lost = True
+        self._abandoned_for = reason
         self._refuse_waiting(NotOwner(self.name))
         self._notify_waiters()
 
@@ -234,7 +244,7 @@ class Partition:
         """Wait after `abandon` until nothing is in flight, so that the data can be deleted."""
         assert self.closed
         await self._cancel_tasks()
-        await self.stream.abandon()
+        await self.stream.abandon(self._abandoned_for)
 
     async def _cancel_tasks(self) -> None:
         tasks = [t for t in (self._beginning, self._opening) if t is not None and not t.done()]
@@ -245,7 +255,7 @@ class Partition:
 
     def _on_failed(self, error: LedgerError) -> None:
         """Answer pending batches after a failure, and open the stream under the next epoch."""
-        self._log.warn("the log of a partition failed; opening it again", error)
+        self._log.warn(_ENDED if self.closed else _FAILED, error)
         duplicates, self._duplicates = self._duplicates, []
         for _, on_produced, _ in duplicates:
             on_produced(Produced(partition_code(error, unknown_outcome=True)))

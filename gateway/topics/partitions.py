@@ -21,7 +21,7 @@ from gateway.config import GatewayConfig
 from gateway.topics.catalog import Catalog, Topic
 from gateway.topics.long_work import LongWork
 from gateway.topics.orphans import Orphans, delete_stream_and_ledgers
-from gateway.topics.partition import Partition
+from gateway.topics.partition import DELETED, LOST, Partition
 from gateway.topics.replica import ReplicaPartition, preferred_read_replica
 from ledger.errors import LedgerError, NodeExists
 from ledger.streams.config import StreamConfig
@@ -260,10 +260,10 @@ class Partitions:
         self._handed_over.discard(key)
         self._abandon(key)
 
-    def _abandon(self, key: StreamKey) -> None:
+    def _abandon(self, key: StreamKey, reason: str = LOST) -> None:
         partition = self._forget(key)
         if partition is not None:
-            partition.abandon()
+            partition.abandon(reason)
             self._end(partition.wait_abandoned())
 
     def _end(self, work: Coroutine[Any, Any, None]) -> None:
@@ -327,7 +327,7 @@ class Partitions:
             self._close_replica(key)
             partition = self._forget(key)
             if partition is not None:
-                partition.abandon()
+                partition.abandon(DELETED)
                 abandoned.append(partition)
         for partition in abandoned:
             await partition.wait_abandoned()
@@ -339,7 +339,7 @@ class Partitions:
         """Stop serving a topic that another broker deleted. That broker deletes the data."""
         for index in range(topic.partitions):
             key = StreamKey(topic.topic_id, index)
-            self._abandon(key)
+            self._abandon(key, DELETED)
             self._close_replica(key)
 
     # -- life ---------------------------------------------------------------------------------

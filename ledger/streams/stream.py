@@ -202,18 +202,18 @@ class Stream:
             self._reads.clear()
             self._tail.clear()
 
-    async def abandon(self) -> None:
-        """Stop writing and release all memory, because the data are to be deleted.
+    async def abandon(self, reason: str = "this process writes it no longer") -> None:
+        """Stop writing and release all memory, because another owner has the data or deletes them.
 
-        Adds in flight are answered once their outcome is known.
+        Adds in flight are answered once their outcome is known. A writer fails with `reason`.
         """
-        self._closing = True  # never reset: the stream is being deleted
+        self._closing = True  # never reset: this object is not opened again
         await self._wait_for_roll()
         await self._next_ledger.discard(self._services.client.delete)
         async with self._change_lock:
             writer = self._writer
             if writer is not None and writer.failed is None:
-                writer.fail(NotOwner(f"{self.name} is being deleted"))
+                writer.fail(NotOwner(f"{self.name}: {reason}"))
             self._drop_writer()
             self._reads.clear()
             self._tail.clear()

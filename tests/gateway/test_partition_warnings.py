@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from kio.schema.errors import ErrorCode
 
+from gateway.cluster.port import StreamKey
 from gateway.log import Throttle
 from gateway.topics import partition_warnings
 from ledger.errors import EntryUnknown, NoSuchEntry
@@ -52,6 +53,31 @@ async def test_a_failed_log_is_named_by_topic_and_partition(capsys):
         cluster.port.accept()
         (line,) = warnings(capsys, "the log of a partition failed")
         assert "topic=orders partition=1 " in line
+        assert not UUID.search(line)
+
+
+@pytest.mark.parametrize(
+    ("ends", "reason"),
+    [
+        ("lost", "another broker may lead it now"),
+        ("_topic_forgotten", "its topic is deleted"),
+        ("_topic_deleted", "its topic is deleted"),
+    ],
+)
+async def test_a_partition_that_is_led_no_more_is_named_with_the_true_reason(ends, reason, capsys):
+    async with started_cluster() as cluster:
+        partition = await cluster.topic("orders")
+        await cluster.sent(partition, batch())
+        topic = cluster.catalog.by_name("orders")
+        key = StreamKey(topic.topic_id, 0)
+        ended = getattr(cluster.partitions, ends)(key if ends == "lost" else topic)
+        if ended is not None:
+            await ended
+        await asyncio.sleep(1)
+        assert partition.closed
+        (line,) = warnings(capsys, "leads a partition no more")
+        assert "topic=orders partition=0 " in line
+        assert f'kind=NotOwner reason="orders-0: {reason}"' in line
         assert not UUID.search(line)
 
 
