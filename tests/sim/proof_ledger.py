@@ -129,14 +129,15 @@ class Proof:
             self.violations += done.found
             if len(self.violations) <= SHOWN_MAX:
                 print("\n" + "\n".join(done.found), file=sys.stderr)
-        self._show()
+        self.show()
 
-    def _show(self):
+    def show(self):
         share = len(self.done) / len(self.tasks)
         bar = "#" * int(30 * share)
         seconds = time.monotonic() - self.began_s
         line = (
-            f"\r[{bar:<30}] {self.seeds} seeds, {len(self.violations)} violations, {seconds:.0f} s"
+            f"\r[{bar:<30}] {len(self.done)} of {len(self.tasks)} tasks, {self.seeds} seeds, "
+            f"{len(self.violations)} violations, {seconds:.0f} s"
         )
         print(line, end="", file=sys.stderr, flush=True)
 
@@ -235,6 +236,7 @@ def main():
     if arguments.replay is not None:
         return replay(arguments.replay, arguments.trace)
     proof = Proof(arguments.seeds, {"quick": QUICK, "full": FULL}[arguments.search])
+    proof.show()  # the first task may take minutes
     processes = multiprocessing.get_context("fork")
     with processes.Pool(arguments.jobs, maxtasksperchild=TASKS_PER_PROCESS) as pool:
         for done in pool.imap_unordered(work, proof.tasks):
