@@ -28,6 +28,7 @@ from ledger.errors import (
 )
 from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
+from ledger.streams.read_turns import ReadTurns
 from ledger.streams.recovery import read_head_snapshot
 from ledger.streams.tail_cache import StoredRecord
 from ledger.tasks import start_once
@@ -54,6 +55,8 @@ class CursorLimit:
 
     def __init__(self, cursors_max: int) -> None:
         self._cursors_max = cursors_max
+        # Shared by the reads of all streams.
+        self.turns = ReadTurns()
         # One key per idle cursor, least recently used first. `SegmentReads` adds and removes it.
         self._used: OrderedDict[tuple[SegmentReads, int], None] = OrderedDict()
 
@@ -237,6 +240,7 @@ class SegmentReads:
         return segment
 
     async def _read_chunk(self, cursor: _Cursor) -> list[StoredRecord]:
+        await self._cursor_limit.turns.take()
         reader = await self._reader(self._listed_segment(cursor.number))
         segment = self._listed_segment(cursor.number)  # again: it may have been completed meanwhile
         last_entry = self._table.last_readable_entry(segment)

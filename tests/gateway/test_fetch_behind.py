@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import replace
 
 from ledger.ports.bookies import ReadManyReply, Status
+from ledger.streams.read_turns import CHUNKS_PER_TURN, ReadTurns
 from tests.gateway.stream_cluster import FETCH, started_cluster
 from tests.gateway.test_fetch import COLD, NEWEST, OK, batch, fetch, flat, offsets, one, request
 
@@ -132,3 +133,40 @@ async def test_nothing_is_read_for_an_answer_that_has_no_room_for_it():
         answer = flat(await fetch(cluster, {"t": {i: (0, {}) for i in range(6)}}, max_bytes=1500))
         assert [offsets(answer[0, index]) for index in range(6)] == [[0], [], [], [], [], []]
         assert cluster.port.reads - before == 2, "what it holds, and the first that did not fit"
+
+
+async def test_many_readers_behind_take_few_chunks_in_one_turn_of_the_loop():
+    async with started_cluster(limits=COLD) as cluster:
+        partition = await cluster.topic()
+        for _ in range(60):  # each in an entry of its own
+            await cluster.sent(partition, batch(size=900))
+        per_turn = [0]
+        sound = cluster.port.read_many
+
+        async def counted(*asked):
+            if not per_turn[-1]:
+                asyncio.get_running_loop().call_soon(per_turn.append, 0)
+            per_turn[-1] += 1
+            return await sound(*asked)
+
+        cluster.port.read_many = counted
+        readers = (fetch(cluster, {"t": {0: (0, {})}}) for _ in range(10))
+        answers = await asyncio.gather(*readers)
+        for answer in answers:
+            assert offsets(flat(answer)[0, 0]) == list(range(0, 120, 2))
+        assert sum(per_turn) >= 100
+        assert max(per_turn) <= 2 * CHUNKS_PER_TURN, (
+            "a turn is noticed in the middle of the next one"
+        )
+
+
+async def test_a_reader_that_left_the_line_for_chunks_holds_up_no_other():
+    turns = ReadTurns()
+    waiting = [asyncio.ensure_future(turns.take()) for _ in range(4 * CHUNKS_PER_TURN)]
+    await asyncio.sleep(0)
+    for left in waiting[CHUNKS_PER_TURN : 3 * CHUNKS_PER_TURN]:
+        left.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert all(each.done() for each in waiting)
+    await turns.take()
