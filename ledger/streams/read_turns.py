@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-CHUNKS_PER_TURN: Final = 2
+CHUNKS_PER_TURN: Final = 1
 """A chunk of 1 MiB takes about a millisecond to read and to verify."""
 
 
