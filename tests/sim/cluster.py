@@ -32,7 +32,7 @@ class Cluster:
         self.bookies = {BookieId(f"b{n}"): new_bookie(self.draw) for n in range(bookies)}
         self.network = Network(self.draw, self.weather, self.bookies)
         self.tree = MetadataTree()
-        self.metadata_faults = MetadataFaults(self.draw)
+        self.metadata_faults = MetadataFaults(self.draw, node_by_node=True)
         self.clocks = {}  # by host: its wall clock, which differs from the others'
         self.draw_clock = random.Random(f"{seed}:clocks")
         self.ports = {}

@@ -83,6 +83,7 @@ class Host:
             latency_s=world.metadata_faults.latency_s,
             unsent=world.metadata_faults.unsent,
             reply_lost=world.metadata_faults.reply_lost,
+            node_by_node=world.seed % 3 == 0,
         )
         self.session = Session(world.tree, self.faults)
         self.port = HeldPort(world.storage.bookies)

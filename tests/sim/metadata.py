@@ -4,14 +4,19 @@
 session. With `MetadataFaults` a call may fail before it reached the tree, or after the tree
 changed (the reply is lost): both are MetadataUnavailable to the caller. A session may follow the
 tree some time behind, as one of a ZooKeeper follower: it never goes back, it has seen whatever its
-own writes (refused ones too) had to see, and `sync` catches up.
+own writes (refused ones too) had to see, and `sync` catches up. With `node_by_node` the walks of
+the adapter of ZooKeeper read trees, one node after another, while others change them.
 """
 
 import asyncio
 import copy
 import random
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
+from kazoo.protocol import serialization as wire
+
+from ledger.adapters.zookeeper.zookeeper_metadata import ZooKeeperMetadata
 from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NotEmpty
 from ledger.ports.metadata import ANY_VERSION, NODE_BYTES_MAX, Check, Create, Delete, Node, Set
 
@@ -166,6 +171,7 @@ class MetadataFaults:
     unsent: float = 0.0
     reply_lost: float = 0.0
     lag_s: float = 0.0  # reads may be so old
+    node_by_node: bool = False  # trees are read as ZooKeeper's are, with changes in between
     cut: bool = False  # nothing reaches the store
     timeout_s: float = 0.5  # until that is noticed
 
@@ -219,7 +225,8 @@ class SimMetadata:
         await self._check_reached(session)
         self._raise_surprise(after=False)
         try:
-            return step(*args)
+            result = step(*args)
+            return await result if asyncio.iscoroutine(result) else result
         finally:
             await asyncio.sleep(faults.draw.expovariate(1 / faults.latency_s))
             if self.gate is not None:
@@ -316,18 +323,54 @@ class SimMetadata:
     async def multi(self, ops):
         await self._write(self.tree.multi, ops, self.session)
 
-    async def children(self, path):
-        def step():
-            nodes = self._follower()
-            if nodes is None:
-                return self.tree.names(path)
-            if path not in nodes:
-                raise NoNode(path)
-            return sorted(p.rpartition("/")[2] for p in nodes if p != "/" and _parent(p) == path)
+    def _names(self, path):
+        nodes = self._follower()
+        if nodes is None:
+            return self.tree.names(path)
+        if path not in nodes:
+            raise NoNode(path)
+        return sorted(p.rpartition("/")[2] for p in nodes if p != "/" and _parent(p) == path)
 
-        return await self._call(step)
+    def _data(self, path):
+        """As ZooKeeper answers a read of one node."""
+        nodes = self._follower()
+        node = self.tree.get(path) if nodes is None else nodes.get(path)
+        if node is None:
+            raise NoNode(path)
+        known = self.tree.nodes if nodes is None else nodes
+        children = sum(_parent(other) == path for other in known if other != "/")
+        return node.data, SimpleNamespace(version=node.version, numChildren=children)
+
+    async def _each(self, request, nodes):
+        """What the walks of the adapter of ZooKeeper ask; the tree may change between two nodes."""
+        read = self._names if request is wire.GetChildren else self._data
+        session, found = self.session, []
+
+        async def read_all():
+            for node in nodes:
+                if self.faults.draw.random() < 0.3:
+                    await asyncio.sleep(self.faults.draw.expovariate(1 / self.faults.latency_s))
+                    await self._check_reached(session)
+                try:
+                    found.append((node, read(node)))
+                except NoNode:
+                    continue
+
+        await self._call(read_all)
+        for each in found:
+            yield each
+
+    @property
+    def _walks(self):
+        return self.faults is not None and self.faults.node_by_node
+
+    async def children(self, path):
+        return await self._call(self._names, path)
 
     async def read_tree(self, path):
+        if self._walks:
+            return await ZooKeeperMetadata.read_tree(self, path)
+
         def step():
             nodes = self._follower()
             if nodes is None:
@@ -338,6 +381,8 @@ class SimMetadata:
         return await self._call(step)
 
     async def paths(self, path):
+        if self._walks:
+            return await ZooKeeperMetadata.paths(self, path)
         return sorted(await self.read_tree(path))
 
     async def sync(self, path):

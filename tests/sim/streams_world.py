@@ -180,6 +180,7 @@ class StreamsWorld:
             latency_s=draw.choice([0.0005, 0.005]),
             unsent=0.03 if faulty else 0.0,
             reply_lost=0.03 if faulty else 0.0,
+            node_by_node=seed % 2 == 1,
         )
         bookies = draw.choice([1, 1, 1, 3])
         self.storage = Storage(draw, bookies)

@@ -115,6 +115,7 @@ class Swarm:
                 lag_s=self.lag_s,
                 unsent=self.metadata_loss / 2,
                 reply_lost=self.metadata_loss,
+                node_by_node=True,
             )
         return known
 
