@@ -80,7 +80,8 @@ class StorageNode:
         store = await self._connect(new)
         self._stops.append(store.close)
         cluster = await self._find_cluster(store, new=new)
-        info = BookieInfo(self.host, config.port, config.rack)
+        start = machine.new_instance().hex()[:8]
+        info = BookieInfo(self.host, config.port, config.rack, start=start)
         await wait_until_unregistered(store, name, info, self._registration_wait_s, replace=False)
         identity = await self._identify(disk, store, cluster, name)
         bookie = await self._open_bookie(disk, store)

@@ -81,6 +81,7 @@ class BookieInfo(NamedTuple):
     port: int = 0
     rack: str = DEFAULT_RACK
     read_only: bool = False
+    start: str = ""  # differs with each start of the process; empty if it is unknown
 
 
 OnAdded = Callable[[Status], None]

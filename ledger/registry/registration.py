@@ -188,11 +188,10 @@ async def _other_owner(
     store: MetadataStore, bookie: BookieId, info: BookieInfo, replace: bool
 ) -> bytes | None:
     """Return the data of another process's node, or None."""
-    own = service_info.encode(bookie, info)
     for path in _paths(bookie):
         with suppress(NoNode):
             found = await store.get(path)
-            if found.data != own:
+            if not _has_address(found.data, bookie, info):
                 return found.data
             if replace:
                 await store.delete(path, found.version)
@@ -201,6 +200,15 @@ async def _other_owner(
 
 def _paths(bookie: BookieId) -> tuple[str, str]:
     return f"{AVAILABLE}/{bookie}", f"{READONLY}/{bookie}"
+
+
+def _has_address(data: bytes, bookie: BookieId, info: BookieInfo) -> bool:
+    """Return whether the node was registered at the address of `info`, by whichever process."""
+    try:
+        found = service_info.decode(data, bookie, read_only=False)
+    except CorruptFormat:
+        return False
+    return (found.host, found.port) == (info.host, info.port)
 
 
 def _in_use(bookie: BookieId, data: bytes) -> BookieIdInUse:

@@ -1,7 +1,8 @@
 """The service info of a registered bookie: its address and its rack.
 
 The bytes are Apache BookKeeper's BookieServiceInfoFormat. Bookies of this project publish one
-endpoint with the protocol `bookie-grpc`, and the rack as a property. Source: BookKeeper,
+endpoint with the protocol `bookie-grpc`, and as properties the rack and a random id of the start. A
+bookie that restarts within its session is seen by the new id. Source: BookKeeper,
 `discover/BookieServiceInfoUtils.java`, `ZKRegistrationManager.java`.
 """
 
@@ -14,13 +15,15 @@ from ledger.ports.bookies import DEFAULT_RACK, BookieInfo
 PROTOCOL = "bookie-grpc"
 _JAVA_PROTOCOL = "bookie-rpc"
 _RACK = "rack"
+_START = "start"
 
 
 def encode(bookie: BookieId, info: BookieInfo) -> bytes:
     """Encode the data of a bookie's node. The node's path shows whether the bookie is read-only."""
     from ledger.wire.bookie_formats_pb2 import BookieServiceInfoFormat
 
-    message = BookieServiceInfoFormat(properties={_RACK: info.rack})
+    properties = {_RACK: info.rack} | ({_START: info.start} if info.start else {})
+    message = BookieServiceInfoFormat(properties=properties)
     message.endpoints.add(id=bookie, port=info.port, host=info.host, protocol=PROTOCOL)
     return message.SerializeToString(deterministic=True)
 
@@ -47,7 +50,8 @@ def decode(data: bytes, bookie: BookieId, *, read_only: bool) -> BookieInfo:
     endpoint = by_protocol.get(PROTOCOL) or by_protocol.get(_JAVA_PROTOCOL)
     if endpoint is None:
         raise CorruptFormat(f"service info of bookie {bookie}: no endpoint {PROTOCOL}")
-    return BookieInfo(endpoint.host, endpoint.port, rack, read_only)
+    start = message.properties.get(_START) or ""
+    return BookieInfo(endpoint.host, endpoint.port, rack, read_only, start)
 
 
 def _host_and_port(bookie: BookieId) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """Find under-replicated ledgers and put them on the list.
 
     a bookie is absent longer than the delay ─▶ every ledger that names it, by metadata alone
-    a bookie came back, or a new one joined  ─▶ its ledgers, by the entries it lists;
+    a bookie joined, came back or restarted  ─▶ its ledgers, by the entries it lists;
                                                 ledgers created narrower than wanted
     periodically                             ─▶ all metadata again; rarely, every bookie's lists
     a bookie did not list its entries        ─▶ the same ledgers are asked about again
@@ -14,7 +14,7 @@ Source: BookKeeper, `replication/Auditor*.java`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ledger.client.config import LedgerClientConfig
@@ -23,7 +23,7 @@ from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
-from ledger.ports.bookies import Bookies
+from ledger.ports.bookies import BookieInfo, Bookies
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.layout import LEDGERS, UNDERREPLICATION
@@ -78,7 +78,7 @@ class Auditor:
         # Absent bookies whose ledgers are marked. A bookie is removed when it registers again.
         self._lost: set[BookieId] = set()
         # Bookies registered at the last round, or None before the first round.
-        self._seen: frozenset[BookieId] | None = None
+        self._seen: Mapping[BookieId, BookieInfo] | None = None
         # Time of the last audit, or None before the first audit.
         self._audited_s: float | None = None
         # Ledgers whose lists were due, with the bookies that did not answer. A ledger is removed
@@ -141,19 +141,27 @@ class Auditor:
             return self._config.delay_s
 
     def _track_bookies(self) -> frozenset[BookieId]:
-        """Update which bookies are absent and since when. Returns the bookies that joined."""
+        """Update which bookies are absent and since when. Returns the bookies that joined.
+
+        A bookie that restarts replaces its node, so it may never be seen absent. Its adds in flight
+        are lost all the same, so it counts as one that joined.
+        """
         now_s = self._clock.monotonic_s()
-        here = frozenset(self._bookies.registered())
+        here = self._bookies.registered()
         for bookie in here:
             self._away_since.pop(bookie, None)
-        self._lost -= here
+        self._lost -= here.keys()
         before = self._seen
         self._seen = here
         if before is None:
             return frozenset()
-        for bookie in before - here:
+        for bookie in before.keys() - here.keys():
             self._away_since.setdefault(bookie, now_s)
-        return here - before
+        return frozenset(
+            bookie
+            for bookie, info in here.items()
+            if bookie not in before or before[bookie].start != info.start
+        )
 
     def _audit_due(self, now_s: float) -> bool:
         return self._audited_s is None or now_s - self._audited_s >= self._config.interval_s

@@ -62,7 +62,9 @@ def test_what_is_no_cookie_is_refused(data):
         cookie.decode(data)
 
 
-infos = st.builds(BookieInfo, names, st.integers(0, 65535), names.filter(bool), st.booleans())
+infos = st.builds(
+    BookieInfo, names, st.integers(0, 65535), names.filter(bool), st.booleans(), names
+)
 
 
 @given(infos)

@@ -122,6 +122,21 @@ async def test_a_left_over_that_names_our_own_address_is_replaced_at_once(path):
         await registration.stop()
 
 
+async def test_a_bookie_that_restarts_within_its_session_is_seen_to_have_started_again():
+    async with new_world() as world:
+        discovery = Discovery(world.session())
+        await registered(world.session(), INFO._replace(start="first"))
+        await discovery.start()
+        changes = []
+        discovery.on_changed(lambda: changes.append(discovery.registered().get(BOOKIE)))
+        again = INFO._replace(start="second", rack="/rack-2")
+        await registered(world.session(), again, wait_s=10)
+        assert asyncio.get_running_loop().time() < 1
+        await asyncio.sleep(1)
+        assert changes[-1] == again
+        await discovery.stop()
+
+
 @pytest.mark.parametrize("path", [WRITABLE, READONLY])
 async def test_a_left_over_of_another_address_is_waited_for(path):
     async with new_world() as world:

@@ -98,9 +98,9 @@ async def test_it_says_where_it_is_and_is_registered_there_until_it_stops(bookie
         await off_loop(bookie.start)
         assert bookie.output() == f"started bookie={bookie.id} address={bookie.address}\n"
         await cluster.until_serves(bookie.id)
-        assert cluster.discovery.registered() == {
-            bookie.id: BookieInfo("127.0.0.1", bookie.port, "/row-1")
-        }
+        (info,) = cluster.discovery.registered().values()
+        assert len(info.start) == 8
+        assert info == BookieInfo("127.0.0.1", bookie.port, "/row-1", start=info.start)
         cookie = decode((await cluster.store.get(cookie_path(BookieId(bookie.id)))).data)
         assert cookie.bookie_host == bookie.id
         assert cookie.instance_id == await read_instance_id(cluster.store)

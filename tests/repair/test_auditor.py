@@ -124,6 +124,33 @@ async def test_a_bookie_that_comes_back_without_some_copies_is_found_by_its_list
         assert (await rig.underreplicated.get(ledger)).missing == {name}
 
 
+class Registered:
+    """The bookies; `started` names the start of some of them."""
+
+    def __init__(self, port):
+        self.port = port
+        self.started = {}
+
+    def __getattr__(self, name):
+        return getattr(self.port, name)
+
+    def registered(self):
+        found = self.port.registered()
+        return {b: info._replace(start=self.started.get(b, "")) for b, info in found.items()}
+
+
+async def test_a_bookie_that_restarts_before_anybody_missed_it_is_found_by_its_lists():
+    async with audited(delay_s=1000.0) as (rig, auditor):
+        auditor._bookies = port = Registered(auditor._bookies)
+        ledger = await rig.ledger(3)
+        name = rig.members(ledger)[1]
+        await asyncio.sleep(1)
+        rig.forget(name, ledger, 1)
+        port.started[name] = "a"
+        await asyncio.sleep(2)
+        assert (await rig.underreplicated.get(ledger)).missing == {name}
+
+
 async def test_a_bookie_that_comes_back_in_limbo_is_found():
     async with audited(delay_s=1000.0) as (rig, _auditor):
         ledger = await rig.ledger(3)
