@@ -1,0 +1,99 @@
+"""Goal: the stream transport answers every add once, in order, and leaks no room, whatever breaks.
+
+Method: the port over gRPC and the bookie's server, both as they are, on virtual time; only the
+channels and contexts of the gRPC library are simulated. Then known mistakes are planted. Repeat a
+seed with `python -m tests.sim.test_stream_transport SEED [SEED]`.
+"""
+
+import sys
+
+import pytest
+
+from ledger.adapters.grpc.grpc_streams import AddStream, ReadStream
+from ledger.bookie.grpc_streams import InboundWindow, ServerAddStream, ServerReadStream
+from ledger.ports.bookies import Status
+from ledger.wire.bookie_frames import ReadResponse
+from tests.sim.seeds import repeat, run_world
+from tests.sim.transport_world import TransportWorld
+
+pytestmark = pytest.mark.slow
+
+SEEDS = 60
+PLANTED_SEEDS_MAX = 60
+
+
+def run(seed):
+    """Return the errors found with this seed. A hang or a crash counts as one."""
+    return run_world(TransportWorld, seed)
+
+
+def test_every_add_is_answered_once_and_every_room_is_given_back():
+    found = {seed: how for seed in range(SEEDS) if (how := run(seed))}
+    assert not found
+
+
+# -- planted mistakes ------------------------------------------------------------------------------
+
+
+def the_end_forgets_pending_adds(patch):
+    fail = AddStream.fail
+
+    def forget(self, status):
+        self._pending.clear()
+        fail(self, status)
+
+    patch.setattr(AddStream, "fail", forget)
+
+
+def a_status_joins_whatever_came_before(patch):
+    def on_added(self, number, length, status):
+        self._window.release(length)
+        if self._statuses:
+            self._statuses[-1][1] += 1
+        else:
+            self._statuses.append([number, 1, status])
+        self._signal.notify()
+
+    patch.setattr(ServerAddStream, "_on_added", on_added)
+
+
+def who_gives_up_tells_nobody(patch):
+    async def ask(self, question):
+        if self.over:
+            return ReadResponse(0, Status.UNREACHABLE)
+        number, self._next = self._next, self._next + 1
+        answered = self._pending[number] = self._loop.create_future()
+        self._send(question._replace(number=number))
+        return await answered
+
+    patch.setattr(ReadStream, "ask", ask)
+
+
+def a_closed_stream_keeps_its_room(patch):
+    patch.setattr(ServerReadStream, "close", lambda self: None)
+
+
+def adds_do_not_wait_for_room(patch):
+    async def at_once(self):
+        """No wait."""
+
+    patch.setattr(InboundWindow, "wait", at_once)
+
+
+PLANTED = [
+    the_end_forgets_pending_adds,
+    a_status_joins_whatever_came_before,
+    who_gives_up_tells_nobody,
+    a_closed_stream_keeps_its_room,
+    adds_do_not_wait_for_room,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_mistake_is_found(plant, monkeypatch):
+    plant(monkeypatch)
+    assert any(run(seed) for seed in range(PLANTED_SEEDS_MAX))
+
+
+if __name__ == "__main__":
+    sys.exit(repeat(run))
