@@ -252,7 +252,8 @@ def test_wrong_usage_exits_with_2_and_names_the_word(words, hint):
         ("restore", "g", "--at", "2h", "-z", "127.0.0.1:1"),
     ],
 )
-def test_without_a_server_one_line_says_so(words):
+def test_without_a_server_one_line_says_so(words, monkeypatch):
+    monkeypatch.setattr("gateway.admin.storage._CONNECT_S", 0.2)
     code, out, errors = invoke("group", *words)
     assert (code, out) == (69, "")
     assert errors.count("\n") == 1
