@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from tests.sim import test_bookie_crashes, test_ledger, test_streams
+from tests.sim import test_bookie_crashes, test_ledger, test_stream_transport, test_streams
 from tests.sim.disk_bookie import DiskBookie
 
 THOUSANDS = int(os.environ.get("PROOF_SEEDS", "2"))
@@ -31,6 +31,13 @@ def test_bookies_over_thousands_of_seeds() -> None:
         kept += 1
     print(f"bookies: {kept} seeds, 0 violations")
     assert kept == THOUSANDS * 1000
+
+
+def test_the_stream_transport_over_thousands_of_seeds() -> None:
+    for seed in range(FIRST, FIRST + THOUSANDS * 1000):
+        found = test_stream_transport.run(seed)
+        assert found == [], f"repeat: python -m tests.sim.test_stream_transport {seed}"
+    print(f"the stream transport: {THOUSANDS * 1000} seeds, 0 violations")
 
 
 @pytest.mark.parametrize("scenario", test_ledger.SCENARIOS)
