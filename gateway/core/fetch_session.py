@@ -194,10 +194,6 @@ class FetchSession:
         """True if the session outlives its request."""
         return self.id != NO_SESSION or self.names_all
 
-    def partitions(self) -> list[FetchPartition]:
-        """Return all partitions."""
-        return list(self._partitions.values())
-
     def due(self) -> list[FetchPartition]:
         """Return the partitions that do not rest, in the order in which they are to be served."""
         return list(self._due)
@@ -257,11 +253,11 @@ class FetchSession:
                 self._leave(partition)
         for topic, entries in named.items():
             known = self._by_entry.get(topic, {})
-            if len(known) != len(entries):
-                for entry in known.keys() - set(entries):
-                    partition = known.pop(entry)
-                    del self._partitions[partition.key]
-                    self._leave(partition)
+            # Not by their number: a request may name a partition twice.
+            for entry in known.keys() - entries:
+                partition = known.pop(entry)
+                del self._partitions[partition.key]
+                self._leave(partition)
 
     def retain(self, named: dict[Hashable, list[bytes]]) -> None:
         """Forget all partitions that a request with these entries does not name.
@@ -392,26 +388,6 @@ class FetchSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
-
-    def resolve(
-        self,
-        session_id: int,
-        epoch: int,
-        partitions: Iterable[FetchPartition],
-        forgotten: Iterable[PartitionKey],
-        now_ms: int,
-        *,
-        uses_ids: bool = False,
-    ) -> FetchSession | FetchSessionError:
-        """Return the session of this request: new, known, or for this request alone (id 0).
-
-        `uses_ids` is True if the request names topics by id (v13 and later).
-        """
-        session = self.find(session_id, epoch, now_ms, uses_ids=uses_ids)
-        if isinstance(session, FetchSession):
-            session.update(partitions, forgotten)
-            self.settle(session, epoch, now_ms)
-        return session
 
     def find(
         self, session_id: int, epoch: int, now_ms: int, *, uses_ids: bool

@@ -8,9 +8,10 @@ later requests complete first.
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import Future
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ledger.ids import Buffer
@@ -54,6 +55,8 @@ class Peer:
     local_port: int
     fetches: ConnectionFetches | None = None
     """The fetches of the connection, until it is lost. None for a request without a connection."""
+    searching: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the ListOffsets of the connection that searches by timestamp."""
 
 
 class ConnectionEnds(Exception):

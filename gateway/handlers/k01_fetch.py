@@ -67,6 +67,9 @@ _PACED_MAX = 64 * 1024  # a response with more bytes of records is worth its cos
 _UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 _NAMES_LEADER = (int(ErrorCode.not_leader_or_follower), int(ErrorCode.fenced_leader_epoch))
 
+_Named = dict[Hashable, list[bytes]]
+"""The entries of a request by topic."""
+
 
 def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     """Respond at once if memory has enough. Otherwise wait for records or the deadline."""
@@ -92,11 +95,13 @@ def _start(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     if asked.elements > _AT_ONCE_MAX:
         return start_once("a fetch of many partitions", _fetch_many(request, ctx, session, now_ms))
     try:
-        for _ in _name_partitions(asked, session):
+        named: _Named = {}
+        for _ in _name_partitions(asked, session, named):
             pass
-        _settle(ctx, asked, session, now_ms)
+        _settle(ctx, asked, session, now_ms, named)
         return _fetch(request, ctx, session)
     except Exception:
+        ctx.fetch_sessions.remove(session)
         session.answered()
         raise
 
@@ -128,17 +133,21 @@ async def _fetch_many(request: Request, ctx: Context, session: FetchSession, now
     asked: FetchRequest = request.body
     unknown: dict[Hashable, list[bytes]] = {}
     select = partial(_split_unknown, ctx, asked, unknown)
+    named: _Named = {}
     try:
-        for _ in _name_partitions(asked, session, select):
+        for _ in _name_partitions(asked, session, named, select):
             await asyncio.sleep(0)
-        _settle(ctx, asked, session, now_ms)
+        _settle(ctx, asked, session, now_ms, named)
         if unknown and session.kept:
             session.wake_all()
             ctx.fetch_sessions.remove(session)
         result = _fetch(request, ctx, session, unknown)
-        return await result if isinstance(result, asyncio.Future) else result
-    finally:
+    except BaseException:
+        # What was named so far is not counted, and the client does not know how far that is.
+        ctx.fetch_sessions.remove(session)
         session.answered()
+        raise
+    return await result if isinstance(result, asyncio.Future) else result
 
 
 # -- the request ----------------------------------------------------------------------------------
@@ -162,16 +171,21 @@ def _session(request: Request, ctx: Context, now_ms: int) -> FetchSession | Fetc
 def _name_partitions(
     asked: FetchRequest,
     session: FetchSession,
+    named: _Named,
     select: Callable[[Any, list[bytes]], list[bytes]] | None = None,
 ) -> Iterator[None]:
     """Apply the named and forgotten partitions. Yields after each part of the work.
 
+    The entries are added to `named` if the session keeps what a request names.
     `select(topic, entries)` returns those of the new entries that name existing partitions.
     """
     read = partial(_read_entry, asked)
     for topic, entries in asked.topics:
+        named.setdefault(topic, [])
         for first in range(0, len(entries), PARTITIONS_PER_TURN):
             part = entries.part(first, PARTITIONS_PER_TURN)
+            if session.names_all:
+                named[topic] += part
             new = session.new_entries(topic, part) if session.names_all else part
             if select is not None:
                 new = select(topic, new)
@@ -214,15 +228,14 @@ def _read_entry(asked: FetchRequest, topic: Hashable, entry: bytes) -> FetchPart
     return FetchPartition(topic, index, offset, max(bytes_max, 0), epoch, last_epoch, entry)
 
 
-def _settle(ctx: Context, asked: FetchRequest, session: FetchSession, now_ms: int) -> None:
+def _settle(
+    ctx: Context, asked: FetchRequest, session: FetchSession, now_ms: int, named: _Named
+) -> None:
     """Decide whether the session is kept, now that its partitions are known."""
     sessions = ctx.fetch_sessions
     if not session.names_all:
         sessions.settle(session, asked.session_epoch, now_ms)
     else:
-        named: dict[Hashable, list[bytes]] = {}
-        for topic, entries in asked.topics:
-            named.setdefault(topic, []).extend(entries.all())
         session.retain(named)
         if not sessions.count(session):
             session.wake_all()

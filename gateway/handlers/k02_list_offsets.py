@@ -146,15 +146,17 @@ async def _complete(request: Request, ctx: Context) -> Result:
         if at % _PARTITIONS_PER_TURN == 0:
             await asyncio.sleep(0)
     errors = await _open_all({partition for _, partition in found if not partition.readable})
-    budget = SearchBudget()
-    ends_s = asyncio.get_running_loop().time() + _SEARCHING_S_MAX
+    opened: list[tuple[_Asked, Partition]] = []
     for each, partition in found:
         error = errors.get(partition)
         if error is not None:
             each.answer = _refusal(each.asked, error)
         else:
-            each.answer = await _search(request.version, each.asked, partition, budget, ends_s)
-            await asyncio.sleep(0)
+            each.answer = _from_memory(request.version, each.asked, partition)
+            if each.answer is None:
+                opened.append((each, partition))
+    if opened:
+        await _search_each(request, opened)
     reply: list[Buffer] = []
     for buffer in _buffers(request, every):
         reply.append(buffer)
@@ -183,6 +185,29 @@ async def _open_all(closed: set[Partition]) -> dict[Partition, ErrorCode]:
         elif error is not None:
             raise error
     return errors
+
+
+async def _search_each(request: Request, opened: list[tuple[_Asked, Partition]]) -> None:
+    """Search these partitions, after the earlier searches of the connection.
+
+    So a client that sends many requests takes one place in the line for permits to search.
+    """
+    budget = SearchBudget()
+    ends_s = asyncio.get_running_loop().time() + _SEARCHING_S_MAX
+    searching = request.peer.searching
+    try:
+        async with asyncio.timeout_at(ends_s):
+            await searching.acquire()
+    except TimeoutError:
+        for each, _ in opened:
+            each.answer = _refusal(each.asked, ErrorCode.request_timed_out)
+        return
+    try:
+        for each, partition in opened:
+            each.answer = await _search(request.version, each.asked, partition, budget, ends_s)
+            await asyncio.sleep(0)
+    finally:
+        searching.release()
 
 
 async def _search(

@@ -200,10 +200,7 @@ class _Body:
     def decode(self) -> FetchRequest:
         request, version = self._request, self._version
         self._head()
-        topics = self._count(2)
-        if topics > TOPICS_MAX:
-            raise OversizedMessage("more topics than the limit of a request")
-        for _ in range(topics):
+        for _ in range(self._topics()):
             topic = self._topic()
             entries = self._entries()
             self._skip_tags()
@@ -232,10 +229,7 @@ class _Body:
 
     def _forgotten(self) -> None:
         forgotten = self._request.forgotten
-        topics = self._count(2)
-        if topics > TOPICS_MAX:
-            raise OversizedMessage("more topics than the limit of a request")
-        for _ in range(topics):
+        for _ in range(self._topics()):
             topic = self._topic()
             count = self._count(4)
             indexes = struct.unpack_from(f">{count}i", self._buffer, self._at)
@@ -287,6 +281,13 @@ class _Body:
         if self._elements_left < 0 or count * item_bytes > len(self._buffer) - self._at:
             raise OversizedMessage("more elements than bytes, or than the limit of a request")
         return count
+
+    def _topics(self) -> int:
+        """Read the number of topics that follow."""
+        topics = self._count(2)
+        if topics > TOPICS_MAX:
+            raise OversizedMessage("more topics than the limit of a request")
+        return topics
 
     def _varint(self) -> int:
         value = self._buffer[self._at]

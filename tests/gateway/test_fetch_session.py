@@ -30,25 +30,38 @@ def want(partition, topic="t", offset=0):
     return FetchPartition(topic, partition, offset, 1024)
 
 
+def resolve(cache, session_id, epoch, partitions, forgotten, now_ms, *, uses_ids=False):
+    """Return the session of a request: new, known, or for this request alone (id 0)."""
+    session = cache.find(session_id, epoch, now_ms, uses_ids=uses_ids)
+    if isinstance(session, FetchSession):
+        session.update(partitions, forgotten)
+        cache.settle(session, epoch, now_ms)
+    return session
+
+
+def kept(session):
+    return list(session._partitions.values())
+
+
 def respond(session, partition, **sent):
     """Return whether the response includes this partition."""
-    [wanted] = [each for each in session.partitions() if each.partition == partition]
+    [wanted] = [each for each in kept(session) if each.partition == partition]
     return session.update_response(wanted, **{"high_watermark": 5, "log_start_offset": 0, **sent})
 
 
 def opened(cache, *partitions, now_ms=0):
-    session = cache.resolve(0, 0, map(want, partitions), (), now_ms)
+    session = resolve(cache, 0, 0, map(want, partitions), (), now_ms)
     for partition in partitions:
         respond(session, partition)
     return session
 
 
 def resumed(cache, session, wanted=(), forgotten=(), now_ms=0):
-    return cache.resolve(session.id, session.epoch, wanted, forgotten, now_ms)
+    return resolve(cache, session.id, session.epoch, wanted, forgotten, now_ms)
 
 
 def test_a_full_request_gets_a_session_and_all_its_partitions():
-    session = sessions().resolve(0, 0, map(want, (1, 2)), (), 0)
+    session = resolve(sessions(), 0, 0, map(want, (1, 2)), (), 0)
     assert session.id == 100
     assert respond(session, 1)
     assert respond(session, 2)
@@ -57,34 +70,34 @@ def test_a_full_request_gets_a_session_and_all_its_partitions():
 def test_the_final_epoch_gets_no_session_and_drops_the_one_it_names():
     cache = sessions()
     first = opened(cache, 1)
-    assert cache.resolve(first.id, -1, [want(1)], (), 0).id == 0
+    assert resolve(cache, first.id, -1, [want(1)], (), 0).id == 0
     assert len(cache) == 0
 
 
 def test_a_full_request_replaces_the_session_it_names():
     cache = sessions()
     first = opened(cache, 1)
-    second = cache.resolve(first.id, 0, [want(1)], (), 0)
+    second = resolve(cache, first.id, 0, [want(1)], (), 0)
     assert second.id != first.id
     assert resumed(cache, first) is FetchSessionError.UNKNOWN_ID
 
 
 def test_an_unknown_session_is_refused():
-    assert sessions().resolve(7, 1, (), (), 0) is FetchSessionError.UNKNOWN_ID
+    assert resolve(sessions(), 7, 1, (), (), 0) is FetchSessionError.UNKNOWN_ID
 
 
 @pytest.mark.parametrize("epoch", [2, 3, EPOCH_MAX])
 def test_another_epoch_than_the_next_is_refused(epoch):
     cache = sessions()
     session = opened(cache, 1)
-    assert cache.resolve(session.id, epoch, (), (), 0) is FetchSessionError.WRONG_EPOCH
+    assert resolve(cache, session.id, epoch, (), (), 0) is FetchSessionError.WRONG_EPOCH
 
 
 def test_the_same_epoch_twice_is_refused():
     cache = sessions()
     session = opened(cache, 1)
-    assert isinstance(cache.resolve(session.id, 1, (), (), 0), FetchSession)
-    assert cache.resolve(session.id, 1, (), (), 0) is FetchSessionError.WRONG_EPOCH
+    assert isinstance(resolve(cache, session.id, 1, (), (), 0), FetchSession)
+    assert resolve(cache, session.id, 1, (), (), 0) is FetchSessionError.WRONG_EPOCH
 
 
 def test_the_epoch_wraps_to_one():
@@ -97,7 +110,7 @@ def test_the_epoch_wraps_to_one():
 def test_names_and_ids_cannot_share_a_session():
     cache = sessions()
     session = opened(cache, 1)
-    fault = cache.resolve(session.id, 1, (), (), 0, uses_ids=True)
+    fault = resolve(cache, session.id, 1, (), (), 0, uses_ids=True)
     assert fault is FetchSessionError.NAMES_AND_IDS_MIXED
 
 
@@ -133,14 +146,14 @@ def test_after_an_error_the_partition_is_included_again():
 def test_an_added_partition_is_included_and_a_forgotten_one_removed():
     cache = sessions()
     session = resumed(cache, opened(cache, 1, 2), [want(3)], [("t", 1)])
-    assert [each.partition for each in session.partitions()] == [2, 3]
+    assert [each.partition for each in kept(session)] == [2, 3]
     assert respond(session, 3)
 
 
 def test_a_changed_offset_is_taken_over_in_place():
     cache = sessions()
     session = resumed(cache, opened(cache, 1, 2), [want(1, offset=9)])
-    assert [(each.partition, each.fetch_offset) for each in session.partitions()] == [
+    assert [(each.partition, each.fetch_offset) for each in kept(session)] == [
         (1, 9),
         (2, 0),
     ]
@@ -210,9 +223,9 @@ def test_a_client_always_has_the_latest_state(rounds):
     cache = sessions()
     wanted = dict.fromkeys(range(5))
     sent = {}  # the twin: the state that the client has
-    session = cache.resolve(0, 0, map(want, wanted), (), 0)
+    session = resolve(cache, 0, 0, map(want, wanted), (), 0)
     for answers, added, forgotten in [({}, set(), set()), *rounds]:
-        served = session.partitions()
+        served = kept(session)
         assert {each.partition for each in served} == set(wanted)
         for each in served:
             high, start, error, records = answers.get(each.partition, (0, 0, 0, False))
@@ -233,6 +246,6 @@ def test_a_client_always_has_the_latest_state(rounds):
         wanted.update(dict.fromkeys(added))
         forgets = [("t", partition) for partition in forgotten - added]
         wanted = {p: None for p in wanted if ("t", p) not in forgets}
-        session = cache.resolve(session.id, session.epoch, map(want, added), forgets, 0)
+        session = resolve(cache, session.id, session.epoch, map(want, added), forgets, 0)
         if not wanted:
             return

@@ -7,6 +7,8 @@ import asyncio
 import pytest
 from kio.schema.errors import ErrorCode
 
+from gateway.handlers.api import Peer
+from gateway.wire.messages import encode_request
 from ledger.streams.config import StreamLimits
 from tests.batches import blank_batch, plain_batch
 from tests.gateway.stream_cluster import LIST_OFFSETS, started_cluster, times_of
@@ -143,3 +145,40 @@ async def test_a_time_is_not_answered_once_the_lease_ended_during_the_search():
         assert not searching.done()
         partition.abandon()  # another broker may have taken over and appended
         assert (await searching).error_code is ErrorCode.not_leader_or_follower
+
+
+async def offset_at_7(cluster, peer):
+    """Return the offset, or the error, that this connection gets for a timestamp."""
+    frame = encode_request(LIST_OFFSETS, 8, 7, "c", times_of({"t": [(0, 7)]}, -1))
+    asked, handle = cluster.dispatcher.open(frame, peer)
+    reply = cluster.decoded(asked, await cluster.dispatcher.start(asked, handle))
+    found = reply.topics[0].partitions[0]
+    return found.error_code if found.error_code is not OK else found.offset
+
+
+async def test_one_connection_searches_by_timestamp_once_at_a_time():
+    async with started_cluster(limits=StreamLimits(tail_cache_bytes=0)) as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, plain_batch([5, 9, 7]), plain_batch([6, 20]))
+        cluster.port.read_delay_s = 1.0
+        before = cluster.port.reads
+        greedy = Peer("10.6.6.6", 50_000, "127.0.0.1", 9_092)
+        many = [asyncio.ensure_future(offset_at_7(cluster, greedy)) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        assert cluster.port.reads - before == 1
+        other = Peer("10.9.9.9", 50_000, "127.0.0.1", 9_092)
+        found = asyncio.ensure_future(offset_at_7(cluster, other))
+        await asyncio.sleep(0.1)
+        assert cluster.port.reads - before == 2, "another connection searches beside"
+        assert await found == 1
+        assert [await each for each in many] == [1] * 5
+
+
+async def test_a_search_that_waits_too_long_for_others_of_its_connection_is_timed_out():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, plain_batch([5, 9, 7]))
+        peer = Peer("10.6.6.6", 50_000, "127.0.0.1", 9_092)
+        async with peer.searching:
+            assert await offset_at_7(cluster, peer) is ErrorCode.request_timed_out
+        assert await offset_at_7(cluster, peer) == 1
