@@ -12,6 +12,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.handlers.preload import preload
 from gateway.process.file_limit import fit_connections
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line.exit_codes import EXIT_UNREACHABLE
@@ -91,9 +92,9 @@ async def _serve(config: GatewayConfig) -> int:
         gc.freeze()
         gc.set_threshold(*_COLLECT_AFTER)
         _say_started(config, gateway)
-        preload = asyncio.get_running_loop().call_later(_PRELOAD_AFTER_S, _preload)
+        preloading = asyncio.get_running_loop().call_later(_PRELOAD_AFTER_S, _preload)
         code = await _ended(asked, gateway)
-        preload.cancel()
+        preloading.cancel()
     finally:
         await gateway.stop()
     return code
@@ -175,8 +176,10 @@ def _say_started(config: GatewayConfig, gateway: StartedGateway) -> None:
 
 
 def _preload() -> None:
-    """Load the logger in a thread, so that the first warning does not pause the loop.
+    """Load the logger, and what requests need, in a thread, so that no first use pauses the loop.
 
-    Loading takes about 100 ms.
+    The logger takes about 100 ms.
     """
-    asyncio.get_running_loop().run_in_executor(None, import_module, "structlog")
+    loop = asyncio.get_running_loop()
+    loop.run_in_executor(None, import_module, "structlog")
+    loop.run_in_executor(None, preload)

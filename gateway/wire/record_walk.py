@@ -431,6 +431,11 @@ def _shape(
     return end - at, body + 1, offset_at, columns, key_size == 1
 
 
+def load_record_reader() -> None:
+    """Load the native reader of records, which otherwise loads at its first use in 100 ms."""
+    _size_of()
+
+
 def _native(records: bytes, count: int) -> tuple[Any, Iterator[Any]]:
     """Return aiokafka's function for the size of a record, and its reader of these records."""
     from aiokafka.record.default_records import (  # pyright: ignore[reportMissingTypeStubs]
