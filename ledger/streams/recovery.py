@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
@@ -90,6 +90,7 @@ async def load_stream(
     if on_left_over is not None and not all(segment.completed for segment in segments):
         on_left_over()
     left_over: tuple[Segment, Segment] | None = None
+    last: _LastEntry | None = None
     for at, segment in enumerate(segments):
         if segment.completed:
             continue
@@ -97,56 +98,81 @@ async def load_stream(
             await store.complete(*left_over)
         before = started_after(segments[at - 1] if at else None, segment)
         reader = await client.recover(segment.ledger)
-        segments[at] = await _complete(reader, before, clock.now_ms())
+        last = await _read_last(reader, reader.last_add_confirmed)
+        segments[at] = _complete(last, before, clock.now_ms())
         left_over = before, segments[at]
     loaded = LoadedStream(segments, left_over=left_over)
-    await _rebuild(loaded, client, state)
+    await _rebuild(loaded, client, state, last)
     return loaded
 
 
-async def _complete(reader: LedgerReader, segment: Segment, now_ms: int) -> Segment:
+class _LastEntry(NamedTuple):
+    """The last entry of a closed ledger. `payload` is None if the ledger is empty."""
+
+    reader: LedgerReader
+    entry: EntryId
+    payload: memoryview | None
+
+
+async def _read_last(reader: LedgerReader, entry: EntryId) -> _LastEntry:
+    if entry < 0:
+        return _LastEntry(reader, entry, None)
+    [(_, payload)] = await reader.read(entry, entry, _READ_BYTES)
+    return _LastEntry(reader, entry, payload)
+
+
+def _complete(last: _LastEntry, segment: Segment, now_ms: int) -> Segment:
     """Complete the segment from the last entry of its closed ledger."""
-    last = reader.last_add_confirmed
-    if last < 0:
+    if last.payload is None:
         return segment.complete(
             record_count=0,
             last_txid=EMPTY_TXID,
-            last_entry=last,
+            last_entry=last.entry,
             last_slot=-1,
             completion_ms=now_ms,
         )
-    [(_, payload)] = await reader.read(last, last, _READ_BYTES)
-    records = list(log_records.parse_entry(payload))
+    records = list(log_records.parse_entry(last.payload))
     if not records:
-        raise CorruptFormat(f"ledger {segment.ledger} entry {last}: it holds no record")
+        raise CorruptFormat(f"ledger {segment.ledger} entry {last.entry}: it holds no record")
     final = records[-1]
     return segment.complete(
         record_count=final.position + max(final.records - 1, 0),
         last_txid=final.txid,
-        last_entry=last,
+        last_entry=last.entry,
         last_slot=final.slot + max(final.records, 1) - 1,
         completion_ms=now_ms,
     )
 
 
-async def _rebuild(loaded: LoadedStream, client: LedgerClient, state: OwnerState) -> None:
-    """Rebuild the state from the newest complete snapshot. Segments after it hold no record."""
+async def _rebuild(
+    loaded: LoadedStream, client: LedgerClient, state: OwnerState, recovered: _LastEntry | None
+) -> None:
+    """Rebuild the state from the newest complete snapshot. Segments after it hold no record.
+
+    `recovered` is what was read of the segment that was recovered last. A takeover does not read
+    its metadata and its last entry again: the store would answer behind the new ledger's creation.
+    """
     await _load_state(state, b"")
     for segment in reversed(loaded.segments):
         if segment.last_entry < 0:
             continue
-        reader = await client.open(segment.ledger)
-        if await _load_segment(loaded, reader, segment, state):
+        if recovered is not None and recovered.reader.metadata.ledger == segment.ledger:
+            last = recovered
+        else:
+            reader = await client.open(segment.ledger)
+            last = await _read_last(reader, segment.last_entry)
+        if await _load_segment(loaded, last, segment, state):
             return
         if segment.record_count:
             raise CorruptFormat(f"ledger {segment.ledger}: no state snapshot precedes its records")
 
 
 async def _load_segment(
-    loaded: LoadedStream, reader: LedgerReader, segment: Segment, state: OwnerState
+    loaded: LoadedStream, last: _LastEntry, segment: Segment, state: OwnerState
 ) -> bool:
-    [(_, payload)] = await reader.read(segment.last_entry, segment.last_entry, _READ_BYTES)
-    first = segment.last_entry - log_records.snapshot_distance(payload)
+    reader = last.reader
+    assert last.payload is not None and last.entry == segment.last_entry
+    first = segment.last_entry - log_records.snapshot_distance(last.payload)
     if first == segment.last_entry:
         first = 0  # the last entry is part of the head snapshot itself
     snapshot: StateSnapshot | None = None
