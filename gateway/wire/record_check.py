@@ -20,7 +20,7 @@ from gateway.wire.batches import (
     BatchHeader,
     BatchRefused,
 )
-from gateway.wire.record_walk import BadRecord, RecordHead, RecordWalk, heads
+from gateway.wire.record_walk import BadRecord, RecordHead, RecordWalk, heads, same_shape
 
 _NOW_STEPS = 8
 """Steps of a walk that `check_now` takes at most, each of about a millisecond."""
@@ -54,13 +54,17 @@ def check_now(batch: bytes, header: BatchHeader, rules: RecordRules) -> int | No
         if small is None:
             return None
         data, at = small, 0
-    walk = RecordWalk(data, at, header.records)
-    if not walk.regular() and not _walked_now(walk):
+    seen = same_shape(data, at, header.records)
+    if seen is None:
+        walk = RecordWalk(data, at, header.records)
+        if not walk.regular() and not _walked_now(walk):
+            return None
+        low, high, keyless = walk.low, walk.high, walk.keyless
+    else:
+        low, (high, keyless) = 0, seen
+    if _suspicious(low, high, keyless, header, rules):
         return None
-    newest = header.base_timestamp + walk.high
-    if rules.timestamps is None and not rules.keyed:
-        return max(newest, _NO_TIMESTAMP)
-    return None if _suspicious(walk, header, rules) else max(newest, _NO_TIMESTAMP)
+    return max(header.base_timestamp + high, _NO_TIMESTAMP)
 
 
 def _walked_now(walk: RecordWalk) -> bool:
@@ -84,7 +88,7 @@ def check_steps(
         yield from walk.steps()
     except BadRecord as bad:
         raise BatchRefused(ErrorCode.invalid_record, str(bad)) from None
-    if _suspicious(walk, header, rules):
+    if _suspicious(walk.low, walk.high, walk.keyless, header, rules):
         yield from _refuse_records(heads(data, at, 0, header.records), header, rules)
     return max(header.base_timestamp + walk.high, _NO_TIMESTAMP)
 
@@ -107,15 +111,19 @@ def _decompressed(
     return (yield from decompress_steps(codec, batch[HEADER_BYTES:], rules.decompressed_max))
 
 
-def _suspicious(walk: RecordWalk, header: BatchHeader, rules: RecordRules) -> bool:
-    """Return whether a record may break the rules. `walk.low` is only a lower bound."""
-    if rules.keyed and walk.keyless:
+def _suspicious(
+    low: int, high: int, keyless: bool, header: BatchHeader, rules: RecordRules
+) -> bool:
+    """Return whether a record may break the rules.
+
+    `low` and `high` bound the timestamp deltas; `high` is one of them, `low` only a lower bound.
+    """
+    if rules.keyed and keyless:
         return True
     if rules.timestamps is None:
         return False
     earliest, latest = rules.timestamps
-    base = header.base_timestamp
-    lowest, highest = base + walk.low, base + walk.high
+    lowest, highest = header.base_timestamp + low, header.base_timestamp + high
     return (lowest < earliest or highest > latest) and not lowest == highest == _NO_TIMESTAMP
 
 

@@ -378,6 +378,43 @@ class RecordWalk:
             self._refuse_surplus()
 
 
+def same_shape(data: bytes, at: int, count: int) -> tuple[int, bool] | None:
+    """Check a whole batch whose records have one shape, which `RecordWalk` does in more calls.
+
+    Returns the greatest timestamp delta and whether keys lack, or None if a walk must decide.
+    The smallest delta is 0 or more.
+    """
+    index, high, keyless = 0, 0, False
+    while index < count:
+        wide = index > 0
+        shape = _shape(data, at, 2 if wide else 1)
+        if shape is None:
+            return None
+        size, delta_at, offset_at, places, no_key = shape
+        run = min(count, _BLOCK if wide else 64) - index
+        stop = at + run * size
+        if offset_at != delta_at + 1 or stop > len(data) or run <= 0:
+            return None
+        for place in places:
+            column = data[place:stop:size]
+            if column != column[:1] * run:
+                return None
+        deltas = data[delta_at:stop:size]
+        newest = deltas[-1]
+        if newest > 127 or deltas.translate(None, _DELTAS_UP_TO[newest >> 1]):
+            return None
+        if wide:
+            follows = data[offset_at + 1 : stop : size] == _SECOND[64 : 64 + run]
+            if not follows or data[offset_at:stop:size] != _LOW[64 : 64 + run]:
+                return None
+        elif data[offset_at:stop:size] != _ONE_BYTE[:run]:
+            return None
+        high, keyless = max(high, newest >> 1), keyless or no_key
+        index += run
+        at = stop
+    return (high, keyless) if index and at == len(data) else None
+
+
 def heads(data: bytes, at: int, index: int, count: int) -> Iterator[RecordHead | None]:
     """Return the records from `index` on, one after another; None is a pause. Raises BadRecord."""
     work = 0

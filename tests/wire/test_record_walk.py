@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.wire.batches import BatchRefused, read_header
 from gateway.wire.record_check import RecordRules, check_now, check_steps
-from gateway.wire.record_walk import BadRecord, RecordWalk
+from gateway.wire.record_walk import BadRecord, RecordWalk, same_shape
 from gateway.wire.steps import result_of
 from tests.batches import HEADER_BYTES, built_batch, plain_batch, raw_batch, record, varint
 
@@ -79,12 +79,15 @@ def twin(data, count):
 def walked(data, count):
     """Return the walk after its end, or None if it refused the records."""
     walk = RecordWalk(data, 0, count)
+    seen = same_shape(data, 0, count)
     try:
         for _ in walk.steps():
             pass
     except BadRecord as bad:
         assert 0 <= bad.index < count
+        assert seen is None
         return None
+    assert seen is None or (seen == (walk.high, walk.keyless) and not walk.low)
     return walk
 
 
@@ -172,6 +175,16 @@ def test_runs_end_where_offset_deltas_grow(count, value):
         assert walked(b"".join(other), count) is None
     assert count == 1 or walked(b"".join(records), count - 1) is None
     assert walked(b"".join(records), count + 1) is None
+
+
+@pytest.mark.parametrize("count", [1, 15, 64, 65, 150, BLOCK])
+def test_records_of_one_shape_need_no_walk(count):
+    records = [record(at, at * 60 // count, None, b"x" * 1024) for at in range(count)]
+    assert same_shape(b"".join(records), 0, count) == (60 * (count - 1) // count, True)
+    keyed = [*records[: count - 1], record(count - 1, 63, b"key", b"x" * 1020)]
+    assert same_shape(b"".join(keyed), 0, count) == (
+        None if count not in (1, 65) else (63, count > 1)
+    )
 
 
 @pytest.mark.parametrize("step", [1, 5, 100, 9_000, -3, 3_000_000])
