@@ -19,6 +19,7 @@ from gateway.cluster.port import Cluster, StreamKey
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
 from gateway.topics.catalog import Catalog, Topic
+from gateway.topics.configs import TopicConfig
 from gateway.topics.long_work import LongWork
 from gateway.topics.orphans import Orphans, delete_stream_and_ledgers
 from gateway.topics.partition import DELETED, LOST, Partition
@@ -201,9 +202,15 @@ class Partitions:
         catalog = self._catalog
         key = StreamKey(topic.topic_id, index)
 
-        def topic_config():  # noqa: ANN202  (TopicConfig; the catalog's type)
-            known = catalog.by_name(name)
-            return catalog.config(known if known is not None else topic)
+        known = catalog.by_name(name) or topic
+        config = catalog.config(known)
+
+        def topic_config() -> TopicConfig:
+            nonlocal known, config
+            now = catalog.by_name(name) or topic
+            if now is not known:  # a change of configs replaces the topic
+                known, config = now, catalog.config(now)
+            return config
 
         partition = Partition(
             stream_name(topic.topic_id, index),
