@@ -8,7 +8,6 @@ from ledger.bookie.journal import Journal
 from ledger.bookie.replay import LogReplay
 from ledger.client.recover import RecoveryRun
 from ledger.client.writer import LedgerWriter
-from ledger.ports.bookies import Status
 from ledger.tasks import Guard
 from tests.sim import bookie_mistakes, families
 from tests.sim.planting import Mutation, patched
@@ -21,18 +20,11 @@ async def damage_ends_the_log(self):
     return (await _run(self))._replace(corrupt=())
 
 
-async def unreadable_is_absent(self, ledger, entry, room=None):
-    reply = await _read(self, ledger, entry, room)
-    return reply._replace(status=Status.NO_ENTRY) if reply.status is Status.IO_ERROR else reply
-
-
-_read = EntryReader.read
-
 MUTATIONS = (
     Mutation(
         "T5",
         "an entry that the disk cannot read is denied",
-        patched(EntryReader, read=unreadable_is_absent),
+        patched(EntryReader, read=bookie_mistakes.unreadable_is_absent),
         families.RealAccidents,
     ),
     Mutation(

@@ -26,6 +26,7 @@ from ledger.tasks import ends_by
 from tests.sim.bookie_world import BookieWorld
 from tests.sim.disk import MISDIRECTED_WRITE, SimDisk
 from tests.sim.loop import simulate
+from tests.sim.planting import check_shapes
 from tests.sim.table import SimTable
 
 BOOTS = 3
@@ -153,8 +154,8 @@ def directory_is_never_synced(self):
     return
 
 
-async def unreadable_is_absent(self, ledger, entry):
-    reply = await _read(self, ledger, entry)
+async def unreadable_is_absent(self, ledger, entry, room=None):
+    reply = await _read(self, ledger, entry, room)
     return ReadReply(Status.NO_ENTRY) if reply.status is Status.IO_ERROR else reply
 
 
@@ -176,6 +177,7 @@ class Mistake(NamedTuple):
     world: Callable = crashes
 
     def plant(self):
+        check_shapes(self.owner, self.attributes)
         return mock.patch.multiple(self.owner, **self.attributes)
 
 

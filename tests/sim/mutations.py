@@ -99,14 +99,14 @@ def fence_overtakes_adds(self, record):
         self._queue.insert(0, self._queue.pop())
 
 
-async def reads_what_is_durable_now(self, ledger, entry):
+async def reads_what_is_durable_now(self, ledger, entry, room=None):
     """Not what was accepted before the question: the other half of the same mistake."""
     state = self._index.state(ledger)
     if state is not None and entry < 0:
         entry = state.last_entry
         while entry > 0 and not isinstance(self._index.find(state, entry), EntryLocation):
             entry -= 1
-    return await _read_one(self, ledger, entry)
+    return await _read_one(self, ledger, entry, room)
 
 
 def overtaking_fences(world):
@@ -131,8 +131,8 @@ def acknowledged_before_the_sync(self):
 _read_one = EntryReader.read
 
 
-async def denies_what_is_damaged(self, ledger, entry):
-    reply = await _read_one(self, ledger, entry)
+async def denies_what_is_damaged(self, ledger, entry, room=None):
+    reply = await _read_one(self, ledger, entry, room)
     return ReadReply(Status.NO_ENTRY) if reply.status is Status.IO_ERROR else reply
 
 
