@@ -88,8 +88,12 @@ class Auditor:
         # nobody answers.
         self._again_at_s = 0.0
         self._again_s = config.poll_s
-        # The time of a full check that is not recorded yet, because `unanswered` is not empty.
+        # The start of a full check that has looked at every ledger and is not recorded yet, because
+        # `unanswered` is not empty or the metadata store failed.
         self._unrecorded_s: float | None = None
+        # Bookies that joined and whose lists were not compared yet. An audit that succeeds removes
+        # them.
+        self._joined: set[BookieId] = set()
         # Set when the registered bookies changed; `run` clears it before each round.
         self._woken = asyncio.Event()
 
@@ -122,15 +126,18 @@ class Auditor:
         if not await self._underreplicated.enabled():
             return self._config.poll_s
         delay_s = await self._delay_s()
-        joined = self._track_bookies()
+        self._joined |= self._track_bookies()
+        joined = frozenset(self._joined)
         now_s = self._clock.monotonic_s()
         over = {b for b, since_s in self._away_since.items() if now_s - since_s >= delay_s}
         if self._audit_due(now_s) or joined or over - self._lost:
             await self.audit(over, joined)
+            self._joined -= joined
         if await self._full_check_due():
             await self.full_check()
         if self.unanswered and (joined or self._clock.monotonic_s() >= self._again_at_s):
             await self.check_again()
+        await self._record_when_answered()
         return self._wait_s(delay_s)
 
     async def _delay_s(self) -> float:
@@ -183,7 +190,7 @@ class Auditor:
         `lost` are bookies whose copies no longer count, unless they have registered again. `joined`
         are bookies whose lists are compared with their shares.
         """
-        self._audited_s = now_s = self._clock.monotonic_s()
+        now_s = self._clock.monotonic_s()
         marked: list[LedgerId] = []
         async for some in self._batches():
             for metadata in some:
@@ -192,6 +199,7 @@ class Auditor:
             found = await asyncio.gather(*[self._audit_ledger(one, lost, joined) for one in some])
             marked += [ledger for ledger in found if ledger is not None]
         self._lost |= set(lost) - self._bookies.registered().keys()
+        self._audited_s = now_s
         return marked
 
     async def _audit_ledger(
@@ -259,17 +267,20 @@ class Auditor:
     async def full_check(self) -> list[LedgerId]:
         """Compare every bookie's lists with its shares. Returns the ledgers marked now.
 
-        The check is recorded once every bookie has answered: see `check_again`.
+        The check is recorded once every bookie has answered: see `check_again`. A check that an
+        exception ends is not recorded, and is due again at once.
         """
         marked: list[LedgerId] = []
-        self._unrecorded_s = self._clock.monotonic_s()
+        started_s = self._clock.monotonic_s()
+        self._unrecorded_s = None
         self.unanswered.clear()
         async for some in self._batches():
             found = await asyncio.gather(*[self._check_one(one) for one in some])
             marked += [ledger for ledger in found if ledger is not None]
-        await self._record_when_answered()
+        self._unrecorded_s = started_s
         self._again_s = self._config.poll_s
         self._again_at_s = self._clock.monotonic_s() + self._again_s
+        await self._record_when_answered()
         return marked
 
     async def check_again(self) -> list[LedgerId]:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from ledger.errors import MetadataUnavailable
 from tests.repair.rig import Rig, mend
 
 
@@ -277,6 +278,93 @@ async def test_a_full_check_without_all_answers_is_repeated_by_the_next_auditor(
     rig.world.network.heal()
     await first.check_again()
     assert not await second._full_check_due()
+
+
+class Failing:
+    """The metadata store; `method` fails in the calls of these numbers."""
+
+    def __init__(self, store, method, failing):
+        self.store = store
+        self.method = method
+        self.failing = failing
+        self.calls = 0
+
+    def __getattr__(self, name):
+        method = getattr(self.store, name)
+        if name != self.method:
+            return method
+
+        async def ask(*rest, **more):
+            self.calls += 1
+            if self.calls in self.failing:
+                raise MetadataUnavailable("the session is disconnected")
+            return await method(*rest, **more)
+
+        return ask
+
+
+async def six_ledgers_with_a_gap_in_the_last(**config):
+    """The rig, its ledgers, a bookie without a copy of the last one, and an auditor."""
+    rig = Rig()
+    ledgers = [await rig.ledger(3) for _ in range(6)]
+    name = rig.members(ledgers[-1])[0]
+    rig.forget(name, ledgers[-1], 1)
+    return rig, ledgers, name, rig.auditor(checks_at_once=2, **config)
+
+
+async def test_a_full_check_that_metadata_interrupt_is_repeated_at_once():
+    rig, ledgers, name, auditor = await six_ledgers_with_a_gap_in_the_last()
+    sound = auditor._metadata.store
+    # The audit reads each of the six ledgers once; then the full check begins.
+    auditor._metadata.store = Failing(sound, "get", range(10, 40))
+    auditing = asyncio.create_task(auditor.run())
+    await asyncio.sleep(60)
+    assert auditor._metadata.store.calls > 40
+    assert (await rig.underreplicated.get(ledgers[-1])).missing == {name}
+    assert not await rig.auditor("second")._full_check_due()
+    auditing.cancel()
+
+
+async def test_a_full_check_that_did_not_reach_all_ledgers_is_never_recorded():
+    rig, ledgers, _name, auditor = await six_ledgers_with_a_gap_in_the_last()
+    sound = auditor._metadata.store
+    rig.world.network.cut("auditor", rig.members(ledgers[0])[0])
+    auditor._metadata.store = Failing(sound, "get", range(4, 1000))
+    with pytest.raises(MetadataUnavailable):
+        await auditor.full_check()
+    auditor._metadata.store = sound
+    assert auditor.unanswered
+    rig.world.network.heal()
+    await auditor.check_again()
+    assert auditor.unanswered == {}
+    assert await auditor._full_check_due()
+    assert await rig.auditor("second")._full_check_due()
+
+
+async def test_a_full_check_that_could_not_be_recorded_is_recorded_later_and_not_repeated():
+    rig = Rig()
+    await rig.ledger(3)
+    auditor = rig.auditor()
+    auditor._store = Failing(auditor._store, "create", (1,))
+    auditing = asyncio.create_task(auditor.run())
+    await asyncio.sleep(10)
+    assert auditor._store.calls == 2
+    assert not await rig.auditor("second")._full_check_due()
+    auditing.cancel()
+
+
+async def test_a_bookie_that_joined_while_metadata_were_unavailable_is_compared_afterwards():
+    async with audited(full_check_s=1e9, interval_s=1e9, delay_s=1000.0) as (rig, auditor):
+        ledger = await rig.ledger(3)
+        name = rig.members(ledger)[1]
+        rig.lose(name)
+        await asyncio.sleep(1)
+        auditor._metadata.store = Failing(auditor._metadata.store, "get", range(1, 20))
+        rig.bookie(name).restart()
+        rig.forget(name, ledger, 1)
+        await asyncio.sleep(20)
+        assert auditor._metadata.store.calls >= 20, "the store answers again"
+        assert (await rig.underreplicated.get(ledger)).missing == {name}
 
 
 async def test_a_ledger_that_lost_its_silent_bookie_is_not_asked_about_again():
