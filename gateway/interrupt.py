@@ -1,4 +1,4 @@
-"""Run a coroutine as `asyncio.run` does, so that Ctrl-C always ends it."""
+"""Run a coroutine as `asyncio.run` does, so that Ctrl-C ends it at any moment."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ def run_interruptibly(work: Coroutine[Any, Any, T]) -> T:
 
     `asyncio.run` alone misses a signal that arrives just before the loop begins to wait: its
     handler in Python runs only when something else ends the wait. The handlers of a loop write to
-    a file that the loop waits for. A second SIGINT does not wait for `work`.
+    a file that the loop waits for. A second SIGINT does not wait for `work`, only for its threads.
     """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return asyncio.run(work)  # the caller handles the signal, or it is ignored, as after nohup
     return asyncio.run(_run(work))
 
 

@@ -417,7 +417,7 @@ class FetchSessions:
             return
         if epoch == INITIAL_EPOCH:
             self._try_add(session, now_ms)
-        elif not session or not self.count(session):
+        elif not session.kept or not session or not self.count(session):
             # Like Kafka, answer a request that empties its session without a session. The client
             # then starts a new session.
             self.remove(session)

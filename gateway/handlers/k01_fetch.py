@@ -121,7 +121,11 @@ def _fetch(
     done = len(plan.results) <= _AT_ONCE_MAX and reader.plan_from_memory()
     if done and (plan.complete or plan.timed_out or not session):
         if reader.try_reserve():
-            response = answer.encode()
+            try:
+                response = answer.encode()
+            except BaseException:
+                reader.release()
+                raise
             session.answered()
             return response
         reader.restart()

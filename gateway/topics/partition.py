@@ -52,7 +52,7 @@ DELETED = "its topic is deleted"
 """The reasons why a broker stops leading a partition, for the log."""
 
 _FAILED = "the log of a partition failed; opening it again"
-_ENDED = "this broker leads a partition no more"
+_ENDED = "this broker no longer leads a partition"
 
 
 class FetchWaiter(Protocol):

@@ -166,9 +166,8 @@ class Journal:
 
     async def stop(self) -> None:
         """Wait until everything appended is settled, then close the file at its end."""
-        await self.settled()
-        if self._roll_done is not None:
-            await asyncio.wait([self._roll_done])
+        while self._roll_done is not None or self._settled < self._appended:
+            await (self.settled() if self._roll_done is None else asyncio.wait([self._roll_done]))
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._busy = True

@@ -13,12 +13,13 @@ import socket
 import pytest
 
 from gateway.config import ConnectionLimits
-from gateway.handlers import k00_produce
+from gateway.handlers import k00_produce, k01_fetch
 from gateway.topics.fetch_reader import COPIED_BYTES_MAX
 from gateway.wire.messages import decode_response
 from ledger.streams.config import StreamLimits
 from tests.gateway.stream_cluster import FETCH, started_cluster
 from tests.gateway.test_fetch import batch, offsets, one, request
+from tests.gateway.test_fetch_kept import answer, connection
 from tests.gateway.wire_peer import request as framed
 from tests.gateway.wire_peer import turns
 from tests.peers.gateway import Gateway
@@ -145,6 +146,22 @@ async def test_a_fetch_that_waits_for_records_holds_none():
         result.cancel()
         await turns()
         assert memory.used_bytes == 0
+
+
+async def test_a_fetch_that_cannot_be_encoded_returns_its_memory(monkeypatch):
+    async with started_cluster() as cluster:
+        partition = await cluster.topic("t", partitions=1)
+        await cluster.sent(partition, batch(records=20_000))
+
+        def broken(*_, **__):
+            raise RuntimeError("unexpected")
+
+        monkeypatch.setattr(k01_fetch, "encode_fetch", broken)
+        fields = request(cluster, {"t": {0: (0, {})}}, 11, wait_ms=0)
+        fields["topics"][0]["partitions"][0]["partition_max_bytes"] = 1 << 20
+        with pytest.raises(RuntimeError):
+            await answer(cluster, connection(), fields, 11)
+        assert cluster.context.reply_memory.used_bytes == 0
 
 
 async def test_records_in_memory_wait_for_memory_too_if_they_are_large():

@@ -95,3 +95,25 @@ async def test_a_wide_fetch_ends_its_request_once(monkeypatch):
         await cluster.sent(partition, batch())
         await waiting
         assert [session.id for session in ended] == [first.session_id]
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+async def test_a_wide_fetch_whose_session_is_closed_meanwhile_counts_nothing(epoch):
+    async with started_cluster() as cluster:
+        await cluster.topic("t", partitions=400)
+        peer, sessions = connection(), cluster.context.fetch_sessions
+        few = {"t": dict.fromkeys(range(WIDTH), 0)}
+        first = await ask(cluster, peer, few, 11, session_epoch=0)
+        wide = {"t": {index: (0, {}) for index in range(400)}}
+        fields = {"session_id": first.session_id, "session_epoch": 1, **MANY_FORGOTTEN}
+        frame = encode_request(
+            FETCH, 11, 7, "client", request(cluster, wide, 11, wait_ms=0, **fields)
+        )
+        asked, handle = cluster.dispatcher.open(frame, peer)
+        naming = cluster.dispatcher.start(asked, handle)
+        await asyncio.sleep(0)  # it has named the first partitions
+        again = await ask(
+            cluster, connection(), few, 11, session_id=first.session_id, session_epoch=epoch
+        )
+        await naming
+        assert sessions.partitions_held == (WIDTH if again.session_id else 0)

@@ -58,3 +58,18 @@ def test_work_that_ends_returns_its_result():
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=15.0, check=True
     )
     assert ended.stdout.split() == ["7"]
+
+
+def test_an_ignored_signal_stays_ignored():
+    """A shell ignores SIGINT for the commands that a script runs in the background."""
+    program = (
+        "import asyncio, os, signal; from gateway.interrupt import run_interruptibly\n"
+        "async def work():\n    os.kill(os.getpid(), signal.SIGINT)\n    await asyncio.sleep(0.1)\n"
+        "    return 7\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "print(run_interruptibly(work()))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=15.0, check=True
+    )
+    assert ended.stdout.split() == ["7"]

@@ -75,7 +75,7 @@ async def test_a_partition_that_is_led_no_more_is_named_with_the_true_reason(end
             await ended
         await asyncio.sleep(1)
         assert partition.closed
-        (line,) = warnings(capsys, "leads a partition no more")
+        (line,) = warnings(capsys, "no longer leads a partition")
         assert "topic=orders partition=0 " in line
         assert f'kind=NotOwner reason="orders-0: {reason}"' in line
         assert not UUID.search(line)

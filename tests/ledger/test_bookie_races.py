@@ -335,3 +335,26 @@ async def test_a_roll_that_is_under_way_ends_before_the_log_is_closed():
         await bookie.stop()
         await rolling
         assert [file._closed for file in files] == [True]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_an_add_that_is_acknowledged_while_the_bookie_stops_is_durable(cancelled):
+    """A roll of the log is under way; it may have been cancelled."""
+    for seed in range(20):
+        async with started_bookie(faults=DiskFaults(sync_s_max=1.0)) as (rig, bookie):
+            rig.disk.random = Random(seed)
+            assert await rig.add(1, 0) is Status.OK
+            rolling = asyncio.ensure_future(bookie.storage.journal.roll())
+            await asyncio.sleep(0)
+            if cancelled:
+                rolling.cancel()
+            stopping = asyncio.ensure_future(bookie.stop())
+            await asyncio.sleep(0)
+            late = add(bookie, 1, 1, b"late")
+            await asyncio.gather(rolling, stopping, return_exceptions=True)
+            await asyncio.sleep(10)
+            acknowledged = late.done() and late.result() is Status.OK
+            rig.table = SimTable(Random(seed))  # the index is lost, the log is all there is
+            await rig.start()
+            found = await rig.bookie.read(1, 1)
+            assert not acknowledged or found.status is Status.OK, f"seed {seed}"

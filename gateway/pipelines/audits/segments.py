@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
+from gateway.interrupt import run_interruptibly
 from gateway.pipelines.audits.model import CleanupRules, Ranges, Side
 from gateway.pipelines.audits.sides import check_same_topic
 from gateway.pipelines.direct import register
@@ -38,7 +38,7 @@ def segments_side(
         )
     register(spark)
     options = parse({"metadata": metadata, "subscribe": topic})
-    stored, bounds = asyncio.run(_look_up(options))
+    stored, bounds = run_interruptibly(_look_up(options))
     config = topic_config(stored.configs)
     rules = CleanupRules(
         compact=False,
@@ -64,7 +64,7 @@ def segments_side(
         ).load()
 
     def confirm() -> None:
-        now, _ = asyncio.run(_look_up(options))
+        now, _ = run_interruptibly(_look_up(options))
         check_same_topic(topic, str(stored.topic_id), str(now.topic_id))
 
     committed = isolation is Isolation.read_committed
