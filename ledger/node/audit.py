@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,8 @@ from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_OK, EXIT_UNREACHABLE
 from ledger.command_line.output import ProgressLine
 from ledger.command_line.program import Flags, Option, Value
-from ledger.errors import ForeignLayout, MetadataUnavailable
+from ledger.errors import ForeignLayout, MetadataUnavailable, NotEnoughBookies
+from ledger.ids import LedgerId
 from ledger.log import logger
 from ledger.node.options import AUDIT_OPTIONS, Settings, options_command
 from ledger.node.process import print_faults
@@ -26,6 +28,7 @@ from ledger.tasks import start_restarting
 
 EXIT_STUCK: Final = 1
 _REPORT_S: Final = 10.0
+_LEDGERS_SHOWN: Final = 10
 
 
 def _audit(flags: Flags) -> int:
@@ -162,12 +165,19 @@ async def _once(node: Any, report: _Report) -> int:
     def show(done: int, left: int) -> None:
         progress.bar(done, done + left, "ledgers")
 
-    left = await node.once(show)
-    progress.end()
+    try:
+        left: dict[LedgerId, tuple[str, ...]] = await node.once(show)
+    except NotEnoughBookies as error:
+        fault = f"{error}, so no ledger could be checked: start the bookies, then audit again"
+        print_faults([fault], code="NO_BOOKIE_ANSWERS", as_json=report.as_json)
+        return EXIT_STUCK
+    finally:
+        progress.end()
     counters = node.counters()
     for ledger, reasons in left.items():
-        why = "; ".join(reasons)
-        report.line("left", f"ledger {ledger} is left: {why}", ledger=ledger, reasons=reasons)
+        report.line("left", None, ledger=ledger, reasons=reasons)
+    for line in _left_lines(left):
+        report.text(line)
     text = (
         f"re-replicated {counters['ledgers']} ledgers, copied {counters['entries']} entries "
         f"({counters['bytes']} bytes); {len(left)} ledgers are left"
@@ -176,19 +186,38 @@ async def _once(node: Any, report: _Report) -> int:
     return EXIT_STUCK if left else EXIT_OK
 
 
+def _left_lines(left: Mapping[LedgerId, tuple[str, ...]]) -> Iterator[str]:
+    """Yield a line for all ledgers that are left for the same reasons."""
+    by_reasons: dict[tuple[str, ...], list[LedgerId]] = {}
+    for ledger, reasons in left.items():
+        by_reasons.setdefault(reasons, []).append(ledger)
+    for reasons, ledgers in by_reasons.items():
+        shown = ", ".join(map(str, ledgers[:_LEDGERS_SHOWN]))
+        more = len(ledgers) - _LEDGERS_SHOWN
+        if more > 0:
+            shown += f" and {more} more (-o json lists all)"
+        who = f"ledger {shown} is" if len(ledgers) == 1 else f"ledgers {shown} are"
+        yield f"{who} left: {'; '.join(reasons)}"
+
+
 class _Report:
     """Lines on stdout, for people or one JSON object each; progress of a server goes to the log."""
 
     def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
+        self.as_json = as_json
 
     def line(self, event: str, text: str | None, **fields: object) -> None:
-        if self._as_json:
+        if self.as_json:
             text = json.dumps({"event": event, **fields}, ensure_ascii=False)
         if text is not None:
             with contextlib.suppress(OSError):  # a closed stdout is no reason to stop
                 print(text, flush=True)
 
+    def text(self, text: str) -> None:
+        """Print a line for people only."""
+        if not self.as_json:
+            self.line("text", text)
+
     def log(self, event: str, **fields: object) -> None:
-        if not self._as_json:
+        if not self.as_json:
             logger().info(event, **fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Final, NamedTuple
 
@@ -14,6 +14,7 @@ from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
 from ledger.adapters.system import machine
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
+from ledger.client.metadata_format import ledger_path
 from ledger.ids import BookieId, LedgerId
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.discovery import Discovery
@@ -130,8 +131,11 @@ class RepairNode:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def once(self, on_pass: OnPass | None = None) -> dict[LedgerId, tuple[str, ...]]:
-        """Audit once, then repair as much as possible. Returns the unrepaired ledgers, and those
-        of bookies that gave no answer, with reasons.
+        """Audit once, then repair as much as possible. Returns the ledgers that are left.
+
+        These are the unrepaired ones, those of bookies that gave no answer, and those whose
+        metadata does not parse, each with reasons. Raises NotEnoughBookies if no bookie is
+        registered.
         """
         worker, auditor = self._parts.worker, self._parts.auditor
         tries_left = _SILENT_TRIES
@@ -155,7 +159,8 @@ class RepairNode:
                 await asyncio.sleep(_SILENT_S)
                 await auditor.check_again()
             else:
-                left = _with_silent(left, auditor.unanswered)
+                auditor.check_registered()
+                left = _with_unchecked(left, auditor)
                 if on_pass is not None:
                     on_pass(worker.progress.ledgers, len(left))
                 return left
@@ -165,8 +170,10 @@ class RepairNode:
         away = await auditor.away()
         if away and self._config.delay_s > 0:
             await asyncio.sleep(self._config.delay_s)
+        auditor.check_registered()
         await auditor.audit(away)
         await auditor.full_check()
+        auditor.check_registered()
 
 
 def new_owner() -> BookieId:
@@ -188,14 +195,18 @@ def _worth_waiting_s(outcomes: dict[LedgerId, RepairOutcome]) -> float | None:
     return min(times_s, default=None)
 
 
-def _with_silent(
-    left: dict[LedgerId, tuple[str, ...]], unanswered: Mapping[LedgerId, frozenset[BookieId]]
+def _with_unchecked(
+    left: dict[LedgerId, tuple[str, ...]], auditor: Auditor
 ) -> dict[LedgerId, tuple[str, ...]]:
-    """Add the ledgers that may lack copies, because bookies did not list their entries."""
+    """Add the ledgers that may lack copies, because the auditor could not check them."""
     both = dict(left)
-    for ledger, silent in unanswered.items():
-        names = " and ".join(sorted(silent))
-        both[ledger] = (*left.get(ledger, ()), f"{names} did not list its entries")
+    for ledger, silent in auditor.unanswered.items():
+        for name in sorted(silent):
+            reason = f"{name} did not list its entries: check this bookie, then audit again"
+            both[ledger] = (*both.get(ledger, ()), reason)
+    for ledger in auditor.unreadable:
+        reason = f"{ledger_path(ledger)} does not parse: restore it from a backup of the metadata"
+        both[ledger] = (*both.get(ledger, ()), reason)
     return dict(sorted(both.items()))
 
 

@@ -21,7 +21,13 @@ from ledger.client.config import LedgerClientConfig
 from ledger.client.metadata_format import ledger_of_path
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.ledger_metadata import LedgerMetadata
-from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode, NoSuchLedger
+from ledger.errors import (
+    CorruptFormat,
+    MetadataUnavailable,
+    NoNode,
+    NoSuchLedger,
+    NotEnoughBookies,
+)
 from ledger.ids import BookieId, LedgerId
 from ledger.ports.bookies import BookieInfo, Bookies
 from ledger.ports.clock import Clock
@@ -84,8 +90,10 @@ class Auditor:
         # Ledgers whose lists were due, with the bookies that did not answer. A ledger is removed
         # once its bookies have answered or were replaced. The one asked longest ago comes first.
         self.unanswered: dict[LedgerId, frozenset[BookieId]] = {}
-        # The time of the next question to them, and the wait after it. The wait doubles while
-        # nobody answers.
+        # Ledgers whose metadata did not parse when it was last read. Nothing else is known of them.
+        self.unreadable: set[LedgerId] = set()
+        # The time of the next question about `unanswered`, and the wait after it. The wait doubles
+        # while nobody answers.
         self._again_at_s = 0.0
         self._again_s = config.poll_s
         # The start of a full check that has looked at every ledger and is not recorded yet, because
@@ -214,6 +222,11 @@ class Auditor:
             return metadata.ledger
         return None
 
+    def check_registered(self) -> None:
+        """Raise NotEnoughBookies if no bookie is registered, because nothing is marked then."""
+        if not self._bookies.registered():
+            raise NotEnoughBookies("no bookie is registered")
+
     async def away(self) -> frozenset[BookieId]:
         """Return unregistered bookies that some ledger names."""
         named: set[BookieId] = set()
@@ -239,9 +252,14 @@ class Auditor:
 
     async def _read(self, ledger: LedgerId) -> LedgerMetadata | None:
         try:
-            return (await self._metadata.read(ledger)).metadata
-        except (NoSuchLedger, CorruptFormat):
+            metadata = (await self._metadata.read(ledger)).metadata
+        except CorruptFormat:
+            self.unreadable.add(ledger)
             return None
+        except NoSuchLedger:
+            metadata = None
+        self.unreadable.discard(ledger)
+        return metadata
 
     def _may_widen(self, metadata: LedgerMetadata) -> bool:
         """True if the ledger is narrower than wanted and another bookie could take more copies."""
