@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 from gateway.handlers.api import Api, ConnectionEnds, Context, Request, Result
 from gateway.handlers.broker_endpoints import LeaderHints
 from gateway.topics.partition import Partition
-from gateway.topics.produced import OnProduced, Produced
+from gateway.topics.produced import Produced
 from gateway.wire.produce_reply import (
     LEADERS_FROM,
     PartitionProduced,
@@ -33,10 +33,6 @@ from gateway.wire.produce_reply import (
 _TOPIC_IDS_FROM = 13
 _NOT_LEADER = ErrorCode.not_leader_or_follower
 _BAD_ACKS = Produced(ErrorCode.invalid_required_acks, message="acks must be -1, 0 or 1.")
-_TOO_FEW_COPIES = Produced(
-    ErrorCode.not_enough_replicas,
-    message="min.insync.replicas of the topic exceeds the number of copies of a record.",
-)
 _NO_TRANSACTIONS = Produced(
     ErrorCode.invalid_request, message="Transactions are not supported; unset transactional.id."
 )
@@ -233,16 +229,9 @@ def _single(request: Request, ctx: Context, topic: Any) -> _SinglePartition | _M
     if partition is None:
         return _many(request, ctx, (topic,), None)
     single = _SinglePartition(request, ctx, named, data.index, partition)
-    _append(request, data.records, partition, single.on_produced)
+    batch, acks_all = memoryview(data.records or b""), request.body.acks == -1
+    partition.append(batch, request.version, single.on_produced, acks_all=acks_all)
     return single
-
-
-def _append(request: Request, records: Any, partition: Partition, on_produced: OnProduced) -> None:
-    """Append the batch, unless acks=all waits for more copies than the topic has."""
-    if request.body.acks == -1 and partition.lacks_copies and partition.is_leader:
-        on_produced(_TOO_FEW_COPIES)
-        return
-    partition.append(memoryview(records or b""), request.version, on_produced)
 
 
 def _find(
@@ -267,7 +256,8 @@ def _many(request: Request, ctx: Context, topics: Any, refused: Produced | None)
                 many.put(at, place, data.index, why, None)
                 continue
             answered = _PartitionPlace(many, at, place, data.index, partition).on_produced
-            _append(request, data.records, partition, answered)
+            batch = memoryview(data.records or b"")
+            partition.append(batch, request.version, answered, acks_all=request.body.acks == -1)
     return many
 
 

@@ -21,6 +21,7 @@ from gateway.topics.config_keys import (
     format_value,
 )
 from gateway.topics.errors import InvalidConfig
+from gateway.wire.batches import decompressed_bytes_max
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024  # the largest entry; the bookies' limits derive from it
 
@@ -366,6 +367,7 @@ class TopicConfig:
     segment_bytes: int
     segment_ms: int
     max_message_bytes: int
+    decompressed_bytes_max: int  # of one batch
     message_timestamp_type: str  # "CreateTime" or "LogAppendTime"
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
@@ -423,13 +425,15 @@ def topic_config(overrides: Mapping[str, str]) -> TopicConfig:
 
     policy = value("cleanup.policy")
     assert isinstance(policy, tuple)
+    batch_bytes_max = number("max.message.bytes")
     timestamp_type = str(value("message.timestamp.type"))
     return TopicConfig(
         retention_ms=number("retention.ms"),
         retention_bytes=number("retention.bytes"),
         segment_bytes=number("segment.bytes"),
         segment_ms=number("segment.ms"),
-        max_message_bytes=number("max.message.bytes"),
+        max_message_bytes=batch_bytes_max,
+        decompressed_bytes_max=decompressed_bytes_max(batch_bytes_max),
         message_timestamp_type=timestamp_type,
         message_timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
         message_timestamp_after_max_ms=number("message.timestamp.after.max.ms"),

@@ -24,7 +24,7 @@ from gateway.topics.configs import TopicConfig
 from gateway.topics.long_work import LongWork
 from gateway.topics.partition_state import PartitionState
 from gateway.topics.partition_warnings import PartitionWarnings, ProduceWatch
-from gateway.topics.produced import OUTCOME_UNKNOWN, OnProduced, Produced, WaitingBatch
+from gateway.topics.produced import OUTCOME_UNKNOWN, OnProduced, Produced, ProducedBatch
 from gateway.topics.timestamp_search import SearchBudget, TimestampSearch
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
@@ -46,6 +46,11 @@ from ledger.tasks import report, reported, start_once, start_restarting
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
 # The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT.
 _WAITING_MAX = 10_000
+
+_TOO_FEW_COPIES = Produced(
+    ErrorCode.not_enough_replicas,
+    message="min.insync.replicas of the topic exceeds the number of copies of a record.",
+)
 
 LOST = "another broker may lead it now"
 DELETED = "its topic is deleted"
@@ -115,7 +120,7 @@ class Partition:
             name, services, stream_config, self._state, on_advanced=on_advanced, on_failed=on_failed
         )
         # Batches that wait, in order, for a writable stream or a check; at most _WAITING_MAX.
-        self._waiting_batches: deque[WaitingBatch] = deque()
+        self._waiting_batches: deque[ProducedBatch] = deque()
         # The reason of `abandon`, for the log.
         self._abandoned_for = LOST
         self._waiters: set[FetchWaiter] = set()  # fetches to notify, until they remove themselves
@@ -314,24 +319,28 @@ class Partition:
         wanted = self._config().min_insync_replicas
         return wanted > 1 and wanted > self._stream_config().write_quorum
 
-    def append(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
+    def append(
+        self, batch: memoryview, version: int, on_produced: OnProduced, *, acks_all: bool = False
+    ) -> None:
         """Accept or refuse one batch, in call order. `on_produced` runs exactly once.
 
         If the batch is refused or repeats a durable batch, `on_produced` runs before this method
-        returns.
+        returns. With `acks_all` it is refused if it would have too few copies.
         """
         if not self.is_leader:
             on_produced(OUTCOME_UNKNOWN)
+        elif acks_all and self.lacks_copies:
+            on_produced(_TOO_FEW_COPIES)
         elif self.stream.writable and not self._waiting_batches:
-            waiting = WaitingBatch(batch, version, on_produced)
+            waiting = ProducedBatch(batch, version, on_produced)
             if not self._append_or_fail(waiting):
                 self._wait(waiting)
         elif len(self._waiting_batches) >= _WAITING_MAX:
             on_produced(Produced(ErrorCode.request_timed_out, message="Partition is opening."))
         else:
-            self._wait(WaitingBatch(batch, version, on_produced))
+            self._wait(ProducedBatch(batch, version, on_produced))
 
-    def _wait(self, waiting: WaitingBatch) -> None:
+    def _wait(self, waiting: ProducedBatch) -> None:
         self._waiting_batches.append(waiting)
         if not self._watch.armed:
             self._watch.arm()
@@ -383,7 +392,7 @@ class Partition:
             if not self._append_or_fail(waiting, newest):
                 self._waiting_batches.appendleft(waiting)
 
-    async def _check_in_parts(self, waiting: WaitingBatch) -> int | None:
+    async def _check_in_parts(self, waiting: ProducedBatch) -> int | None:
         """Return the greatest timestamp of the records. Refuse the batch if it is invalid."""
         config = self._config()
         header = batches.read_header(waiting.batch)
@@ -403,7 +412,7 @@ class Partition:
             with reported(f"an answer to a producer of {self.name}"):
                 waiting.take()(answer)
 
-    def _append_or_fail(self, waiting: WaitingBatch, newest: int | None = None) -> bool:
+    def _append_or_fail(self, waiting: ProducedBatch, newest: int | None = None) -> bool:
         """Append as `_append_now` does. Answer the batch after an unexpected exception too.
 
         The state of the producers may then count a batch that the stream lacks, so the stream is
@@ -419,7 +428,7 @@ class Partition:
             self.stream.fail(failed)
             return True
 
-    def _append_now(self, waiting: WaitingBatch, newest: int | None = None) -> bool:
+    def _append_now(self, waiting: ProducedBatch, newest: int | None = None) -> bool:
         """Accept or refuse one batch. Return False if its records take long to check.
 
         `newest` is the greatest timestamp of the records if they were checked.
@@ -470,7 +479,7 @@ class Partition:
             self._watch.arm()
         return True
 
-    def _next_in_sequence(self, header: BatchHeader, waiting: WaitingBatch) -> bool:
+    def _next_in_sequence(self, header: BatchHeader, waiting: ProducedBatch) -> bool:
         """Return True if the batch may be appended. Otherwise answer it and return False.
 
         A retry of an accepted batch gets the result of that batch. Any other batch is refused.
@@ -495,12 +504,10 @@ class Partition:
     def _record_rules(config: TopicConfig, now_ms: int) -> RecordRules:
         timestamps = None
         if not config.log_append_time:
-            timestamps = (
-                max(now_ms - config.message_timestamp_before_max_ms, 0),
-                now_ms + config.message_timestamp_after_max_ms,
-            )
-        bytes_max = batches.decompressed_bytes_max(config.max_message_bytes)
-        return RecordRules(bytes_max, config.compacts, timestamps)
+            earliest = now_ms - config.message_timestamp_before_max_ms
+            latest = now_ms + config.message_timestamp_after_max_ms
+            timestamps = (earliest if earliest > 0 else 0, latest)
+        return RecordRules(config.decompressed_bytes_max, config.compacts, timestamps)
 
     async def expire_producers(self) -> None:
         """Forget producers that are unused for a day, with pauses for other tasks."""
@@ -553,5 +560,5 @@ class Partition:
 
     def search(self, budget: SearchBudget) -> TimestampSearch:
         """Return a search for timestamps in this log, which decodes within `budget`."""
-        bytes_max = batches.decompressed_bytes_max(self._config().max_message_bytes)
+        bytes_max = self._config().decompressed_bytes_max
         return TimestampSearch(self.stream, bytes_max, self._long_work, budget)

@@ -30,52 +30,28 @@ OUTCOME_UNKNOWN = Produced(ErrorCode.not_leader_or_follower)
 OnProduced = Callable[[Produced], None]
 
 
-class PendingBatch:
-    """The `OnDurable` of one accepted batch: called once by the stream.
+class ProducedBatch:
+    """One batch of a Produce: waiting, then accepted, and answered once.
 
-    Once ownership is lost or in doubt, nothing is acknowledged, even if it is durable.
+    Once accepted it is the `OnDurable` of the stream. Once ownership is lost or in doubt, nothing
+    is acknowledged, even if it is durable.
     """
 
-    __slots__ = ("_append_time_ms", "_base_offset", "_may_acknowledge", "_on_produced")
-
-    def __init__(
-        self,
-        base_offset: int,
-        append_time_ms: int,
-        may_acknowledge: Callable[[], bool],
-        on_produced: OnProduced,
-    ) -> None:
-        self._base_offset = base_offset
-        self._append_time_ms = append_time_ms
-        self._may_acknowledge = may_acknowledge
-        self._on_produced = on_produced
-
-    def __call__(self, error: LedgerError | None) -> None:
-        if error is None and not self._may_acknowledge():
-            error = _LEASE_OVER
-        if error is None:
-            answer = Produced(ErrorCode.none, self._base_offset, self._append_time_ms)
-        else:
-            answer = Produced(partition_code(error, unknown_outcome=True))
-        self._on_produced(answer)
-
-    def revoke(self) -> None:
-        """Answer nothing from now on."""
-        self._on_produced = _ignore
-
-
-class WaitingBatch:
-    """A batch that is not accepted yet: the stream is not writable, or the check takes long."""
-
-    __slots__ = ("_on_produced", "batch", "pending", "takes_long", "version")
+    __slots__ = (
+        "_append_time_ms",
+        "_base_offset",
+        "_may_acknowledge",
+        "_on_produced",
+        "batch",
+        "takes_long",
+        "version",
+    )
 
     def __init__(self, batch: memoryview, version: int, on_produced: OnProduced) -> None:
         self.batch = batch
         self.version = version
         # The callback for the answer. `_ignore` once `take` returned it.
         self._on_produced = on_produced
-        # What the stream answers by. None until the batch is passed to the stream.
-        self.pending: PendingBatch | None = None
         # True once a first check left the records to a check in parts.
         self.takes_long = False
 
@@ -86,10 +62,21 @@ class WaitingBatch:
 
     def accept(
         self, base_offset: int, append_time_ms: int, may_acknowledge: Callable[[], bool]
-    ) -> PendingBatch:
+    ) -> ProducedBatch:
         """Return what the stream calls once the batch is durable or has failed."""
-        self.pending = PendingBatch(base_offset, append_time_ms, may_acknowledge, self._on_produced)
-        return self.pending
+        self._base_offset = base_offset
+        self._append_time_ms = append_time_ms
+        self._may_acknowledge = may_acknowledge
+        return self
+
+    def __call__(self, error: LedgerError | None) -> None:
+        if error is None and not self._may_acknowledge():
+            error = _LEASE_OVER
+        if error is None:
+            answer = Produced(ErrorCode.none, self._base_offset, self._append_time_ms)
+        else:
+            answer = Produced(partition_code(error, unknown_outcome=True))
+        self._on_produced(answer)
 
     def refuse(self, refused: BatchRefused) -> None:
         """Answer with the reason why the batch is invalid."""
@@ -99,8 +86,6 @@ class WaitingBatch:
 
     def give_up(self) -> None:
         """Answer that the outcome is unknown, unless there was an answer. No other follows."""
-        if self.pending is not None:
-            self.pending.revoke()
         self.take()(OUTCOME_UNKNOWN)
 
 
