@@ -33,7 +33,10 @@ class NoSuchLedger(LedgerError):
 
 
 class NoSuchEntry(LedgerError):
-    """The entry does not exist. Raised on evidence only, never because a replica did not answer."""
+    """The entry does not exist: its ledger is closed below it, or the entry is lost.
+
+    Raised on evidence only, never because a replica did not answer.
+    """
 
 
 class EntryUnknown(LedgerError):

@@ -12,6 +12,7 @@ from ledger.client.speculative_read import Attempt, SpeculativeRead
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.entry_format import EntryFormat
 from ledger.core.ledger_metadata import LedgerMetadata, Versioned
+from ledger.core.loss import CopyAnswer, EntryLost, waited_for
 from ledger.core.quorum import Coverage, write_sets
 from ledger.core.read_plan import ReadPlan
 from ledger.errors import CorruptFormat, EntryUnknown, MetadataUnavailable, NoSuchEntry
@@ -20,6 +21,12 @@ from ledger.ports.bookies import Bookies, ReadReply, Status
 from ledger.ports.metadata import Unwatch
 
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
+ANSWERS = {
+    Status.NO_ENTRY: CopyAnswer.DENIED,
+    Status.NO_LEDGER: CopyAnswer.DENIED,
+    Status.UNKNOWN_LEDGER_STATE: CopyAnswer.LOST,
+}
+"""What a bookie's refusal to show an entry says of its copy. Every other status says nothing."""
 
 Entries = list[tuple[EntryId, memoryview]]
 
@@ -80,10 +87,9 @@ class LedgerReader:
     async def read(self, first: EntryId, last: EntryId, max_bytes: int) -> Entries:
         """Read consecutive entries from `first` on, at least one, up to `last` or `max_bytes`.
 
-        Payloads are views of the bookies' answers, with verified digests. Raises NoSuchEntry on
-        evidence: the ledger is closed below `first`, or Qw - Qa + 1 bookies lack the entry and no
-        bookie has it. Raises EntryUnknown if no replica can be read now, or `first` is above the
-        LAC.
+        Payloads are views of the bookies' answers, with verified digests. Raises NoSuchEntry if the
+        ledger is closed below `first`, and EntryLost if no bookie can hold the entry any more.
+        Raises EntryUnknown if no replica can be read now, or `first` is above the LAC.
         """
         assert 0 <= first <= last
         if last > self.last_add_confirmed and not self.metadata.closed:
@@ -114,20 +120,20 @@ class LedgerReader:
         Ensemble changes move entries of open ledgers. Re-replication also moves entries of closed
         ledgers.
         """
-        asked = self.metadata  # a concurrent read of this reader may replace `self.metadata`
-        try:
-            return await self._read_some(first, last, max_bytes)
-        except (EntryUnknown, NoSuchEntry):
-            ledger = asked.ledger
+        while True:
+            asked = self.metadata  # a concurrent read of this reader may replace `self.metadata`
             try:
-                stored = await self._metadata_store.read_latest(ledger)
-            except MetadataUnavailable as unanswered:
-                place = f"ledger {ledger} entry {first}"
-                raise EntryUnknown(f"{place}: its current bookies are unknown") from unanswered
-            self._adopt(stored.metadata)
-            if self.metadata.bookies_of(first) == asked.bookies_of(first):
-                raise
-        return await self._read_some(first, last, max_bytes)
+                return await self._read_some(first, last, max_bytes)
+            except (EntryUnknown, NoSuchEntry):
+                ledger = asked.ledger
+                try:
+                    stored = await self._metadata_store.read_latest(ledger)
+                except MetadataUnavailable as unanswered:
+                    place = f"ledger {ledger} entry {first}"
+                    raise EntryUnknown(f"{place}: its current bookies are unknown") from unanswered
+                self._adopt(stored.metadata)
+                if self.metadata.bookies_of(first) == asked.bookies_of(first):
+                    raise
 
     async def _read_some(self, first: EntryId, last: EntryId, max_bytes: int) -> Entries:
         """Read entries first..last, at least `first`, from one bookie."""
@@ -153,9 +159,12 @@ class LedgerReader:
         if entries is not None:
             return entries
         place = f"ledger {metadata.ledger} entry {first}"
-        if plan.absent:
-            raise NoSuchEntry(f"{place}: its bookies do not have it")
-        raise EntryUnknown(f"{place}: no replica could be read")
+        if plan.verdict.lost:
+            raise EntryLost(
+                f"{place}: none of its bookies has it", metadata.ledger, first, plan.copies
+            )
+        waited_for_now = ", ".join(waited_for(plan.copies))
+        raise EntryUnknown(f"{place}: no replica could be read; {waited_for_now} may have it")
 
     async def _read_from(
         self, plan: ReadPlan, bookie: BookieId, first: EntryId, last: EntryId, max_bytes: int
@@ -169,12 +178,12 @@ class LedgerReader:
             )
             if reply.status is not Status.OK:
                 ok = reply.status not in UNHEALTHY
-                if reply.status in _ABSENT:
-                    plan.on_absent()
+                plan.on_answer(bookie, ANSWERS.get(reply.status, CopyAnswer.UNKNOWN))
                 return None
             entries = self.verified(bookie, first, reply.bodies)
             ok = bool(entries)
             if not entries:
+                plan.on_answer(bookie, CopyAnswer.DAMAGED if reply.bodies else CopyAnswer.UNKNOWN)
                 return None
             self._last_good = bookie
             self._raise_lac(reply.lac)

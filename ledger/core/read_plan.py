@@ -1,4 +1,4 @@
-"""The order in which a reader asks bookies for an entry, and when the entry counts as absent.
+"""The order in which a reader asks bookies for an entry, and the answers that it received.
 
 Pure. Source: BookKeeper, "Reading" and `PendingReadOp.java`; evidence: seed 001, "Fencing".
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ledger.core.quorum import coverage_size, write_set
+from ledger.core.loss import CopyAnswer, CopyState, Verdict, judge, state_of
+from ledger.core.quorum import write_set
 from ledger.ids import BookieId, EntryId
 
 
@@ -45,19 +46,18 @@ def tail_order(
 
 
 class ReadPlan:
-    """One read of a write set: the next bookie to ask, and the count of negative answers."""
+    """One read of a write set: the next bookie to ask, and the answers so far."""
 
-    __slots__ = ("_absent_count", "_bookies", "_needed", "_next")
+    __slots__ = ("_ack_quorum", "_answers", "_bookies", "_next")
 
     def __init__(self, bookies: tuple[BookieId, ...], ack_quorum: int) -> None:
         """`bookies` are asked in this order, each once."""
         self._bookies = bookies
+        self._ack_quorum = ack_quorum
         # The index in `_bookies` to ask next, which only rises.
         self._next = 0
-        # After Qw - Qa + 1 negative answers, fewer than Qa bookies can still hold the entry.
-        self._needed = coverage_size(len(bookies), ack_quorum)
-        # The count of bookies that answered "no such entry". The count only rises.
-        self._absent_count = 0
+        # The answer of each bookie about the first entry. A bookie without one is unknown.
+        self._answers: dict[BookieId, CopyAnswer] = {}
 
     def next(self) -> BookieId | None:
         """Return the bookie to ask now, or None if all have been asked."""
@@ -66,15 +66,17 @@ class ReadPlan:
         self._next += 1
         return self._bookies[self._next - 1]
 
-    def on_absent(self) -> None:
-        """Count a bookie that does not have the entry (NO_ENTRY, NO_LEDGER)."""
-        self._absent_count += 1
+    def on_answer(self, bookie: BookieId, answer: CopyAnswer) -> None:
+        """Record what the bookie said about the first entry of the read."""
+        self._answers[bookie] = answer
 
     @property
-    def absent(self) -> bool:
-        """True if enough bookies lack the entry that it cannot have been acknowledged.
+    def copies(self) -> tuple[CopyState, ...]:
+        """Return what is known of each bookie's copy."""
+        unknown = CopyAnswer.UNKNOWN
+        return tuple(state_of(each, self._answers.get(each, unknown)) for each in self._bookies)
 
-        Only explicit negative answers count, no other failure. Check it only after every bookie
-        was asked: one that has the entry outweighs all negative answers.
-        """
-        return self._absent_count >= self._needed
+    @property
+    def verdict(self) -> Verdict:
+        """Return what the answers prove, if the entry was acknowledged."""
+        return judge(self.copies, self._ack_quorum)

@@ -6,6 +6,7 @@ each test arranges one situation. What chance finds is in tests/sim/test_ledger.
 
 import pytest
 
+from ledger.core.loss import CopyAnswer, EntryLost
 from ledger.errors import (
     EntryUnknown,
     NoSuchEntry,
@@ -105,16 +106,22 @@ async def test_an_entry_that_cannot_be_reached_is_unknown_and_never_absent():
         await reader.read(1, 1, 1000)
 
 
-async def test_an_entry_is_absent_when_so_many_say_so_that_it_cannot_have_been_acknowledged():
+async def test_an_entry_is_lost_only_once_every_bookie_that_may_hold_it_has_denied_it():
+    """Seed 002, L17 and L22: one silent bookie is waited for, however many deny the entry."""
     world = cluster()
     writer, _ = await written(world, 3)
     await writer.close()
-    for bookie in ("b0", "b1"):
+    for bookie in ("b0", "b1", "b2"):
         del world.bookies[bookie].durable_entries(writer.ledger)[1]
     world.bookies["b2"].crash()
     reader = await world.client("reader").open(writer.ledger)
-    with pytest.raises(NoSuchEntry):
+    with pytest.raises(EntryUnknown, match="b2 may have it"):
         await reader.read(1, 1, 1000)
+    world.bookies["b2"].restart()
+    with pytest.raises(EntryLost) as lost:
+        await reader.read(1, 1, 1000)
+    assert (lost.value.ledger, lost.value.entry) == (writer.ledger, 1)
+    assert {copy.answer for copy in lost.value.copies} == {CopyAnswer.DENIED}
 
 
 async def test_what_lies_after_the_end_of_a_closed_ledger_does_not_exist():

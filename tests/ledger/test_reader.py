@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from ledger.core.ledger_metadata import Fragment, LedgerState
+from ledger.core.loss import CopyAnswer, EntryLost
 from ledger.errors import EntryUnknown, NoSuchEntry, NoSuchLedger
 from ledger.ports.bookies import Status
 from tests.ledger.calm_cluster import Told, cluster, create, expected, payloads, written
@@ -206,18 +207,35 @@ async def test_a_rest_that_no_entry_fits_into_is_not_asked_for():
 # Evidence
 
 
-@pytest.mark.parametrize("status", SICK)
+@pytest.mark.parametrize("status", [s for s in SICK if s is not Status.UNKNOWN_LEDGER_STATE])
 async def test_no_such_entry_is_never_said_for_a_failure(status):
     world = cluster()
     ledger = await closed_ledger(world)
     rig = await reader_of(world, ledger)
     first, second, third = holders(world, ledger, 2)
-    rig.port.answers = {first: Status.NO_ENTRY, second: status, third: status}
+    for answer in (status, Status.NO_LEDGER):  # two denials are enough only without a third bookie
+        rig.port.answers = {first: Status.NO_ENTRY, second: answer, third: status}
+        with pytest.raises(EntryUnknown):
+            await rig.reader.read(2, 2, 1000)
+    rig.port.answers[third] = Status.NO_LEDGER
+    with pytest.raises(EntryLost):
+        await rig.reader.read(2, 2, 1000)
+
+
+async def test_bookies_in_limbo_are_evidence_of_a_loss_once_all_have_answered():
+    world = cluster()
+    ledger = await closed_ledger(world)
+    rig = await reader_of(world, ledger)
+    first, second, third = holders(world, ledger, 2)
+    limbo = Status.UNKNOWN_LEDGER_STATE
+    rig.port.answers = {first: limbo, second: Status.NO_ENTRY, third: Status.UNREACHABLE}
     with pytest.raises(EntryUnknown):
         await rig.reader.read(2, 2, 1000)
-    rig.port.answers[second] = Status.NO_LEDGER
-    with pytest.raises(NoSuchEntry):
+    rig.port.answers[third] = limbo
+    with pytest.raises(EntryLost) as lost:
         await rig.reader.read(2, 2, 1000)
+    answers = {copy.bookie: copy.answer for copy in lost.value.copies}
+    assert answers == {first: CopyAnswer.LOST, second: CopyAnswer.DENIED, third: CopyAnswer.LOST}
 
 
 async def test_one_who_has_the_entry_is_right_against_any_number_who_do_not():
