@@ -1,9 +1,10 @@
 """Determine the missing copies of a ledger from the lists of its bookies. Pure.
 
-Three answers are kept apart: a bookie has an entry, denies having it, or its state is unknown
-(absent, limbo, error). Unknown never counts as missing. An entry without a readable copy is *lost*
-once Qw - Qa + 1 of its bookies deny it: then readers receive "no such entry". Otherwise the entry
-may return with a bookie. A lost entry is only reported: nothing is deleted or closed because of it.
+Three answers are kept apart: a bookie has an entry, lacks it, or its state is unknown (absent,
+error, limbo whose copies were not read). Unknown never counts as missing. An entry is *lost* once
+every bookie of its write set lacks it, by the rule of `ledger.core.loss`: then readers receive
+"no such entry". Otherwise the entry may return with a bookie. A lost entry is only reported:
+nothing is deleted or closed because of it.
 Source: BookKeeper, `LedgerChecker.java`; evidence: seed 001, "Fencing".
 """
 
@@ -14,14 +15,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
-from ledger.core.quorum import coverage_size
 from ledger.ids import NO_ENTRY, BookieId, EntryId
 from ledger.ports.bookies import EntriesReply, Status
 from ledger.repair.entry_ranges import (
     EMPTY,
     EntryRanges,
     difference,
-    in_at_least,
     intersection,
     merged,
     share,
@@ -37,6 +36,8 @@ class ReplicaContents:
     complete: bool = False  # True if every entry outside `held` is missing; False if unknown
     damaged: EntryRanges = EMPTY  # copies with an invalid digest
     limbo: bool = False  # True if the bookie may have lost entries
+    # Entries that a bookie in limbo was asked for and does not have. Their loss there is certain.
+    lacks: EntryRanges = EMPTY
 
     @property
     def good(self) -> EntryRanges:
@@ -124,7 +125,7 @@ class LedgerCheck(NamedTuple):
 
     gaps: tuple[ReplicaGap, ...]
     unreadable: EntryRanges  # confirmed entries without a readable copy on any bookie
-    lost: EntryRanges  # entries of `unreadable` that enough bookies deny
+    lost: EntryRanges  # entries of `unreadable` that every bookie of their write set lacks
 
 
 def check_ledger(
@@ -144,10 +145,8 @@ def check_ledger(
         found = _find_gaps(fragment, metadata, replicas, settled)
         gaps += found
         unreadable_now = _unreadable_entries(fragment, metadata, replicas) if found else EMPTY
-        denied = [_denied(gap, replicas) for gap in found]
-        needed = coverage_size(metadata.write_quorum, metadata.ack_quorum)
         unreadable = union(unreadable, unreadable_now)
-        lost = union(lost, intersection(unreadable_now, in_at_least(needed, denied)))
+        lost = union(lost, _lost_entries(unreadable_now, fragment, metadata, replicas))
     return LedgerCheck(tuple(gaps), unreadable, lost)
 
 
@@ -209,7 +208,18 @@ def _unreadable_entries(
     return unreadable_now
 
 
-def _denied(gap: ReplicaGap, replicas: Mapping[BookieId, ReplicaContents]) -> EntryRanges:
-    """Return the entries that the bookie denies. A corrupt copy is not a denial."""
-    replica = replicas.get(gap.bookie, UNKNOWN_CONTENTS)
-    return difference(gap.missing, replica.held) if replica.complete else EMPTY
+def _lost_entries(
+    unreadable: EntryRanges,
+    fragment: LedgerFragment,
+    metadata: LedgerMetadata,
+    replicas: Mapping[BookieId, ReplicaContents],
+) -> EntryRanges:
+    """Return the entries that no bookie can hold. A corrupt copy is not a lack."""
+    for index, bookie in enumerate(fragment.ensemble):
+        replica = replicas.get(bookie, UNKNOWN_CONTENTS)
+        share_now = share_of(fragment, index, metadata)
+        if replica.complete:
+            unreadable = difference(unreadable, intersection(share_now, replica.held))
+        else:
+            unreadable = difference(unreadable, difference(share_now, replica.lacks))
+    return unreadable

@@ -11,9 +11,10 @@ import asyncio
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ledger.client.config import LedgerClientConfig
+from ledger.client.reader import ANSWERS
 from ledger.core.entry_format import EntryFormat, master_key
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import BookieUnavailable, CorruptFormat, EntryUnknown
@@ -206,20 +207,20 @@ class EntryCopier:
         replica = contents_of(await self.list_entries(bookie))
         if not (deep or replica.limbo) or not (replica.complete or replica.limbo):
             return replica
-        good, damaged, certain = await self._verify_entries(bookie, entries)
-        held = union(difference(replica.held, entries), union(good, damaged))
-        return ReplicaContents(held, replica.complete and certain, damaged, replica.limbo)
+        read = await self._verify_entries(bookie, entries)
+        held = union(difference(replica.held, entries), union(read.good, read.damaged))
+        complete = replica.complete and read.certain
+        return ReplicaContents(held, complete, read.damaged, replica.limbo, read.lacks)
 
-    async def _verify_entries(
-        self, bookie: BookieId, entries: EntryRanges
-    ) -> tuple[EntryRanges, EntryRanges, bool]:
-        """Return the valid entries, the corrupt ones, and whether the bookie answered for all.
+    async def _verify_entries(self, bookie: BookieId, entries: EntryRanges) -> _Verified:
+        """Return the valid, the corrupt and the missing entries, and whether these are all.
 
         After one timeout the bookie is not asked again. Otherwise a hanging bookie would delay this
         ledger by one timeout per entry.
         """
         good: list[tuple[int, int]] = []
         damaged: set[EntryId] = set()
+        lacks: set[EntryId] = set()
         certain = True
         for first, last in entries:
             at: int = first
@@ -227,7 +228,9 @@ class EntryCopier:
                 entry = EntryId(at)
                 reply = await self._read_many(bookie, entry, last)
                 if reply.status is Status.UNREACHABLE:
-                    return merged(good), ranges_of(damaged), False
+                    return _Verified(
+                        merged(good), ranges_of(damaged), ranges_of(lacks), certain=False
+                    )
                 valid = self._valid_prefix(entry, reply.bodies)
                 self._progress.checked += max(1, len(valid))
                 if valid:
@@ -237,10 +240,13 @@ class EntryCopier:
                     continue
                 if reply.status in (Status.OK, Status.IO_ERROR):
                     damaged.add(entry)
-                elif reply.status not in _ABSENT:
+                elif reply.status in ANSWERS:
+                    lacks.add(entry)
+                    certain = certain and reply.status in _ABSENT
+                else:
                     certain = False
                 at += 1
-        return merged(good), ranges_of(damaged), certain
+        return _Verified(merged(good), ranges_of(damaged), ranges_of(lacks), certain)
 
     async def copy(
         self,
@@ -360,10 +366,19 @@ class EntryCopier:
         if entries == EMPTY:
             return EMPTY
         replica = contents_of(await self.list_entries(bookie))
-        good, _, certain = await self._verify_entries(bookie, intersection(entries, replica.held))
-        if not (replica.complete and certain):
+        read = await self._verify_entries(bookie, intersection(entries, replica.held))
+        if not (replica.complete and read.certain):
             raise BookieUnavailable(f"{bookie} does not report which entries it has")
-        return difference(entries, good)
+        return difference(entries, read.good)
+
+
+class _Verified(NamedTuple):
+    """What a bookie answered for the entries that were read from it."""
+
+    good: EntryRanges
+    damaged: EntryRanges
+    lacks: EntryRanges  # entries that the bookie does not have
+    certain: bool  # True if it answered for all, and lost nothing
 
 
 class _TargetWriter:

@@ -73,20 +73,6 @@ def each(ranges: EntryRanges) -> Iterator[EntryId]:
         yield from map(EntryId, range(first, last + 1))
 
 
-def in_at_least(times: int, sets: Iterable[EntryRanges]) -> EntryRanges:
-    """Return the ids that are in `times` or more of the sets."""
-    assert times >= 1
-    turns = sorted(turn for ranges in sets for a, b in ranges for turn in ((a, 1), (b + 1, -1)))
-    found: list[tuple[int, int]] = []
-    depth, began = 0, 0
-    for at, step in turns:
-        if depth >= times:
-            found.append((began, at - 1))
-        depth += step
-        began = at
-    return merged(found)
-
-
 def as_text(ranges: EntryRanges, ranges_max: int = 8) -> str:
     """Format as `0-4, 7, 9-12`, with at most `ranges_max` ranges and the number of omitted ones."""
     shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges[:ranges_max])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
-from ledger.core.quorum import coverage_size
+from ledger.core.loss import CopyAnswer, Verdict, judge, state_of, waited_for
 from ledger.ids import BookieId, EntryId
 from ledger.ports.bookies import BookieInfo
 from ledger.repair.checker import UNKNOWN_CONTENTS, LedgerCheck, ReplicaContents, bookies_of
@@ -35,14 +35,24 @@ class LedgerFacts:
 
 
 class ReplicaAnswer(Enum):
-    """One bookie's answer about one entry."""
+    """One bookie's answer about one entry: what to print, and what it is worth as evidence."""
 
-    SHOWS = "has it, with a valid digest"
-    DAMAGED = "has a corrupt copy: the digest is invalid"
-    DENIES = "does not have it"
-    LIMBO = "cannot tell: it is in limbo, because it may have lost entries"
-    SILENT = "is registered, but gave no usable answer"
-    AWAY = "is absent"
+    SHOWS = ("has it, with a valid digest", CopyAnswer.HELD)
+    DAMAGED = ("has a corrupt copy: the digest is invalid", CopyAnswer.DAMAGED)
+    DENIES = ("does not have it", CopyAnswer.DENIED)
+    LIMBO = ("does not have it, and may have lost it: it is in limbo", CopyAnswer.LOST)
+    SILENT = ("is registered, but gave no usable answer", CopyAnswer.UNKNOWN)
+    AWAY = ("is absent", CopyAnswer.UNKNOWN)
+
+    @property
+    def text(self) -> str:
+        """Return the rest of the sentence that begins with the bookie's name."""
+        return self.value[0]
+
+    @property
+    def evidence(self) -> CopyAnswer:
+        """Return what the answer says of the bookie's copy."""
+        return self.value[1]
 
 
 def explain_ledger(facts: LedgerFacts) -> list[str]:
@@ -96,9 +106,8 @@ def _copies(facts: LedgerFacts) -> list[str]:
     found = facts.found
     if found.lost:
         lines.append(
-            f"Lost: entries {as_text(found.lost)} cannot be read from any bookie, and enough "
-            "bookies deny them that readers get 'no such entry'. They come back only with a "
-            "bookie that has them; nothing was deleted."
+            f"Lost: none of their bookies has entries {as_text(found.lost)}, so readers get "
+            "'no such entry'. Nothing was deleted."
         )
     waiting = difference(found.unreadable, found.lost)
     if waiting:
@@ -166,24 +175,22 @@ def explain_entry(
     metadata = facts.metadata
     if metadata.last_entry is not None and entry > metadata.last_entry:
         return [f"Entry {entry} is not in the ledger, which was closed at {metadata.last_entry}."]
-    lines = [f"{bookie} {answers[bookie].value}." for bookie in metadata.bookies_of(entry)]
-    return [*lines, _conclusion(facts, entry, [answers[b] for b in metadata.bookies_of(entry)])]
+    bookies = metadata.bookies_of(entry)
+    lines = [f"{bookie} {answers[bookie].text}." for bookie in bookies]
+    return [*lines, _conclusion(facts, entry, {bookie: answers[bookie] for bookie in bookies})]
 
 
-def _conclusion(facts: LedgerFacts, entry: EntryId, answers: list[ReplicaAnswer]) -> str:
+def _conclusion(
+    facts: LedgerFacts, entry: EntryId, answers: Mapping[BookieId, ReplicaAnswer]
+) -> str:
     metadata = facts.metadata
-    needed = coverage_size(metadata.write_quorum, metadata.ack_quorum)
-    denials = answers.count(ReplicaAnswer.DENIES)
     if not metadata.closed and entry > facts.lac:
         return f"Entry {entry} is not known to be confirmed, so readers do not get it."
-    if ReplicaAnswer.SHOWS in answers:
+    copies = [state_of(bookie, answer.evidence) for bookie, answer in answers.items()]
+    verdict = judge(copies, metadata.ack_quorum)
+    if verdict is Verdict.DELIVER:
         return f"Entry {entry} can be read."
-    if denials >= needed:
-        return (
-            f"Entry {entry} cannot be read: {denials} of {len(answers)} bookies deny it, and "
-            f"{needed} are enough to conclude that it is gone."
-        )
-    return (
-        f"Entry {entry} cannot be read now, but may not be gone: {denials} of {len(answers)} "
-        f"bookies deny it, {needed} would be needed."
-    )
+    if verdict.lost:
+        return f"Entry {entry} is lost: none of its {len(copies)} bookies has it."
+    waiting = " and ".join(sorted(waited_for(copies)))
+    return f"Entry {entry} cannot be read now, but may not be lost: {waiting} may have it."

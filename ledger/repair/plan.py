@@ -152,7 +152,7 @@ class _Planner:
     def _explain_unreadable(self, found: LedgerCheck) -> None:
         if found.lost:
             text = as_text(found.lost)
-            self.reasons.append(f"lost: entries {text} are missing on all bookies that answer")
+            self.reasons.append(f"lost: entries {text} are missing on all their bookies")
         waiting = difference(found.unreadable, found.lost)
         if waiting:
             self.reasons.append(f"entries {as_text(waiting)} cannot be read from any bookie now")

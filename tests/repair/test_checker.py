@@ -61,8 +61,9 @@ def worlds(draw):
         if kind == "plain":
             replicas[name] = held(*entries, damaged=damaged)
         elif kind == "limbo":
+            lacks = ranges_of(draw(st.sets(st.integers(0, 15))) - entries)
             replicas[name] = ReplicaContents(
-                ranges_of(entries), False, ranges_of(damaged), limbo=True
+                ranges_of(entries), False, ranges_of(damaged), limbo=True, lacks=lacks
             )
         elif kind == "silent":
             replicas[name] = UNKNOWN_CONTENTS
@@ -77,7 +78,7 @@ def says(replica, entry):
         return "bad"
     if entry in set(each(replica.held)):
         return "good"
-    return "no" if replica.complete else "nothing"
+    return "no" if replica.complete or entry in set(each(replica.lacks)) else "nothing"
 
 
 @pytest.mark.slow
@@ -85,13 +86,12 @@ def says(replica, entry):
 def test_the_check_finds_what_a_look_at_every_entry_finds(world):
     metadata, replicas = world
     missing, unreadable, lost = set(), set(), set()
-    needed = metadata.write_quorum - metadata.ack_quorum + 1
     for entry in range(metadata.last_entry + 1):
         words = {b: says(replicas.get(b), entry) for b in metadata.bookies_of(entry)}
         missing |= {(b, entry) for b, word in words.items() if word != "good"}
         if "good" not in words.values():
             unreadable.add(entry)
-            if list(words.values()).count("no") >= needed:
+            if set(words.values()) == {"no"}:
                 lost.add(entry)
     found = check_ledger(metadata, metadata.last_entry, replicas)
     assert {(one.bookie, e) for one in found.gaps for e in each(one.missing)} == missing
@@ -99,13 +99,15 @@ def test_the_check_finds_what_a_look_at_every_entry_finds(world):
     assert set(each(found.lost)) == lost
 
 
-def test_an_entry_is_lost_only_when_enough_bookies_deny_it():
+def test_an_entry_is_lost_only_when_no_bookie_can_hold_it():
     metadata = ledger([(0, "abc")], last=0, qw=3, qa=2)
     nothing = held()
-    assert check_ledger(metadata, 0, {"a": nothing, "b": nothing}).lost == ranges_of([0])
-    assert check_ledger(metadata, 0, {"a": nothing}).lost == ()
-    assert check_ledger(metadata, 0, {"a": nothing, "b": LIMBO, "c": UNKNOWN_CONTENTS}).lost == ()
-    assert check_ledger(metadata, 0, {"a": nothing, "b": nothing, "c": held(0)}).lost == ()
+    asked = ReplicaContents(limbo=True, lacks=ranges_of([0]))
+    for c in (UNKNOWN_CONTENTS, LIMBO, held(0), held(0, damaged=[0])):
+        assert check_ledger(metadata, 0, {"a": nothing, "b": nothing, "c": c}).lost == ()
+    for c in (nothing, asked):
+        found = check_ledger(metadata, 0, {"a": nothing, "b": nothing, "c": c})
+        assert found.lost == ranges_of([0])
 
 
 def test_a_bookie_in_limbo_that_shows_an_entry_has_it():

@@ -12,7 +12,6 @@ from ledger.repair.entry_ranges import (
     count,
     difference,
     each,
-    in_at_least,
     intersection,
     ranges_of,
     share,
@@ -38,12 +37,6 @@ def test_union_difference_and_intersection_are_those_of_sets(one, other, entry):
     assert difference(a, b) == ranges_of(one - other)
     assert intersection(a, b) == ranges_of(one & other)
     assert contains(a, entry) == (entry in one)
-
-
-@given(st.lists(IDS, max_size=5), st.integers(1, 5))
-def test_ids_in_so_many_sets_are_those_that_a_count_finds(sets, times):
-    wanted = [e for e in range(41) if sum(e in one for one in sets) >= times]
-    assert in_at_least(times, map(ranges_of, sets)) == ranges_of(wanted)
 
 
 @given(st.integers(0, 30), st.integers(-1, 30), st.integers(1, 6), st.data())

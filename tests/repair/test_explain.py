@@ -59,8 +59,8 @@ def test_what_is_missing_damaged_unreadable_and_lost_is_told_apart():
         replicas={"c": some}
     )
     lost = words(replicas={name: held(*range(9)) for name in "abc"})
-    assert "Lost: entries 9" in lost
-    assert "nothing was deleted" in lost
+    assert "none of their bookies has entries 9" in lost
+    assert "Nothing was deleted" in lost
     waiting = words(replicas={"a": held(*range(9))}, registered="a")
     assert "Entries 9 cannot be read now" in waiting
     assert "Lost" not in waiting
@@ -85,17 +85,13 @@ def test_what_keeps_repair_from_happening_is_told():
     ("said", "verdict"),
     [
         ([ReplicaAnswer.SHOWS, ReplicaAnswer.AWAY, ReplicaAnswer.AWAY], "can be read"),
-        (
-            [ReplicaAnswer.DENIES, ReplicaAnswer.DENIES, ReplicaAnswer.AWAY],
-            "conclude that it is gone",
-        ),
-        (
-            [ReplicaAnswer.DENIES, ReplicaAnswer.AWAY, ReplicaAnswer.LIMBO],
-            "may not be gone: 1 of 3",
-        ),
+        ([ReplicaAnswer.DENIES, ReplicaAnswer.DENIES, ReplicaAnswer.DENIES], "is lost: none of"),
+        ([ReplicaAnswer.DENIES, ReplicaAnswer.LIMBO, ReplicaAnswer.LIMBO], "is lost: none of"),
+        ([ReplicaAnswer.DENIES, ReplicaAnswer.DENIES, ReplicaAnswer.AWAY], ": c may have it"),
+        ([ReplicaAnswer.DENIES, ReplicaAnswer.AWAY, ReplicaAnswer.LIMBO], ": b may have it"),
         (
             [ReplicaAnswer.DAMAGED, ReplicaAnswer.SILENT, ReplicaAnswer.DENIES],
-            "may not be gone: 1 of 3",
+            "may not be lost: a and b may have it",
         ),
     ],
 )

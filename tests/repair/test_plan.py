@@ -91,7 +91,7 @@ def test_a_share_with_an_entry_that_nobody_shows_is_never_swapped_in():
     most = held(*range(9))
     steps, reasons = plan(closed(), {"a": most, "b": most}, registered="abd", gone="c")
     assert steps == ()
-    assert reasons == ("lost: entries 9 are missing on all bookies that answer",)
+    assert reasons == ("entries 9 cannot be read from any bookie now",)
 
 
 def test_an_entry_shown_by_nobody_is_not_lost_while_one_that_may_have_it_is_away():
