@@ -20,9 +20,10 @@ _AT_ONCE: Final = 256  # metadata reads in flight at once
 
 
 async def ledgers_at_risk(store: MetadataStore, bookie: BookieId) -> list[LedgerId]:
-    """List ledgers that are not closed and have, or may have, entries on `bookie`.
+    """List ledgers, open and closed, that have, or may have, entries on `bookie`.
 
-    A ledger whose metadata does not parse is included. Raises MetadataUnavailable.
+    A bookie that lost entries of a closed ledger would deny them as if they never were. A ledger
+    whose metadata does not parse is included. Raises MetadataUnavailable.
     """
     waiting = iter(await list_ledgers(store))
     found: list[LedgerId] = []
@@ -40,6 +41,4 @@ async def _is_at_risk(store: MetadataStore, ledger: LedgerId, bookie: BookieId) 
         return False  # the ledger was deleted since it was listed
     except CorruptFormat:
         return True
-    return not metadata.closed and any(
-        bookie in fragment.ensemble for fragment in metadata.fragments
-    )
+    return any(bookie in fragment.ensemble for fragment in metadata.fragments)

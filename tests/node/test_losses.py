@@ -54,7 +54,7 @@ async def store_with(*ledgers: LedgerMetadata) -> SimMetadata:
     return store
 
 
-async def test_ledgers_that_are_not_closed_and_name_the_bookie_anywhere_are_at_risk():
+async def test_ledgers_open_or_closed_that_name_the_bookie_anywhere_are_at_risk():
     lists_us = metadata_of(1, ("ours", "b"))
     store = await store_with(
         lists_us,
@@ -65,7 +65,7 @@ async def test_ledgers_that_are_not_closed_and_name_the_bookie_anywhere_are_at_r
         metadata_of(2**31 + 7, ("c", "ours")),
     )
     assert await list_ledgers(store) == [1, 2, 3, 4, 5, 2**31 + 7]
-    assert await ledgers_at_risk(store, OURS) == [1, 2, 5, 2**31 + 7]
+    assert await ledgers_at_risk(store, OURS) == [1, 2, 3, 5, 2**31 + 7]
 
 
 async def test_a_ledger_whose_metadata_cannot_be_read_is_at_risk():
