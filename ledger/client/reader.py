@@ -17,7 +17,7 @@ from ledger.core.quorum import Coverage, write_sets
 from ledger.core.read_plan import ReadPlan
 from ledger.errors import CorruptFormat, EntryUnknown, MetadataUnavailable, NoSuchEntry
 from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId
-from ledger.ports.bookies import Bookies, ReadReply, Status
+from ledger.ports.bookies import Bookies, ReadManyReply, ReadReply, Status
 from ledger.ports.metadata import Unwatch
 
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
@@ -176,14 +176,10 @@ class LedgerReader:
             reply = await self._bookies.read_many(
                 bookie, self.metadata.ledger, first, last, max(1, max_bytes)
             )
-            if reply.status is not Status.OK:
-                ok = reply.status not in UNHEALTHY
-                plan.on_answer(bookie, ANSWERS.get(reply.status, CopyAnswer.UNKNOWN))
-                return None
-            entries = self.verified(bookie, first, reply.bodies)
-            ok = bool(entries)
+            entries = self._entries_of(bookie, first, last, reply)
+            plan.on_answer(bookie, _answer_of(reply, entries))
+            ok = bool(entries) or reply.status not in (Status.OK, *UNHEALTHY)
             if not entries:
-                plan.on_answer(bookie, CopyAnswer.DAMAGED if reply.bodies else CopyAnswer.UNKNOWN)
                 return None
             self._last_good = bookie
             self._raise_lac(reply.lac)
@@ -194,6 +190,14 @@ class LedgerReader:
                 self._health.on_result(bookie, ok, seconds)
             elif seconds >= self._late_s:  # cancelled, because another bookie was faster
                 self._health.on_result(bookie, False)
+
+    def _entries_of(
+        self, bookie: BookieId, first: EntryId, last: EntryId, reply: ReadManyReply
+    ) -> Entries:
+        """Return the valid entries of the answer, up to `last`: a bookie may send more."""
+        if reply.status is not Status.OK:
+            return []
+        return self.verified(bookie, first, reply.bodies[: last - first + 1])
 
     def verified(self, bookie: BookieId, first: EntryId, bodies: Sequence[Buffer]) -> Entries:
         """Return the payloads from `first` on, up to the first corrupt copy, which is reported."""
@@ -289,3 +293,15 @@ class LedgerReader:
                 return index, await self._bookies.read_lac(bookie, self.metadata.ledger)
         except TimeoutError:
             return index, ReadReply(Status.UNREACHABLE)
+
+
+def _answer_of(reply: ReadManyReply, entries: Entries) -> CopyAnswer:
+    """Return what the answer to a read says of the bookie's copy of the first entry.
+
+    An answer without that entry that is not a refusal says nothing: the batch ended before it.
+    """
+    if entries:
+        return CopyAnswer.HELD
+    if reply.status is not Status.OK:
+        return ANSWERS.get(reply.status, CopyAnswer.UNKNOWN)
+    return CopyAnswer.DAMAGED if reply.bodies else CopyAnswer.UNKNOWN

@@ -325,11 +325,12 @@ class EntryCopier:
     async def _read_many(self, bookie: BookieId, first: EntryId, last: int) -> ReadManyReply:
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._bookies.read_many(
+                reply = await self._bookies.read_many(
                     bookie, self._metadata.ledger, first, EntryId(last), self._chunk_bytes
                 )
         except TimeoutError:
             return ReadManyReply(Status.UNREACHABLE)
+        return reply._replace(bodies=reply.bodies[: last - first + 1])  # a bookie may send more
 
     def _valid_prefix(self, first: EntryId, bodies: Sequence[Buffer]) -> Sequence[Buffer]:
         """Return the bodies before the first invalid one."""
