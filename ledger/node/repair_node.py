@@ -19,6 +19,7 @@ from ledger.ids import BookieId, LedgerId
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
+from ledger.registry.limbo_bookies import LIMBO
 from ledger.registry.underreplication_format import MISSING
 from ledger.repair.auditor import Auditor
 from ledger.repair.config import RepairConfig
@@ -116,6 +117,7 @@ class RepairNode:
             discovery.on_changed(auditor.on_bookies_changed),
             store.watch(MISSING, worker.wake),
             store.watch(DRAINING, worker.on_bookies_changed),
+            store.watch(LIMBO, auditor.on_bookies_changed),
         ]
         tasks = [
             start_restarting("the replication worker", worker.run),

@@ -32,6 +32,7 @@ from ledger.ports.metadata import MetadataStore
 from ledger.registry import cookie, layout
 from ledger.registry.cookie import Cookie
 from ledger.registry.ledger_ids import first_unused_ledger
+from ledger.registry.limbo_bookies import announce_limbo
 from ledger.registry.registration import Registration, wait_until_unregistered
 from ledger.tasks import start_restarting
 
@@ -176,6 +177,8 @@ class StorageNode:
             and (replayed.incomplete or replayed.next_file_id == 1)
         ):
             loss = "the index is lost, and the log is incomplete"
+        if loss or bookie.limbo_below > 0:
+            await announce_limbo(store, bookie.bookie_id)
         if not loss:
             return
         ledgers = await ledgers_at_risk(store, bookie.bookie_id)

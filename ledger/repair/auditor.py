@@ -3,6 +3,7 @@
     a bookie is absent longer than the delay ─▶ every ledger that names it, by metadata alone
     a bookie joined, came back or restarted  ─▶ its ledgers, by the entries it lists;
                                                 ledgers created narrower than wanted
+    a bookie announced that it is in limbo   ─▶ its ledgers, closed ones too
     periodically                             ─▶ all metadata again; rarely, every bookie's lists
     a bookie did not list its entries        ─▶ the same ledgers are asked about again
 
@@ -33,6 +34,7 @@ from ledger.ports.bookies import BookieInfo, Bookies
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.layout import LEDGERS, UNDERREPLICATION
+from ledger.registry.limbo_bookies import announced_limbo, settle_limbo
 from ledger.registry.underreplication_format import LOST_BOOKIE_DELAY
 from ledger.repair.checker import UNKNOWN_CONTENTS, bookies_of, check_ledger
 from ledger.repair.config import RepairConfig
@@ -102,11 +104,14 @@ class Auditor:
         # Bookies that joined and whose lists were not compared yet. An audit that succeeds removes
         # them.
         self._joined: set[BookieId] = set()
+        # Announcements of limbo whose ledgers this process has examined, by bookie and version. An
+        # announcement is removed once it is deleted.
+        self._examined: dict[BookieId, int] = {}
         # Set when the registered bookies changed; `run` clears it before each round.
         self._woken = asyncio.Event()
 
     def on_bookies_changed(self) -> None:
-        """Start a round now, because the registered bookies have changed."""
+        """Start a round now: the registered bookies changed, or one announced its limbo."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -134,19 +139,39 @@ class Auditor:
         if not await self._underreplicated.enabled():
             return self._config.poll_s
         delay_s = await self._delay_s()
-        self._joined |= self._track_bookies()
+        announced = await announced_limbo(self._store)
+        self._joined |= self._track_bookies() | self._to_examine(announced)
         joined = frozenset(self._joined)
         now_s = self._clock.monotonic_s()
         over = {b for b, since_s in self._away_since.items() if now_s - since_s >= delay_s}
         if self._audit_due(now_s) or joined or over - self._lost:
             await self.audit(over, joined)
             self._joined -= joined
+            self._examined |= {b: announced[b] for b in joined.intersection(announced)}
         if await self._full_check_due():
             await self.full_check()
         if self.unanswered and (joined or self._clock.monotonic_s() >= self._again_at_s):
             await self.check_again()
         await self._record_when_answered()
+        await self._settle(announced)
         return self._wait_s(delay_s)
+
+    def _to_examine(self, announced: Mapping[BookieId, int]) -> frozenset[BookieId]:
+        """Return the registered bookies that announced limbo since their ledgers were examined."""
+        here = self._bookies.registered().keys()
+        return frozenset(
+            bookie
+            for bookie, version in announced.items()
+            if bookie in here and self._examined.get(bookie) != version
+        )
+
+    async def _settle(self, announced: Mapping[BookieId, int]) -> None:
+        """Delete the announcements of bookies that have answered for all their ledgers."""
+        silent = frozenset[BookieId]().union(*self.unanswered.values())
+        for bookie, version in announced.items():
+            if self._examined.get(bookie) == version and bookie not in silent:
+                await settle_limbo(self._store, bookie, version)
+                del self._examined[bookie]
 
     async def _delay_s(self) -> float:
         """Return the cluster's setting, or the configured delay."""
