@@ -34,13 +34,19 @@ from ledger.core.journal_format import RecordType
 from ledger.core.ledger_metadata import Versioned
 from ledger.core.ledger_writing import Closing
 from ledger.core.quorum import Coverage
-from ledger.core.read_plan import ReadPlan
 from ledger.errors import BadVersion, Fenced, MetadataUnavailable, NoNode
 from ledger.ids import EntryId
 from ledger.ports.bookies import ReadReply, Status
 from ledger.registry.layout import LEDGERS
 from ledger.repair.repair_task import RepairRound
-from tests.sim import accident_mistakes, bookie_families, families, planted, swarm_hosts
+from tests.sim import (
+    accident_mistakes,
+    bookie_families,
+    families,
+    planted,
+    reading_mistakes,
+    swarm_hosts,
+)
 from tests.sim.disk import SimLogFile
 from tests.sim.exhaustive.mistakes import MISTAKES
 from tests.sim.exhaustive.search import search
@@ -448,12 +454,6 @@ MUTATIONS = (
     ),
     Mutation(
         "L6",
-        "one no is enough for a reader",
-        patched(ReadPlan, absent=property(lambda self: self._absent_count > 0)),
-        families.Watched,
-    ),
-    Mutation(
-        "L6",
         "digests are not looked at",
         patched(EntryFormat, unpack=without_digest),
         families.Rotten,
@@ -521,6 +521,7 @@ MUTATIONS = (
         families.Mended,
     ),
     *accident_mistakes.MUTATIONS,
+    *reading_mistakes.MUTATIONS,
 )
 
 
