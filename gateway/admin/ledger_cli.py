@@ -160,7 +160,7 @@ def _verify(
     else:
         if found["damage"]:
             columns = ("ledger", "fragment", "bookie", "status", "missing", "damaged", "unknown")
-            emit(as_table(headings(*columns, "shown_by_nobody"), found["damage"]) + "\n")
+            emit(as_table(headings(*columns, "shown_by_nobody", "lost"), found["damage"]) + "\n")
         verdict = "clean" if found["clean"] else "DAMAGED, see above"
         read = f"{found['copies_read']} copies, {show_bytes(found['bytes_read'])} read"
         emit(f"{found['ledgers']} ledgers, {read}: {verdict}")

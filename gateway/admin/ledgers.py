@@ -236,6 +236,7 @@ async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) ->
                 "damaged": as_text(damaged),
                 "unknown": as_text(unknown),
                 "shown_by_nobody": as_text(intersection(gap.missing, found.unreadable)),
+                "lost": as_text(intersection(gap.missing, found.lost)),
             }
         )
     if rows and mark:

@@ -77,6 +77,25 @@ async def test_verify_finds_missing_and_damaged_copies_and_can_put_them_on_the_l
         assert (await rig.underreplicated.note(ledger)).suspects == {one, other}
 
 
+async def test_verify_calls_an_entry_lost_once_no_bookie_can_hold_it():
+    """The rule is that of readers: a silent bookie may have what two others deny."""
+    async with rig_and_storage() as (rig, storage):
+        ledger = await rig.ledger(4)
+        *others, last = rig.members(ledger)
+        for name in (*others, last):
+            rig.forget(name, ledger, 3)
+        rig.lose(last)
+
+        async def lost():
+            found = await verify(storage, [ledger], mark=False, on_progress=None)
+            return {row["lost"] for row in found["damage"] if row["shown_by_nobody"] == "3"}
+
+        assert await lost() == {""}
+        rig.bookie(last).begin_limbo(ledger + 1)
+        rig.bookie(last).restart()
+        assert await lost() == {"3"}
+
+
 async def test_verify_of_a_ledger_that_does_not_exist_says_so():
     async with rig_and_storage() as (_rig, storage):
         with pytest.raises(AdminError, match="does not exist"):
