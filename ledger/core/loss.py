@@ -98,6 +98,10 @@ class EntryLost(NoSuchEntry):
         self.entry = entry
         self.copies = copies
 
+    def __reduce__(self) -> tuple[type[EntryLost], tuple[object, ...]]:
+        """Pickle all arguments: jobs raise this error in processes of their own."""
+        return type(self), (str(self), self.ledger, self.entry, self.copies)
+
 
 def judge(copies: Sequence[CopyState], ack_quorum: int) -> Verdict:
     """Judge an acknowledged entry by the states of its whole write set, one for each bookie.

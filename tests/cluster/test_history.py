@@ -146,7 +146,7 @@ def test_an_entry_of_which_one_good_copy_is_left(tmp_path):
 
 def test_an_entry_without_a_copy(tmp_path):
     said = faults_of(tmp_path, lose((0, 1), (1, 1), (2, 1)))
-    assert any("unreadable: NoSuchEntry" in line for line in said)
+    assert any("unreadable: EntryLost" in line for line in said)
 
 
 def test_one_copy_less_than_asked_for_is_seen_only_when_all_are_asked_for(tmp_path):

@@ -3,11 +3,14 @@
 Method: the pure check against a dumb twin that looks at every entry by itself.
 """
 
+from itertools import starmap
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.core.loss import CopyAnswer, Verdict, judge, state_of
 from ledger.ports.bookies import EntriesReply, Status
 from ledger.repair.checker import (
     UNKNOWN_CONTENTS,
@@ -71,28 +74,32 @@ def worlds(draw):
 
 
 def says(replica, entry):
-    """good, bad, no or nothing: what one bookie says of one entry."""
+    """What one bookie says of one entry, as a reader would take it."""
     if replica is None:
-        return "nothing"
+        return CopyAnswer.UNKNOWN
     if entry in set(each(replica.damaged)):
-        return "bad"
+        return CopyAnswer.DAMAGED
     if entry in set(each(replica.held)):
-        return "good"
-    return "no" if replica.complete or entry in set(each(replica.lacks)) else "nothing"
+        return CopyAnswer.HELD
+    if replica.complete:
+        return CopyAnswer.DENIED
+    return CopyAnswer.LOST if entry in set(each(replica.lacks)) else CopyAnswer.UNKNOWN
 
 
 @pytest.mark.slow
 @given(worlds())
 def test_the_check_finds_what_a_look_at_every_entry_finds(world):
+    """An entry is lost to repair exactly if it is lost to a reader with the same answers."""
     metadata, replicas = world
     missing, unreadable, lost = set(), set(), set()
     for entry in range(metadata.last_entry + 1):
-        words = {b: says(replicas.get(b), entry) for b in metadata.bookies_of(entry)}
-        missing |= {(b, entry) for b, word in words.items() if word != "good"}
-        if "good" not in words.values():
+        answers = {b: says(replicas.get(b), entry) for b in metadata.bookies_of(entry)}
+        missing |= {(b, entry) for b, answer in answers.items() if answer is not CopyAnswer.HELD}
+        verdict = judge(list(starmap(state_of, answers.items())), metadata.ack_quorum)
+        if verdict is not Verdict.DELIVER:
             unreadable.add(entry)
-            if set(words.values()) == {"no"}:
-                lost.add(entry)
+        if verdict.lost:
+            lost.add(entry)
     found = check_ledger(metadata, metadata.last_entry, replicas)
     assert {(one.bookie, e) for one in found.gaps for e in each(one.missing)} == missing
     assert set(each(found.unreadable)) == unreadable
