@@ -227,7 +227,7 @@ async def _settle_losses(own: _OwnBookie, client: LedgerClient, *, accept: bool)
             "this bookie may have lost entries; partitions that need it stay offline. Restart "
             "with --accept-loss to go on with what is left",
             bookie=bookie.bookie_id,
-            reason=own.loss or "damage or a power cut without syncs",
+            reason=own.loss or "damage, a lost index, or a power cut without syncs",
             data=data,
         )
         return

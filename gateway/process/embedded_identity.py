@@ -120,6 +120,11 @@ class EmbeddedIdentity:
         """True if an identity shows that metadata and directory belong together. Call `check`."""
         return self._count is not None or self._counted > 0
 
+    @property
+    def served_before(self) -> bool:
+        """True if this directory was started before. Call `check` first."""
+        return self._count is not None and self._count.serial > 0
+
     async def accept(self, cluster: str, place: str) -> BookieIdentity:
         """Count this start of the bookie, whose directory is `place`.
 

@@ -154,15 +154,16 @@ class Bookie:
         boot_id: str = "",
         next_ledger: LedgerId = EVERY_LEDGER,
         lost: bool = False,
+        served_before: bool = False,
         refuse_newer: bool = False,
     ) -> None:
         """Replay the log into the index, then serve.
 
-        `next_ledger` is above every existing ledger's id. After a loss (corruption, a power
-        failure without syncs, or `lost`) all ledgers below it are fenced and in limbo until
-        `end_limbo`. With `refuse_newer`, a ledger from `next_ledger` on proves that the metadata
-        is older than this directory. `boot_id` names this boot of the machine. Raises
-        ForeignDirectory, OSError, CorruptFormat.
+        `next_ledger` is above every existing ledger's id. After a loss (corruption, a power failure
+        without syncs, an index lost by a bookie that `served_before`, or `lost`) all ledgers below
+        it are fenced and in limbo until `end_limbo`. With `refuse_newer`, a ledger from
+        `next_ledger` on proves that the metadata is older than this directory. `boot_id` names this
+        boot of the machine. Raises ForeignDirectory, OSError, CorruptFormat.
         """
         storage = self.storage
         instance = await directory.claim_directory(self._disk, self._new_instance)
@@ -176,7 +177,8 @@ class Bookie:
         storage.damaged_files = await directory.remember_damaged(
             self._disk, [corrupt.file_id for corrupt in replayed.corrupt]
         )
-        lost = lost or bool(replayed.corrupt) or await directory.lost_unsynced(self._disk, boot_id)
+        lost = lost or bool(replayed.corrupt) or (served_before and replayed.index_lost)
+        lost = lost or await directory.lost_unsynced(self._disk, boot_id)
         if lost:
             self._index.begin_limbo(next_ledger, again=True)
         if self._config.journal_sync == "never":

@@ -39,6 +39,11 @@ class DirectoryIdentity(Protocol):
         """The reason why the directory may lack entries, or "". Valid after `check`."""
         ...
 
+    @property
+    def served_before(self) -> bool:
+        """True if the directory was started before. Valid after `check`."""
+        ...
+
     async def check(self, disk: Disk, bookie: BookieId) -> None:
         """Raise ForeignDirectory, without writing, if the metadata belongs to other data."""
         ...
@@ -249,6 +254,7 @@ async def open_local_bookie(
             boot_id=boot_id(),
             next_ledger=next_ledger,
             lost=identity is not None and bool(identity.loss),
+            served_before=identity is not None and identity.served_before,
             refuse_newer=identity is not None,
         )
     except BaseException:

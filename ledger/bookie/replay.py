@@ -45,6 +45,15 @@ class ReplayResult(NamedTuple):
     groups: int
     corrupt: tuple[CorruptRange, ...]  # ranges where durable bytes are lost
     incomplete: bool = False  # True if the index was new and log files are missing
+    new_index: bool = False
+
+    @property
+    def index_lost(self) -> bool:
+        """True if the index is new, and the log does not begin with the bookie's first start.
+
+        For a bookie that served before, entries may then be lost.
+        """
+        return self.new_index and (self.incomplete or self.next_file_id == 1)
 
 
 class LogReplay:
@@ -96,7 +105,12 @@ class LogReplay:
         tail = self._ends.get(last)
         position = tail.position if tail is not None else 0
         return ReplayResult(
-            last + 1, LogPosition(last, position), self._groups, tuple(self._corrupt), incomplete
+            last + 1,
+            LogPosition(last, position),
+            self._groups,
+            tuple(self._corrupt),
+            incomplete=incomplete,
+            new_index=mark is None,
         )
 
     def _find_missing_files(self, ids: list[int], mark: LogPosition) -> None:

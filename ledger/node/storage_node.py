@@ -171,11 +171,7 @@ class StorageNode:
         loss = identity.loss
         if replayed.corrupt:
             self._log().error("damaged log", places=str(replayed.corrupt)[:500])
-        if (
-            not loss
-            and identity.served_before
-            and (replayed.incomplete or replayed.next_file_id == 1)
-        ):
+        if not loss and identity.served_before and replayed.index_lost:
             loss = "the index is lost, and the log is incomplete"
         if loss or bookie.limbo_below > 0:
             await announce_limbo(store, bookie.bookie_id)

@@ -19,6 +19,7 @@ import pytest
 from gateway.config import GatewayConfig
 from gateway.process.embedded import start_embedded
 from gateway.process.embedded_identity import _REMEDY as REMEDY
+from ledger.core.loss import CopyAnswer, EntryLost
 from ledger.errors import ForeignDirectory
 from ledger.ids import EntryId
 from tests.gateway.test_dev import COMMAND, PORTS
@@ -268,6 +269,41 @@ async def test_an_old_copy_of_a_bookie_admits_that_entries_may_be_lost(tmp_path,
     async with served(data, accept_loss=True) as client:
         assert ledger in await client.list_ledgers()
     assert "loss accepted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lost", ["log and index", "index and one log file"])
+async def test_a_bookie_without_its_index_denies_nothing_of_closed_ledgers(tmp_path, capsys, lost):
+    data = tmp_path / "d"
+    ledger = await ledger_of_a_session(data)
+    await ledger_of_a_session(data)
+    shutil.rmtree(data / "bookie-1" / "index")
+    logs = sorted((data / "bookie-1").glob("log-*"))
+    for log in logs if lost == "log and index" else logs[:1]:
+        log.unlink()
+    async with served(data) as client:
+        assert "this bookie may have lost entries" in capsys.readouterr().err
+        reader = await client.open(ledger)
+        with pytest.raises(EntryLost) as error:
+            await reader.read(EntryId(0), EntryId(0), 100)
+        assert [copy.answer for copy in error.value.copies] == [CopyAnswer.LOST]
+    async with served(data, accept_loss=True):
+        pass
+    assert "loss accepted" in capsys.readouterr().err
+
+
+async def test_a_bookie_without_its_index_builds_it_from_the_log(tmp_path, capsys):
+    data = tmp_path / "d"
+    ledger = await ledger_of_a_session(data)
+    shutil.rmtree(data / "bookie-1" / "index")
+    await assert_readable(data, ledger)
+    assert "may have lost" not in capsys.readouterr().err
+
+
+async def test_an_idle_gateway_starts_again_without_a_loss(tmp_path, capsys):
+    for _ in range(3):
+        async with served(tmp_path / "d"):
+            pass
+    assert "may have lost" not in capsys.readouterr().err
 
 
 # -- the process ----------------------------------------------------------------------------------
