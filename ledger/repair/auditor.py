@@ -101,8 +101,8 @@ class Auditor:
         # The start of a full check that has looked at every ledger and is not recorded yet, because
         # `unanswered` is not empty or the metadata store failed.
         self._unrecorded_s: float | None = None
-        # Bookies that joined and whose lists were not compared yet. An audit that succeeds removes
-        # them.
+        # Bookies that joined or announced limbo, and whose lists were not compared yet. An audit
+        # that succeeds removes them.
         self._joined: set[BookieId] = set()
         # Announcements of limbo whose ledgers this process has examined, by bookie and version. An
         # announcement is removed once it is deleted.

@@ -60,7 +60,7 @@ class RepairNote:
     """Details of a marked ledger: suspect bookies, lost entries, and the last repair's outcome."""
 
     suspects: frozenset[BookieId] = frozenset()  # bookies whose copies are read, not only listed
-    lost: EntryRanges = EMPTY  # entries that no live bookie has and enough bookies deny
+    lost: EntryRanges = EMPTY  # entries that no bookie of their write set can hold
     unreadable: EntryRanges = EMPTY  # entries that no live bookie shows now; includes `lost`
     reasons: tuple[str, ...] = ()  # why the last attempt left the ledger unfinished
     at_ms: int = 0  # time of the last attempt

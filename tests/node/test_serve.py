@@ -22,6 +22,7 @@ from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, Status
 from ledger.registry.cookie import cookie_path, decode
 from ledger.registry.layout import read_instance_id
+from ledger.registry.limbo_bookies import announced_limbo
 from tests.hostile.test_grpc import Authority
 from tests.node.cluster_rig import Cluster
 from tests.peers.bookie import BookieProcess
@@ -75,6 +76,7 @@ async def store_two(cluster: Cluster, bookie: BookieProcess) -> None:
 
 async def expect_whole(cluster: Cluster, bookie: BookieProcess) -> None:
     await cluster.until_serves(bookie.id)
+    assert await announced_limbo(cluster.store) == {}
     for ledger in (1, 2):
         assert (await cluster.read(bookie.id, ledger, 0)).body == entry_bytes(ledger, 0, b"x")
         assert (await cluster.read(bookie.id, ledger, 1)).status is Status.NO_ENTRY
@@ -83,7 +85,9 @@ async def expect_whole(cluster: Cluster, bookie: BookieProcess) -> None:
 
 async def expect_limbo(cluster: Cluster, bookie: BookieProcess) -> None:
     await cluster.until_serves(bookie.id)
-    assert (await cluster.read(bookie.id, 1, 19)).status is Status.UNKNOWN_LEDGER_STATE
+    for ledger in (1, 2):
+        assert (await cluster.read(bookie.id, ledger, 19)).status is Status.UNKNOWN_LEDGER_STATE
+    assert bookie.id in await announced_limbo(cluster.store)
     for ledger in (1, 2, FIRST_FREE_LEDGER - 1):
         assert await cluster.add(bookie.id, ledger, 9) is Status.FENCED
     assert await cluster.add(bookie.id, 1, 9, recovery=True) is Status.OK
