@@ -16,7 +16,7 @@ from gateway.handlers.api import ConnectionEnds, Handle, Peer, Request
 from gateway.log import logger
 from gateway.server.dispatch import PRODUCE, RequestRefused
 from gateway.server.peer import peer_of, protocol_hint
-from gateway.server.receiving import ReceivedBytes
+from gateway.server.receiving import FREE_BYTES_MAX, ReceivedBytes
 from gateway.server.registry import ConnectionRegistry
 from gateway.server.reply_queue import ReplyParts, ReplyQueue, ReplySlot
 from gateway.server.send_queue import WRITE_HIGH_BYTES, SendQueue
@@ -39,9 +39,6 @@ CANCELLED_KEYS = frozenset((FETCH, LIST_OFFSETS))
 
 FRAMES_PER_TURN_MAX = 64
 """After this many frames in one turn of the loop, other connections have their turn."""
-
-FREE_BYTES_MAX = 4 * 1024
-"""A connection may take requests of this size in one turn, even if the memory is used up."""
 
 
 class _Hold(IntFlag):
@@ -174,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.buffer()
+        return self._received.window(self._reader)
 
     def buffer_updated(self, nbytes: int) -> None:
         self._reader.received(nbytes)
@@ -257,7 +254,7 @@ class Connection(asyncio.BufferedProtocol):
         while not self._held:
             if self.frames == turn_ends:
                 self._hold(_TURN)
-                self._release(_TURN)
+                self._registry.loop.call_soon(self._end_turn)
                 return
             frame = reader.next()
             if frame is None:
@@ -500,6 +497,10 @@ class Connection(asyncio.BufferedProtocol):
         self._take_frames()
         if not self._held and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def _end_turn(self) -> None:
+        self._held &= ~_TURN
+        self._resume()
 
     def on_memory(self) -> None:
         """Read requests again after memory for requests was returned."""

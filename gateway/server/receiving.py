@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from gateway.server.request_memory import (
     KeptBytes,
@@ -12,6 +13,12 @@ from gateway.server.request_memory import (
     WaitingFrame,
 )
 from gateway.wire.frames import FrameReader
+
+FREE_BYTES_MAX: Final = 4 * 1024
+"""A connection may take requests of this size in one turn, even if the memory is used up.
+
+It also reads no more at a time then.
+"""
 
 
 class ReceivedBytes:
@@ -30,6 +37,13 @@ class ReceivedBytes:
         self.large_frame: LargeFrame | None = None
         # Set while the connection waits for memory.
         self._waiting: WaitingFrame | None = None
+
+    def window(self, reader: FrameReader) -> memoryview:
+        """Return the buffer for the next bytes, a small one while memory is short."""
+        buffer = reader.buffer()
+        if not reader.buffer_bytes and self._memory.narrow(self.host):
+            return buffer[:FREE_BYTES_MAX]
+        return buffer
 
     def may_admit(self, reader: FrameReader) -> bool:
         """Return whether the frame may have the buffer that it needs, and count it."""

@@ -17,6 +17,9 @@ _KEPT_DIVISOR: Final = 4
 _KEPT_BYTES_MIN: Final = 1024 * 1024
 """Beginnings of frames use at most one part in `_KEPT_DIVISOR` of the memory, or this much."""
 
+_PAUSED_DIVISOR: Final = 4
+"""Connections read little at a time while paused ones hold one part in this of the memory."""
+
 _PASSED_OVER_MAX: Final = 4
 
 _RELIEVED_MAX: Final = 64
@@ -29,6 +32,11 @@ class Sender(Protocol):
     @property
     def silent_s(self) -> float:
         """Seconds without a byte from the peer, 0 while this side does not read."""
+        ...
+
+    @property
+    def held(self) -> bool:
+        """True if this side does not read, so the peer cannot complete its frame."""
         ...
 
     def end_early(self, reason: str) -> None:
@@ -50,14 +58,17 @@ class LargeFrame:
 
 
 class KeptBytes:
-    """The beginnings of frames that one connection keeps, outside of large buffers."""
+    """The received bytes that one connection keeps, outside of large buffers."""
 
-    __slots__ = ("count", "ended", "host", "sender")
+    __slots__ = ("count", "ended", "host", "paused", "sender")
 
     def __init__(self, host: str, sender: Sender) -> None:
         self.host = host
         self.sender = sender
         self.count = 0  # as counted in `used_bytes`
+        # True while the bytes are counted as those of a connection that is not read. They may be
+        # whole frames. Otherwise they are the beginning of one frame.
+        self.paused = False
         # True once the connection was told to close. Its bytes stay counted until it is closed.
         self.ended = False
 
@@ -81,9 +92,11 @@ class RequestMemory:
     largest size. So slow peers with large frames stop neither small requests nor other addresses.
     With requests in processing, one address may use five eighths.
 
-    Beginnings of small frames, and of large ones without a buffer, use a quarter of the memory. If
-    they need more, the address with most of these bytes loses its oldest incomplete frames. An
-    address that keeps few bytes is never asked.
+    Beginnings of small frames use a quarter of the memory. If they need more, the address with most
+    of these bytes loses its oldest incomplete frames. An address that keeps few bytes is never
+    asked. Connections that are not read are not closed, because they may keep whole frames, and
+    their peers cannot go on. Their bytes count as requests, up to a quarter of the memory. Beyond
+    that, and while requests have to wait, connections read little at a time (`narrow`).
 
     A frame that has begun can be completed: a buffer grows only if all frames that have begun could
     still be received to their ends, one after another (the banker's algorithm). If a frame has to
@@ -98,14 +111,20 @@ class RequestMemory:
         # buffers. They do not keep large frames from growing, which may have to end before them.
         self._kept_bytes = 0
         self._kept_bytes_max = max(_KEPT_BYTES_MIN, total_bytes_max // _KEPT_DIVISOR)
+        # The part of `used_bytes` that connections keep which are not read. What exceeds
+        # `_paused_bytes_max` stops no requests: they could wait only for each other.
+        self._paused_bytes = 0
+        self._paused_bytes_max = total_bytes_max // _PAUSED_DIVISOR
+        self._paused_by_host: dict[str, int] = {}  # the same, by address; no value is 0
         self._total_bytes_max = total_bytes_max
         # An address has more for requests in processing than for large buffers, so that these stop
         # no small request.
         self._requests_of_host_max = max(frame_bytes_max, total_bytes_max * 5 // 8)
         self._frame_bytes_max = frame_bytes_max
         # The kept bytes of each address by connection, the oldest frame first. A connection is in
-        # the table while its `count` is positive and it was not told to close. The second table
-        # has the sums; it has the same keys.
+        # the table while its `count` is positive, unless it is paused or was told to close. The
+        # second table
+        # has the sums, and the same keys.
         self._kept: dict[str, dict[KeptBytes, None]] = {}
         self._kept_by_host: dict[str, int] = {}
         # The frames with buffers, in the order of their first ones.
@@ -119,9 +138,23 @@ class RequestMemory:
 
     def full(self, host: str) -> bool:
         """True if requests of this address have to wait."""
-        if self.used_bytes >= self._total_bytes_max:
+        if self._used_up:
             return True
         return self._by_host.get(host, 0) >= self._requests_of_host_max
+
+    def narrow(self, host: str) -> bool:
+        """True if connections of this address should read little at a time."""
+        paused = self._paused_by_host.get(host, 0)
+        return (
+            self.full(host)
+            or self._paused_bytes >= self._paused_bytes_max
+            or paused >= self._paused_bytes_max // 2
+        )
+
+    @property
+    def _used_up(self) -> bool:
+        uncounted = max(0, self._paused_bytes - self._paused_bytes_max)
+        return self.used_bytes - uncounted >= self._total_bytes_max
 
     @property
     def waits_since_s(self) -> float | None:
@@ -142,24 +175,43 @@ class RequestMemory:
     def keep(self, kept: KeptBytes, count: int, *, begins: bool) -> None:
         """Count the bytes that a connection keeps. `begins` if they belong to another frame."""
         more = count - kept.count
-        kept.count = count
         if not kept.ended:
-            self._list_kept(kept, more, begins=begins)
+            self._list(kept, count, paused=kept.sender.held, begins=begins)
+        kept.count = count
         if more > 0:
             self.used_bytes += more
             self._bound_kept()
         else:
             self._return(-more)
 
-    def _list_kept(self, kept: KeptBytes, more: int, *, begins: bool) -> None:
-        """Update the tables of kept bytes after `kept` has grown by `more`."""
+    def _list(self, kept: KeptBytes, count: int, *, paused: bool, begins: bool) -> None:
+        """Update the tables for `kept`, which has `count` bytes now."""
+        before = kept.count
+        if kept.paused:
+            self._list_paused(kept.host, -before)
+            before = 0
+        kept.paused = paused
+        if paused:
+            self._list_paused(kept.host, count)
+            count = 0
+        if before or count:
+            self._list_kept(kept, count, count - before, begins=begins)
+
+    def _list_paused(self, host: str, more: int) -> None:
+        self._paused_bytes += more
+        left = self._paused_by_host[host] = self._paused_by_host.get(host, 0) + more
+        if not left:
+            del self._paused_by_host[host]
+
+    def _list_kept(self, kept: KeptBytes, count: int, more: int, *, begins: bool) -> None:
+        """Update the tables of kept bytes: `kept` has grown by `more` to `count`."""
         host = kept.host
         line = self._kept.setdefault(host, {})
         self._kept_bytes += more
         left = self._kept_by_host[host] = self._kept_by_host.get(host, 0) + more
-        if begins or not kept.count:
+        if begins or not count:
             line.pop(kept, None)
-        if kept.count and not kept.ended:
+        if count:
             line[kept] = None
         if not left:
             del self._kept[host], self._kept_by_host[host]
@@ -170,8 +222,11 @@ class RequestMemory:
         while self._kept_bytes > self._kept_bytes_max:
             line = self._kept[max(by_host, key=by_host.__getitem__)]
             victim = next(iter(line))
+            if victim.sender.held:
+                self._list(victim, victim.count, paused=True, begins=False)
+                continue
+            self._list_kept(victim, 0, -victim.count, begins=True)
             victim.ended = True
-            self._list_kept(victim, -victim.count, begins=True)
             victim.sender.end_early(
                 "half a frame while its address has most bytes of incomplete requests"
             )
@@ -181,7 +236,7 @@ class RequestMemory:
         more = buffer_bytes - frame.buffer_bytes
         limit = self._limit(frame.size_bytes)
         return (
-            self.used_bytes - self._kept_bytes + more <= limit
+            self.used_bytes - self._kept_bytes - self._paused_bytes + more <= limit
             and not self._exceeds_share(frame, more)
             and (frame.size_bytes <= SMALL_FRAME_BYTES or self._can_complete(frame, more))
         )
@@ -221,7 +276,7 @@ class RequestMemory:
         due: list[WaitingFrame] = []
         passed_over = promised = 0
         while self._waiting and passed_over < _PASSED_OVER_MAX:
-            if self.used_bytes >= self._total_bytes_max:
+            if self._used_up:
                 break
             host = next(iter(self._waiting))
             line = self._waiting.pop(host)
@@ -261,7 +316,7 @@ class RequestMemory:
         frame = waiting.frame
         more = 1 if frame is None else waiting.buffer_bytes - frame.buffer_bytes
         if frame is None:
-            own = self.used_bytes < self._total_bytes_max
+            own = not self._used_up
         else:
             own = self._exceeds_share(frame, more)
         still = [
