@@ -12,10 +12,11 @@ awaits between two segments iterates over one list to its end.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Protocol
 
 from ledger.core.segments import Segment, Truncation
@@ -62,6 +63,7 @@ class SegmentTable:
         "_index_before",
         "_index_before_number",
         "_indexes",
+        "_maxima",
         "_starts",
         "_summaries",
         "end_sequence_id",
@@ -87,6 +89,9 @@ class SegmentTable:
         self.live: LiveSegment | None = None
         # The `start_sequence_id` of each of `segments`, for bisection. Changes with `segments`.
         self._starts: list[int] = []
+        # The running maximum of the timestamps of the completed segments from the one at this place
+        # on, for bisection. Built by a lookup; None after a change of segments or summaries.
+        self._maxima: tuple[int, list[int]] | None = None
         # Summaries by segment number. Only the own metadata are known of a segment without a
         # summary. Each change of `segments` drops the summaries of removed segments.
         self._summaries: dict[int, SegmentSummary] = {}
@@ -99,6 +104,7 @@ class SegmentTable:
 
     def _set_segments(self, segments: Iterable[Segment]) -> None:
         self.segments = tuple(segments)
+        self._maxima = None
         self._starts = [segment.start_sequence_id for segment in self.segments]
         oldest = self.segments[0].number if self.segments else 0
         for known in (self._summaries, self._indexes):
@@ -146,6 +152,7 @@ class SegmentTable:
         self._summaries[number] = SegmentSummary(
             number, timestamp_max, size_bytes, self.epoch, completed.start_sequence_id
         )
+        self._maxima = None
         self.end_sequence_id = completed.end_sequence_id
         if completed.record_count:
             if self._index_before_number:
@@ -194,6 +201,7 @@ class SegmentTable:
 
     def _learn(self, summary: SegmentSummary) -> None:
         self._summaries[summary.number] = summary
+        self._maxima = None
         self.epoch = max(self.epoch, summary.epoch)
 
     # -- changes by owners and readers --------------------------------------------------------
@@ -271,14 +279,24 @@ class SegmentTable:
     def with_timestamp(self, timestamp: int, first: int) -> Iterator[Segment]:
         """Yield the segments that may have a record with at least this timestamp.
 
-        Only records that end past `first` and past the start of the stream count.
+        Only records that end past `first` and past the start of the stream count. The first one is
+        found by bisection.
         """
-        for segment in self.segments:
+        lowest = max(first, self.start_sequence_id)
+        at = max(bisect_right(self._starts, lowest) - 1, 0)
+        at += bisect_left(self._maxima_from(at), timestamp)
+        for segment in self.segments[at:]:
             if self.timestamp_max_of(segment) < timestamp:
                 continue
-            above = max(first, self.start_sequence_id, segment.start_sequence_id)
+            above = max(lowest, segment.start_sequence_id)
             if not segment.completed or segment.end_sequence_id > above:
                 yield segment
+
+    def _maxima_from(self, at: int) -> list[int]:
+        if self._maxima is None or self._maxima[0] != at:
+            completed = (segment for segment in self.segments[at:] if segment.completed)
+            self._maxima = at, list(accumulate(map(self.timestamp_max_of, completed), max))
+        return self._maxima[1]
 
     # -- readable ends ------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from struct import Struct
 
 from ledger.errors import CorruptFormat
@@ -82,17 +83,18 @@ class SparseIndex:
         stretch = self.timestamps_max[max(low, 0) : bisect_left(self.sequence_ids, end)]
         return max(stretch) if low >= 0 and stretch else None
 
-    def sequence_id_for_timestamp(self, timestamp: int, from_sequence_id: int) -> int | None:
-        """Return where to start looking for the first record with at least `timestamp`.
+    def stretches_with(self, timestamp: int, first: int) -> Iterator[tuple[int, int | None]]:
+        """Yield the stretches that may have a record with at least `timestamp` past `first`.
 
-        The result is in the first stretch that has such a timestamp and does not end before
-        `from_sequence_id`. Returns None if no stretch has one.
+        Each is the first sequence id to look at, and that of the next stretch, or None for the last
+        one. Points may be added meanwhile.
         """
-        first = max(bisect_right(self.sequence_ids, from_sequence_id) - 1, 0)
-        for at in range(first, len(self.entries)):
+        at = max(bisect_right(self.sequence_ids, first) - 1, 0)
+        while at < len(self.entries):
             if self.timestamps_max[at] >= timestamp:
-                return max(self.sequence_ids[at], from_sequence_id)
-        return None
+                last = at + 1 == len(self.entries)
+                yield max(self.sequence_ids[at], first), None if last else self.sequence_ids[at + 1]
+            at += 1
 
     def encode(self) -> bytes:
         columns = [array("q", c) for c in (self.sequence_ids, self.entries, self.timestamps_max)]

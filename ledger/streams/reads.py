@@ -310,18 +310,30 @@ class SegmentReads:
         table = self._table
         index = await self.index_of(segment)
         at = max(segment.start_sequence_id, table.start_sequence_id, first)
-        if len(index):
-            from_point = index.sequence_id_for_timestamp(timestamp, at)
-            if from_point is None:
-                return None
-            at = from_point
-        end = table.readable_end(segment)
+        # Only the stretch that holds `at` may have its timestamp from a record before it.
+        stretches = index.stretches_with(timestamp, at) if len(index) else [(at, None)]
+        for low, following in stretches:
+            end = table.readable_end(segment)
+            end = end if following is None else min(end, following)
+            low = max(low, table.start_sequence_id)
+            found = await self._find_between(low, end, timestamp, read)
+            if found is not None:
+                return found
+        return None
+
+    async def _find_between(
+        self,
+        at: int,
+        end: int,
+        timestamp: int,
+        read: Callable[[int, int], Awaitable[list[StoredRecord]]],
+    ) -> StoredRecord | None:
         while at < end:
             for record in await read(at, self._limits.read_chunk_bytes):
                 if record.timestamp_max >= timestamp and record.sequence_id < end:
                     return record
                 at = record.end_sequence_id
-            at = max(at, table.start_sequence_id)  # the start may have moved during the read
+            at = max(at, self._table.start_sequence_id)  # it may have moved during the read
         return None
 
     async def index_of(self, segment: Segment) -> SparseIndex:

@@ -268,6 +268,59 @@ async def test_records_before_the_first_one_wanted_are_not_found_by_their_time()
         assert record is not None and record.sequence_id == 40
 
 
+@pytest.mark.parametrize("seed", range(12))
+async def test_falling_timestamps_and_truncated_records_are_found_as_kafka_finds_them(seed):
+    """Seed 000 D26: the first record, from the log start on, with at least the timestamp."""
+    draw = random.Random(seed)
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
+        owner = await rig.owner()
+        for at in range(4):
+            if at:
+                await owner.roll()
+            for _ in range(draw.randrange(1, 25)):
+                owner.append(timestamp=draw.randrange(1000, 1050))
+                await owner.settle()
+        start = draw.randrange(owner.stream.end_sequence_id)
+        await owner.stream.truncate(start)
+        await owner.add()
+        await asyncio.sleep(1)  # until a control record shows the last one
+        stored = {at: timestamp_of(d) for at, d in by_sequence_id(owner).items() if at >= start}
+        _, scan = await scan_of(rig)
+        for wanted in range(999, 1052, 4):
+            found = await scan.find_timestamp(wanted)
+            least = min((at for at, each in stored.items() if each >= wanted), default=None)
+            assert (found and found.sequence_id) == least
+            owned = await owner.stream.find_timestamp(wanted)
+            assert (owned and owned.sequence_id) == least
+
+
+async def test_a_lookup_by_time_opens_the_segment_that_it_finds_and_the_next_one_for_its_index():
+    """Seed 000 D26: the segments are bisected by their bounds, without reading the others."""
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
+        await written(rig, *[30] * 8)
+        await asyncio.sleep(1)
+        for wanted in (1001, 1040, 1100, 1199, 1240):
+            by, scan = await scan_of(rig)
+            opened = count_opened_ledgers(by)
+            record = await scan.find_timestamp(wanted)
+            assert record is not None and record.sequence_id == wanted - 1001
+            assert len(opened) <= 2
+            scan.close()
+
+
+def count_opened_ledgers(by):
+    """Return a set that collects the ledgers whose metadata are read."""
+    get, opened = by.store.get, set()
+
+    async def counted(path):
+        if path.startswith("/ledgers/"):
+            opened.add(path)
+        return await get(path)
+
+    by.store.get = counted
+    return opened
+
+
 # The owner is not disturbed
 
 

@@ -143,6 +143,24 @@ def test_no_segment_with_the_timestamp_is_left_out(stream, data):
     assert table.timestamp_max == max(known.values(), default=NO_TIMESTAMP)
 
 
+def test_a_lookup_by_time_sees_what_changed_since_the_last_one():
+    segments = [
+        replace(DONE, number=number, start_sequence_id=start, record_count=10)
+        for number, start in ((1, 0), (2, 10), (3, 20))
+    ]
+    table = SegmentTable()
+    known = {n: SegmentSummary(n, bound, 0, 1, 0) for n, bound in ((1, 0), (2, 0), (3, 5))}
+    table.reset(segments, known, SparseIndex(), 0, start_sequence_id=0, epoch=1)
+    assert list(table.with_timestamp(5, 0)) == segments[2:]
+    table.move_start(15)
+    assert list(table.with_timestamp(5, 0)) == segments[2:]
+    later = [SegmentSummary(2, 9, 0, 1, 0)]
+    table.learn(9, StateSnapshot(summaries=later))
+    assert list(table.with_timestamp(5, 0)) == segments[1:]
+    table.relist(segments[2:])
+    assert list(table.with_timestamp(5, 0)) == segments[2:]
+
+
 # -- truncation and retention ---------------------------------------------------------------------
 
 

@@ -49,7 +49,7 @@ def test_a_seek_starts_at_or_before_the_entry_within_a_stride(case, wanted):
 @given(entries(), st.integers(-1, 61), st.integers(0, 400))
 def test_a_timestamp_is_never_passed_by(case, timestamp, start):
     made, end = case
-    found = built(made).sequence_id_for_timestamp(timestamp, start)
+    found = next((low for low, _ in built(made).stretches_with(timestamp, start)), None)
     ends = [one[0] for one in made[1:]] + [end] * bool(made)
     due = [
         max(one[0], start)
@@ -63,10 +63,21 @@ def test_a_timestamp_is_never_passed_by(case, timestamp, start):
         assert found >= start
 
 
+@given(entries(), st.integers(-1, 61), st.integers(0, 400))
+def test_every_stretch_but_the_first_has_the_timestamp(case, timestamp, start):
+    """Seed 000 D26: so a lookup reads no stretch in vain but the one that holds its start."""
+    made, end = case
+    stretches = list(built(made).stretches_with(timestamp, start))
+    assert all(low >= start for low, _ in stretches)
+    for low, following in stretches[1:]:
+        after = end if following is None else following
+        assert any(low <= one[0] < after and one[3] >= timestamp for one in made)
+
+
 def test_nothing_is_found_in_an_index_without_points():
     index = SparseIndex(STRIDE)
     assert index.entry_for(5) == 0
-    assert index.sequence_id_for_timestamp(0, 0) is None
+    assert list(index.stretches_with(0, 0)) == []
     assert index.timestamp_max == NO_TIMESTAMP
 
 
@@ -97,7 +108,7 @@ def test_a_decoded_index_grows_on(case, more):
         index.add(*one)
     for sequence_id, entry, _, timestamp in made + added:
         assert index.entry_for(sequence_id) <= entry
-        assert index.sequence_id_for_timestamp(timestamp, 0) is not None
+        assert any(True for _ in index.stretches_with(timestamp, 0))
 
 
 def test_the_bytes_are_three_columns_of_big_endian_numbers():
