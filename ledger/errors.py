@@ -135,6 +135,14 @@ class NotOwner(LedgerError):
     """This process does not own the stream, or no longer does."""
 
 
+class InvalidArgument(LedgerError):
+    """The caller passed a value that is not valid here. The message names it and the valid ones."""
+
+
+class WrongState(LedgerError):
+    """The object was not started, was started before, or is closed."""
+
+
 class StreamUnavailable(LedgerError):
     """The stream is being opened or recovered; retry."""
 
