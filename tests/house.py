@@ -28,6 +28,7 @@ CORES = (
 ENTRY_POINTS = (
     "gateway.__main__",
     "ledger.__main__",
+    "gateway.native",  # applications import it
     *(f"gateway.pipelines.submit.{job}" for job in ("archive", "replay", "audit")),  # spark-submit
 )
 TOP_LEVEL = {

@@ -152,7 +152,7 @@ class LedgerClient:
         stored = await self._metadata.read(ledger)
         reader = self._reader(stored)
         try:
-            await reader.read_lac()
+            await reader.read_lac(refresh=False)
         except EntryUnknown:
             pass  # a later read or read_lac retries, and reports the failure
         return reader

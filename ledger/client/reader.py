@@ -12,10 +12,16 @@ from ledger.client.speculative_read import Attempt, SpeculativeRead
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.entry_format import EntryFormat
 from ledger.core.ledger_metadata import LedgerMetadata, Versioned
-from ledger.core.loss import CopyAnswer, EntryLost, waited_for
+from ledger.core.loss import CopyAnswer, EntryAwaited, EntryLost, waited_for
 from ledger.core.quorum import Coverage, write_sets
 from ledger.core.read_plan import ReadPlan
-from ledger.errors import CorruptFormat, EntryUnknown, MetadataUnavailable, NoSuchEntry
+from ledger.errors import (
+    CorruptFormat,
+    EntryUnknown,
+    MetadataUnavailable,
+    NoSuchEntry,
+    Unauthorized,
+)
 from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId
 from ledger.ports.bookies import Bookies, ReadManyReply, ReadReply, Status
 from ledger.ports.metadata import Unwatch
@@ -163,8 +169,10 @@ class LedgerReader:
             raise EntryLost(
                 f"{place}: none of its bookies has it", metadata.ledger, first, plan.copies
             )
-        waited_for_now = ", ".join(waited_for(plan.copies))
-        raise EntryUnknown(f"{place}: no replica could be read; {waited_for_now} may have it")
+        bookies = waited_for(plan.copies)
+        raise EntryAwaited(
+            f"{place}: no replica could be read; {', '.join(bookies)} may have it", bookies
+        )
 
     async def _read_from(
         self, plan: ReadPlan, bookie: BookieId, first: EntryId, last: EntryId, max_bytes: int
@@ -176,6 +184,8 @@ class LedgerReader:
             reply = await self._bookies.read_many(
                 bookie, self.metadata.ledger, first, last, max(1, max_bytes)
             )
+            if reply.status is Status.UNAUTHORIZED:
+                raise Unauthorized(f"ledger {self.metadata.ledger}: {bookie} refuses its key")
             entries = self._entries_of(bookie, first, last, reply)
             plan.on_answer(bookie, _answer_of(reply, entries))
             ok = bool(entries) or reply.status not in (Status.OK, *UNHEALTHY)
@@ -214,14 +224,17 @@ class LedgerReader:
             entry = EntryId(entry + 1)
         return entries
 
-    async def read_lac(self) -> EntryId:
+    async def read_lac(self, *, refresh: bool = True) -> EntryId:
         """Read the LAC of an open ledger from its bookies, and return it.
+
+        Without `refresh` the caller has just read the metadata.
 
         The LAC covers every entry confirmed before the call, except the last one that was added.
         For a closed ledger, the result is the last entry. Raises EntryUnknown if too few bookies of
         the last ensemble answer.
         """
-        await self.refresh()
+        if refresh:
+            await self.refresh()
         if self.metadata.closed:
             return self.last_add_confirmed
         metadata = self.metadata

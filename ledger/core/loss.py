@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from ledger.errors import NoSuchEntry
+from ledger.errors import EntryUnknown, NoSuchEntry
 from ledger.ids import BookieId, EntryId, LedgerId
 
 
@@ -101,6 +101,14 @@ class EntryLost(NoSuchEntry):
     def __reduce__(self) -> tuple[type[EntryLost], tuple[object, ...]]:
         """Pickle all arguments: jobs raise this error in processes of their own."""
         return type(self), (str(self), self.ledger, self.entry, self.copies)
+
+
+class EntryAwaited(EntryUnknown):
+    """No replica can be read now, and the loss is not proved. `bookies` may hold the entry."""
+
+    def __init__(self, what: str, bookies: tuple[BookieId, ...] = ()) -> None:
+        super().__init__(what)
+        self.bookies = bookies
 
 
 def judge(copies: Sequence[CopyState], ack_quorum: int) -> Verdict:

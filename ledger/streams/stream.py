@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from ledger.client.writer import LedgerWriter
 from ledger.core.segment_table import SegmentTable
-from ledger.core.segments import Segment
+from ledger.core.segments import EMPTY_TXID, Segment
 from ledger.core.snapshot_format import StateSnapshot
 from ledger.core.sparse_index import SparseIndex
 from ledger.errors import (
@@ -47,6 +47,9 @@ _ROLL_RETRY_S = 1.0
 
 class Stream:
     """A stream with its writer. `end_sequence_id` is what Kafka calls the high watermark."""
+
+    own_txids = False
+    """True if each append has a transaction id from the application. Set before `open`."""
 
     def __init__(
         self,
@@ -243,10 +246,11 @@ class Stream:
         count: int,
         timestamp_max: int,
         on_durable: OnDurable,
+        txid: int | None = None,
     ) -> None:
         """Append records as `SegmentWriter.append` does. Only while `writable`."""
         assert self._writer is not None
-        self._writer.append(data, size, count, timestamp_max, on_durable)
+        self._writer.append(data, size, count, timestamp_max, on_durable, txid)
 
     def fail(self, error: LedgerError) -> None:
         """End this ownership as after a failed add: `on_failed` is called, and `open` recovers."""
@@ -261,6 +265,11 @@ class Stream:
     @property
     def end_sequence_id(self) -> int:
         return self._writer.end_sequence_id if self._writer else self._table.end_sequence_id
+
+    @property
+    def txid_max(self) -> int:
+        """The highest transaction id of the completed segments, 0 if there is none."""
+        return self._store.txid_max
 
     @property
     def start_sequence_id(self) -> int:
@@ -299,13 +308,16 @@ class Stream:
             custom={STREAM_KEY: self.name.encode()},
         )
 
-    def _next_segment(self, start: int) -> tuple[Segment, LedgerWriter]:
-        """Take the next ledger for a segment that begins at `start`, to be listed at once."""
+    def _next_segment(self, start: int, last_txid: int) -> tuple[Segment, LedgerWriter]:
+        """Take the next ledger for a segment that begins at `start`, to be listed at once.
+
+        `last_txid` is that of the segment before, which the application's ids do not go below.
+        """
         ledger_writer = self._next_ledger.take()
         segment = Segment(
             number=self._store.number_max + 1,
             ledger=ledger_writer.ledger,
-            first_txid=start,
+            first_txid=max(last_txid, self.txid_max) if self.own_txids else start,
             start_sequence_id=start,
         )
         return segment, ledger_writer
@@ -321,7 +333,8 @@ class Stream:
         """
         if self._begun is None:
             await self._next_ledger.wait_until_ready()
-            begun = self._next_segment(self._table.end_sequence_id)
+            last_txid = EMPTY_TXID if left_over is None else left_over[1].last_txid
+            begun = self._next_segment(self._table.end_sequence_id, last_txid)
             if left_over is None:
                 await self._store.start(begun[0])
             else:
@@ -372,7 +385,7 @@ class Stream:
         )
         begun = None
         if self._rolling is not None:
-            begun = self._next_segment(completed.end_sequence_id)
+            begun = self._next_segment(completed.end_sequence_id, completed.last_txid)
         await self._store.complete(segment, completed, begun and begun[0])
         self._begun = begun
         self._table.complete(

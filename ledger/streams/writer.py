@@ -48,6 +48,7 @@ class LedgerSink(Protocol):
 class _Accepted(NamedTuple):
     record: StoredRecord
     on_durable: OnDurable
+    txid: int
 
 
 class _Entry(NamedTuple):
@@ -77,6 +78,7 @@ class SegmentWriter:
         "_on_advanced",
         "_on_failed",
         "_pack_scheduled",
+        "_packed_txid",
         "_position",
         "_refused",
         "_sink",
@@ -92,6 +94,7 @@ class SegmentWriter:
         "failed",
         "index",
         "last_dlsn",
+        "last_txid",
         "next_sequence_id",
         "number",
         "paused",
@@ -126,6 +129,7 @@ class SegmentWriter:
         self.timestamp_max = -1  # greatest timestamp of the durable records
         # The last durable slot, of control records too. Its entry is -1 before the first one.
         self.last_dlsn = Dlsn(number, EntryId(-1), -1)
+        self.last_txid = EMPTY_TXID  # of the last durable user record
         # The first error. Once set, the writer accepts and packs nothing.
         self.failed: LedgerError | None = None
         # While True, accepted records wait unpacked. The owner sets it for the time of a roll.
@@ -137,9 +141,7 @@ class SegmentWriter:
         self._last_user_entry = -1  # the last durable entry with user records
         # Readers learn of the entries up to this one from a control record or a snapshot.
         self._announced_entry = -1
-        self._sink = sink
-        self._tail = tail
-        self._limits = limits
+        self._sink, self._tail, self._limits = sink, tail, limits
         self._take_snapshot = take_snapshot
         self._on_advanced = on_advanced
         self._on_failed = on_failed
@@ -149,7 +151,8 @@ class SegmentWriter:
         self._in_flight: deque[_Entry] = deque()
         # Set when the ledger refuses an entry. Nothing more is sent; entries in flight may succeed.
         self._refused: LedgerError | None = None
-        self._position = 0  # count of packed user records, the last one's position
+        # Position, and so count, and transaction id of the last packed user record.
+        self._position, self._packed_txid = 0, EMPTY_TXID
         self._snapshot_entry = -1  # the first entry of the last complete snapshot
         # Parts of the next snapshot that are not sent. While there are any, no record is packed.
         self._snapshot_parts: deque[bytes] = deque()
@@ -177,10 +180,6 @@ class SegmentWriter:
         return self.last_dlsn.entry
 
     @property
-    def last_txid(self) -> int:
-        return self.end_sequence_id - 1 if self.durable_count else EMPTY_TXID
-
-    @property
     def durable_count(self) -> int:
         return self.end_sequence_id - self.start_sequence_id
 
@@ -191,8 +190,12 @@ class SegmentWriter:
         count: int,
         timestamp_max: int,
         on_durable: OnDurable,
+        txid: int | None = None,
     ) -> None:
         """Accept `count` user records in one opaque piece. They get the next sequence ids.
+
+        The transaction id is the last sequence id, unless the caller passes its own, which must
+        not be below the one before.
 
         `on_durable(None)` runs once they are durable and readable. `on_durable(error)` runs if
         this writer failed; a later recovery may still find them. Neither runs inside append.
@@ -201,7 +204,9 @@ class SegmentWriter:
         first = self.next_sequence_id
         self.next_sequence_id = first + count
         record = StoredRecord(first, first + count, timestamp_max, size, data)
-        self._waiting.append(_Accepted(record, on_durable))
+        if txid is None:
+            txid = first + count - 1
+        self._waiting.append(_Accepted(record, on_durable, txid))
         self.waiting_bytes += size
         if not self._pack_scheduled:
             self._pack_scheduled = True
@@ -242,8 +247,7 @@ class SegmentWriter:
     def _send_part(self) -> None:
         """Send the next part. A record between two parts would be missing from the snapshot."""
         parts = self._snapshot_parts
-        txid = self.start_sequence_id + self._position - 1 if self._position else EMPTY_TXID
-        record = log_records.control_record(self._position, txid, parts[0])
+        record = log_records.control_record(self._position, self._packed_txid, parts[0])
         entry = self._send([record], len(record), _NOTHING, 1, -1)
         if entry is None:
             return
@@ -282,11 +286,7 @@ class SegmentWriter:
                 break
             accepted.append(one)
             count = record.end_sequence_id - record.sequence_id
-            buffers.append(
-                log_records.set_head(
-                    position + 1, record.end_sequence_id - 1, count, record.size_bytes
-                )
-            )
+            buffers.append(log_records.set_head(position + 1, one.txid, count, record.size_bytes))
             buffers += record.data
             size += log_records.SET_HEAD_BYTES + record.size_bytes
             position += count
@@ -304,7 +304,7 @@ class SegmentWriter:
             for _ in accepted:
                 waiting.popleft()
         self.waiting_bytes -= size - log_records.SET_HEAD_BYTES * len(accepted)
-        self._position = position
+        self._position, self._packed_txid = position, accepted[-1].txid
         self.index.add(accepted[0].record.sequence_id, entry, size, timestamp_max)
         self._bytes_since_snapshot += size
 
@@ -369,7 +369,8 @@ class SegmentWriter:
         if entry.timestamp_max > self.timestamp_max:
             self.timestamp_max = entry.timestamp_max
         self._last_user_entry = entry.entry
-        self.end_sequence_id = entry.accepted[-1].record.end_sequence_id
+        last = entry.accepted[-1]
+        self.end_sequence_id, self.last_txid = last.record.end_sequence_id, last.txid
         for accepted in entry.accepted:
             accepted.on_durable(None)
         self._on_advanced(self.end_sequence_id)
