@@ -177,10 +177,11 @@ class LedgerWriter:
         body = (header, *payload)
         item = (body, on_confirmed)
         adds.add(size, item)
+        sent = self._format.body(body)
         send, sets = self._bookies.add, self._change.sets
         for slot in sets[entry % len(sets)]:
             on_added = partial(self._on_added, slot, entry, item)
-            send(slot.bookie, self.ledger, entry, self._key, body, on_added)
+            send(slot.bookie, self.ledger, entry, self._key, sent, on_added)
         return entry
 
     # Answers of bookies

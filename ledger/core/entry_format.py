@@ -44,6 +44,16 @@ class EntryHeader(NamedTuple):
     length: int  # payload bytes of entries 0..entry
 
 
+class DigestedBody(tuple[Buffer, ...]):
+    """The buffers of an entry whose CRC32C digest the sender computed from them in this call.
+
+    A bookie in the same process does not compute it again. Send such a body at once, and a plain
+    tuple in every later call, because the buffers could have changed. No transport keeps the mark.
+    """
+
+    __slots__ = ()
+
+
 DigestFunction = Callable[[bytes | memoryview, Sequence[Buffer]], bytes]
 
 
@@ -63,9 +73,12 @@ def read_header(body: Buffer) -> EntryHeader:
 class EntryFormat:
     """Packs and unpacks the entries of ledgers with one digest type and password."""
 
-    __slots__ = ("_digest", "_payload_at")
+    __slots__ = ("_digest", "_payload_at", "body")
 
     def __init__(self, digest_type: DigestType, password: bytes = b"") -> None:
+        # What a body just packed in this format is sent as.
+        self.body: Callable[[tuple[Buffer, ...]], tuple[Buffer, ...]]
+        self.body = DigestedBody if digest_type is DigestType.CRC32C else tuple
         self._digest: DigestFunction = _digest_function(digest_type, password)
         self._payload_at = HEADER_BYTES + _DIGEST_BYTES[digest_type]
 

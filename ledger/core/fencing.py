@@ -7,6 +7,7 @@ from enum import Enum, auto
 from typing import Final
 from zlib import crc32
 
+from ledger.core.entry_format import DigestedBody
 from ledger.crc32c import crc32c
 from ledger.ids import Buffer
 
@@ -88,6 +89,8 @@ def has_valid_digest(entry: bytes) -> bool:
 
 def has_crc32c(body: Sequence[Buffer]) -> bool:
     """True if the entry, whose bytes are the joined buffers, has a valid CRC32C digest."""
+    if type(body) is DigestedBody:
+        return True
     head = body[0]
     if len(head) < _CRC32C_END:
         head = b"".join(body)

@@ -9,6 +9,7 @@ import asyncio
 
 import pytest
 
+from ledger.core.entry_format import DigestedBody
 from ledger.errors import (
     AddFailed,
     StorageFull,
@@ -121,7 +122,7 @@ async def test_a_sole_bookie_is_replaced_with_all_that_was_on_its_way():
     await nothing_was_lost(world, writer.ledger)
 
 
-async def test_what_is_sent_again_are_the_same_buffers():
+async def test_what_is_sent_again_are_the_same_buffers_no_longer_marked_as_just_digested():
     world, writer, told = await writing()
     port, sent = world.ports["writer"], []
 
@@ -136,8 +137,9 @@ async def test_what_is_sent_again_are_the_same_buffers():
     await told.wait(4)
     await asyncio.sleep(0.1)
     assert len({bookie for bookie, _, _ in sent}) == 4, "the spare too"
-    assert len({id(body) for _, _, body in sent}) == 1
+    assert len({tuple(map(id, body)) for _, _, body in sent}) == 1
     assert sent[0][2][1] is payload
+    assert [type(body) for _, _, body in sent] == [*[DigestedBody] * 3, tuple]
     await nothing_was_lost(world, writer.ledger)
 
 

@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 from crc32c import crc32c
 
-from ledger.core.entry_format import DigestType, EntryFormat
+from ledger.core.entry_format import DigestedBody, DigestType, EntryFormat
 from ledger.core.fencing import AddDecision, FenceState, has_crc32c, same_entry
 from tests.sim.bookie_world import entry_bytes
 
@@ -72,6 +72,17 @@ def test_a_crc32c_digest_is_seen_however_the_entry_is_cut_into_buffers(digest):
         body = (whole[:first], whole[first:second], whole[max(first, second) :])
         assert has_crc32c(body) == (digest is DigestType.CRC32C)
         assert has_crc32c([memoryview(buffer) for buffer in body]) == has_crc32c(body)
+
+
+@pytest.mark.parametrize("digest", DigestType)
+def test_a_body_is_marked_as_digested_for_one_send_and_with_crc32c_only(digest):
+    layout = EntryFormat(digest, b"secret")
+    body = layout.body((layout.pack(1, 5, 3, 9, [b"payload"]), b"payload"))
+    assert (type(body) is DigestedBody) == has_crc32c(body) == (digest is DigestType.CRC32C)
+    marked = DigestedBody((body[0], b"damaged"))
+    assert not any(
+        has_crc32c(copy) for copy in (tuple(marked), list(marked), marked[:], (*marked,))
+    )
 
 
 def test_a_changed_bit_anywhere_breaks_the_crc32c_digest():
