@@ -105,8 +105,8 @@ class Group:
         """Return by how much each client host's bytes have changed since the last call."""
         return self._roster.take_byte_changes()
 
-    def growth_bytes(self, joining: Joining) -> int:
-        """Return by how many bytes this JoinGroup would increase the members' bytes, at most."""
+    def growth_bytes(self, joining: Joining) -> Mapping[str, int]:
+        """Return by how many bytes, by client host, this JoinGroup would increase the members'."""
         return self._roster.growth_bytes(joining)
 
     @property
@@ -134,7 +134,7 @@ class Group:
             if joining.member_id in self.members:
                 self._remove(joining.member_id)
             return [AnswerJoin(waiter, Joined(ErrorCode.group_max_size_reached))]
-        growth = self.growth_bytes(joining)
+        growth = sum(self.growth_bytes(joining).values())
         size_bytes = self._roster.size_bytes + self._roster.pending_bytes
         if growth > 0 and size_bytes + growth > self._settings.bytes_max:
             return self._refuse_join(joining, waiter, ErrorCode.group_max_size_reached)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -17,6 +17,17 @@ from gateway.core.group_members import (
     protocols_bytes,
     text_bytes,
 )
+
+
+def assignment_growth(
+    members: Iterable[GroupMember], assignments: Mapping[str, bytes]
+) -> Mapping[str, int]:
+    """Return by how many bytes these assignments, by member id, would increase each host's part."""
+    growth: Counter[str] = Counter()
+    for member in members:
+        more = len(assignments.get(member.member_id, b"")) - len(member.assignment)
+        growth[member.client_host] += more
+    return growth
 
 
 class Roster:
@@ -84,11 +95,16 @@ class Roster:
         changes, self._changes = self._changes, Counter()
         return changes
 
-    def growth_bytes(self, joining: Joining) -> int:
-        """Return by how many bytes this JoinGroup would increase `size_bytes`, at most."""
+    def growth_bytes(self, joining: Joining) -> Mapping[str, int]:
+        """Return by how many bytes this JoinGroup would increase `size_bytes`, at most.
+
+        They count for the host that created the member, even if another one sends the request.
+        """
         member_id = joining.member_id or self.instances.get(joining.instance_id or "", "")
         member = self.members.get(member_id)
-        return joining.size_bytes - (0 if member is None else member.size_bytes)
+        if member is None:
+            return {joining.client_host: joining.size_bytes}
+        return {member.client_host: joining.size_bytes - member.size_bytes}
 
     def remove(self, member_id: str) -> None:
         """Remove the member. If it was the leader, the next member leads."""

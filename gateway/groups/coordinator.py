@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 from gateway.cluster.port import GroupClaims
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GroupLimits, MetricsLimits
+from gateway.core.group import Group
 from gateway.core.group_members import (
     GroupSettings,
     Joined,
@@ -31,6 +32,7 @@ from gateway.core.group_members import (
     Syncing,
 )
 from gateway.core.offset_expiry import CONSUMER, subscribed_topics
+from gateway.core.roster import assignment_growth
 from gateway.errors import coordinator_code
 from gateway.groups.group_scanner import GroupScanner
 from gateway.groups.group_snapshots import GroupSnapshot, GroupSnapshots
@@ -166,7 +168,7 @@ class Coordinator:
         if loaded is None:
             return Joined(ErrorCode.unknown_member_id, joining.member_id)
         growth = loaded.group.growth_bytes(joining)
-        if not self._admits(group_id, joining.client_host, growth):
+        if not self._admits(group_id, growth):
             return Joined(ErrorCode.coordinator_not_available, joining.member_id)
         waiter: Future[Joined] = asyncio.get_running_loop().create_future()
         self._loaded_groups.run(
@@ -185,10 +187,10 @@ class Coordinator:
             return Synced(refused.code)
         if loaded is None:
             return Synced(ErrorCode.unknown_member_id)
-        member = loaded.group.members.get(syncing.member_id)
-        more = sum(len(assignment) for _, assignment in syncing.assignments)
-        if member is not None and not self._admits(group_id, member.client_host, more):
-            return Synced(ErrorCode.coordinator_not_available)
+        if _assigns(loaded.group, syncing):
+            growth = assignment_growth(loaded.group.members.values(), dict(syncing.assignments))
+            if not self._admits(group_id, growth):
+                return Synced(ErrorCode.coordinator_not_available)
         waiter: Future[Synced] = asyncio.get_running_loop().create_future()
         self._loaded_groups.run(
             loaded, loaded.group.sync(syncing, waiter, self._loaded_groups.now_ms())
@@ -196,9 +198,10 @@ class Coordinator:
         synced = await waiter
         return synced if self._loaded_groups.serves() else Synced(ErrorCode.not_coordinator)
 
-    def _admits(self, group_id: str, host: str, more: int) -> bool:
-        """Return whether members of this client host may take `more` bytes, or log that not."""
-        if self._loaded_groups.memory.admits(host, more):
+    def _admits(self, group_id: str, growth: Mapping[str, int]) -> bool:
+        """Return whether the members of these client hosts may grow so, or log that not."""
+        host = self._loaded_groups.memory.refused_host(growth)
+        if host is None:
             return True
         if self._throttle.allows("group memory", host, self._clock.monotonic_s()):
             logger().warning(
@@ -381,6 +384,11 @@ class Coordinator:
         except LedgerError as error:
             return coordinator_code(error)
         return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
+
+
+def _assigns(group: Group, syncing: Syncing) -> bool:
+    """Return whether the group will keep the assignments of this SyncGroup."""
+    return group.state is State.COMPLETING_REBALANCE and syncing.member_id == group.leader
 
 
 def fresh_id() -> str:

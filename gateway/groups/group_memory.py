@@ -24,12 +24,16 @@ class GroupMemory:
         # The part of each address in `size_bytes`. No value is 0.
         self._by_host: Counter[str] = Counter()
 
-    def admits(self, host: str, more: int) -> bool:
-        """Return whether the members of this address may take `more` bytes."""
-        if more <= 0:
-            return True
-        free = self.bytes_max - self.size_bytes - more
-        return self._by_host[host] + more <= free
+    def refused_host(self, growth: Mapping[str, int]) -> str | None:
+        """Return an address that may not grow so, or None if all may.
+
+        `growth` is the change of each address's bytes. An address that does not grow is admitted.
+        """
+        free = self.bytes_max - self.size_bytes - sum(growth.values())
+        for host, more in growth.items():
+            if more > 0 and self._by_host[host] + more > free:
+                return host
+        return None
 
     def change(self, changes: Mapping[str, int]) -> None:
         """Add these bytes to the addresses; negative ones are returned."""

@@ -235,6 +235,61 @@ async def test_assignments_count_in_the_share_of_their_members():
         assert errors == ["none"] * 4 + ["coordinator_not_available"] * 4
 
 
+async def rejoin(world, consumer, host, size):
+    """The answer of a JoinGroup of an existing member, from this address."""
+    joining = replace(consumer._joining(), client_host=host, protocols=(("range", bytes(size)),))
+    answer = await world.groups.join(consumer.group, joining)
+    consumer.generation = answer.generation
+    return answer.error.name
+
+
+async def test_a_member_that_grows_from_another_address_counts_in_the_share_that_it_has():
+    async with new_world(bytes_total_max=1_000_000, initial_rebalance_delay_ms=0) as world:
+        seeds = [(await joined(world, 1, (("range", b"m"),), f"g{n}"))[0] for n in range(20)]
+        answers = [await rejoin(world, seed, "/10.7.7.7", 50_000) for seed in seeds]
+        assert 9 <= answers.count("none") <= 10  # half, as from one address
+        memory = world.groups._loaded_groups.memory
+        assert memory.size_bytes <= memory.bytes_max // 2
+        assert (await first_join(world, "honest", "/10.9.9.9")).error.name == "none"
+
+
+async def test_a_member_grows_in_the_free_share_of_its_own_address():
+    async with new_world(bytes_total_max=1_000_000, initial_rebalance_delay_ms=0) as world:
+        [member] = await joined(world, 1, (("range", b"m"),))
+        await greedy(world, "/10.7.7.7")
+        assert await rejoin(world, member, "/10.7.7.7", 100_000) == "none"
+
+
+async def test_assignments_that_replace_others_count_by_their_difference():
+    async with new_world(bytes_total_max=1_000_000, initial_rebalance_delay_ms=0) as world:
+        [member] = await joined(world, 1, (("range", b"m"),))
+        for size in (1, 2, 3, 4):  # each JoinGroup differs, so the members rebalance
+            assert await rejoin(world, member, "/127.0.0.1", size) == "none"
+            assert await errors_of(sync(world, [member], bytes(300_000))) == {"none"}
+            assert await errors_of(sync(world, [member], bytes(300_000))) == {"none"}
+        assert await rejoin(world, member, "/127.0.0.1", 5) == "none"
+        assert await errors_of(sync(world, [member], bytes(600_000))) == {
+            "coordinator_not_available"
+        }
+
+
+async def test_an_assignment_counts_in_the_share_of_the_member_that_gets_it():
+    async with new_world(bytes_total_max=1_000_000, initial_rebalance_delay_ms=0) as world:
+        leader, other = await joined(world, 2, (("range", b"m"),))
+        far = replace(world.consumer()._joining(), client_host="/10.7.7.7", id_required=False)
+        rejoins = (rejoin(world, each, "/127.0.0.1", 1) for each in (leader, other))
+        third, *_ = await asyncio.gather(world.groups.join("g", far), *rejoins)
+        assert await greedy(world, "/10.7.7.7") == 4
+
+        async def assigned(to):
+            parts = ((to, bytes(100_000)),)
+            syncing = Syncing(leader.member_id, third.generation, assignments=parts)
+            return await world.groups.sync("g", syncing)
+
+        assert (await assigned(third.member_id)).error.name == "coordinator_not_available"
+        assert (await assigned(leader.member_id)).error.name == "none"
+
+
 async def pending_encoding(world, consumers):
     """The SyncGroups of the members; the encoding of their group has begun."""
     syncs = sync(world, consumers)
