@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from gateway.server.peer import share_of
 from gateway.server.request_memory import (
     KeptBytes,
     LargeFrame,
@@ -28,7 +29,7 @@ class ReceivedBytes:
 
     def __init__(self, memory: RequestMemory, host: str, sender: Sender) -> None:
         self._memory = memory
-        self.host = host  # the address of the peer
+        self.host = host = share_of(host)  # whose share of the memory the bytes count in
         # The bytes of incomplete and waiting frames outside of large buffers, as counted.
         self._kept = KeptBytes(host, sender)
         # The number of frames that were taken when they were counted last.

@@ -8,8 +8,9 @@ from typing import Final, Protocol
 
 from gateway.config import ConnectionLimits
 from gateway.handlers.api import Peer
-from gateway.log import Throttle, logger
+from gateway.log import ReasonThrottle, logger
 from gateway.server.dispatch import Dispatcher
+from gateway.server.peer import share_of
 from gateway.server.request_memory import RequestMemory
 from gateway.server.stall_detector import StallDetector
 from gateway.server.timeouts import PRESSED_S_MAX
@@ -76,7 +77,8 @@ class ConnectionRegistry:
         self.replies = replies or ReplyMemory(limits.reply_bytes_max)
         # The buffer that all connections receive into; used only within one callback of the loop.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        # Every admitted connection with its address, from `admit` until `remove`.
+        # Every admitted connection with its address, from `admit` until `remove`. IPv6 addresses
+        # of one /64 count as one address here.
         self.connections: dict[RegisteredConnection, str] = {}
         # Set while `connections` is empty. The stopping listener waits for this event.
         self.empty = asyncio.Event()
@@ -85,7 +87,7 @@ class ConnectionRegistry:
         self.refused = 0
         # Number of connections by address. An address without connections has no key.
         self._by_host: Counter[str] = Counter()
-        self._throttle = Throttle()
+        self._throttle = ReasonThrottle()
         # The next check of all connections. None before `start` and after `stop`.
         self._timer: asyncio.TimerHandle | None = None
 
@@ -106,31 +108,32 @@ class ConnectionRegistry:
     def admit(self, connection: RegisteredConnection, host: str) -> bool:
         """Count one more connection, until `remove`. Returns False if a limit is reached."""
         limits = self.limits
-        crowded = not _loopback(host) and self._by_host[host] >= limits.connections_per_address_max
+        share = share_of(host)
+        crowded = not _loopback(host) and self._by_host[share] >= limits.connections_per_address_max
         if crowded or len(self.connections) >= limits.connections_max:
             self.refused += 1
             self.warn("connection refused", Peer(host, 0, "", 0), "too many connections")
             return False
-        self.connections[connection] = host
+        self.connections[connection] = share
         self.empty.clear()
-        self._by_host[host] += 1
+        self._by_host[share] += 1
         return True
 
     def remove(self, connection: RegisteredConnection) -> None:
         """Stop counting a connection that is closed and has no unanswered request."""
-        host = self.connections.pop(connection, None)
-        if host is None:
+        share = self.connections.pop(connection, None)
+        if share is None:
             return
-        self._by_host[host] -= 1
-        if not self._by_host[host]:
-            del self._by_host[host]
+        self._by_host[share] -= 1
+        if not self._by_host[share]:
+            del self._by_host[share]
         if not self.connections:
             self.empty.set()
 
     def warn(self, event: str, peer: Peer | None, reason: str) -> None:
-        """Log `event`, at most once per event, address and minute."""
+        """Log `event`, at most once per reason, address and minute."""
         host = peer.host if peer is not None else ""
-        if self._throttle.allows(event, host, self.loop.time()):
+        if self._throttle.allows(event, share_of(host), reason, self.loop.time()):
             logger().warning(event, peer=host, why=reason)
 
     def _abort_all(self) -> None:

@@ -379,7 +379,7 @@ class RequestMemory:
         while missing:
             stuck: list[tuple[int, int, str]] = []
             for needs, held, host in missing:
-                if needs <= free and needs <= host_free[host]:
+                if needs <= 0 or (needs <= free and needs <= host_free[host]):
                     free += held
                     host_free[host] += held
                 else:

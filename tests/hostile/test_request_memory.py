@@ -10,6 +10,9 @@ import asyncio
 
 import pytest
 
+from gateway.handlers.api import Peer
+from gateway.log import REASONS_MAX
+from gateway.server.peer import share_of
 from gateway.wire.frames import FIRST_BUFFER_BYTES
 from tests.gateway.wire_peer import connect, hub_for, request, turns
 from tests.hostile.test_frames import BEAT, HEARTBEAT, fetch, never, serves
@@ -345,3 +348,59 @@ async def test_a_burst_of_small_requests_takes_turns_and_closes_nobody():
     await turns(200)
     assert not any(wire.closed for wire in honest)
     assert [len(wire.frames()) for wire in honest] == [3000] * 100
+
+
+@pytest.mark.parametrize("frames", [99, 100, 101, 112])
+async def test_small_frames_of_one_address_refuse_no_large_frame_of_another(frames):
+    hub = hub_for(HEARTBEAT, fetch(lambda *_: [b"\0\0\0\5"]))
+    for _ in range(frames):
+        wire = connect(hub, host="10.6.6.6")
+        wire.send(MIB.to_bytes(4, "big") + bytes(MIB - 1))
+        assert wire.reading
+    producer = connect(hub, host="10.9.9.9")
+    producer.send(large_request(2 * MIB))
+    assert len(producer.frames()) == 1
+
+
+async def test_addresses_of_one_network_have_one_share():
+    hub = hub_for(HEARTBEAT, fetch(never), memory_bytes_max=32 * MIB, frame_bytes_max=MIB)
+    for number in range(200):
+        wire = connect(hub, host=f"2001:db8:0:1::{number:x}")
+        wire.send(large_request(100_000))
+    assert hub.memory.full("2001:db8:0:1::/64")
+    same = connect(hub, host="2001:db8:0:1:ffff::1")
+    other = connect(hub, host="2001:db8:0:2::1")
+    fourth = connect(hub, host="10.9.9.9")
+    for wire in (same, other, fourth):
+        wire.send(request(1, 4, 1, {"topics": []}))
+    assert [wire.reading for wire in (same, other, fourth)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("host", "share"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:0:1:2:3:4:5", "2001:db8:0:1::/64"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        ("::1", "::1"),
+        ("", ""),
+        ("no address", "no address"),
+    ],
+)
+def test_a_share_belongs_to_what_one_host_can_choose_from(host, share):
+    assert share_of(host) == share
+
+
+async def test_each_reason_is_logged_once_a_minute_for_an_address(capsys):
+    hub = hub_for(HEARTBEAT)
+    peer = Peer("10.6.6.6", 1, "", 0)
+    for size in range(1000):
+        hub.warn("connection refused", peer, f"frame of {size} bytes")
+        hub.warn("connection refused", peer, f"reason {'x' * size}")
+    hub.warn("connection closed", peer, "half a frame")
+    hub.warn("connection closed", peer, "reads no replies")
+    logged = capsys.readouterr().err
+    assert logged.count("frame of ") == 1
+    assert logged.count("half a frame") == logged.count("reads no replies") == 1
+    assert logged.count("connection refused") == REASONS_MAX
