@@ -27,6 +27,7 @@ _V3 = struct.Struct(">ihqq")
 _V5 = struct.Struct(">ihqqq")
 _TAIL_V3 = struct.Struct(">i")
 _TAIL_V8 = struct.Struct(">ihi")  # no record errors, null message, throttle time
+_NOTHING_MORE = b"\1\0\0"  # no record errors, no message, no tagged field (v9)
 _TAIL_V9 = struct.Struct(">BBBBiB")  # as v8, with three empty tag sections
 _LEADER = struct.Struct(">BBBiiB")  # one tag, number 0 of 9 bytes: leader id, epoch, no tags
 
@@ -147,6 +148,9 @@ def _put_partition(out: bytearray, version: int, produced: PartitionProduced) ->
     if version < 8:
         return
     flexible = version >= FLEXIBLE_FROM
+    if flexible and not records and message is leader is None:
+        out += _NOTHING_MORE
+        return
     put_count(out, len(records), flexible)
     for at, reason in records:
         out += _COUNT.pack(at)

@@ -64,7 +64,8 @@ def check_now(batch: bytes, header: BatchHeader, rules: RecordRules) -> int | No
         low, (high, keyless) = 0, seen
     if _suspicious(low, high, keyless, header, rules):
         return None
-    return max(header.base_timestamp + high, _NO_TIMESTAMP)
+    newest = header.base_timestamp + high
+    return newest if newest > _NO_TIMESTAMP else _NO_TIMESTAMP
 
 
 def _walked_now(walk: RecordWalk) -> bool:
