@@ -1,4 +1,4 @@
-"""A bound on the chunks that cold reads take in one turn of the event loop.
+"""A bound on the work of cold reads in one turn of the event loop: chunks, and their records.
 
 A chunk that the system's page cache holds is read without waiting. Without a bound, the reads of
 many clients would run one after the other, and other clients would wait until all have ended.
@@ -13,9 +13,18 @@ from typing import Final
 CHUNKS_PER_TURN: Final = 1
 """A chunk of 1 MiB takes about a millisecond to read and to verify."""
 
+RECORDS_PER_TURN: Final = 500
+"""Records of a chunk that are decoded before its reader waits in line again.
+
+A chunk of 1 MiB may hold thousands of small batches, each of which takes a few microseconds.
+"""
+
 
 class ReadTurns:
-    """The chunks that reads of one process may take in this turn. Others wait in their order."""
+    """The chunks that reads of one process may take in this turn. Others wait in their order.
+
+    A chunk takes another place in the order after each `RECORDS_PER_TURN` of its records.
+    """
 
     def __init__(self) -> None:
         self._left = CHUNKS_PER_TURN  # chunks of this turn that are not taken
@@ -24,7 +33,7 @@ class ReadTurns:
         self._turning = False
 
     async def take(self) -> None:
-        """Wait until one more chunk may be read."""
+        """Wait until one more chunk, or `RECORDS_PER_TURN` more records of one, may be read."""
         loop = asyncio.get_running_loop()
         if not self._turning:
             self._turning = True

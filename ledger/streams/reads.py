@@ -11,10 +11,12 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.core import records as log_records
+from ledger.core.records import LogRecord
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
 from ledger.core.sparse_index import SparseIndex
@@ -28,7 +30,7 @@ from ledger.errors import (
 )
 from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
-from ledger.streams.read_turns import ReadTurns
+from ledger.streams.read_turns import RECORDS_PER_TURN, ReadTurns
 from ledger.streams.recovery import read_head_snapshot
 from ledger.streams.tail_cache import StoredRecord
 from ledger.tasks import start_once
@@ -254,16 +256,23 @@ class SegmentReads:
         if not entries:
             raise NoSuchEntry(f"ledger {segment.ledger} entry {cursor.next_entry}")
         found: list[StoredRecord] = []
+        left = RECORDS_PER_TURN
         for _, body in entries:
-            self._append_records(segment, body, found)
+            parsed = log_records.parse_entry(body)
+            while some := list(islice(parsed, left)):
+                self._append_records(segment, some, found)
+                left -= len(some)
+                if not left:
+                    await self._cursor_limit.turns.take()
+                    left = RECORDS_PER_TURN
         cursor.next_entry = entries[-1][0] + 1
         return found
 
     def _append_records(
-        self, segment: Segment, body: memoryview, found: list[StoredRecord]
+        self, segment: Segment, records: Iterable[LogRecord], found: list[StoredRecord]
     ) -> None:
         base = segment.start_sequence_id - 1
-        for record in log_records.parse_entry(body):
+        for record in records:
             if record.control:
                 continue
             first = base + record.position

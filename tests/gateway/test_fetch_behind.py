@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import replace
 
 from ledger.ports.bookies import ReadManyReply, Status
-from ledger.streams.read_turns import CHUNKS_PER_TURN, ReadTurns
+from ledger.streams.read_turns import CHUNKS_PER_TURN, RECORDS_PER_TURN, ReadTurns
 from tests.gateway.stream_cluster import FETCH, started_cluster
 from tests.gateway.test_fetch import COLD, NEWEST, OK, batch, fetch, flat, offsets, one, request
 
@@ -156,6 +156,32 @@ async def test_many_readers_behind_take_few_chunks_in_one_turn_of_the_loop():
             assert offsets(flat(answer)[0, 0]) == list(range(0, 120, 2))
         assert sum(per_turn) >= 100
         assert max(per_turn) <= 2 * CHUNKS_PER_TURN, (
+            "a turn is noticed in the middle of the next one"
+        )
+
+
+async def test_chunks_of_many_small_batches_are_decoded_in_steps():
+    """Each step is in a turn of its own, so that other clients are served between them."""
+    batches = 3 * RECORDS_PER_TURN + 1
+    async with started_cluster(limits=replace(COLD, read_chunk_bytes=1 << 20)) as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, *(batch(size=1) for _ in range(batches)))
+        reads = partition.stream._reads
+        per_turn = [0]
+        sound = reads._timestamp_max
+
+        def counted(data):
+            if not per_turn[-1]:
+                asyncio.get_running_loop().call_soon(per_turn.append, 0)
+            per_turn[-1] += 1
+            return sound(data)
+
+        reads._timestamp_max = counted
+        readers = (fetch(cluster, {"t": {0: (0, {})}}) for _ in range(3))
+        for answer in await asyncio.gather(*readers):
+            assert offsets(flat(answer)[0, 0]) == list(range(0, 2 * batches, 2))
+        assert sum(per_turn) >= 3 * batches
+        assert max(per_turn) <= 2 * RECORDS_PER_TURN, (
             "a turn is noticed in the middle of the next one"
         )
 
