@@ -19,6 +19,7 @@ from gateway.server.peer import peer_of, protocol_hint
 from gateway.server.receiving import FREE_BYTES_MAX, ReceivedBytes
 from gateway.server.registry import ConnectionRegistry
 from gateway.server.reply_queue import ReplyParts, ReplyQueue, ReplySlot
+from gateway.server.request_memory import SMALL_FRAME_BYTES
 from gateway.server.send_queue import WRITE_HIGH_BYTES, SendQueue
 from gateway.server.timeouts import IDLE, PRESSED_S_MAX, ConnectionTimeouts
 from gateway.topics.connection_fetches import ConnectionFetches
@@ -584,10 +585,12 @@ class Connection(asyncio.BufferedProtocol):
     def partial_bytes(self) -> int:
         return self._reader.partial_bytes
 
-    @property
-    def sends_slowly(self) -> bool:
-        """True if the peer has taken long for a large frame, although this side read."""
-        return self._received.large_frame is not None and self._timeouts.slow_s > PRESSED_S_MAX
+    def sends_slowly(self, *, small: bool) -> bool:
+        """True if the peer has taken long for a large frame, or for a small one with a buffer."""
+        frame = self._received.large_frame
+        if frame is None or small != (frame.size_bytes <= SMALL_FRAME_BYTES):
+            return False
+        return self._timeouts.slow(small=small)
 
     @property
     def reads_slowly(self) -> bool:

@@ -13,7 +13,7 @@ from gateway.server.dispatch import Dispatcher
 from gateway.server.peer import share_of
 from gateway.server.request_memory import RequestMemory
 from gateway.server.stall_detector import StallDetector
-from gateway.server.timeouts import PRESSED_S_MAX
+from gateway.server.timeouts import PRESSED_S_MAX, SMALL_PRESSED_S_MAX
 from gateway.topics.reply_memory import ReplyMemory
 from gateway.wire.frames import SCRATCH_BYTES
 
@@ -25,8 +25,9 @@ class RegisteredConnection(Protocol):
 
     reply_bytes: int
 
-    @property
-    def sends_slowly(self) -> bool: ...
+    def sends_slowly(self, *, small: bool) -> bool:
+        """True if the peer has taken long for a frame with a buffer of its own."""
+        ...
 
     @property
     def reads_slowly(self) -> bool: ...
@@ -169,9 +170,21 @@ class ConnectionRegistry:
     def _relieve_frames(self, now_s: float) -> None:
         """Close connections whose peers send slowly, if a frame waits too long for memory."""
         since_s = self.memory.waits_since_s
-        if since_s is None or now_s - since_s < PRESSED_S_MAX:
+        if since_s is None or now_s - since_s < SMALL_PRESSED_S_MAX:
             return
-        for each in [each for each in self.connections if each.sends_slowly]:
+        waits_long = now_s - since_s >= PRESSED_S_MAX
+        pressed = (
+            set(self._by_host)
+            if waits_long
+            else self.memory.hosts_that_wait(now_s - SMALL_PRESSED_S_MAX)
+        )
+        slow = [
+            each
+            for each, host in self.connections.items()
+            if (waits_long and each.sends_slowly(small=False))
+            or (host in pressed and each.sends_slowly(small=True))
+        ]
+        for each in slow:
             self.refused += 1
             each.abort("sends its request slowly while the memory is used up")
 

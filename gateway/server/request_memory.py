@@ -86,11 +86,12 @@ class WaitingFrame(NamedTuple):
 class RequestMemory:
     """Bytes of all requests that are being received or processed in this process.
 
-    A large frame is charged for its buffer, which grows as bytes arrive. So a peer pays for what it
-    has sent, not for what it announced. Frames above `SMALL_FRAME_BYTES` may use three quarters of
-    the memory, smaller frames seven eighths, and one address half of that, or one frame of the
-    largest size. So slow peers with large frames stop neither small requests nor other addresses.
-    With requests in processing, one address may use five eighths.
+    A frame above `SMALL_FRAME_BYTES` is charged for its buffer, which grows as bytes arrive. So a
+    peer pays for what it has sent, not for what it announced. A smaller one has its whole buffer
+    from its header on, and leaves sooner if it arrives slowly. Frames above `SMALL_FRAME_BYTES` may
+    use three quarters of the memory, smaller frames seven eighths, and one address half of that, or
+    one frame of the largest size. So slow peers with large frames stop neither small requests nor
+    other addresses. With requests in processing, one address may use five eighths.
 
     Beginnings of small frames use a quarter of the memory. If they need more, the address with most
     of these bytes loses its oldest incomplete frames. An address that keeps few bytes is never
@@ -161,6 +162,14 @@ class RequestMemory:
         """When the connection stopped that has waited longest, or None if none waits."""
         waiting = (each.since_s for line in self._waiting.values() for each in line)
         return min(waiting, default=None)
+
+    def hosts_that_wait(self, since_s: float) -> set[str]:
+        """Return the addresses of which a connection has waited since this time, or longer."""
+        return {
+            host
+            for host, line in self._waiting.items()
+            if any(each.since_s <= since_s for each in line)
+        }
 
     def take(self, host: str, count: int) -> None:
         """Count `count` bytes of a request of this address."""

@@ -19,6 +19,12 @@ PRESSED_S_MAX = 5.0
 Connections without progress for this long are closed then.
 """
 
+SMALL_PRESSED_S_MAX = 1.5
+"""The same for frames of up to 1 MiB, if the one that waits has the address of the slow sender.
+
+Such a frame has its whole buffer from the start, so an address must not hold many for long.
+"""
+
 PRESSED_BYTES_PER_S_MIN = 1024 * 1024
 """The rate at which a frame has to arrive while others wait for memory."""
 
@@ -72,6 +78,10 @@ class ConnectionTimeouts:
         self.silent_s = self.partial_s = self.stalled_s = 0.0
         # Seconds up to the last check in which a frame arrived below PRESSED_BYTES_PER_S_MIN.
         self.slow_s = 0.0
+
+    def slow(self, *, small: bool) -> bool:
+        """True if a frame has arrived slowly for long, up to the last check."""
+        return self.slow_s > (SMALL_PRESSED_S_MAX if small else PRESSED_S_MAX)
 
     def exceeded(
         self, connection: ConnectionCounters, now_s: float, backlog: int, limits: ConnectionLimits

@@ -404,3 +404,22 @@ async def test_each_reason_is_logged_once_a_minute_for_an_address(capsys):
     assert logged.count("frame of ") == 1
     assert logged.count("half a frame") == logged.count("reads no replies") == 1
     assert logged.count("connection refused") == REASONS_MAX
+
+
+async def test_small_frames_that_arrive_slowly_leave_after_seconds_if_their_address_waits(capsys):
+    hub = hub_for(HEARTBEAT, fetch(lambda *_: [b"\0\0\0\5"]))
+    hub.start()
+    other = connect_with_history(hub, "10.7.7.7")
+    other.send(MIB.to_bytes(4, "big") + bytes(200_000))
+    slow = [connect_with_history(hub, "10.6.6.6") for _ in range(112)]
+    for wire in slow:
+        wire.send(MIB.to_bytes(4, "big") + bytes(200_000))
+    producer = connect(hub, host="10.6.6.6")
+    producer.send(large_request(300_000))
+    assert producer.frames() == []
+    await trickle([*slow, other], 4, 1)
+    assert len(producer.frames()) == 1
+    assert all(wire.closed for wire in slow)
+    assert not other.closed  # nobody waits at its address
+    assert "sends its request slowly" in capsys.readouterr().err
+    hub.stop()
