@@ -278,9 +278,8 @@ async def test_readers_of_a_failed_stream_wait_until_it_is_open_again():
         await cluster.sent(partition, batch())
         cluster.port.refuse()
         cluster.send(partition, batch())
-        await asyncio.sleep(0.0005)
         while partition.readable:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.00001)
         await partition.ensure_readable()
         assert base_offsets(await cluster.read_all(partition))[0] == 0
 
