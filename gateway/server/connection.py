@@ -242,7 +242,9 @@ class Connection(asyncio.BufferedProtocol):
         reader.keep()
         self._received.count_kept(reader.kept_bytes, self.frames)
         if self._held & _MEMORY:
-            self._received.wait(self.on_memory, reader, self._registry.loop.time())
+            why = self._received.wait(self.on_memory, reader, self._registry.loop.time())
+            if why is not None:
+                self._registry.warn("requests wait", self._peer, why)
         if self._out:
             self._flush()
 

@@ -21,6 +21,9 @@ FREE_BYTES_MAX: Final = 4 * 1024
 It also reads no more at a time then.
 """
 
+_SHARE: Final = "its address uses its share of the memory for requests"
+_ALL: Final = "the memory for requests is used up"
+
 
 class ReceivedBytes:
     """What one connection has received and not taken as frames, counted in `RequestMemory`."""
@@ -70,10 +73,13 @@ class ReceivedBytes:
         begins, self._frames = frames != self._frames, frames
         self._memory.keep(kept, kept_bytes, begins=begins)
 
-    def wait(self, on_memory: Callable[[], None], reader: FrameReader, now_s: float) -> None:
-        """Call `on_memory` once, when there may be memory for the next bytes of `reader`."""
+    def wait(self, on_memory: Callable[[], None], reader: FrameReader, now_s: float) -> str | None:
+        """Call `on_memory` once, when there may be memory for the next bytes of `reader`.
+
+        Returns why the connection waits, or None if it waits already.
+        """
         if self._waiting is not None:
-            return
+            return None
         frame = self.large_frame if reader.wanted_bytes else None
 
         def told() -> None:
@@ -81,7 +87,9 @@ class ReceivedBytes:
             on_memory()
 
         self._waiting = WaitingFrame(told, self.host, frame, reader.wanted_bytes, now_s)
+        why = _SHARE if self._memory.waits_for_share(self._waiting) else _ALL
         self._memory.wait(self._waiting)
+        return why
 
     def lost(self) -> None:
         """Return all memory, and wait no longer."""

@@ -272,6 +272,13 @@ class RequestMemory:
         self._waiting.setdefault(waiting.host, deque()).append(waiting)
         self._end_still_senders(waiting)
 
+    def waits_for_share(self, waiting: WaitingFrame) -> bool:
+        """True if a connection waits for the share of its address, not for that of all."""
+        frame = waiting.frame
+        if frame is None:
+            return not self._used_up
+        return self._exceeds_share(frame, waiting.buffer_bytes - frame.buffer_bytes)
+
     def leave(self, waiting: WaitingFrame) -> None:
         """Wait no longer, because the connection is lost."""
         line = self._waiting.get(waiting.host)
@@ -324,10 +331,7 @@ class RequestMemory:
             return
         frame = waiting.frame
         more = 1 if frame is None else waiting.buffer_bytes - frame.buffer_bytes
-        if frame is None:
-            own = not self._used_up
-        else:
-            own = self._exceeds_share(frame, more)
+        own = self.waits_for_share(waiting)
         still = [
             each
             for each in self._frames

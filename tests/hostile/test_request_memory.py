@@ -423,3 +423,16 @@ async def test_small_frames_that_arrive_slowly_leave_after_seconds_if_their_addr
     assert not other.closed  # nobody waits at its address
     assert "sends its request slowly" in capsys.readouterr().err
     hub.stop()
+
+
+async def test_an_address_that_uses_its_share_is_named_once(capsys):
+    hub = hub_for(HEARTBEAT, fetch(never), memory_bytes_max=32 * MIB, frame_bytes_max=MIB)
+    hub.memory.take("10.6.6.6", 10 * MIB)
+    for _ in range(50):
+        connect(hub, host="10.6.6.6").send(request(1, 4, 1, {"topics": []}))
+    [line] = capsys.readouterr().err.splitlines()
+    assert "peer=10.6.6.6" in line
+    assert "its address uses its share" in line
+    hub.memory.take("10.7.7.7", 10 * MIB)
+    connect(hub, host="10.9.9.9").send(request(1, 4, 1, {"topics": []}))
+    assert "the memory for requests is used up" in capsys.readouterr().err
