@@ -25,7 +25,7 @@ from ledger.core.recovery import (
     RecoveryAdd,
     Unknown,
 )
-from ledger.errors import CorruptFormat, EntryUnknown, NoSuchLedger, Unauthorized
+from ledger.errors import CorruptFormat, EntryUnknown, Unauthorized
 from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import Bookies, ReadReply, Status
 from ledger.tasks import start_once
@@ -50,7 +50,7 @@ async def recover_ledger(
     Raises EntryUnknown, AddFailed or MetadataUnavailable if too few bookies or the store answered.
     The ledger then stays IN_RECOVERY, and the caller may retry.
     """
-    current = await _read(ledger, metadata_store)
+    current = await metadata_store.read_latest(ledger)
     while True:
         current = await metadata_store.update(current, _start_recovery)
         if current.metadata.closed:
@@ -64,21 +64,6 @@ async def recover_ledger(
         current = await metadata_store.update(current, partial(_close, began_with, closed))
         if current.metadata.closed:
             return current
-
-
-async def _read(ledger: LedgerId, metadata_store: LedgerMetadataStore) -> Versioned:
-    """Read the metadata from which to start. Raises NoSuchLedger, and the errors of reading.
-
-    Metadata of an open ledger may be out of date: the write of IN_RECOVERY then fails, and they are
-    read again. Those of a closed ledger do not change back. Anything else is read after a sync.
-    """
-    try:
-        found = await metadata_store.read(ledger)
-    except NoSuchLedger:
-        return await metadata_store.read_latest(ledger)
-    if found.metadata.state is LedgerState.IN_RECOVERY:
-        return await metadata_store.read_latest(ledger)
-    return found
 
 
 def _start_recovery(current: LedgerMetadata) -> LedgerMetadata | None:

@@ -96,19 +96,24 @@ class SegmentStore:
 
     async def load(self) -> list[Segment]:
         """Read the segments, by number, and all versions. Raises NoNode for an unknown stream."""
-        parts = [f"{self._root}/{part}" for part in ("ledgers", "maxtxid", "start")]
-        ledgers, txid, start = await asyncio.gather(*map(self._metadata.get, parts))
-        # The segments are listed after the versions were read. A change between the two makes the
-        # first change of this owner fail.
-        nodes = await self._metadata.read_tree(f"{self._root}/ledgers")
+        nodes = await self._metadata.read_tree(self._root)
+        for part in ("ledgers", "maxtxid", "start"):
+            if f"{self._root}/{part}" not in nodes:
+                raise NoNode(f"{self._root}/{part}")
+        ledgers = nodes[f"{self._root}/ledgers"]
         self._ledgers_version = ledgers.version
         self.number_max = _number(ledgers.data, f"{self._root}/ledgers")
+        txid = nodes[f"{self._root}/maxtxid"]
         self._txid_version = txid.version
         self.txid_max = _number(txid.data, f"{self._root}/maxtxid")
+        start = nodes[f"{self._root}/start"]
         self._start_version = start.version
         self.start_sequence_id = _number(start.data, f"{self._root}/start")
-        segments = [decode_segment(node.data, where=path) for path, node in nodes.items()]
-        return order(segments, where=self._root)
+        prefix = f"{self._root}/ledgers/"
+        return order(
+            [decode_segment(n.data, where=p) for p, n in nodes.items() if p.startswith(prefix)],
+            where=self._root,
+        )
 
     def _path(self, segment: Segment) -> str:
         return f"{self._root}/ledgers/{segment.node_name}"

@@ -5,7 +5,6 @@ each test arranges one situation. What chance finds is in tests/sim/test_ledger.
 """
 
 import asyncio
-import random
 from dataclasses import replace
 
 import pytest
@@ -26,7 +25,7 @@ from tests.ledger.calm_cluster import (
     refusing,
     written,
 )
-from tests.sim.metadata import MetadataFaults, SimMetadata
+from tests.sim.metadata import SimMetadata
 
 # Recovering
 
@@ -43,26 +42,6 @@ async def test_recovery_takes_the_ledger_from_a_living_writer():
     assert told.errors[-1] is Fenced and isinstance(writer.failed, Fenced)
     with pytest.raises(Fenced):
         await writer.close()
-
-
-@pytest.mark.parametrize("known", [False, True])
-async def test_a_recovery_through_a_server_that_is_behind_takes_the_ledger_as_it_is(known):
-    """The server has not heard of the ledger, or only of its first fragment."""
-    world = cluster(bookies=4)
-    behind = MetadataFaults(random.Random(1), lag_s=3600)
-    other = world.client("other", behind)
-    if known:
-        writer, told = await written(world, 2)
-        await world.sessions["other"].sync("/")
-    else:
-        await asyncio.sleep(1.0)
-        writer, told = await written(world, 2)
-    world.bookies[writer.metadata.last_fragment.ensemble[0]].crash()
-    for number in range(3):
-        told.add(b"more %d" % number)
-    await told.wait(5)
-    reader = await other.recover(writer.ledger)
-    assert reader.metadata.closed and reader.last_add_confirmed == 4
 
 
 async def test_the_state_is_in_recovery_before_the_first_fence():
@@ -324,7 +303,7 @@ async def test_what_re_replication_did_to_earlier_fragments_meanwhile_is_kept():
 
 async def test_a_bookie_that_refuses_copies_is_replaced_by_one_in_another_rack():
     world = cluster(bookies=5)
-    writer, _ = await written(world, 3, qa=3)
+    writer, _ = await written(world, 3)
     old = writer.metadata.last_fragment.ensemble
     near, far = sorted(set(world.bookies) - set(old))
     racks = dict.fromkeys([old[0], near], "/a") | {old[1]: "/b", old[2]: "/c", far: "/c"}
