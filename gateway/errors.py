@@ -53,6 +53,8 @@ CODES: dict[type[LedgerError], KafkaCodes] = {
     errors.Truncated: KafkaCodes(ErrorCode.offset_out_of_range),
     errors.NotOwner: KafkaCodes(ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),
     errors.StreamUnavailable: KafkaCodes(ErrorCode.not_leader_or_follower),
+    errors.InvalidArgument: KafkaCodes(ErrorCode.invalid_request),
+    errors.WrongState: KafkaCodes(ErrorCode.not_leader_or_follower),
 }
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.core.loss import AuthoritativeStatus, CopyAnswer, EntryLost, Verdict, judge
-from ledger.errors import EntryUnknown, LedgerError
+from ledger.errors import EntryUnknown, LedgerError, Unauthorized
 from ledger.ports.bookies import ReadManyReply, ReadReply, Status
 from tests.ledger.calm_cluster import Told, cluster, create, expected, payloads, written
 from tests.ledger.reader_rig import add_one, change_metadata, grown, reader_of, settled
@@ -319,6 +319,8 @@ def test_a_hostile_bookie_neither_denies_nor_delivers(hostile, last):
             entries = await rig.reader.read(WANTED, last, 10_000)
         except EntryLost:
             assert hostile[0] is Status.UNKNOWN_LEDGER_STATE, "it says that it lost the entry"
+        except Unauthorized:
+            assert hostile[0] is Status.UNAUTHORIZED, "it refuses the key"
         except EntryUnknown:
             pass
         else:
