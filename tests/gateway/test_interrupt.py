@@ -9,6 +9,7 @@ import pytest
 
 PROGRAM = """
 import asyncio, os, signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
 from pathlib import Path
 from gateway.interrupt import run_interruptibly
 
