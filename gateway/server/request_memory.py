@@ -124,8 +124,7 @@ class RequestMemory:
         self._frame_bytes_max = frame_bytes_max
         # The kept bytes of each address by connection, the oldest frame first. A connection is in
         # the table while its `count` is positive, unless it is paused or was told to close. The
-        # second table
-        # has the sums, and the same keys.
+        # second table has the sums, and the same keys.
         self._kept: dict[str, dict[KeptBytes, None]] = {}
         self._kept_by_host: dict[str, int] = {}
         # The frames with buffers, in the order of their first ones.
@@ -208,9 +207,7 @@ class RequestMemory:
 
     def _list_paused(self, host: str, more: int) -> None:
         self._paused_bytes += more
-        left = self._paused_by_host[host] = self._paused_by_host.get(host, 0) + more
-        if not left:
-            del self._paused_by_host[host]
+        _add(self._paused_by_host, host, more)
 
     def _list_kept(self, kept: KeptBytes, count: int, more: int, *, begins: bool) -> None:
         """Update the tables of kept bytes: `kept` has grown by `more` to `count`."""
@@ -349,12 +346,7 @@ class RequestMemory:
         return self._by_host.get(frame.host, 0) + more > limit
 
     def _charge(self, host: str, more: int) -> None:
-        left = self._by_host.get(host, 0) + more
-        assert left >= 0
-        if left:
-            self._by_host[host] = left
-        else:
-            self._by_host.pop(host, None)
+        _add(self._by_host, host, more)
 
     def _return(self, count: int) -> None:
         self.used_bytes -= count
@@ -401,3 +393,13 @@ class RequestMemory:
                 return False
             missing = stuck
         return True
+
+
+def _add(sums: dict[str, int], host: str, more: int) -> None:
+    """Add to the sum of this address. A sum of 0 is removed."""
+    left = sums.get(host, 0) + more
+    assert left >= 0
+    if left:
+        sums[host] = left
+    else:
+        sums.pop(host, None)
