@@ -68,16 +68,22 @@ async def test_a_ledger_that_no_segment_names_is_deleted_after_an_hour():
         assert await ledgers(cluster) == [partition.stream.segments[0].ledger]
 
 
+async def roll_that_waits(cluster):
+    """A partition whose next ledger is not named yet, and the record that waits for its add."""
+    partition = await cluster.topic()
+    await cluster.sent(partition, batch())
+    cluster.port.hold()
+    waiting = cluster.send(partition, batch())
+    await asyncio.sleep(0.01)
+    partition.stream.roll_soon()
+    await asyncio.sleep(1)
+    assert len(await ledgers(cluster)) == 2
+    return partition, waiting
+
+
 async def test_a_clock_that_jumps_deletes_no_ledger_that_a_roll_waits_to_name():
     async with started_cluster() as cluster:
-        partition = await cluster.topic()
-        await cluster.sent(partition, batch())
-        cluster.port.hold()
-        waiting = cluster.send(partition, batch())
-        await asyncio.sleep(0.01)
-        partition.stream.roll_soon()
-        await asyncio.sleep(1)
-        assert len(await ledgers(cluster)) == 2
+        partition, waiting = await roll_that_waits(cluster)
         cluster.clock.epoch_ms += 2 * LEDGER_AGE_MS_MIN
         assert await clean(cluster) == 0
         cluster.port.release()
@@ -100,14 +106,7 @@ async def test_an_orphan_is_deleted_once_the_jump_of_the_clock_is_believed():
 
 async def test_a_broker_that_starts_with_its_clock_ahead_deletes_no_fresh_ledger_of_another():
     async with started_cluster() as cluster:
-        partition = await cluster.topic()
-        await cluster.sent(partition, batch())
-        cluster.port.hold()
-        waiting = cluster.send(partition, batch())
-        await asyncio.sleep(0.01)
-        partition.stream.roll_soon()
-        await asyncio.sleep(1)
-        assert len(await ledgers(cluster)) == 2
+        partition, waiting = await roll_that_waits(cluster)
         ahead = SimClock()
         ahead.epoch_ms += 10 * LEDGER_AGE_MS_MIN
         services = StreamServices(cluster.metadata, cluster.services.client, ahead)
