@@ -18,7 +18,6 @@ from gateway.cluster.membership import ClusterMembership
 from gateway.cluster.port import ClusterMember
 from gateway.core.ownership import Incarnation
 from gateway.core.ring import Ring
-from gateway.core.sealed import seal, unseal
 from ledger.errors import (
     BadVersion,
     CorruptFormat,
@@ -29,6 +28,7 @@ from ledger.errors import (
     NotOwner,
 )
 from ledger.ports.metadata import Create, Delete, MetadataStore, Op, Set
+from ledger.sealed import seal, unseal
 from subscriptions.znodes.znode_format import node_name, subscriber_of
 
 COORDINATORS = "/gateway/coordinators"

@@ -15,7 +15,6 @@ from typing import ParamSpec
 
 from gateway.cluster.port import ClusterMember, Unlisten
 from gateway.core.ownership import Incarnation
-from gateway.core.sealed import seal, unseal
 from gateway.log import logger
 from ledger.errors import (
     BadVersion,
@@ -27,6 +26,7 @@ from ledger.errors import (
 )
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore, Node, Unwatch
+from ledger.sealed import seal, unseal
 
 BROKERS = "/gateway/brokers"
 # The number of session timeouts to wait for our node id, until the session of a killed process

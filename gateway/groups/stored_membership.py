@@ -13,10 +13,10 @@ from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 from gateway.core.group_members import GroupMembership, MemberRecord
-from gateway.core.sealed import seal_body, unseal
 from gateway.wire.steps import result_of, result_with_pauses
 from ledger.errors import CorruptFormat
 from ledger.ports.metadata import NODE_BYTES_MAX
+from ledger.sealed import seal_body, unseal
 
 NOTE_BYTES_MAX = NODE_BYTES_MAX - 1024  # the rest of the node is for the bytes that the store adds
 _COMPRESS_FROM_BYTES = 128 * 1024

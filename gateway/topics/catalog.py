@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.config import TopicDefaults
-from gateway.core.sealed import seal, unseal
 from gateway.core.topic_names import FORBIDDEN_TOPIC, collision_key, is_internal, topic_name_fault
 from gateway.log import logger
 from gateway.topics.catalog_watch import NodeWatch
@@ -35,6 +34,7 @@ from gateway.topics.errors import (
 )
 from ledger.errors import BadVersion, CorruptFormat, LedgerError, NodeExists, NoNode
 from ledger.ports.metadata import ANY_VERSION, Create, Delete, MetadataStore, Node
+from ledger.sealed import seal, unseal
 from ledger.tasks import start_once
 
 ROOT = "/gateway/topics"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.core.sealed import seal, unseal
 from ledger.errors import BadVersion, CorruptFormat, NodeExists, NoNode
 from ledger.ports.metadata import MetadataStore
+from ledger.sealed import seal, unseal
 
 PATH = "/gateway/producer_ids"
 BLOCK = 1_000  # Kafka: PRODUCER_ID_BLOCK_SIZE

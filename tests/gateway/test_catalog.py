@@ -304,7 +304,7 @@ async def test_one_unreadable_topic_is_offline_and_the_others_are_not():
 
 
 async def test_fields_that_a_newer_version_wrote_are_kept():
-    from gateway.core.sealed import seal, unseal
+    from ledger.sealed import seal, unseal
 
     tree = MetadataTree()
     catalog = await loaded(tree)

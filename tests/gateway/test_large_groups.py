@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 
 from gateway.core.group_members import GroupMembership, Leaving, MemberRecord, Syncing
-from gateway.core.sealed import seal
 from gateway.groups.stored_membership import (
     MembershipTooLarge,
     StoredMembership,
@@ -21,6 +20,7 @@ from gateway.groups.stored_membership import (
     encode_with_pauses,
 )
 from ledger.errors import CorruptFormat
+from ledger.sealed import seal
 from tests.gateway.group_world import World
 from tests.sim.turns import turns_during
 

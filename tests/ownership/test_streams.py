@@ -18,9 +18,9 @@ from gateway.cluster.owners_table import OWNERS
 from gateway.cluster.port import Leader
 from gateway.core.ownership import Incarnation, Owners
 from gateway.core.ring import Assignment, Ring
-from gateway.core.sealed import seal
 from gateway.topics.errors import TopicExists
 from ledger.errors import MetadataUnavailable, NotOwner
+from ledger.sealed import seal
 from tests.ownership.rig import SESSION_S, World, key_of
 from tests.peers.processes import until
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.sealed import seal, unseal
 from ledger.errors import CorruptFormat
+from ledger.sealed import seal, unseal
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
