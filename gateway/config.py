@@ -141,7 +141,7 @@ class GatewayConfig:
     bookies: int = 1  # number of embedded bookies: 1, or 3 with E 3, Qw 3 and Qa 2
     journal_sync: str = "group"  # "group" syncs before every acknowledgement, "never" does not
     zookeeper: str = ""  # "host:port,.../chroot" of the cluster; "" starts an embedded gateway
-    session_ms: int = 10_000  # ZooKeeper session timeout, after which a killed broker is gone
+    session_ms: int = 10_000  # ZooKeeper session timeout: how long a lost machine counts
     bookie_tls: tuple[Path, Path, Path] | None = None  # certificate, key and CA for bookies
     rack: str = ""  # rack of this broker, for bookie placement and consumer reads
     workers: int = 1  # processes of `gateway serve`, each one a broker

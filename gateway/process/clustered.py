@@ -15,6 +15,7 @@ from gateway.topics.catalog import Catalog
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
 from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.zookeeper.session_closer import SessionCloser
 from ledger.adapters.zookeeper.zookeeper_metadata import ZooKeeperMetadata, connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
@@ -46,7 +47,10 @@ async def start_in_cluster(config: GatewayConfig) -> Running:
 
 
 async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
-    metadata = await _connect(config)
+    closer = SessionCloser()
+    closer.start()
+    stops.append(closer.stop)
+    metadata = await _connect(config, closer)
     stops.append(metadata.close)
     await read_instance_id(metadata, config.zookeeper)
     _tell_session(config, metadata)
@@ -110,8 +114,11 @@ def _warn_without_bookies(config: GatewayConfig, client: LedgerClient) -> None:
     )
 
 
-async def _connect(config: GatewayConfig) -> ZooKeeperMetadata:
-    """Connect to ZooKeeper, with proofs of the session for the lease."""
+async def _connect(config: GatewayConfig, closer: SessionCloser) -> ZooKeeperMetadata:
+    """Connect to ZooKeeper, with proofs of the session for the lease.
+
+    `closer` closes the session if this process dies.
+    """
     servers, slash, path = config.zookeeper.partition("/")
     return await connect_zookeeper(
         servers,
@@ -119,6 +126,7 @@ async def _connect(config: GatewayConfig) -> ZooKeeperMetadata:
         chroot=slash + path,
         make_root=False,
         prove_session=True,
+        on_session=closer.keep,
     )
 
 

@@ -205,13 +205,16 @@ class Stage:
                 return self.rig.gateways[node]
         raise AssertionError("nobody leads anything")
 
-    def kill(self) -> Outage:
-        """Kill -9 of an owner; it comes back once others have its partitions."""
+    def kill(self, *, machine: bool = False) -> Outage:
+        """Kill -9 of an owner, or the loss of its machine; it comes back once others have taken
+        its partitions.
+        """
         victim = self.victim()
         keys = self.rig.led_by(victim.node_id, self.keys)
         before = cpu_ticks()
-        self._note(f"kill -9 of gateway {victim.node_id}")
-        at_s = self.rig.kill(victim)
+        what = "the loss of the machine" if machine else "kill -9"
+        self._note(f"{what} of gateway {victim.node_id}")
+        at_s = self.rig.kill(victim, machine=machine)
         self.wait_written("others to take over", keys, at_s)
         idle, ticks = (now - then for now, then in zip(cpu_ticks(), before, strict=True))
         self.rest(1.0)  # slower clients

@@ -27,6 +27,7 @@ OPTIONS = ("--group-initial-rebalance-delay-ms", "0")
 LED_S_MAX = 60.0
 ASK_S_MAX = 2.0
 EXPIRE_S_MAX = 30.0
+KILLED_S_MAX = 10.0
 
 
 def cpu_ticks() -> tuple[int, int]:
@@ -130,10 +131,15 @@ class OwnershipRig(Lifecycle):
 
     # -- harm ------------------------------------------------------------------------------------
 
-    def kill(self, gateway: ClusterGateway) -> float:
-        """Kill -9; when, on the clock of the history."""
+    def kill(self, gateway: ClusterGateway, *, machine: bool = False) -> float:
+        """Kill -9; when, on the clock of the history.
+
+        With `machine`, all that it started dies as well, as if its machine had lost its power.
+        """
         at_s = time.monotonic()
-        gateway.process.send_signal(signal.SIGKILL)
+        if not machine:
+            gateway.process.send_signal(signal.SIGKILL)
+            gateway.process.wait_exit(KILLED_S_MAX)
         gateway.kill()
         return at_s
 

@@ -21,6 +21,7 @@ from kazoo.exceptions import ConnectionLoss, KazooException, SessionExpiredError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
+from ledger.adapters.zookeeper.close_session import Session
 from ledger.adapters.zookeeper.zookeeper_connection import (
     Connected,
     Fired,
@@ -42,7 +43,7 @@ _LOST = (ConnectionLoss, SessionExpiredError)
 class News(Protocol):
     """The events that the bridge reports, on the loop."""
 
-    def on_connected(self, *, renewed: bool, since_zxid: int) -> None:
+    def on_connected(self, session: Session, *, renewed: bool, since_zxid: int) -> None:
         """Note that the server answers requests (again). `renewed` is True for a new session.
 
         Events of every change up to `since_zxid` were reported before.
@@ -299,16 +300,17 @@ class ZooKeeperBridge:
                 self._hand_over(request, future)
 
     def _on_connected(self, item: Connected) -> None:
-        renewed = self._session_id not in (None, item.session_id)
-        self._session_id = item.session_id
-        self.session_ms = item.session_ms
+        session = item.session
+        renewed = self._session_id not in (None, session.session_id)
+        self._session_id = session.session_id
+        self.session_ms = session.timeout_ms
         self._connected = True
         self._end_timer()
         if not self._first_connected.done():
             self._first_connected.set_result(None)
         if not self._closed:
             self._hand_over_waiting()
-            self._news.on_connected(renewed=renewed, since_zxid=item.since_zxid)
+            self._news.on_connected(session, renewed=renewed, since_zxid=item.since_zxid)
 
     def _on_disconnected(self) -> None:
         """Fail all requests in flight. The server may still apply some of them, before any later

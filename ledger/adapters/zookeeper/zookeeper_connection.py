@@ -37,6 +37,7 @@ from kazoo.protocol.serialization import (
 from kazoo.retry import ForceRetryError
 
 from ledger.adapters.system.clock import monotonic_s
+from ledger.adapters.zookeeper.close_session import Session
 from ledger.adapters.zookeeper.session_proof import SessionProof
 
 _WRITE_BYTES = 64 * 1024  # most bytes of requests that are joined for one write
@@ -59,8 +60,8 @@ log.addHandler(logging.NullHandler())  # logs nothing until the process configur
 class Connected(NamedTuple):
     """The event of an established connection on which the server accepted the session."""
 
-    session_id: int
-    session_ms: int
+    # The session, with the server of this connection before the others.
+    session: Session
     # Every change up to this transaction fired the watches that were set before it. 0 for a new
     # session.
     since_zxid: int
@@ -308,8 +309,13 @@ class ZooKeeperConnection(ConnectionHandler):
             self._proof = SessionProof()
         self._proof.on_connected(sent_s)
         self.proved = (self.client._session_id, self._proof.heard_s)
-        self._put(Connected(self.client._session_id, session_ms, self.client.last_zxid))
+        self._put(Connected(self._session(session_ms), self.client.last_zxid))
         return read_timeout_ms, connect_timeout_ms
+
+    def _session(self, session_ms: int) -> Session:
+        client = self.client
+        servers = dict.fromkeys([self._server, *client.hosts])
+        return Session(client._session_id, client._session_passwd, session_ms, tuple(servers))
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         """Send the first request of a connection and return its answer."""

@@ -29,6 +29,7 @@ from kazoo.exceptions import (
 from kazoo.protocol import serialization as wire
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from ledger.adapters.zookeeper.close_session import Session
 from ledger.adapters.zookeeper.zookeeper_bridge import ZooKeeperBridge
 from ledger.adapters.zookeeper.zookeeper_requests import (
     RemoveWatches,
@@ -83,18 +84,22 @@ async def connect_zookeeper(
     connect_s: float = 10.0,
     make_root: bool = True,
     prove_session: bool = False,
+    on_session: Callable[[Session], None] | None = None,
 ) -> ZooKeeperMetadata:
     """Return a store on an established session. Its root is `chroot`, created if missing.
 
     `servers` is `host:port,host:port`. It may end with the root (`host:port/root`) if `chroot` is
     not given. Without `make_root` nothing is created, and below a missing root every path is
     NoNode. `prove_session` writes regularly to ZooKeeper, so that `confirmed_s` advances and a
-    lease may rest on it. Raises MetadataUnavailable after `connect_s`.
+    lease may rest on it. `on_session` is called at each connection. Raises MetadataUnavailable
+    after `connect_s`.
     """
     hosts, _, below = servers.partition("/")
     root = chroot or f"/{below}"
     root = "" if root == "/" else root
-    store = ZooKeeperMetadata(hosts, session_ms, root, prove_session=prove_session)
+    store = ZooKeeperMetadata(
+        hosts, session_ms, root, prove_session=prove_session, on_session=on_session
+    )
     await store.start(connect_s, make_root=make_root)
     return store
 
@@ -103,10 +108,17 @@ class ZooKeeperMetadata:
     """The `MetadataStore` of a cluster; `connect_zookeeper` creates it."""
 
     def __init__(
-        self, servers: str, session_ms: int, root: str, *, prove_session: bool = False
+        self,
+        servers: str,
+        session_ms: int,
+        root: str,
+        *,
+        prove_session: bool = False,
+        on_session: Callable[[Session], None] | None = None,
     ) -> None:
         assert not root or (_checked(root) and root != "/"), root
         self._root = root
+        self._on_session = on_session
         proof_path = (root or "/") if prove_session else None
         self._bridge = ZooKeeperBridge(servers, session_ms, self, proof_path)
         self._watches = Watches(_WatchRequests(self._bridge))
@@ -274,7 +286,9 @@ class ZooKeeperMetadata:
 
     # The following methods receive events of the bridge.
 
-    def on_connected(self, *, renewed: bool, since_zxid: int) -> None:
+    def on_connected(self, session: Session, *, renewed: bool, since_zxid: int) -> None:
+        if self._on_session is not None:
+            self._on_session(session)
         self._watches.on_connected(renewed=renewed, since_zxid=since_zxid)
         if renewed:
             loop = asyncio.get_running_loop()

@@ -1,0 +1,268 @@
+"""Goal: the session of a process that died ends at once, and of one that lives it never does.
+
+Method: real processes with sessions of a minute on a real ZooKeeper; they are killed, stopped, cut
+off and bereft of their closer. A node that is still there after 10 s fails the test.
+"""
+
+import asyncio
+import os
+import signal
+import socketserver
+import struct
+import subprocess
+import sys
+import threading
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+
+from ledger.adapters.zookeeper import close_session
+from ledger.adapters.zookeeper.close_session import DONE, Session
+from tests.ledger.zookeeper_rig import Told, World, connected, end_session, waits
+from tests.peers.processes import Process, process_tree, until
+from tests.peers.proxy import Proxy
+
+pytestmark = pytest.mark.real_loop
+
+
+class Life:
+    """A process with a session, and a store that watches its node."""
+
+    def __init__(self, process, store, told):
+        self.process = process
+        self.store = store
+        self.told = told
+
+    async def closer(self):
+        """Return the process id of its closer, once it runs."""
+
+        def pids():
+            return process_tree(self.process.pid)[1:]
+
+        [pid] = await until(lambda: len(pids()) == 1 and pids(), "the closer to run", 10)
+        return pid
+
+    async def kill(self):
+        """Kill the process itself, and nothing that it started."""
+        self.process.send_signal(signal.SIGKILL)
+        await until(lambda: self.process.exit_code is not None, "the end of the process", 10)
+
+    async def node_goes(self):
+        await until(lambda: self.told.count >= 2, "the session to end", 10)
+        assert not await self.store.exists("/live")
+
+    async def node_stays(self):
+        assert await waits(asyncio.ensure_future(self.told.times(2)))
+        assert await self.store.exists("/live")
+
+
+@pytest.fixture
+def lives(zookeeper, tmp_path):
+    @asynccontextmanager
+    async def started(servers=zookeeper.servers):
+        root = zookeeper.unused_chroot()
+        async with connected(zookeeper.servers, root) as store:
+            told = Told()
+            store.watch("/live", told)
+            argv = [sys.executable, "-m", "tests.ledger.session_child", servers, root]
+            with Process(argv, tmp_path / "child.log") as process:
+                await told.times(1)
+                life = Life(process, store, told)
+                await life.closer()
+                yield life
+
+    return started
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_a_killed_process_loses_its_session_at_once(lives):
+    async with lives() as life:
+        closer = await life.closer()
+        await life.kill()
+        await life.node_goes()
+        await until(lambda: not alive(closer), "the closer to end", 10)
+
+
+async def test_a_process_that_stands_still_keeps_its_session(lives):
+    async with lives() as life:
+        life.process.pause()
+        await life.node_stays()
+        life.process.resume()
+        await life.node_stays()
+
+
+async def test_a_process_that_is_cut_off_keeps_its_session(lives, zookeeper):
+    with Proxy(zookeeper.port) as proxy:
+        async with lives(proxy.address) as life:
+            proxy.refuse()
+            await life.node_stays()
+
+
+async def test_a_closer_that_was_killed_is_replaced(lives):
+    async with lives() as life:
+        first = await life.closer()
+        os.kill(first, signal.SIGKILL)
+
+        async def replaced():
+            while (pid := await life.closer()) == first:
+                await asyncio.sleep(0.01)
+            return pid
+
+        async with asyncio.timeout(10):
+            await replaced()
+        await life.node_stays()
+        await life.kill()
+        await life.node_goes()
+
+
+async def test_signals_to_the_whole_service_leave_the_closer_to_its_work(lives):
+    async with lives() as life:
+        closer = await life.closer()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(closer, number)
+        await life.kill()
+        await life.node_goes()
+
+
+async def test_a_closer_that_was_stopped_closes_nothing(lives):
+    async with lives() as life:
+        closer = await life.closer()
+        life.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(life.process.wait_output, "stopped", 10)
+        assert not alive(closer)
+        await life.kill()
+        await life.node_stays()
+
+
+async def test_a_server_that_died_is_passed_over(lives, zookeeper):
+    with Proxy(zookeeper.port) as proxy:
+        async with lives(f"{proxy.address},{zookeeper.servers}") as life:
+            proxy.refuse()
+            await life.kill()
+            await life.node_goes()
+
+
+async def test_each_session_is_reported_with_the_server_that_granted_it_first(zookeeper):
+    reported = []
+    root = zookeeper.unused_chroot()
+    with Proxy(zookeeper.port) as proxy:
+        async with (
+            connected(proxy.address, root, on_session=reported.append) as far,
+            connected(zookeeper.servers, root) as near,
+        ):
+            world = World(zookeeper, proxy, far, near)
+            end_session(zookeeper, proxy, far)
+            await until(lambda: world.renewed == 1, "a new session", 10)
+            assert len({session.session_id for session in reported}) == 2
+            assert (reported[-1].session_id, reported[-1].password) == world.session()
+            assert reported[-1].servers == (("127.0.0.1", proxy.port),)
+            assert reported[-1].timeout_ms == 10_000
+
+
+# The program that the closer runs
+
+
+def session_of(store, servers):
+    session_id, password = store._bridge.client.client_id
+    places = tuple((host, int(port)) for host, port in (one.split(":") for one in servers))
+    return Session(session_id, password, 10_000, places)
+
+
+def run(given, limit_s=30):
+    """The exit code of the program, given these bytes and then the end of its input."""
+    words = [sys.executable, "-I", "-S", close_session.__file__]
+    return subprocess.run(words, input=given, timeout=limit_s, check=False).returncode
+
+
+async def test_the_last_complete_line_counts(zookeeper):
+    root = zookeeper.unused_chroot()
+    async with connected(zookeeper.servers, root) as one, connected(zookeeper.servers, root) as two:
+        sessions = [session_of(store, [zookeeper.servers]) for store in (one, two)]
+        renewed = []
+        for store in (one, two):
+            store.watch_session(lambda store=store: renewed.append(store))
+        first, second = (session.line() for session in sessions)
+        assert await asyncio.to_thread(run, second + DONE + b"\n" + first + second[:-5]) == 0
+        await until(lambda: renewed == [one], "the first session to end", 10)
+        assert await asyncio.to_thread(run, second + DONE + b"\n") == 0
+        assert await asyncio.to_thread(run, b"") == 0
+        assert await two.exists("/")
+        assert renewed == [one]
+
+
+async def test_a_session_that_is_over_or_has_another_password_is_left_alone(zookeeper):
+    root = zookeeper.unused_chroot()
+    async with connected(zookeeper.servers, root) as store:
+        session = session_of(store, [zookeeper.servers])
+        wrong = session._replace(password=bytes(16))
+        assert await asyncio.to_thread(run, wrong.line()) == 0
+        await store.create("/live", ephemeral=True)
+        assert session_of(store, [zookeeper.servers]) == session
+    assert await asyncio.to_thread(run, session.line()) == 0
+
+
+@pytest.mark.parametrize(
+    "line", [b"nonsense", b"1 zz 600 a:1", b"1 00 x a:1", b"\xff", b"1 00 6 a"]
+)
+def test_a_line_that_is_no_session_ends_the_program(line):
+    assert run(line + b"\n") == 1
+
+
+def test_endless_input_without_a_line_takes_no_memory():
+    assert run(b"x" * 4_000_000) == 0
+
+
+class Hostile(socketserver.BaseRequestHandler):
+    """A server that answers with the given bytes, and then says no more."""
+
+    def handle(self):
+        self.request.recv(4096)
+        self.request.sendall(self.server.answer)
+        self.server.over.wait(10)
+
+
+@contextmanager
+def hostile(answer):
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Hostile) as server:
+        server.daemon_threads = True
+        server.answer, server.over = answer, threading.Event()
+        serving = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        serving.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.over.set()
+            server.shutdown()
+            serving.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"\0\0", struct.pack(">i", 2**31 - 1), struct.pack(">i", -5), struct.pack(">ii", 4, 0)],
+    ids=["silence", "half a size", "a huge size", "a negative size", "a short answer"],
+)
+async def test_a_server_that_answers_nonsense_is_passed_over(zookeeper, answer):
+    root = zookeeper.unused_chroot()
+    with hostile(answer) as nonsense:
+        async with (
+            connected(zookeeper.servers, root) as other,
+            connected(zookeeper.servers, root) as store,
+        ):
+            await store.create("/live", ephemeral=True)
+            session = session_of(store, [nonsense, zookeeper.servers])
+            assert await asyncio.to_thread(run, session.line()) == 0
+            assert not await other.exists("/live")
+
+
+def test_without_a_server_the_program_gives_up_after_the_session_timeout():
+    with hostile(b"") as silent:
+        host, port = silent.split(":")
+        session = Session(7, bytes(16), 300, ((host, int(port)),))
+        assert run(session.line()) == 1
