@@ -8,17 +8,17 @@ unanswered, while the peer does not read its replies, or while the memory for re
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from enum import IntFlag
 from typing import Any, cast
 
-from gateway.handlers.api import ConnectionEnds, Handle, Peer, Request
+from gateway.handlers.api import ConnectionEnds, Peer, Request
 from gateway.log import logger
 from gateway.server.dispatch import PRODUCE, RequestRefused
 from gateway.server.peer import peer_of, protocol_hint
 from gateway.server.receiving import FREE_BYTES_MAX, ReceivedBytes
 from gateway.server.registry import ConnectionRegistry
-from gateway.server.reply_queue import ReplyParts, ReplyQueue, ReplySlot
+from gateway.server.reply_queue import ReplyParts, ReplyQueue
+from gateway.server.request_chain import RequestChain, RequestSlot
 from gateway.server.request_memory import SMALL_FRAME_BYTES
 from gateway.server.send_queue import WRITE_HIGH_BYTES, SendQueue
 from gateway.server.timeouts import IDLE, PRESSED_S_MAX, ConnectionTimeouts
@@ -26,7 +26,6 @@ from gateway.topics.connection_fetches import ConnectionFetches
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReservedReply
 from gateway.wire.frames import BadFrame, FrameReader
 from ledger.ids import Buffer
-from ledger.tasks import start_once
 
 FETCH, LIST_OFFSETS = 1, 2
 
@@ -57,37 +56,6 @@ _IN_FLIGHT, _MEMORY = int(_Hold.IN_FLIGHT), int(_Hold.MEMORY)
 _WRITING, _TURN, _CLOSING = int(_Hold.WRITING), int(_Hold.TURN), int(_Hold.CLOSING)
 
 
-class _Slot(ReplySlot):
-    """The place of a reply in the reply queue, from the request until its handler has finished."""
-
-    __slots__ = ("connection", "future", "request")
-
-    def __init__(self, connection: Connection, request: Request, frame_bytes: int) -> None:
-        super().__init__(frame_bytes)
-        self.connection = connection
-        self.request = request
-        # The future of the handler's result, or None if the handler returned no future. A waiting
-        # Fetch is cancelled through this future.
-        self.future: asyncio.Future[Any] | None = None
-
-    def follow(self, future: asyncio.Future[Any]) -> None:
-        """Reply with the result of `future`."""
-        self.future = future
-        future.add_done_callback(self.on_done)
-
-    def on_done(self, future: asyncio.Future[Any]) -> None:
-        """Pass the handler's result or error to the connection. Runs on the loop."""
-        connection = self.connection
-        if future.cancelled():
-            connection.fail(self, RequestRefused("cancelled"))
-            return
-        error = future.exception()
-        if error is not None:
-            connection.fail(self, error)
-            return
-        connection.finish(self, future.result())
-
-
 class Connection(asyncio.BufferedProtocol):
     """One client connection.
 
@@ -96,7 +64,6 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_chain",
-        "_chain_task",
         "_flush_due",
         "_held",
         "_out",
@@ -130,12 +97,8 @@ class Connection(asyncio.BufferedProtocol):
         self._held = 0
         # Unanswered requests in request order, each with the place of its reply.
         self._replies = ReplyQueue()
-        # Slots of cold requests that wait for an earlier cold request. A slot has a coroutine if
-        # its handler was already called. `_chain_task` runs the requests one after another, which
-        # keeps their order. The task is set until the last request has finished, and None
-        # otherwise.
-        self._chain: deque[tuple[_Slot, Handle, Any]] = deque()
-        self._chain_task: asyncio.Task[None] | None = None
+        # Runs cold requests one after another, which keeps their order.
+        self._chain = RequestChain(self, registry.dispatcher)
         # Framed replies that leave with the next write. `_flush_due` is True while a callback
         # of the loop will write them.
         self._out: list[Buffer] = []
@@ -211,14 +174,10 @@ class Connection(asyncio.BufferedProtocol):
         self._sending.clear()
         self._received.lost()
         self._count_replies()
-        for slot, _, begun in self._chain:
-            if begun is not None:
-                begun.close()
-            slot.ready = True
-        self._chain.clear()
+        self._chain.drop()
         for slot in self._replies.discard():
-            future = cast(_Slot, slot).future
-            if cast(_Slot, slot).request.key in CANCELLED_KEYS and future is not None:
+            future = cast(RequestSlot, slot).future
+            if cast(RequestSlot, slot).request.key in CANCELLED_KEYS and future is not None:
                 future.cancel()
         if self._peer is not None and self._peer.fetches is not None:
             self._peer.fetches.close()
@@ -282,8 +241,8 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher = self._registry.dispatcher
         assert self._peer is not None
         request, handle = dispatcher.open(frame, self._peer)
-        if self._chain_task is not None and request.key not in HOT_KEYS:
-            self._chain.append((self._slot(request, len(frame)), handle, None))
+        if self._chain.running and request.key not in HOT_KEYS:
+            self._chain.add(self._slot(request, len(frame)), handle)
             return
         try:
             result = dispatcher.start(request, handle)
@@ -296,13 +255,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(result, asyncio.Future):
             self._slot(request, len(frame)).follow(cast("asyncio.Future[Any]", result))
         elif asyncio.iscoroutine(result):
-            self._chain.append((self._slot(request, len(frame)), handle, result))
-            if self._chain_task is None:
-                self._chain_task = start_once(
-                    "the requests of a connection",
-                    self._run_chain(),
-                    lambda _: self.abort("a request failed unexpectedly"),
-                )
+            self._chain.add(self._slot(request, len(frame)), handle, result)
         else:
             self._add_result(request, result)
 
@@ -322,8 +275,8 @@ class Connection(asyncio.BufferedProtocol):
         self._replies.fill(slot, reply)
         self._bound_waiting()
 
-    def _slot(self, request: Request, frame_bytes: int) -> _Slot:
-        slot = _Slot(self, request, frame_bytes)
+    def _slot(self, request: Request, frame_bytes: int) -> RequestSlot:
+        slot = RequestSlot(self, request, frame_bytes)
         unanswered = self._replies.add(slot)
         memory, host = self._registry.memory, self._received.host
         memory.take(host, frame_bytes)
@@ -333,33 +286,9 @@ class Connection(asyncio.BufferedProtocol):
             self._hold(_MEMORY)
         return slot
 
-    async def _run_chain(self) -> None:
-        """Run the requests of cold handlers, one after another."""
-        try:
-            while self._chain:
-                await self._run_link(*self._chain.popleft())
-        finally:
-            self._chain_task = None
-
-    async def _run_link(self, slot: _Slot, handle: Handle, begun: Any) -> None:
-        """Answer one request of the chain, or follow the future of its result."""
-        try:
-            result = begun
-            if begun is None:
-                result = self._registry.dispatcher.start(slot.request, handle)
-            if isinstance(result, asyncio.Future):
-                slot.follow(cast("asyncio.Future[Any]", result))
-                return
-            if asyncio.iscoroutine(result):
-                result = await result
-        except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
-            self.fail(slot, error)
-            return
-        self.finish(slot, result)
-
     # --- replies out ----------------------------------------------------------------------------
 
-    def finish(self, slot: _Slot, result: Any) -> None:
+    def finish(self, slot: RequestSlot, result: Any) -> None:
         """Queue the reply that the handler of `slot` returned."""
         reply: ReplyParts = ()
         if not self.lost:
@@ -389,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
             if replies.overflows(bytes_max):
                 self.abort("asks for more than it waits for")
 
-    def fail(self, slot: _Slot, error: BaseException) -> None:
+    def fail(self, slot: RequestSlot, error: BaseException) -> None:
         """Queue an error reply for the failed handler of `slot`, or end the connection."""
         reply: ReplyParts = ()
         try:

@@ -1,0 +1,125 @@
+"""The requests of one connection between their start and their replies.
+
+A handler that returns a future has accepted its request, and several such requests run at once. A
+handler that returns a coroutine runs in the chain: one request after another, in their order. Other
+requests, except those of hot paths, wait behind the chain, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Protocol, cast
+
+from gateway.handlers.api import Handle, Request
+from gateway.server.dispatch import Dispatcher, RequestRefused
+from gateway.server.reply_queue import ReplySlot
+from ledger.tasks import start_once
+
+
+class Answers(Protocol):
+    """The connection that receives results and errors of handlers."""
+
+    def finish(self, slot: RequestSlot, result: Any) -> None:
+        """Queue the reply that the handler of `slot` returned."""
+        ...
+
+    def fail(self, slot: RequestSlot, error: BaseException) -> None:
+        """Queue an error reply for the failed handler of `slot`, or end the connection."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """End the connection now."""
+        ...
+
+
+class RequestSlot(ReplySlot):
+    """The place of a reply in the reply queue, from the request until its handler has finished."""
+
+    __slots__ = ("answers", "future", "request")
+
+    def __init__(self, answers: Answers, request: Request, frame_bytes: int) -> None:
+        super().__init__(frame_bytes)
+        self.answers = answers
+        self.request = request
+        # The future of the handler's result, or None if the handler returned no future. A waiting
+        # Fetch is cancelled through this future.
+        self.future: asyncio.Future[Any] | None = None
+
+    def follow(self, future: asyncio.Future[Any]) -> None:
+        """Reply with the result of `future`."""
+        self.future = future
+        future.add_done_callback(self.on_done)
+
+    def on_done(self, future: asyncio.Future[Any]) -> None:
+        """Pass the handler's result or error to the connection. Runs on the loop."""
+        answers = self.answers
+        if future.cancelled():
+            answers.fail(self, RequestRefused("cancelled"))
+            return
+        error = future.exception()
+        if error is not None:
+            answers.fail(self, error)
+            return
+        answers.finish(self, future.result())
+
+
+class RequestChain:
+    """The cold requests of one connection, which run one after another."""
+
+    __slots__ = ("_answers", "_dispatcher", "_task", "_waiting")
+
+    def __init__(self, answers: Answers, dispatcher: Dispatcher) -> None:
+        self._answers = answers
+        self._dispatcher = dispatcher
+        # Slots of requests that wait for an earlier one. A slot has a coroutine if its handler was
+        # already called.
+        self._waiting: deque[tuple[RequestSlot, Handle, Any]] = deque()
+        # Runs the requests. Set until the last one has finished, and None otherwise.
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> bool:
+        """True while a request of the chain runs or waits."""
+        return self._task is not None
+
+    def add(self, slot: RequestSlot, handle: Handle, begun: Any = None) -> None:
+        """Run this request after those before it. `begun` is the coroutine of its handler."""
+        self._waiting.append((slot, handle, begun))
+        if self._task is None:
+            self._task = start_once(
+                "the requests of a connection",
+                self._run(),
+                lambda _: self._answers.abort("a request failed unexpectedly"),
+            )
+
+    def drop(self) -> None:
+        """Never begin the requests that wait, because their client is gone."""
+        for slot, _, begun in self._waiting:
+            if begun is not None:
+                begun.close()
+            slot.ready = True
+        self._waiting.clear()
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._run_one(*self._waiting.popleft())
+        finally:
+            self._task = None
+
+    async def _run_one(self, slot: RequestSlot, handle: Handle, begun: Any) -> None:
+        """Answer one request, or follow the future of its result."""
+        try:
+            result = begun
+            if begun is None:
+                result = self._dispatcher.start(slot.request, handle)
+            if isinstance(result, asyncio.Future):
+                slot.follow(cast("asyncio.Future[Any]", result))
+                return
+            if asyncio.iscoroutine(result):
+                result = await result
+        except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
+            self._answers.fail(slot, error)
+            return
+        self._answers.finish(slot, result)
