@@ -13,15 +13,8 @@ from kio.schema.errors import ErrorCode
 from gateway.core.topic_names import topic_name_fault
 from gateway.handlers.api import Context, Reply, Request
 from gateway.handlers.k32_describe_configs import ResourceType
-from gateway.handlers.many_rows import Rows, answer_each
-from gateway.handlers.topic_replies import (
-    AT_ONCE,
-    AdminRefusal,
-    copies_remark,
-    duplicates,
-    not_reached,
-    reply_or_error,
-)
+from gateway.handlers.many_rows import Rows
+from gateway.handlers.topic_replies import AdminRefusal, change_each, copies_remark, duplicates
 from gateway.topics.config_changes import ConfigChange, ConfigOperation, apply_changes
 from gateway.topics.configs import normalize
 from gateway.topics.errors import InvalidTopic, UnknownTopic
@@ -36,13 +29,12 @@ async def alter_all(request: Request, ctx: Context, changes: Changes) -> Reply:
     twice = duplicates((each.resource_type, each.resource_name) for each in resources)
     validate_only = request.body.validate_only
     responses = Rows(request, "responses")
-    await answer_each(
+    await change_each(
         {(each.resource_type, each.resource_name): each for each in resources}.values(),
-        lambda each: reply_or_error(_alter(each, twice, validate_only, ctx, changes), _about(each)),
-        lambda each: not_reached(_about(each)),
+        lambda each: _alter(each, twice, validate_only, ctx, changes),
+        _about,
         responses,
         ctx,
-        at_once=AT_ONCE,
     )
     return Reply(responses=responses.result())
 

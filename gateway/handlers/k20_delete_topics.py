@@ -12,15 +12,13 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.many_rows import Rows, answer_each
+from gateway.handlers.many_rows import Rows
 from gateway.handlers.topic_replies import (
-    AT_ONCE,
     DUPLICATE_NAME,
     UNKNOWN_ID,
     AdminRefusal,
+    change_each,
     duplicates,
-    not_reached,
-    reply_or_error,
 )
 from gateway.topics.errors import UnknownTopic
 
@@ -37,13 +35,12 @@ async def handle(request: Request, ctx: Context) -> Reply:
     twice = duplicates(each.name for each in asked if each.name is not None)
     twice_ids = duplicates(each.topic_id for each in asked if each.topic_id is not None)
     responses = Rows(request, "responses")
-    await answer_each(
+    await change_each(
         dict.fromkeys(asked),
-        lambda each: reply_or_error(_delete(each, twice, twice_ids, ctx), _about(each)),
-        lambda each: not_reached(_about(each)),
+        lambda each: _delete(each, twice, twice_ids, ctx),
+        _about,
         responses,
         ctx,
-        at_once=AT_ONCE,
     )
     return Reply(responses=responses.result())
 

@@ -12,14 +12,12 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.k19_create_topics import check_assigned_brokers
-from gateway.handlers.many_rows import Rows, answer_each
+from gateway.handlers.many_rows import Rows
 from gateway.handlers.topic_replies import (
-    AT_ONCE,
     DUPLICATE_NAME,
     AdminRefusal,
+    change_each,
     duplicates,
-    not_reached,
-    reply_or_error,
     wait_led,
 )
 
@@ -32,13 +30,12 @@ async def handle(request: Request, ctx: Context) -> Reply:
         await results.add(
             Reply(name=name, error_code=ErrorCode.invalid_request, error_message=DUPLICATE_NAME)
         )
-    await answer_each(
+    await change_each(
         (each for each in asked if each.name not in twice),
-        lambda each: reply_or_error(_add_partitions(each, request.body, ctx), _about(each)),
-        lambda each: not_reached(_about(each)),
+        lambda each: _add_partitions(each, request.body, ctx),
+        _about,
         results,
         ctx,
-        at_once=AT_ONCE,
     )
     return Reply(results=results.result())
 

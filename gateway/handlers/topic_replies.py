@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from gateway.cluster.port import Leader, StreamKey
 from gateway.errors import admin_code
 from gateway.handlers.api import Context, Reply
+from gateway.handlers.many_rows import Rows, answer_each
 from gateway.topics import errors
 from gateway.topics.catalog import Topic
 from gateway.topics.errors import TopicError
@@ -31,6 +32,7 @@ DUPLICATE_NAME = "Duplicate topic name."
 AT_ONCE = 64  # topics or resources that one request changes at the same time
 
 _Name = TypeVar("_Name", bound=Hashable)
+_Key = TypeVar("_Key")
 
 
 def copies_remark(ctx: Context, topic: Topic | None) -> str | None:
@@ -81,6 +83,27 @@ async def reply_or_error(work: Awaitable[Reply], about: Reply) -> Reply:
         return await work
     except (TopicError, AdminRefusal, LedgerError) as error:
         return Reply(about, **error_fields(error))
+
+
+async def change_each(
+    asked: Iterable[_Key],
+    change: Callable[[_Key], Awaitable[Reply]],
+    about: Callable[[_Key], Reply],
+    rows: Rows,
+    ctx: Context,
+) -> None:
+    """Change each topic or resource of a request, `AT_ONCE` at a time, and add its row.
+
+    The row of one that fails, or is not reached in time, is `about(asked)` with the error.
+    """
+    await answer_each(
+        asked,
+        lambda each: reply_or_error(change(each), about(each)),
+        lambda each: not_reached(about(each)),
+        rows,
+        ctx,
+        at_once=AT_ONCE,
+    )
 
 
 def not_reached(about: Reply) -> Reply:
