@@ -454,3 +454,36 @@ async def test_unknown_sessions_and_wrong_epochs_are_refused_whole():
         full = await fetch(cluster, {"t": {0: (0, {})}}, session_epoch=0, wait_ms=0)
         wrong = await fetch(cluster, {}, session_id=full.session_id, session_epoch=7)
         assert wrong.error_code is ErrorCode.invalid_fetch_session_epoch
+
+
+class LeaseRaisesOnce:
+    """The cluster; the next look at the lease raises an exception that nobody planned."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.raises = True
+
+    def __getattr__(self, name):
+        return getattr(self.cluster, name)
+
+    def lease_held(self):
+        if self.raises:
+            self.raises = False
+            raise RuntimeError("nobody planned it")
+        return self.cluster.lease_held()
+
+
+async def test_a_session_ends_with_a_request_that_failed():
+    """The client does not know how much of the request the broker has applied."""
+    async with started_cluster() as cluster:
+        await cluster.topic(partitions=3)
+        asked = {"t": {index: (0, {}) for index in range(3)}}
+        full = await fetch(cluster, asked, session_epoch=0, wait_ms=0)
+        cluster.context.cluster = LeaseRaisesOnce(cluster.context.cluster)
+        session = {"session_id": full.session_id, "wait_ms": 0}
+        with pytest.raises(RuntimeError):
+            await fetch(cluster, {"t": {0: (7, {})}}, session_epoch=1, **session)
+        assert len(cluster.context.fetch_sessions) == 0
+        assert cluster.context.fetch_sessions.partitions_held == 0
+        refused = await fetch(cluster, {}, session_epoch=2, **session)
+        assert refused.error_code is ErrorCode.fetch_session_id_not_found

@@ -182,3 +182,20 @@ async def test_a_search_that_waits_too_long_for_others_of_its_connection_is_time
         async with peer.searching:
             assert await offset_at_7(cluster, peer) is ErrorCode.request_timed_out
         assert await offset_at_7(cluster, peer) == 1
+
+
+@pytest.mark.parametrize("plain", [-1, -2])
+async def test_a_start_or_end_waits_for_no_search_of_its_connection(plain):
+    async with started_cluster() as cluster:
+        await cluster.sent(await cluster.topic(), plain_batch([5, 9, 7]))
+        await cluster.crash()  # so that the partition must be opened, in a task
+        peer = Peer("10.6.6.6", 50_000, "127.0.0.1", 9_092)
+        async with peer.searching:
+            frame = encode_request(LIST_OFFSETS, 8, 7, "c", times_of({"t": [(0, plain)]}, -1))
+            asked, handle = cluster.dispatcher.open(frame, peer)
+            answering = cluster.dispatcher.start(asked, handle)
+            assert asyncio.isfuture(answering)
+            async with asyncio.timeout(5):
+                reply = cluster.decoded(asked, await answering)
+        found = reply.topics[0].partitions[0]
+        assert (found.error_code, found.offset) == (OK, 3 if plain == -1 else 0)

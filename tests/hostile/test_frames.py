@@ -173,6 +173,21 @@ async def test_a_large_frame_at_an_honest_pace_is_let_finish():
     assert await closed_after_s(steady, limit_s=300) is None
 
 
+async def test_a_process_that_stood_still_blames_no_peer_for_that_time():
+    """The bytes that came meanwhile are read only after the check."""
+    hub = hub_for(HEARTBEAT)
+    wire = connect(hub)
+    wire.send(request(12, 0, 1, BEAT))
+    wire.send(request(12, 0, 2, BEAT)[:-5])
+    now_s = hub.loop.time() + 1
+    wire.protocol.check(now_s)
+    wire.protocol.check(now_s + 100)
+    assert not wire.closed
+    for second in range(40):  # awake again
+        wire.protocol.check(now_s + 101 + second)
+    assert wire.closed
+
+
 async def test_an_idle_connection_is_closed_after_its_time():
     async def once(wire):
         wire.send(request(12, 0, 1, BEAT))

@@ -165,6 +165,17 @@ async def test_the_end_answers_everything_and_nobody_is_called_later():
     assert len(sender.told) == 3
 
 
+async def test_the_end_ends_the_wait_for_adds_in_flight():
+    sender = Sender()
+    sender.add(0)
+    waiting = asyncio.ensure_future(sender.stream.settled(1000.0))
+    await asyncio.sleep(1.0)
+    sender.stream.fail(Status.UNREACHABLE)
+    began_s = asyncio.get_running_loop().time()
+    await waiting
+    assert asyncio.get_running_loop().time() == began_s
+
+
 async def test_what_no_bookie_takes_is_not_sent():
     sender = Sender()
     sender.stream.entry_bytes_max = 1000

@@ -5,6 +5,7 @@ Method: the real auditor over model bookies; time is virtual, so delays are exac
 
 import asyncio
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 
@@ -247,6 +248,31 @@ async def test_a_bookie_that_did_not_answer_a_full_check_is_asked_again(heals_af
         await asyncio.sleep(100)
         assert (await rig.underreplicated.get(ledger)).missing == {name}
         assert auditor.unanswered == {}
+
+
+async def test_a_bookie_that_stays_silent_is_asked_after_ever_longer_waits():
+    async with audited(full_check_s=1e9, delay_s=1e9) as (rig, auditor):
+        ledger = await rig.ledger(3)
+        name = rig.members(ledger)[0]
+        rig.world.network.cut("auditor", name)
+        port, asked_s = auditor._bookies, []
+
+        class Counted:
+            def __getattr__(self, method):
+                if method == "list_entries":
+                    asked_s.append(asyncio.get_running_loop().time())
+                return getattr(port, method)
+
+        auditor._bookies = Counted()
+        await auditor.full_check()
+        asked_s.clear()
+        auditor.on_bookies_changed()
+        await asyncio.sleep(600)
+        waits_s = [later - earlier for earlier, later in pairwise(asked_s)]
+        waits_s = [wait_s for wait_s in waits_s if wait_s]  # all bookies are asked at once
+        assert waits_s[:4] == sorted(waits_s[:4])
+        assert waits_s[3] >= 4 * waits_s[0]
+        assert 50 <= waits_s[-1] < 70
 
 
 async def test_a_bookie_that_joined_and_did_not_answer_is_asked_again():
