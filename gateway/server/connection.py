@@ -24,6 +24,7 @@ from gateway.server.send_queue import WRITE_HIGH_BYTES, SendQueue
 from gateway.server.timeouts import IDLE, PRESSED_S_MAX, ConnectionTimeouts
 from gateway.topics.connection_fetches import ConnectionFetches
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReservedReply
+from gateway.wire.fetch_request import FetchRequest
 from gateway.wire.frames import BadFrame, FrameReader
 from ledger.ids import Buffer
 
@@ -36,6 +37,13 @@ as in Kafka.
 
 CANCELLED_KEYS = frozenset((FETCH, LIST_OFFSETS))
 """Requests with these keys change nothing, and are cancelled when their client is gone."""
+
+FETCHES_WAITING_MAX = 4
+"""A connection with this many Fetches behind a running one reads no more.
+
+Kafka reads the next request of a connection when the last one is answered. A Fetch may wait for
+records for minutes, and the requests behind it occupy memory all this time.
+"""
 
 FRAMES_PER_TURN_MAX = 64
 """After this many frames in one turn of the loop, other connections have their turn."""
@@ -50,10 +58,12 @@ class _Hold(IntFlag):
     WRITING = 4  # the peer does not read its replies
     TURN = 8  # other connections have their turn first
     CLOSING = 16  # never released: the connection closes once every request is answered
+    FETCHES = 32  # many Fetches wait for earlier ones of the connection
 
 
 _IN_FLIGHT, _MEMORY = int(_Hold.IN_FLIGHT), int(_Hold.MEMORY)
 _WRITING, _TURN, _CLOSING = int(_Hold.WRITING), int(_Hold.TURN), int(_Hold.CLOSING)
+_FETCHES = int(_Hold.FETCHES)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -223,9 +233,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._admit(reader)
                 return
             self.frames += 1
-            self._accept(frame)
-            if self._received.large_frame is not None:
-                self._received.end_large_frame()
+            if self._received.large_frame is None:
+                self._accept(frame)
+            else:
+                self._accept_large(frame)
 
     def _admit(self, reader: FrameReader) -> None:
         """Give a large frame the buffer that it needs, or stop reading. Raises RequestRefused."""
@@ -235,6 +246,17 @@ class Connection(asyncio.BufferedProtocol):
             reader.admit()
         else:
             self._hold(_MEMORY)
+
+    def _accept_large(self, frame: bytes | memoryview) -> None:
+        """Accept a frame with a buffer of its own. Its bytes count once: as a request from now on.
+
+        Raises RequestRefused.
+        """
+        self._received.end_large_frame()
+        try:
+            self._accept(frame)
+        finally:
+            self._registry.memory.notify()
 
     def _accept(self, frame: bytes | memoryview) -> None:
         """Start the handler of one request, or queue the request. Raises RequestRefused."""
@@ -253,7 +275,10 @@ class Connection(asyncio.BufferedProtocol):
             self._add_ready(request, dispatcher.error_reply(request, error))
             return
         if isinstance(result, asyncio.Future):
-            self._slot(request, len(frame)).follow(cast("asyncio.Future[Any]", result))
+            slot = self._slot(request, _retained_bytes(request, frame))
+            slot.follow(cast("asyncio.Future[Any]", result))
+            if request.key == FETCH and self._fetches_waiting >= FETCHES_WAITING_MAX:
+                self._hold(_FETCHES)
         elif asyncio.iscoroutine(result):
             self._chain.add(self._slot(request, len(frame)), handle, result)
         else:
@@ -353,8 +378,16 @@ class Connection(asyncio.BufferedProtocol):
             self._registry.loop.call_soon(self._flush_now)
         if self._held & _IN_FLIGHT:
             self._release_in_flight()
+        if self._held & _FETCHES and self._fetches_waiting < FETCHES_WAITING_MAX:
+            self._release(_FETCHES)
         if self._held & _CLOSING and (replies.finished or not replies):
             self._close()
+
+    @property
+    def _fetches_waiting(self) -> int:
+        """The Fetches of this connection that wait for an earlier one."""
+        fetches = None if self._peer is None else self._peer.fetches
+        return 0 if fetches is None else fetches.waiting
 
     def _release_in_flight(self) -> None:
         """Read requests again once half of the allowed number is unanswered."""
@@ -527,3 +560,12 @@ class Connection(asyncio.BufferedProtocol):
     def reads_slowly(self) -> bool:
         """True if the peer has read nothing for long, although replies are ready."""
         return self._timeouts.stalled_s > PRESSED_S_MAX
+
+
+def _retained_bytes(request: Request, frame: bytes | memoryview) -> int:
+    """Return how much memory the request occupies while it is processed.
+
+    A Fetch keeps a copy of its body. Bytes after the body are dropped with the frame.
+    """
+    body = request.body
+    return body.size_bytes if isinstance(body, FetchRequest) else len(frame)

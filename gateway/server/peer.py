@@ -1,9 +1,8 @@
-"""What a connection says about its peer: addresses of both ends, shares, foreign protocols."""
+"""What a connection says about its peer: addresses of both ends, foreign protocols."""
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from typing import Any
 
 from gateway.handlers.api import Peer
@@ -21,24 +20,6 @@ def _address(name: Any) -> tuple[str, int]:
     if isinstance(name, tuple) and len(name) >= 2:  # pyright: ignore[reportUnknownArgumentType]
         return str(name[0]), int(name[1])  # pyright: ignore[reportUnknownArgumentType]
     return "", 0
-
-
-def share_of(host: str) -> str:
-    """Return the name of the share of the peer at this address: for IPv6, its /64 network.
-
-    One host may choose any address of its /64. Addresses of one link have no network of their own.
-    """
-    if ":" not in host:
-        return host
-    try:
-        address = ipaddress.IPv6Address(host)
-    except ValueError:
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    if address.is_loopback or address.is_link_local:
-        return host
-    return f"{ipaddress.IPv6Address(int(address) >> 64 << 64)}/64"
 
 
 _HINTS = {

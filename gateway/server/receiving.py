@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gateway.server.peer import share_of
+from gateway.core.address_share import share_of
 from gateway.server.request_memory import (
     KeptBytes,
     LargeFrame,
@@ -60,7 +60,7 @@ class ReceivedBytes:
         return False
 
     def end_large_frame(self) -> None:
-        """Return the memory of the large frame, if there is one."""
+        """Return the memory of the large frame, if there is one, and `notify` nobody yet."""
         frame, self.large_frame = self.large_frame, None
         if frame is not None:
             self._memory.end(frame)
@@ -98,3 +98,4 @@ class ReceivedBytes:
             self._memory.leave(waiting)
         self._memory.keep(self._kept, 0, begins=False)
         self.end_large_frame()
+        self._memory.notify()

@@ -7,10 +7,10 @@ from collections import Counter
 from typing import Final, Protocol
 
 from gateway.config import ConnectionLimits
+from gateway.core.address_share import share_of
 from gateway.handlers.api import Peer
 from gateway.log import ReasonThrottle, logger
 from gateway.server.dispatch import Dispatcher
-from gateway.server.peer import share_of
 from gateway.server.request_memory import RequestMemory
 from gateway.server.stall_detector import StallDetector
 from gateway.server.timeouts import PRESSED_S_MAX, SMALL_PRESSED_S_MAX
@@ -168,21 +168,22 @@ class ConnectionRegistry:
             each.abort("reads its replies slowly while their memory is used up")
 
     def _relieve_frames(self, now_s: float) -> None:
-        """Close connections whose peers send slowly, if a frame waits too long for memory."""
-        since_s = self.memory.waits_since_s
+        """Close connections whose peers send slowly, if a frame waits too long for memory.
+
+        Only those of its own address if it waits for the share of the address.
+        """
+        memory = self.memory
+        since_s = memory.waits_since_s
         if since_s is None or now_s - since_s < SMALL_PRESSED_S_MAX:
             return
-        waits_long = now_s - since_s >= PRESSED_S_MAX
-        pressed = (
-            set(self._by_host)
-            if waits_long
-            else self.memory.hosts_that_wait(now_s - SMALL_PRESSED_S_MAX)
-        )
+        everywhere = memory.waits_for_all(now_s - PRESSED_S_MAX)
+        large_at = memory.hosts_that_wait(now_s - PRESSED_S_MAX)
+        small_at = memory.hosts_that_wait(now_s - SMALL_PRESSED_S_MAX)
         slow = [
             each
             for each, host in self.connections.items()
-            if (waits_long and each.sends_slowly(small=False))
-            or (host in pressed and each.sends_slowly(small=True))
+            if ((everywhere or host in large_at) and each.sends_slowly(small=False))
+            or ((everywhere or host in small_at) and each.sends_slowly(small=True))
         ]
         for each in slow:
             self.refused += 1

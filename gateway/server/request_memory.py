@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 SMALL_FRAME_BYTES: Final = 1024 * 1024
-"""Frames up to this size get their whole buffer at once, and may use more of the memory."""
+"""Frames up to this size get their buffer in one step, and may use more of the memory."""
 
 STILL_S_MAX: Final = 2.0
 """A sender without a byte for this long is closed as soon as a frame needs its buffer."""
@@ -23,7 +23,7 @@ _PAUSED_DIVISOR: Final = 4
 _PASSED_OVER_MAX: Final = 4
 
 _RELIEVED_MAX: Final = 64
-"""`relieve` looks at the first frames of at most this many addresses."""
+"""`relieve` and `waits_for_all` look at one connection of at most this many addresses."""
 
 
 class Sender(Protocol):
@@ -86,12 +86,13 @@ class WaitingFrame(NamedTuple):
 class RequestMemory:
     """Bytes of all requests that are being received or processed in this process.
 
-    A frame above `SMALL_FRAME_BYTES` is charged for its buffer, which grows as bytes arrive. So a
-    peer pays for what it has sent, not for what it announced. A smaller one has its whole buffer
-    from its header on, and leaves sooner if it arrives slowly. Frames above `SMALL_FRAME_BYTES` may
-    use three quarters of the memory, smaller frames seven eighths, and one address half of that, or
-    one frame of the largest size. So slow peers with large frames stop neither small requests nor
-    other addresses. With requests in processing, one address may use five eighths.
+    A frame is charged for its buffer, which grows as bytes arrive. So a peer pays for what it has
+    sent, not for what it announced. A frame up to `SMALL_FRAME_BYTES` has its whole buffer once it
+    has filled the scratch buffer, and leaves sooner if it arrives slowly. Frames above that may use
+    three quarters of the memory, smaller frames seven eighths, and one address half of that, or one
+    frame of the largest size. So slow peers with large frames stop neither small requests nor other
+    addresses. With requests in processing, one address may use five eighths. Each address may use
+    `SMALL_FRAME_BYTES` more than the largest frame, so that such a frame stops no small request.
 
     Beginnings of small frames use a quarter of the memory. If they need more, the address with most
     of these bytes loses its oldest incomplete frames. An address that keeps few bytes is never
@@ -120,7 +121,9 @@ class RequestMemory:
         self._total_bytes_max = total_bytes_max
         # An address has more for requests in processing than for large buffers, so that these stop
         # no small request.
-        self._requests_of_host_max = max(frame_bytes_max, total_bytes_max * 5 // 8)
+        self._requests_of_host_max = max(
+            frame_bytes_max + SMALL_FRAME_BYTES, total_bytes_max * 5 // 8
+        )
         self._frame_bytes_max = frame_bytes_max
         # The kept bytes of each address by connection, the oldest frame first. A connection is in
         # the table while its `count` is positive, unless it is paused or was told to close. The
@@ -129,6 +132,9 @@ class RequestMemory:
         self._kept_by_host: dict[str, int] = {}
         # The frames with buffers, in the order of their first ones.
         self._frames: dict[LargeFrame, None] = {}
+        # The frames of senders that were told to close, until they are closed. The value is the
+        # part of the buffer that no connection has been promised yet.
+        self._ending: dict[LargeFrame, int] = {}
         # The bytes of these buffers and of requests in processing, by the address of their
         # connections. No value is 0.
         self._by_host: dict[str, int] = {}
@@ -255,11 +261,16 @@ class RequestMemory:
         self.take(frame.host, more)
 
     def end(self, frame: LargeFrame) -> None:
-        """Forget the buffer of a frame that was taken or dropped."""
+        """Forget the buffer of a frame that was taken or dropped. Call `notify` later.
+
+        A frame that was taken may become a request in processing, which is counted first.
+        """
         if frame not in self._frames:
             return
         del self._frames[frame]
-        self.give(frame.host, frame.buffer_bytes)
+        self._ending.pop(frame, None)
+        self.used_bytes -= frame.buffer_bytes
+        self._charge(frame.host, -frame.buffer_bytes)
 
     def wait(self, waiting: WaitingFrame) -> None:
         """Run `on_memory` once, when there is memory.
@@ -274,7 +285,20 @@ class RequestMemory:
         frame = waiting.frame
         if frame is None:
             return not self._used_up
-        return self._exceeds_share(frame, waiting.buffer_bytes - frame.buffer_bytes)
+        more = waiting.buffer_bytes - frame.buffer_bytes
+        if self._exceeds_share(frame, more):
+            return True
+        if frame.size_bytes <= SMALL_FRAME_BYTES or self._can_complete(frame, more):
+            return False
+        return self._can_complete(frame, more, shares=False)
+
+    def waits_for_all(self, since_s: float) -> bool:
+        """True if a connection has waited since this time for memory that all addresses share."""
+        for line in islice(self._waiting.values(), _RELIEVED_MAX):
+            first = next((each for each in line if each.since_s <= since_s), None)
+            if first is not None and not self.waits_for_share(first):
+                return True
+        return False
 
     def leave(self, waiting: WaitingFrame) -> None:
         """Wait no longer, because the connection is lost."""
@@ -322,27 +346,38 @@ class RequestMemory:
     def _end_still_senders(self, waiting: WaitingFrame) -> None:
         """Close as many senders that stand still as a waiting connection needs.
 
-        Only those of its own address if the share of the address is used up.
+        Only those of its own address if the share of the address is used up. Buffers of senders
+        that were told to close, as far as no other connection was promised them, are used first.
         """
         if self._fits(waiting):
             return
         frame = waiting.frame
         more = 1 if frame is None else waiting.buffer_bytes - frame.buffer_bytes
-        own = self.waits_for_share(waiting)
+        host = waiting.host if self.waits_for_share(waiting) else None
+        for each, left in self._ending.items():
+            if host is None or each.host == host:
+                used = min(more, left)
+                self._ending[each] = left - used
+                more -= used
         still = [
             each
             for each in self._frames
-            if (not own or each.host == waiting.host) and each.sender.silent_s >= STILL_S_MAX
+            if each not in self._ending
+            and (host is None or each.host == host)
+            and each.sender.silent_s >= STILL_S_MAX
         ]
         still.sort(key=lambda each: self._by_host[each.host], reverse=True)
         for each in still:
             if more <= 0:
                 return
+            self._ending[each] = max(0, each.buffer_bytes - more)
             more -= each.buffer_bytes
             each.sender.end_early("stands still within a request while its memory is needed")
 
     def _exceeds_share(self, frame: LargeFrame, more: int) -> bool:
         limit = self._host_limit(self._limit(frame.size_bytes))
+        if frame.size_bytes <= SMALL_FRAME_BYTES:
+            limit = max(limit, self._frame_bytes_max + SMALL_FRAME_BYTES)
         return self._by_host.get(frame.host, 0) + more > limit
 
     def _charge(self, host: str, more: int) -> None:
@@ -362,14 +397,14 @@ class RequestMemory:
     def _host_limit(self, limit: int) -> int:
         return max(self._frame_bytes_max, limit // 2)
 
-    def _can_complete(self, grown: LargeFrame, more: int) -> bool:
+    def _can_complete(self, grown: LargeFrame, more: int, *, shares: bool = True) -> bool:
         """Return whether all frames can be completed in some order after `grown` took `more` bytes.
 
         Requests that are being processed are not counted, because they return their memory by
-        themselves.
+        themselves. Without `shares`, one address may use all of the memory.
         """
         limit = self._limit(self._frame_bytes_max)
-        host_limit = self._host_limit(limit)
+        host_limit = self._host_limit(limit) if shares else limit
         missing: list[tuple[int, int, str]] = []
         for each in self._frames:
             held = each.buffer_bytes + (more if each is grown else 0)

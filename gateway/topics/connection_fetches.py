@@ -35,6 +35,11 @@ class ConnectionFetches:
         self._session: FetchSession | None = None
         self._sessions: FetchSessions | None = None
 
+    @property
+    def waiting(self) -> int:
+        """The number of fetches that wait for an earlier one."""
+        return len(self._waiting)
+
     def submit(self, start: Callable[[], Any]) -> Any:
         """Call `start` once no earlier fetch runs. Returns its result, or a future of it."""
         if self._running is not None or self._paused():

@@ -91,6 +91,7 @@ class FetchRequest:
         "replica_id",
         "session_epoch",
         "session_id",
+        "size_bytes",
         "topics",
         "version",
         "wait_ms",
@@ -111,6 +112,8 @@ class FetchRequest:
         # Topic and partition of each forgotten partition.
         self.forgotten: list[tuple[str | UUID, int]] = []
         self.rack = ""
+        # The size of the encoded body. What follows it in the request is not kept.
+        self.size_bytes = 0
 
     @property
     def by_id(self) -> bool:
@@ -187,13 +190,13 @@ def decode_fetch(version: int, buffer: Buffer, offset: int) -> FetchRequest:
 class _Body:
     """The position in one request body, and what is left of its limit on elements."""
 
-    __slots__ = ("_at", "_buffer", "_elements_left", "_flexible", "_request", "_version")
+    __slots__ = ("_at", "_buffer", "_elements_left", "_flexible", "_request", "_start", "_version")
 
     def __init__(self, version: int, buffer: Buffer, at: int) -> None:
         self._version = version
         self._flexible = version >= FLEXIBLE_FROM
         self._buffer = buffer
-        self._at = at
+        self._start = self._at = at
         self._elements_left = ELEMENTS_MAX
         self._request = FetchRequest(version)
 
@@ -214,6 +217,7 @@ class _Body:
             self._body_tags()
         if self._at > len(self._buffer):
             raise OversizedMessage("cut short")
+        request.size_bytes = self._at - self._start
         return request
 
     def _head(self) -> None:

@@ -3,8 +3,9 @@
 A frame is a 4-byte size, followed by a body of this size. Bytes are received into one
 scratch buffer that all connections of a process share. A whole frame is copied out of the scratch
 buffer; a connection keeps the bytes of an incomplete frame. A frame larger than the scratch buffer
-gets a buffer of its own, into which the rest of the frame is received. This buffer doubles whenever
-it is full, up to the size of the frame, and each time the caller has to admit it.
+gets a buffer of its own once it has filled the scratch buffer. The rest of the frame is received
+into it. This buffer doubles whenever it is full, up to the size of the frame, and each time the
+caller has to admit it. So a frame has at most eight times the memory that its peer has sent.
 
 The scratch buffer can be shared because a transport fills a buffer and reports it in one step, with
 no other code running in between. This holds for asyncio's selector loop and uvloop, but not for a
@@ -147,7 +148,7 @@ class FrameReader:
         if stop <= end:
             self._start = stop
             return bytes(self._window[start + 4 : stop])
-        if 4 + size > len(self._scratch):
+        if end - start == len(self._scratch):
             self.large_bytes = size
             self.wanted_bytes = min(size, FIRST_BUFFER_SCRATCHES * len(self._scratch))
         return None

@@ -95,19 +95,21 @@ def test_a_size_that_no_request_has_is_refused_before_memory_is_taken(size):
 
 def test_a_large_frame_waits_until_it_is_admitted():
     frames = reader()
-    head = framed(b"x" * 500)[:20]
-    frames.buffer()[:20] = head
-    frames.received(20)
-    assert frames.next() is None
+    head = framed(b"x" * 500)[:SCRATCH_BYTES]
+    for first, last in ((0, 20), (20, SCRATCH_BYTES)):
+        assert frames.wanted_bytes == 0
+        frames.buffer()[: last - first] = head[first:last]
+        frames.received(last - first)
+        assert frames.next() is None
+        frames.keep()
     assert frames.wanted_bytes == 500
-    frames.keep()
-    assert frames.kept_bytes == 20
+    assert frames.kept_bytes == SCRATCH_BYTES
     frames.resume()
     assert frames.next() is None
     frames.admit()
     frames.keep()
     assert frames.buffer_bytes == 500
-    assert len(frames.buffer()) == 500 - 16
+    assert len(frames.buffer()) == 504 - SCRATCH_BYTES
 
 
 def test_a_large_frame_is_received_in_place_and_given_read_only():

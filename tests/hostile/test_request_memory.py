@@ -10,9 +10,10 @@ import asyncio
 
 import pytest
 
-from gateway.handlers.api import Peer
+from gateway.core.address_share import share_of
+from gateway.handlers.api import Api, Peer
 from gateway.log import REASONS_MAX
-from gateway.server.peer import share_of
+from gateway.wire.fetch_request import decode_fetch
 from gateway.wire.frames import FIRST_BUFFER_BYTES
 from tests.gateway.wire_peer import connect, hub_for, request, turns
 from tests.hostile.test_frames import BEAT, HEARTBEAT, fetch, never, serves
@@ -24,6 +25,11 @@ def large_request(size):
     """Return a framed Fetch of about `size` bytes."""
     topic = {"topic": "t" * 30_000, "partitions": []}
     return request(1, 4, 5, {"topics": [topic] * (size // 30_000)})
+
+
+def with_bytes_behind(framed, count):
+    """Return the request with bytes behind its body, which Kafka ignores."""
+    return (len(framed) - 4 + count).to_bytes(4, "big") + framed[4:] + bytes(count)
 
 
 def connect_with_history(hub, host):
@@ -256,6 +262,24 @@ async def test_a_sender_that_stands_still_after_a_burst_keeps_no_other_waiting(c
     hub.stop()
 
 
+async def test_senders_that_stand_still_are_closed_from_the_largest_share_on():
+    limits = {"frame_bytes_max": 16 * MIB, "memory_bytes_max": 128 * MIB}
+    hub = hub_for(HEARTBEAT, fetch(lambda *_: [b"\0\0\0\5"]), **limits)
+    hub.start()
+    hub.memory.take("10.5.5.5", 20 * MIB)  # a request in processing
+    small = connect_with_history(hub, "10.6.6.1")
+    small.send((8 * MIB).to_bytes(4, "big") + bytes(5 * MIB))
+    large = await burst(hub, "10.6.6.2", still_s=4)
+    producer = connect(hub, host="10.9.9.9")
+    producer.send(large_request(12 * MIB))
+    await turns(40)
+    assert len(producer.frames()) == 1
+    assert large.closed
+    assert not small.closed
+    hub.memory.give("10.5.5.5", 20 * MIB)
+    hub.stop()
+
+
 async def test_a_sender_that_stands_still_is_kept_while_nobody_needs_its_memory():
     limits = {"frame_bytes_max": 16 * MIB, "memory_bytes_max": 64 * MIB}
     hub = hub_for(HEARTBEAT, fetch(lambda *_: [b"\0\0\0\5"]), **limits)
@@ -436,3 +460,145 @@ async def test_an_address_that_uses_its_share_is_named_once(capsys):
     hub.memory.take("10.7.7.7", 10 * MIB)
     connect(hub, host="10.9.9.9").send(request(1, 4, 1, {"topics": []}))
     assert "the memory for requests is used up" in capsys.readouterr().err
+
+
+async def test_one_frame_of_the_largest_size_stops_no_small_request_of_its_address():
+    limits = {"frame_bytes_max": 25 * MIB, "memory_bytes_max": 64 * MIB}
+    hub = hub_for(HEARTBEAT, fetch(in_a_turn), **limits)
+    large = connect(hub, host="10.6.6.6")
+    whole = large_request(24 * MIB)
+    whole = with_bytes_behind(whole, 25 * MIB + 4 - len(whole))
+    large.send(whole[:-1])
+    await answers_while_others_wait(hub, "10.6.6.6")
+    producer = connect(hub, host="10.6.6.6")
+    producer.send(large_request(300_000))
+    large.send(whole[-1:])
+    await turns(20)
+    assert len(producer.frames()) == len(large.frames()) == 1
+
+
+async def test_a_frame_that_becomes_a_request_is_counted_once(capsys):
+    hub = hub_for(fetch(never), memory_bytes_max=32 * MIB, frame_bytes_max=5 * MIB)
+    whole = large_request(5 * MIB)
+    hub.memory.take("10.7.7.7", 12 * MIB - len(whole))
+    wire = connect(hub, host="10.9.9.9")
+    wire.send(whole)
+    assert wire.reading
+    assert "requests wait" not in capsys.readouterr().err
+
+
+async def test_frames_that_only_their_address_can_complete_wait_for_its_share(capsys):
+    hub = hub_for(HEARTBEAT, memory_bytes_max=64 * MIB, frame_bytes_max=8 * MIB)
+    for _ in range(3):  # each could go on, but then none could be completed
+        wire = connect(hub, host="10.6.6.6")
+        wire.send((8 * MIB).to_bytes(4, "big") + bytes(3 * MIB))
+    logged = capsys.readouterr().err
+    assert "its address uses its share" in logged
+    assert "memory for requests is used up" not in logged
+
+
+async def test_an_address_that_waits_for_its_share_closes_slow_senders_of_its_own_only():
+    hub = hub_for(HEARTBEAT, memory_bytes_max=64 * MIB, frame_bytes_max=8 * MIB)
+    hub.start()
+    hub.memory.take("10.6.6.6", 10 * MIB)
+    own, other = (connect_with_history(hub, host) for host in ("10.6.6.6", "10.9.9.9"))
+    small = connect_with_history(hub, "10.9.9.9")
+    for wire in (own, other):
+        wire.send((2 * MIB).to_bytes(4, "big") + bytes(300_000))
+    small.send(MIB.to_bytes(4, "big") + bytes(300_000))
+    waits = connect_with_history(hub, "10.6.6.6")
+    waits.send((8 * MIB).to_bytes(4, "big") + bytes(2 * MIB))
+    assert not waits.reading
+    await trickle([own, other, small], 12, 10)
+    assert own.closed
+    assert not other.closed
+    assert not small.closed
+    hub.memory.give("10.6.6.6", 10 * MIB)
+    hub.stop()
+
+
+async def test_no_more_senders_are_closed_than_those_that_wait_need():
+    limits = {"frame_bytes_max": 4 * MIB, "memory_bytes_max": 64 * MIB}
+    hub = hub_for(HEARTBEAT, fetch(lambda *_: [b"\0\0\0\5"]), **limits)
+    hub.start()
+    still = [connect_with_history(hub, f"10.6.6.{number}") for number in range(10)]
+    for wire in still:
+        wire.send((4 * MIB).to_bytes(4, "big") + bytes(3 * MIB // 2))
+    await asyncio.sleep(4)
+    hub.memory.take("10.5.5.5", 8 * MIB)
+    waiting = [connect(hub, host=f"10.7.7.{number}") for number in range(6)]
+    for wire in waiting:
+        wire.send(large_request(300_000))
+    assert sum(wire.closed for wire in still) == 1  # its buffer is enough for all six
+    await turns(40)
+    assert [len(wire.frames()) for wire in waiting] == [1] * 6
+    assert sum(wire.closed for wire in still) == 1
+    hub.memory.give("10.5.5.5", 8 * MIB)
+    hub.stop()
+
+
+async def test_small_frames_that_are_announced_cost_what_has_arrived():
+    hub = hub_for(HEARTBEAT, fetch(lambda *_: [b"\0\0\0\5"]))
+    slow = [connect(hub, host="10.6.6.6") for _ in range(500)]
+    for wire in slow:
+        wire.send(MIB.to_bytes(4, "big") + bytes(100))
+    assert hub.memory.used_bytes == 500 * 104
+    producer = connect(hub, host="10.6.6.6")
+    producer.send(large_request(300_000))
+    assert len(producer.frames()) == 1
+    for wire in slow:
+        wire.send(bytes(MIB - 100))
+    assert hub.memory.used_bytes == 0
+
+
+def queued_fetch(running):
+    """Return a row whose Fetches run one at a time, until their futures in `running` are set."""
+
+    def start():
+        running.append(asyncio.get_running_loop().create_future())
+        return running[-1]
+
+    return Api(
+        key=1,
+        name="Fetch",
+        versions=range(4, 19),
+        handle=lambda request, _: request.peer.fetches.submit(start),
+        decode=decode_fetch,
+    )
+
+
+async def test_bytes_behind_a_fetch_are_not_counted_while_it_waits():
+    running = []
+    hub = hub_for(queued_fetch(running), memory_bytes_max=32 * MIB, frame_bytes_max=MIB)
+    wires = [connect(hub, host="10.6.6.6") for _ in range(100)]
+    for wire in wires:
+        wire.send(with_bytes_behind(request(1, 4, 1, {"topics": []}), MIB - 100))
+    assert len(running) == 100
+    assert hub.memory.used_bytes < 10_000
+    for each in running:
+        each.set_result([b"\0\0\0\5"])
+    await turns()
+    assert [len(wire.frames()) for wire in wires] == [1] * 100
+    assert hub.memory.used_bytes == 0
+
+
+async def test_a_connection_with_many_fetches_that_wait_is_read_later():
+    running = []
+    hub = hub_for(queued_fetch(running), memory_bytes_max=32 * MIB, frame_bytes_max=MIB)
+    topic = {"topic": "t" * 20_000, "partitions": []}
+    whole = b"".join(request(1, 4, number, {"topics": [topic] * 6}) for number in range(40))
+    wires = [connect(hub, host="10.6.6.6") for _ in range(12)]
+    for wire in wires:
+        wire.send(whole)
+    assert not any(wire.reading for wire in wires)
+    assert not hub.memory.full("10.6.6.6")
+    answered = 0
+    while answered < 12 * 40:
+        for each in running:
+            if not each.done():
+                each.set_result([b"\0\0\0\5"])
+        await turns(10)
+        answered += sum(len(wire.frames()) for wire in wires)
+        assert hub.memory.used_bytes <= 10 * MIB
+        assert len(running) <= answered + 12
+    assert all(wire.reading for wire in wires)
