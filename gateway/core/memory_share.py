@@ -4,12 +4,13 @@
     line_up ─▶ (bytes were returned) ─▶ held │ leave
 
 Bytes are taken before they are allocated, by an estimate that `correct` replaces by the real size.
-Takers that wait are served in their order, so a large taker does not starve.
+Addresses with takers that wait have their turns one after another, and the takers of one address
+are served in their order. The next taker is waited for, so a large taker does not starve.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 
 OFFER_BYTES_MIN = 1024 * 1024
@@ -22,10 +23,13 @@ OFFER_DIVISOR = 8
 class WaitingTaker:
     """One taker in the line, until its bytes are taken or it leaves."""
 
-    __slots__ = ("count", "on_taken", "since_s")
+    __slots__ = ("address", "count", "on_taken", "since_s")
 
-    def __init__(self, count: int, on_taken: Callable[[], bool], since_s: float) -> None:
+    def __init__(
+        self, count: int, on_taken: Callable[[], bool], since_s: float, address: str
+    ) -> None:
         self.count = count
+        self.address = address
         self.since_s = since_s  # when it joined the line
         # Called once, when the bytes are taken. Returns False if the taker no longer wants them.
         self.on_taken = on_taken
@@ -38,7 +42,7 @@ class MemoryShare:
     waits for memory forever, as long as holders return their bytes.
     """
 
-    __slots__ = ("_line", "bytes_max", "used_bytes")
+    __slots__ = ("_lines", "bytes_max", "used_bytes")
 
     def __init__(self, bytes_max: int) -> None:
         assert bytes_max > 0
@@ -46,13 +50,15 @@ class MemoryShare:
         # Bytes taken and not returned. Exceeds `bytes_max` only by one large taker, and by bytes
         # of `add` and `correct`, which are held already when they are counted.
         self.used_bytes = 0
-        # Takers that wait, first come first. Not empty only while the first one does not fit.
-        self._line: deque[WaitingTaker] = deque()
+        # Takers that wait, by address, first come first. The address that was served longest ago
+        # comes first. Not empty only while its first taker does not fit. No line is empty.
+        self._lines: OrderedDict[str, deque[WaitingTaker]] = OrderedDict()
 
     @property
     def first(self) -> WaitingTaker | None:
         """The taker that has waited longest, or None if none waits."""
-        return self._line[0] if self._line else None
+        heads = (line[0] for line in self._lines.values())
+        return min(heads, key=lambda taker: taker.since_s, default=None)
 
     @property
     def full(self) -> bool:
@@ -69,7 +75,7 @@ class MemoryShare:
 
     def try_take(self, count: int) -> bool:
         """Take `count` bytes now, or return False. A taker never overtakes those in the line."""
-        if self._line or not self._fits(count):
+        if self._lines or not self._fits(count):
             return False
         self.used_bytes += count
         return True
@@ -91,30 +97,47 @@ class MemoryShare:
         assert self.used_bytes >= 0
         self._serve()
 
-    def line_up(self, count: int, on_taken: Callable[[], bool], now_s: float = 0.0) -> WaitingTaker:
-        """Take `count` bytes as soon as they fit, behind the takers in the line.
+    def line_up(
+        self,
+        count: int,
+        on_taken: Callable[[], bool],
+        now_s: float = 0.0,
+        address: str = "",
+    ) -> WaitingTaker:
+        """Take `count` bytes as soon as they fit, behind the takers of this address in the line.
 
         `on_taken()` is called then, possibly before this method returns. It returns False if the
         taker no longer wants the bytes.
         """
-        taker = WaitingTaker(count, on_taken, now_s)
-        self._line.append(taker)
+        taker = WaitingTaker(count, on_taken, now_s, address)
+        self._lines.setdefault(address, deque()).append(taker)
         self._serve()
         return taker
 
     def leave(self, taker: WaitingTaker) -> None:
         """Leave the line. Has no effect after the bytes were taken."""
-        if taker in self._line:
-            self._line.remove(taker)
-            self._serve()
+        line = self._lines.get(taker.address)
+        if line is None or taker not in line:
+            return
+        line.remove(taker)
+        if not line:
+            del self._lines[taker.address]
+        self._serve()
 
     def _fits(self, count: int) -> bool:
         return not self.used_bytes or self.used_bytes + count <= self.bytes_max
 
     def _serve(self) -> None:
-        line = self._line
-        while line and self._fits(line[0].count):
+        lines = self._lines
+        while lines:
+            address, line = next(iter(lines.items()))
+            if not self._fits(line[0].count):
+                return
             taker = line.popleft()
+            if line:
+                lines.move_to_end(address)
+            else:
+                del lines[address]
             self.used_bytes += taker.count
             if not taker.on_taken():
                 self.used_bytes -= taker.count

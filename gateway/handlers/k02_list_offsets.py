@@ -17,6 +17,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.address_share import share_of
 from gateway.errors import partition_code
 from gateway.handlers.api import Api, Context, Request, Result
 from gateway.topics.partition import Partition
@@ -25,6 +26,7 @@ from gateway.wire.bounds_check import ELEMENTS_MAX
 from gateway.wire.list_offsets_reply import PartitionOffset, encode_list_offsets
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
+from ledger.streams.read_turns import READER
 from ledger.tasks import start_once
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
@@ -192,6 +194,7 @@ async def _search_each(request: Request, opened: list[tuple[_Asked, Partition]])
 
     So a client that sends many requests takes one place in the line for permits to search.
     """
+    READER.set(share_of(request.peer.host))
     budget = SearchBudget()
     ends_s = asyncio.get_running_loop().time() + _SEARCHING_S_MAX
     searching = request.peer.searching

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.address_share import share_of
 from gateway.core.fetch_plan import FetchPlan, LogReadResult
 from gateway.core.fetch_session import FetchPartition, FetchSession
 from gateway.errors import partition_code
@@ -17,6 +18,7 @@ from gateway.topics.partitions import Partitions, ReadablePartition
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReplyMemory, ReservedReply
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
+from ledger.streams.read_turns import READER
 from ledger.streams.tail_cache import StoredRecord
 
 _NOT_LEADER = ErrorCode.not_leader_or_follower
@@ -41,6 +43,7 @@ class FetchReader:
 
     __slots__ = (
         "_elsewhere",
+        "_host",
         "_may_read",
         "_memory",
         "_partitions",
@@ -59,8 +62,13 @@ class FetchReader:
         session: FetchSession,
         plan: PartitionsPlan,
         rack: str,
+        host: str = "",
     ) -> None:
-        """Create the reader. `rack` is the client's rack, or "" if the request has none."""
+        """Create the reader. `rack` is the client's rack, or "" if the request has none.
+
+        Clients at different addresses, `host`, have memory and cold reads in turn.
+        """
+        self._host = host
         self._partitions = partitions
         self._memory = memory
         # Bytes of `_memory` that are taken for the records of the plan, until the next pass,
@@ -170,6 +178,7 @@ class FetchReader:
         Partitions that must be opened come last, so that a failed opening delays little. The pass
         waits once for all openings, and not at all if other partitions complete the fetch.
         """
+        READER.set(share_of(self._host))
         try:
             await self._plan_from_disk(self.plan)
         finally:
@@ -210,7 +219,7 @@ class FetchReader:
             return True
         offered = self._memory.offer(self.plan.room_bytes)
         if not self.plan.size_bytes:
-            await self._memory.take(offered)
+            await self._memory.take(offered, share_of(self._host))
         elif not self._memory.try_take(offered):
             self.plan.limit(0)
             return False

@@ -29,8 +29,11 @@ class ReplyMemory(MemoryShare):
 
     __slots__ = ()
 
-    async def take(self, count: int) -> None:
-        """Take `count` bytes, after the takers that wait already. Takes nothing if cancelled."""
+    async def take(self, count: int, address: str = "") -> None:
+        """Take `count` bytes, after the takers of this address that wait already.
+
+        Takes nothing if cancelled.
+        """
         if self.try_take(count):
             return
         loop = asyncio.get_running_loop()
@@ -42,7 +45,7 @@ class ReplyMemory(MemoryShare):
             taken.set_result(None)
             return True
 
-        taker = self.line_up(count, on_taken, loop.time())
+        taker = self.line_up(count, on_taken, loop.time(), address)
         try:
             await taken
         except asyncio.CancelledError:

@@ -8,8 +8,10 @@ from the bookie are counted, or fail.
 import asyncio
 from dataclasses import replace
 
+from gateway.handlers.api import Peer
+from gateway.wire.messages import encode_request
 from ledger.ports.bookies import ReadManyReply, Status
-from ledger.streams.read_turns import CHUNKS_PER_TURN, RECORDS_PER_TURN, ReadTurns
+from ledger.streams.read_turns import CHUNKS_PER_TURN, READER, RECORDS_PER_TURN, ReadTurns
 from tests.gateway.stream_cluster import FETCH, started_cluster
 from tests.gateway.test_fetch import COLD, NEWEST, OK, batch, fetch, flat, offsets, one, request
 
@@ -196,3 +198,66 @@ async def test_a_reader_that_left_the_line_for_chunks_holds_up_no_other():
         await asyncio.sleep(0)
     assert all(each.done() for each in waiting)
     await turns.take()
+
+
+async def test_reads_of_one_address_are_served_in_their_order_also_beside_newcomers():
+    turns, served = ReadTurns(), []
+
+    async def read(number):
+        await turns.take()
+        served.append(number)
+
+    reads = []
+    for number in range(40):
+        reads.append(asyncio.ensure_future(read(number)))
+        if number % 3 == 0:
+            await asyncio.sleep(0)  # a turn, in which the next one comes
+    await asyncio.gather(*reads)
+    assert served == list(range(40))
+
+
+async def test_addresses_have_their_reads_in_turn_however_many_readers_they_have():
+    turns, served = ReadTurns(), []
+
+    async def read(address, steps):
+        READER.set(address)
+        for _ in range(steps):
+            await turns.take()
+            served.append(address)
+
+    greedy = [asyncio.ensure_future(read("10.6.6.6", 5)) for _ in range(300)]
+    await asyncio.sleep(0)
+    await read("10.9.9.9", 20)
+    assert served.count("10.6.6.6") <= 22
+    await asyncio.gather(*greedy)
+    assert len(served) == 300 * 5 + 20
+
+
+async def fetched_by(cluster, host, offset, **settings):
+    """Return the offsets that a client at this address gets from partition 0."""
+    peer = Peer(host, 50_000, "127.0.0.1", 9_092)
+    fields = request(cluster, {"t": {0: (offset, settings)}})
+    asked, handle = cluster.dispatcher.open(encode_request(FETCH, NEWEST, 7, "c", fields), peer)
+    result = cluster.dispatcher.start(asked, handle)
+    if asyncio.isfuture(result):
+        result = await result
+    return offsets(flat(cluster.decoded(asked, result))[0, 0])
+
+
+async def test_many_readers_at_one_address_delay_a_reader_at_another_one_little():
+    async with started_cluster(limits=COLD) as cluster:
+        partition = await cluster.topic()
+        for _ in range(60):
+            await cluster.sent(partition, batch(size=900))
+        greedy = []
+        for number in range(300):  # one host has all addresses of its network
+            reading = fetched_by(
+                cluster, f"2001:db8::{number:x}", 2 * (number % 60), partition_max_bytes=1
+            )
+            greedy.append(asyncio.ensure_future(reading))
+        await asyncio.sleep(0)
+        before = cluster.port.reads
+        assert await fetched_by(cluster, "10.9.9.9", 0) == list(range(0, 120, 2))
+        assert cluster.port.reads - before <= 2 * 60 + 10
+        for number, found in enumerate(await asyncio.gather(*greedy)):
+            assert found == [2 * (number % 60)]

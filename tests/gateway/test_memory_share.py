@@ -82,6 +82,53 @@ def test_who_leaves_the_head_of_the_line_lets_the_next_one_in():
     assert (served, share.used_bytes, share.first) == (["small"], 10, None)
 
 
+@settings(deadline=None)
+@given(STEPS, st.lists(st.sampled_from("abc"), min_size=1))
+def test_addresses_have_their_turns_one_after_another(steps, addresses):
+    share = MemoryShare(BYTES_MAX)
+    held, lines, served, due = [], {}, [], []
+
+    def serve_model():
+        while lines and (not held or sum(held) + next(iter(lines.values()))[0][1] <= BYTES_MAX):
+            address = next(iter(lines))
+            line = lines.pop(address)
+            name, count, _ = line.pop(0)
+            if line:
+                lines[address] = line
+            held.append(count)
+            due.append(name)
+
+    for name, (step, count) in enumerate(steps):
+        address = addresses[name % len(addresses)]
+        if step in ("try", "line"):
+            ticket = share.line_up(
+                count, lambda name=name: served.append(name) or True, 0.0, address
+            )
+            lines.setdefault(address, []).append((name, count, ticket))
+        elif step == "give" and held:
+            share.give(held.pop(count % len(held)))
+        elif step == "leave" and lines.get(address):
+            line = lines[address]
+            share.leave(line.pop(count % len(line))[2])
+            if not line:
+                del lines[address]
+        serve_model()
+        assert share.used_bytes == sum(held)
+        assert served == due
+    assert (share.first is None) == (not lines)
+
+
+def test_the_first_taker_is_the_one_that_has_waited_longest_at_any_address():
+    share = MemoryShare(BYTES_MAX)
+    assert share.try_take(100)
+    for since_s, address in ((1.0, "a"), (2.0, "b"), (3.0, "a")):
+        share.line_up(60, lambda: True, since_s, address)
+    share.give(100)
+    assert share.first.since_s == 2.0
+    share.give(60)
+    assert share.first.since_s == 3.0
+
+
 def test_offers_shrink_so_that_a_few_large_reads_do_not_take_everything():
     share = MemoryShare(256 * OFFER_BYTES_MIN)
     taken = []
