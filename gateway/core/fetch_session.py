@@ -246,7 +246,31 @@ class FetchSession:
                 known.pop(before.entry, None)
             known[entry] = self._name(named)
 
-    def _forget_unnamed(self, named: dict[Hashable, list[bytes]]) -> None:
+    def name_again(
+        self,
+        topic: Hashable,
+        entries: list[bytes],
+        read: Callable[[Hashable, bytes], FetchPartition],
+    ) -> None:
+        """Apply entries of partitions that are named more than once. The last one counts.
+
+        `new_entries` leaves out an entry of the last request, also if it follows another one of
+        the same partition. Source: Kafka, FetchRequest.fetchData.
+        """
+        known = self._by_entry.setdefault(topic, {})
+        for entry in entries:
+            named = read(topic, entry)
+            before = self._partitions.get(named.key)
+            if before is not None and before.entry != entry:
+                known.pop(before.entry, None)
+                known[entry] = self._name(named)
+
+    def repeats(self, topic: Hashable, entries: list[bytes]) -> bool:
+        """Return True if these may name a partition twice. Call `forget_unnamed` before."""
+        return len(self._by_entry.get(topic, {})) < len(entries)
+
+    def forget_unnamed(self, named: dict[Hashable, list[bytes]]) -> None:
+        """Forget all partitions that a request with these entries does not name."""
         for topic in [each for each in self._by_entry if each not in named]:
             for partition in self._by_entry.pop(topic).values():
                 del self._partitions[partition.key]
@@ -259,15 +283,8 @@ class FetchSession:
                 del self._partitions[partition.key]
                 self._leave(partition)
 
-    def retain(self, named: dict[Hashable, list[bytes]]) -> None:
-        """Forget all partitions that a request with these entries does not name.
-
-        The due partitions are then served in the order of the request.
-        """
-        self._forget_unnamed(named)
-        self._order_due(named)
-
-    def _order_due(self, named: dict[Hashable, list[bytes]]) -> None:
+    def order_due(self, named: dict[Hashable, list[bytes]]) -> None:
+        """Let the due partitions be served in the order of the request with these entries."""
         if len(self._due) < 2:
             return
         ordered: dict[FetchPartition, None] = {}

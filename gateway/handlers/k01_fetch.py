@@ -198,9 +198,24 @@ def _name_partitions(
             else:
                 session.update([read(topic, entry) for entry in new], ())
             yield
-    if not session.names_all:  # otherwise what is not named is forgotten
-        for first in range(0, len(asked.forgotten), PARTITIONS_PER_TURN):
-            session.update((), asked.forgotten[first : first + PARTITIONS_PER_TURN])
+    if session.names_all:
+        session.forget_unnamed(named)
+        yield from _name_again(session, named, read)
+        return
+    for first in range(0, len(asked.forgotten), PARTITIONS_PER_TURN):
+        session.update((), asked.forgotten[first : first + PARTITIONS_PER_TURN])
+        yield
+
+
+def _name_again(
+    session: FetchSession, named: _Named, read: Callable[[Hashable, bytes], FetchPartition]
+) -> Iterator[None]:
+    """Let the last entry of each partition that is named more than once count."""
+    for topic, entries in named.items():
+        if not session.repeats(topic, entries):
+            continue
+        for first in range(0, len(entries), PARTITIONS_PER_TURN):
+            session.name_again(topic, entries[first : first + PARTITIONS_PER_TURN], read)
             yield
 
 
@@ -240,7 +255,7 @@ def _settle(
     if not session.names_all:
         sessions.settle(session, asked.session_epoch, now_ms)
     else:
-        session.retain(named)
+        session.order_due(named)
         if not sessions.count(session):
             session.wake_all()
             sessions.remove(session)
@@ -255,7 +270,8 @@ def _reader(request: Request, ctx: Context, session: FetchSession) -> tuple[Fetc
     bytes_max = min(max(asked.bytes_max, 0), limits.response_bytes_max)
     wait_s = min(max(asked.wait_ms, 0), limits.wait_ms_max) / 1000
     plan: PartitionsPlan = FetchPlan(session.due(), asked.min_bytes, bytes_max, wait_s)
-    return FetchReader(ctx.partitions, ctx.reply_memory, session, plan, asked.rack), wait_s
+    host = request.peer.host
+    return FetchReader(ctx.partitions, ctx.reply_memory, session, plan, asked.rack, host), wait_s
 
 
 # -- the response ---------------------------------------------------------------------------------

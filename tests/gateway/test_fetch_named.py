@@ -11,7 +11,7 @@ import pytest
 from gateway.core.fetch_session import FetchSession
 from gateway.wire.messages import encode_request
 from tests.gateway.stream_cluster import FETCH, started_cluster
-from tests.gateway.test_fetch import batch, request
+from tests.gateway.test_fetch import batch, offsets, request
 from tests.gateway.test_fetch_kept import WIDTH, answer, ask, connection, rows
 
 
@@ -117,3 +117,28 @@ async def test_a_wide_fetch_whose_session_is_closed_meanwhile_counts_nothing(epo
         )
         await naming
         assert sessions.partitions_held == (WIDTH if again.session_id else 0)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+async def test_of_a_partition_that_is_named_twice_the_last_entry_counts_each_time(wide):
+    async with started_cluster() as cluster:
+        partition = await cluster.topic("t", partitions=WIDTH)
+        await cluster.sent(partition, *(batch() for _ in range(5)))
+        peer = connection()
+        others = [entry_of(index) for index in range(1, WIDTH)]
+
+        async def fetched(*at):
+            named = [entry_of(0, fetch_offset=offset) for offset in at[:-1]]
+            last = entry_of(0, fetch_offset=at[-1])
+            fields = entries(cluster, [*named, *others, last])
+            if wide:
+                fields |= MANY_FORGOTTEN
+            reply = await answer(cluster, peer, fields, 11)
+            [found] = [each for each in reply.responses[0].partitions if not each.partition_index]
+            return offsets(found)
+
+        for _ in range(3):
+            assert await fetched(2, 6) == [6, 8]
+        for _ in range(3):
+            assert await fetched(6, 2, 4) == [4, 6, 8]
+        assert await fetched(4, 6) == [6, 8]
