@@ -200,13 +200,13 @@ class Coordinator:
 
     def _admits(self, group_id: str, growth: Mapping[str, int]) -> bool:
         """Return whether the members of these client hosts may grow so, or log that not."""
-        host = self._loaded_groups.memory.refused_host(growth)
-        if host is None:
+        share = self._loaded_groups.memory.refused_share(growth)
+        if share is None:
             return True
-        if self._throttle.allows("group memory", host, self._clock.monotonic_s()):
+        if self._throttle.allows("group memory", share, self._clock.monotonic_s()):
             logger().warning(
                 "members of groups use the memory of their address",
-                peer=host.removeprefix("/"),
+                peer=share,
                 group=group_id,
             )
         return False

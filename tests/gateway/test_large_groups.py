@@ -211,6 +211,17 @@ async def test_groups_of_one_address_leave_room_for_others(capsys):
         assert 18 <= await greedy(world, "/10.6.6.6") <= 20
 
 
+async def test_groups_of_one_ipv6_network_have_one_share(capsys):
+    async with new_world(bytes_total_max=4_000_000, initial_rebalance_delay_ms=0) as world:
+        joins = [
+            first_join(world, f"g{number}", f"/2001:db8:0:1::{number:x}") for number in range(100)
+        ]
+        admitted = [(await join).error.name for join in joins].count("none")
+        assert 18 <= admitted <= 20  # half, as for one address
+        assert "peer=2001:db8:0:1::/64" in capsys.readouterr().err
+        assert (await first_join(world, "honest", "/2001:db8:0:2::1")).error.name == "none"
+
+
 async def test_a_member_that_rejoins_as_it_was_is_admitted_when_its_share_is_used_up():
     async with new_world(bytes_total_max=4_000_000, initial_rebalance_delay_ms=0) as world:
         consumers = await joined(world, 2, REPEATED)
