@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 from uuid import UUID
 
+from gateway.log import logger
 from gateway.topics.catalog import Catalog
-from ledger.errors import CorruptFormat, LedgerError, NoSuchLedger
+from ledger.errors import CorruptFormat, LedgerError, MetadataUnavailable, NoSuchLedger
 from ledger.ids import LedgerId
 from ledger.streams.segment_store import delete_stream, ledgers_of, list_streams
 from ledger.streams.stream import STREAM_KEY, StreamServices
@@ -49,7 +50,8 @@ class Orphans:
     async def round(self, *, alone: bool) -> int:
         """Delete the orphans that were seen long ago, or all if no other broker exists.
 
-        Returns the number of those deleted. After LedgerError, try again later.
+        Returns the number of those deleted. One that cannot be deleted stops no other. Raises
+        MetadataUnavailable: try again later.
         """
         streams = await orphaned_streams(self._catalog, self._services)
         self._streams_s = self._seen(self._streams_s, streams)
@@ -59,9 +61,19 @@ class Orphans:
         ledgers = await orphaned_ledgers(self._services)
         self._ledgers_s = self._seen(self._ledgers_s, ledgers)
         for ledger in self._due(self._ledgers_s, alone):
-            await _delete_ledger(self._services, ledger)
-            removed += 1
+            removed += await self._try_delete(ledger)
         return removed
+
+    async def _try_delete(self, ledger: LedgerId) -> bool:
+        """Delete the ledger. Returns False if it cannot be deleted, such as without its bookies."""
+        try:
+            await _delete_ledger(self._services, ledger)
+        except MetadataUnavailable:
+            raise
+        except LedgerError as error:
+            logger().warning("orphaned ledger is not deleted", ledger=ledger, why=str(error))
+            return False
+        return True
 
     def _seen(self, before_s: Mapping[T, float], found: Iterable[T]) -> dict[T, float]:
         now_s = self._services.clock.monotonic_s()
@@ -120,19 +132,24 @@ async def orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
 
     All ledgers are listed before the segments, so that a new ledger is not taken for an orphan.
     Segments are listed twice, because a segment moves to another node when it is completed. A
-    single listing could read both nodes at the wrong time and miss the segment.
+    single listing could read both nodes at the wrong time and miss the segment. A stream whose
+    segments cannot be read may list each ledger that was created for it, so these are kept.
     """
     ledgers = set(await services.client.list_ledgers())
+    unreadable: set[bytes] = set()
     for _ in range(_LISTINGS):
         for name in await list_streams(services.metadata):
-            ledgers.difference_update(await ledgers_of(services.metadata, name))
+            try:
+                ledgers.difference_update(await ledgers_of(services.metadata, name))
+            except CorruptFormat:
+                unreadable.add(name.encode())
     oldest_ms = services.steady_clock.now_ms() - LEDGER_AGE_MS_MIN
     orphans: list[LedgerId] = []
     for ledger in sorted(ledgers):
         try:
             metadata = await services.client.read_metadata(ledger)
-        except NoSuchLedger:
-            continue
+        except (NoSuchLedger, CorruptFormat):
+            continue  # one with unreadable metadata is kept
         if metadata.created_ms is None or metadata.created_ms >= oldest_ms:
             continue
         subscription = metadata.custom.get(SUBSCRIPTION_KEY)
@@ -140,7 +157,8 @@ async def orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
             named = await _is_named(services, subscription, ledger)
         else:
             # A ledger without this key was not created by a gateway, so it is kept.
-            named = STREAM_KEY not in metadata.custom
+            stream = metadata.custom.get(STREAM_KEY)
+            named = stream is None or stream in unreadable
         if not named:
             orphans.append(ledger)
     return orphans

@@ -9,9 +9,11 @@ import pytest
 
 from gateway.topics.catalog import Catalog
 from gateway.topics.orphans import LEDGER_AGE_MS_MIN, SEEN_S_MIN, Orphans
+from ledger.client.metadata_format import ledger_path
 from ledger.errors import MetadataUnavailable, NoNode
+from ledger.ports.bookies import ReadReply, Status
 from ledger.streams.plain_log import PlainLogs
-from ledger.streams.segment_store import create_streams, list_streams
+from ledger.streams.segment_store import create_streams, list_streams, log_root
 from ledger.streams.stream import Stream, StreamServices
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
@@ -150,6 +152,60 @@ async def test_a_ledger_that_is_not_a_streams_is_not_ours_to_delete():
         await asyncio.sleep(AGE_S)
         assert await clean(cluster) == 0
         assert len(await ledgers(cluster)) == 1
+
+
+async def three_orphans(cluster):
+    """Create three ledgers that no stream lists."""
+    for _ in range(3):
+        await cluster.services.client.create(
+            ensemble_size=1, write_quorum=1, ack_quorum=1, custom={"stream": b"lost"}
+        )
+    await asyncio.sleep(AGE_S)
+    return await ledgers(cluster)
+
+
+async def test_a_ledger_that_cannot_be_deleted_keeps_no_other_one(capsys):
+    async with started_cluster() as cluster:
+        first, *_ = await three_orphans(cluster)
+        sound = cluster.port.read
+
+        async def read(bookie, ledger, entry, **more):
+            failed = ReadReply(Status.IO_ERROR)
+            return failed if ledger == first else await sound(bookie, ledger, entry, **more)
+
+        cluster.port.read = read
+        assert await clean(cluster) == 2
+        assert await ledgers(cluster) == [first]
+        assert f"ledger={first}" in capsys.readouterr().err
+        cluster.port.read = sound
+        assert await clean(cluster) == 1
+
+
+async def test_a_ledger_whose_metadata_cannot_be_read_keeps_no_other_one():
+    async with started_cluster() as cluster:
+        first, *_ = await three_orphans(cluster)
+        path = ledger_path(first)
+        found = await cluster.metadata.get(path)
+        await cluster.metadata.set(path, b"rot", found.version)
+        assert await clean(cluster) == 2
+        assert await ledgers(cluster) == [first]
+
+
+async def test_a_stream_whose_segments_cannot_be_read_keeps_its_ledgers_only():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch())
+        kept = await ledgers(cluster)
+        await three_orphans(cluster)
+        nodes = await cluster.metadata.read_tree(f"{log_root(partition.stream.name)}/ledgers")
+        path, found = next(iter(nodes.items()))
+        await cluster.metadata.set(path, b"rot", found.version)
+        await cluster.crash()
+        assert await clean(cluster) == 3
+        assert await ledgers(cluster) == kept
+        await cluster.metadata.set(path, found.data, -1)
+        await cluster.crash()
+        assert base_offsets(await cluster.read_all(await cluster.partition())) == [0]
 
 
 async def test_a_crash_between_the_list_and_the_ledger_leaves_nothing_for_long():
