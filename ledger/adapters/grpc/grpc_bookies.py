@@ -86,15 +86,17 @@ class BookiePeer:
         """Close the connection and answer everything in flight.
 
         Adds in flight get a short time first. A ledger may be closed already with Qa copies of
-        them, and then nobody else would send the other copies.
+        them, and then nobody else would send the other copies. A cancellation ends that time.
         """
         self._closed = True
         newest, keeper = self._newest, self._keeper
         if newest is None or keeper is None:
             return
         if newest.is_open:
-            await newest.adds.settled(self._config.close_grace_s)
-            newest.close()
+            try:
+                await newest.adds.settled(self._config.close_grace_s)
+            finally:
+                newest.close()
         else:
             keeper.cancel()
         await asyncio.wait([keeper])
