@@ -20,10 +20,10 @@ RECORDS_PER_TURN: Final = 500
 A chunk of 1 MiB may hold thousands of small batches, each of which takes a few microseconds.
 """
 
-READER: Final[ContextVar[str]] = ContextVar("the address that a task reads for", default="")
-"""Set by a task that reads for a client. Tasks that it starts, such as a read ahead, have it too.
+READER: Final[ContextVar[str]] = ContextVar("READER", default="")
+"""The client address for which the current task reads. Empty for the process itself.
 
-All tasks of this process itself have the same line.
+Tasks that it starts, such as a read ahead, inherit it.
 """
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from gateway.config import ConnectionLimits
 from gateway.handlers import k00_produce, k01_fetch
+from gateway.handlers.api import Peer
 from gateway.topics.fetch_reader import COPIED_BYTES_MAX
-from gateway.wire.messages import decode_response
+from gateway.wire.messages import decode_response, encode_request
 from ledger.streams.config import StreamLimits
 from tests.gateway.stream_cluster import FETCH, started_cluster
 from tests.gateway.test_fetch import batch, offsets, one, request
@@ -98,6 +99,30 @@ async def test_a_fetch_waits_for_memory_and_takes_nothing_if_its_client_leaves()
         del stays
         await turns()
         assert memory.used_bytes == 0
+
+
+async def test_addresses_have_memory_of_reads_in_turn():
+    async with started_cluster(limits=COLD) as cluster:
+        await large_topic(cluster)
+        memory = cluster.context.reply_memory
+        assert memory.try_take(memory.bytes_max)
+
+        def fetching(host):
+            peer = Peer(host, 50_000, "127.0.0.1", 9_092)
+            fields = request(cluster, {"t": {0: (0, {"partition_max_bytes": MIB})}})
+            frame = encode_request(FETCH, 18, 7, "client", fields)
+            return cluster.dispatcher.start(*cluster.dispatcher.open(frame, peer))
+
+        greedy = [fetching(f"2001:db8::{number:x}") for number in range(1, 21)]
+        await asyncio.sleep(1)
+        honest = fetching("10.9.9.9")
+        await asyncio.sleep(1)
+        memory.give(2 * MIB)  # enough for two reads
+        await asyncio.sleep(1)
+        assert honest.done()
+        assert sum(each.done() for each in greedy) == 1
+        for each in greedy:
+            each.cancel()
 
 
 async def test_a_fetch_that_is_cut_off_while_it_reads_returns_its_memory():
