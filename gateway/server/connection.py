@@ -42,7 +42,7 @@ FETCHES_WAITING_MAX = 4
 """A connection with this many Fetches behind a running one reads no more.
 
 Kafka reads the next request of a connection when the last one is answered. A Fetch may wait for
-records for minutes, and the requests behind it occupy memory all this time.
+records for long, and the requests behind it occupy memory all this time.
 """
 
 FRAMES_PER_TURN_MAX = 64
