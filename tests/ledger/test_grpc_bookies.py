@@ -298,7 +298,8 @@ async def test_the_end_of_a_client_waits_for_no_bookie_that_hangs(tmp_path):
         assert await told is GONE
 
 
-async def test_a_cancelled_end_of_a_client_answers_everything_too(tmp_path):
+@pytest.mark.parametrize("turns", [1, 5])
+async def test_a_cancelled_end_of_a_client_answers_everything_too(tmp_path, turns):
     config = GrpcClientConfig(close_grace_s=60.0, add_timeout_s=60.0)
     async with behind_proxy(tmp_path, config=config) as (served, client, proxy):
         assert await client.add(served.id, 0) is Status.OK
@@ -306,7 +307,8 @@ async def test_a_cancelled_end_of_a_client_answers_everything_too(tmp_path):
         told = client.add(served.id, 1)
         keeper = client.port._peers[served.id]._keeper
         closing = asyncio.ensure_future(client.port.close())
-        await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
         closing.cancel()
         async with asyncio.timeout(10):
             assert await told is GONE

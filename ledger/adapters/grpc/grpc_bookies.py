@@ -62,8 +62,9 @@ class BookiePeer:
         self._refusal = Status.UNREACHABLE
         # Set when the bookie registers at another address; ends the pause before a retry.
         self._moved = asyncio.Event()
-        # Set once, by `close`.
+        # Set once, by `close` and by `end`.
         self._closed = False
+        self._ended = False
 
     def link(self) -> BookieConnection | Status:
         """Return the connection for a call, or the status that explains why there is none."""
@@ -92,14 +93,22 @@ class BookiePeer:
         newest, keeper = self._newest, self._keeper
         if newest is None or keeper is None:
             return
-        if newest.is_open:
-            try:
+        try:
+            if newest.is_open:
                 await newest.adds.settled(self._config.close_grace_s)
-            finally:
-                newest.close()
-        else:
-            keeper.cancel()
+        finally:
+            self.end()
         await asyncio.wait([keeper])
+
+    def end(self) -> None:
+        """Close the connection now, once. Everything in flight is answered in the next turns."""
+        if self._ended:
+            return
+        self._closed = self._ended = True
+        if self._newest is not None and self._newest.is_open:
+            self._newest.close()
+        elif self._keeper is not None:
+            self._keeper.cancel()
 
     async def _keep(self, link: BookieConnection) -> None:
         """Reconnect as long as the bookie is registered."""
@@ -164,7 +173,11 @@ class GrpcBookies:
     async def close(self) -> None:
         """Close every connection and answer everything in flight with UNREACHABLE."""
         self._closed = True
-        await asyncio.gather(*[peer.close() for peer in self._peers.values()])
+        try:
+            await asyncio.gather(*[peer.close() for peer in self._peers.values()])
+        finally:
+            for peer in self._peers.values():  # a cancelled `close` may not have begun
+                peer.end()
 
     def available(self) -> tuple[BookieId, ...]:
         return tuple(name for name, info in self._registered().items() if not info.read_only)
