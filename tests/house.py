@@ -60,6 +60,7 @@ CORE_IMPORTS = {
     "heapq",
     "hashlib",
     "hmac",
+    "ipaddress",
     "itertools",
     "json",
     "math",

@@ -116,6 +116,21 @@ def test_addresses_have_their_turns_one_after_another(steps, addresses):
         assert share.used_bytes == sum(held)
         assert served == due
     assert (share.first is None) == (not lines)
+    while held:
+        share.give(held.pop())
+        serve_model()
+        assert served == due
+    assert not lines
+
+
+def test_one_taker_of_each_address_is_served_before_the_next_one_of_any():
+    share, served = MemoryShare(BYTES_MAX), []
+    assert share.try_take(100)
+    for name in ("a1", "a2", "a3", "b1", "c1", "b2"):
+        share.line_up(100, lambda name=name: served.append(name) or True, 0.0, name[0])
+    for _ in range(6):
+        share.give(100)
+    assert served == ["a1", "b1", "c1", "a2", "b2", "a3"]
 
 
 def test_the_first_taker_is_the_one_that_has_waited_longest_at_any_address():

@@ -87,17 +87,15 @@ class BookiePeer:
         """Close the connection and answer everything in flight.
 
         Adds in flight get a short time first. A ledger may be closed already with Qa copies of
-        them, and then nobody else would send the other copies. A cancellation ends that time.
+        them, and then nobody else would send the other copies. Call `end` after a cancellation.
         """
         self._closed = True
         newest, keeper = self._newest, self._keeper
         if newest is None or keeper is None:
             return
-        try:
-            if newest.is_open:
-                await newest.adds.settled(self._config.close_grace_s)
-        finally:
-            self.end()
+        if newest.is_open:
+            await newest.adds.settled(self._config.close_grace_s)
+        self.end()
         await asyncio.wait([keeper])
 
     def end(self) -> None:
@@ -176,7 +174,7 @@ class GrpcBookies:
         try:
             await asyncio.gather(*[peer.close() for peer in self._peers.values()])
         finally:
-            for peer in self._peers.values():  # a cancelled `close` may not have begun
+            for peer in self._peers.values():
                 peer.end()
 
     def available(self) -> tuple[BookieId, ...]:

@@ -1,0 +1,67 @@
+"""Goal: Fetches that wait for a long time take little of the memory for requests.
+
+Method: as in test_request_memory; a Fetch is answered when the test says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.handlers.api import Api
+from gateway.wire.fetch_request import decode_fetch
+from tests.gateway.wire_peer import connect, hub_for, request, turns
+from tests.hostile.test_request_memory import MIB, with_bytes_behind
+
+
+def queued_fetch(running):
+    """Return a row whose Fetches run one at a time, until their futures in `running` are set."""
+
+    def start():
+        running.append(asyncio.get_running_loop().create_future())
+        return running[-1]
+
+    return Api(
+        key=1,
+        name="Fetch",
+        versions=range(4, 19),
+        handle=lambda request, _: request.peer.fetches.submit(start),
+        decode=decode_fetch,
+    )
+
+
+async def test_bytes_behind_a_fetch_are_not_counted_while_it_waits():
+    running = []
+    hub = hub_for(queued_fetch(running), memory_bytes_max=32 * MIB, frame_bytes_max=MIB)
+    wires = [connect(hub, host="10.6.6.6") for _ in range(100)]
+    for wire in wires:
+        wire.send(with_bytes_behind(request(1, 4, 1, {"topics": []}), MIB - 100))
+    assert len(running) == 100
+    assert hub.memory.used_bytes < 10_000
+    for each in running:
+        each.set_result([b"\0\0\0\5"])
+    await turns()
+    assert [len(wire.frames()) for wire in wires] == [1] * 100
+    assert hub.memory.used_bytes == 0
+
+
+async def test_a_connection_with_many_fetches_that_wait_is_read_later():
+    running = []
+    hub = hub_for(queued_fetch(running), memory_bytes_max=32 * MIB, frame_bytes_max=MIB)
+    topic = {"topic": "t" * 20_000, "partitions": []}
+    whole = b"".join(request(1, 4, number, {"topics": [topic] * 6}) for number in range(40))
+    wires = [connect(hub, host="10.6.6.6") for _ in range(12)]
+    for wire in wires:
+        wire.send(whole)
+    assert not any(wire.reading for wire in wires)
+    assert not hub.memory.full("10.6.6.6")
+    answered = 0
+    for _ in range(40):
+        for each in running:
+            if not each.done():
+                each.set_result([b"\0\0\0\5"])
+        await turns(10)
+        answered += sum(len(wire.frames()) for wire in wires)
+        assert hub.memory.used_bytes <= 10 * MIB
+        assert len(running) <= answered + 12
+    assert answered == 12 * 40
+    assert all(wire.reading for wire in wires)
