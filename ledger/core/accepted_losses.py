@@ -25,6 +25,13 @@ RANGES_MAX = 1_000
 
 OPERATOR_BYTES_MAX = 100
 
+RESERVED_OFFSETS = 3 << 30
+"""Offsets behind the end of a ledger that was closed by force. A segment never holds as many.
+
+A writer stops at 2^30 records, and the last one that it takes may be a batch of 2^31 - 1. So this
+bounds what was acknowledged or shown, whatever the bookies that are left know.
+"""
+
 
 class LostRange(NamedTuple):
     """Entries of one segment that were given up, both ends inclusive, and their offsets."""
@@ -66,10 +73,12 @@ class StreamLosses(NamedTuple):
         `end_offset` follows the last record of segment `number`. Offsets that are reserved behind
         it are passed over.
         """
-        for each in self.of_segment(number):
-            if each.forced:
-                return max(end_offset, each.offsets.last + 1)
-        return end_offset
+        forced = self.forced_in(number)
+        return end_offset if forced is None else max(end_offset, forced.offsets.last + 1)
+
+    def forced_in(self, number: int) -> LostRange | None:
+        """Return the reserved rest of segment `number`, None if it was not closed by force."""
+        return next((each for each in self.of_segment(number) if each.forced), None)
 
     def with_range(self, added: LostRange) -> StreamLosses:
         """Return the losses with one more range. A range that is known already changes nothing.

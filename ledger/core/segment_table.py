@@ -19,6 +19,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Protocol
 
+from ledger.core.accepted_losses import NO_LOSSES, StreamLosses
 from ledger.core.segments import Segment, Truncation
 from ledger.core.snapshot_format import SegmentSummary, StateSnapshot
 from ledger.core.sparse_index import ANY_TIMESTAMP, NO_TIMESTAMP, SparseIndex
@@ -69,6 +70,7 @@ class SegmentTable:
         "end_sequence_id",
         "epoch",
         "live",
+        "losses",
         "segments",
         "start_sequence_id",
     )
@@ -84,6 +86,9 @@ class SegmentTable:
         # The epoch of the owner, set by `reset`. For a reader, the newest known epoch, which never
         # decreases.
         self.epoch = 0
+        # The losses that an operator accepted, as the stored node has them. Never older than
+        # `segments`.
+        self.losses: StreamLosses = NO_LOSSES
         # Set while a segment is written or followed. The segment may already be listed as
         # completed. The listed end then counts, but the index of `live` is still used.
         self.live: LiveSegment | None = None
@@ -122,9 +127,11 @@ class SegmentTable:
         *,
         start_sequence_id: int,
         epoch: int,
+        losses: StreamLosses = NO_LOSSES,
     ) -> None:
         """Load the table. `index` covers the segment `index_number`; 0 if there is none."""
         self.live = None
+        self.losses = losses
         self.epoch = epoch
         self._summaries = dict(summaries)
         self._indexes.clear()
@@ -169,8 +176,13 @@ class SegmentTable:
 
     # -- changes by a reader of the stored list -----------------------------------------------
 
-    def relist(self, segments: Iterable[Segment]) -> None:
-        """Replace the list by the stored one. Summaries and indexes of kept segments stay."""
+    def relist(self, segments: Iterable[Segment], losses: StreamLosses | None = None) -> None:
+        """Replace the list by the stored one. Summaries and indexes of kept segments stay.
+
+        So do the losses if they are not given.
+        """
+        if losses is not None:
+            self.losses = losses
         self._set_segments(segments)
 
     def learn(self, number: int, snapshot: StateSnapshot) -> None:
@@ -235,8 +247,16 @@ class SegmentTable:
 
     @property
     def listed_end_sequence_id(self) -> int:
-        """One past the last record of the completed segments; 0 without segments."""
-        return self.segments[-1].end_sequence_id if self.segments else 0
+        """One past the last record of the completed segments; 0 without segments.
+
+        Offsets that are reserved behind a segment that was closed by force lie below the end.
+        """
+        if not self.segments:
+            return 0
+        last = self.segments[-1]
+        if not last.completed:
+            return last.start_sequence_id
+        return self.losses.end_after(last.number, last.end_sequence_id)
 
     @property
     def in_progress(self) -> Segment | None:

@@ -8,6 +8,7 @@ node is an error, never "no loss".
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from ledger.core.accepted_losses import (
@@ -18,25 +19,23 @@ from ledger.core.accepted_losses import (
     encode_losses,
 )
 from ledger.core.gaps import Position
-from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode
+from ledger.errors import BadVersion, LedgerError, MetadataUnavailable, NodeExists, NoNode
 from ledger.ports.metadata import MetadataStore, Node, Unwatch
-from ledger.streams.segment_store import log_root
+from ledger.streams.segment_store import losses_path
+from ledger.tasks import start_once
 
 _ATTEMPTS_MAX = 10
+_RETRY_S = 1.0  # delay before a node is read again whose change was not read
 
 __all__ = [
     "AcceptedLosses",
     "LostRange",
     "StreamLosses",
+    "WatchedLosses",
     "accept_losses",
     "drop_truncated",
     "losses_path",
 ]
-
-
-def losses_path(name: str) -> str:
-    """Return the path of the node of the stream `name`."""
-    return f"{log_root(name)}/losses"
 
 
 class AcceptedLosses:
@@ -67,6 +66,71 @@ class AcceptedLosses:
         node = await _read(self._metadata, self._path)
         self.losses = NO_LOSSES if node is None else decode_losses(node.data, self._path)
         return self.losses
+
+
+class WatchedLosses:
+    """The accepted losses of a stream that this process owns, read again after each change."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        name: str,
+        on_changed: Callable[[StreamLosses], None],
+        on_failed: Callable[[LedgerError], None],
+    ) -> None:
+        """`on_changed` receives the losses after each change; `on_failed` an unreadable node."""
+        self._accepted = AcceptedLosses(metadata, name)
+        self._on_changed = on_changed
+        self._on_failed = on_failed
+        # True from `start` until `stop`.
+        self._watching = False
+        # True if the node changed since `start`.
+        self._changed = False
+        # True from a change of the node until a read that began after it.
+        self._stale = False
+        # Reads the node while it is stale. None while it is not.
+        self._reading: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Watch the node, unless it is watched. The caller reads it next, and calls `catch_up`."""
+        self._changed = False
+        if not self._watching:
+            self._watching = True
+            self._accepted.watch(self._on_node_changed)
+
+    def catch_up(self) -> None:
+        """Read the node again if it changed since `start`."""
+        if self._changed:
+            self._on_node_changed()
+
+    def stop(self) -> None:
+        self._watching = self._stale = False
+        self._accepted.unwatch()
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+
+    def _on_node_changed(self) -> None:
+        self._changed = self._stale = True
+        if self._watching and self._reading is None:
+            self._reading = start_once("a read of accepted losses", self._read())
+
+    async def _read(self) -> None:
+        try:
+            while self._stale:
+                self._stale = False
+                try:
+                    losses = await self._accepted.load()
+                except MetadataUnavailable:
+                    self._stale = True
+                    await asyncio.sleep(_RETRY_S)
+                except LedgerError as error:
+                    self._on_failed(error)
+                else:
+                    self._on_changed(losses)
+        finally:
+            if self._reading is asyncio.current_task():
+                self._reading = None
 
 
 async def accept_losses(

@@ -236,7 +236,7 @@ class FollowedStream:
         await self._learn_epochs(segments)
         self._check_live(segments)
         table = self._table
-        table.relist(segments)
+        table.relist(segments, self._list.losses)
         table.move_start(self._list.start_sequence_id)
         self._wake_tail.set()
         self._move_end(max(table.listed_end_sequence_id, table.start_sequence_id))

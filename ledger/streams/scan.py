@@ -170,7 +170,7 @@ class StreamScan:
                     f"records, its ledger holds {tail.count}"
                 )
         table = self._table
-        table.relist(segments)
+        table.relist(segments, self._list.losses)
         table.move_start(self._list.start_sequence_id)
         table.move_end(max(end, table.listed_end_sequence_id, table.start_sequence_id))
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ledger.core.accepted_losses import StreamLosses
 from ledger.core.segments import Segment, decode_segment, order
 from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode
 from ledger.ports.metadata import MetadataStore, Unwatch
+from ledger.streams.accepted_losses import AcceptedLosses
 from ledger.streams.segment_store import log_root
 
 _ATTEMPTS_MAX = 10  # to read the nodes of a list before one of them is replaced
@@ -25,6 +27,9 @@ class SegmentList:
         # The first readable sequence id. Never decreases.
         self.start_sequence_id = 0
         self._metadata = metadata
+        self._accepted = AcceptedLosses(metadata, name)
+        # True while the losses are watched and did not change since they were read.
+        self._losses_known = False
         self._root = log_root(name)
         # Segments by node name, so that a node is read once. Pruned by each load.
         self._by_name: dict[str, Segment] = {}
@@ -32,26 +37,46 @@ class SegmentList:
         self._unwatch: list[Unwatch] = []
 
     def watch(self, on_changed: Callable[[], None]) -> None:
-        """Call `on_changed` after each change of the list or of the start."""
+        """Call `on_changed` after each change of the list, of the start or of the losses."""
         assert not self._unwatch
         watch = self._metadata.watch
         self._unwatch = [watch(f"{self._root}/{part}", on_changed) for part in ("ledgers", "start")]
+
+        def on_losses_changed() -> None:
+            self._losses_known = False
+            on_changed()
+
+        self._accepted.watch(on_losses_changed)
 
     def unwatch(self) -> None:
         for unwatch in self._unwatch:
             unwatch()
         self._unwatch.clear()
+        self._accepted.unwatch()
+        self._losses_known = False
+
+    @property
+    def losses(self) -> StreamLosses:
+        """The accepted losses of the stream, never older than the list."""
+        return self._accepted.losses
 
     async def sync(self) -> None:
         """Make the next `load` see every change that was made before this call."""
         await self._metadata.sync(self._root)
 
     async def load(self) -> None:
-        """Read the list and the start. Raises NoNode if the stream does not exist.
+        """Read the list, the losses and the start. Raises NoNode if the stream does not exist.
 
         Raises also CorruptFormat, MetadataUnavailable.
         """
         segments = await self._load_segments()
+        if not self._losses_known:
+            self._losses_known = bool(self._unwatch)
+            try:
+                await self._accepted.load()
+            except BaseException:
+                self._losses_known = False
+                raise
         # Read the start after the list, so that it is never older than the list.
         path = f"{self._root}/start"
         node = await self._metadata.get(path)

@@ -1,9 +1,10 @@
 """The stored metadata of one stream. Every change is a compare-and-set by version.
 
-Layout and steps are DistributedLog's (see docs/formats/segment.md), plus one node of ours, `start`:
-the first sequence id that readers may read.
+Layout and steps are DistributedLog's (see docs/formats/segment.md), plus two nodes of ours.
+`start` is the first sequence id that readers may read. `losses` exists from the first accepted
+loss on.
 
-    /streams/<log>/<default>/{version,maxtxid,ledgers/...,lock,allocation,subscribers,start}
+    /streams/<log>/<default>/{version,maxtxid,ledgers/...,lock,allocation,subscribers,start,losses}
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from ledger.core.accepted_losses import NO_LOSSES, StreamLosses, decode_losses
 from ledger.core.segments import Segment, decode_segment, order
 from ledger.errors import BadVersion, CorruptFormat, MetadataUnavailable, NodeExists, NoNode
 from ledger.ids import LedgerId
@@ -25,6 +27,11 @@ _CREATED_DATA = {"version": _LAYOUT_VERSION, "maxtxid": b"0", "ledgers": b"0", "
 
 def log_root(name: str) -> str:
     return f"{ROOT}/{name}/<default>"
+
+
+def losses_path(name: str) -> str:
+    """Return the path of the node that lists the accepted losses of the stream `name`."""
+    return f"{log_root(name)}/losses"
 
 
 async def create_streams(metadata: MetadataStore, names: Sequence[str]) -> None:
@@ -85,6 +92,8 @@ class SegmentStore:
         self.start_sequence_id = 0
         self.number_max = 0
         self.txid_max = 0
+        # The accepted losses as of `load`.
+        self.losses: StreamLosses = NO_LOSSES
         self._metadata = metadata
         self._root = log_root(name)
         # Versions of the same nodes, as loaded or as this owner's last change left them.
@@ -95,7 +104,10 @@ class SegmentStore:
         self._change_lock = asyncio.Lock()
 
     async def load(self) -> list[Segment]:
-        """Read the segments, by number, and all versions. Raises NoNode for an unknown stream."""
+        """Read the segments, by number, the losses and all versions.
+
+        Raises NoNode for an unknown stream, and CorruptFormat.
+        """
         nodes = await self._metadata.read_tree(self._root)
         for part in ("ledgers", "maxtxid", "start"):
             if f"{self._root}/{part}" not in nodes:
@@ -109,6 +121,10 @@ class SegmentStore:
         start = nodes[f"{self._root}/start"]
         self._start_version = start.version
         self.start_sequence_id = _number(start.data, f"{self._root}/start")
+        losses = nodes.get(losses_path(self.name))
+        self.losses = (
+            NO_LOSSES if losses is None else decode_losses(losses.data, losses_path(self.name))
+        )
         prefix = f"{self._root}/ledgers/"
         return order(
             [decode_segment(n.data, where=p) for p, n in nodes.items() if p.startswith(prefix)],

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable
 
 from ledger.client.writer import LedgerWriter
+from ledger.core.accepted_losses import StreamLosses
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import EMPTY_TXID, Segment
 from ledger.core.snapshot_format import StateSnapshot
@@ -28,6 +29,7 @@ from ledger.errors import (
     Truncated,
 )
 from ledger.ids import Buffer
+from ledger.streams.accepted_losses import WatchedLosses
 from ledger.streams.config import StreamConfig
 from ledger.streams.next_ledger import NextLedger
 from ledger.streams.reads import SegmentReads
@@ -73,6 +75,10 @@ class Stream:
         self._store = SegmentStore(services.metadata, name)
         # The segment list in memory. It follows each successful change of the store.
         self._table = SegmentTable()
+        # Keeps the losses of the table up to date. Watches from `open` until `close` or `abandon`.
+        self._losses = WatchedLosses(
+            services.metadata, name, self._on_losses_changed, self._on_ownership_lost
+        )
         # The newest durable records. Cleared by `open`, `close` and `abandon`.
         self._tail = StreamTail(services.cache)
         # Writes the segment in progress. None until `begin`, and from the end of `close` or the
@@ -123,6 +129,7 @@ class Stream:
         """
         async with self._change_lock:
             self._drop_writer()
+            self._losses.start()
             services = self._services
             loaded = await load_stream(
                 self._store,
@@ -150,7 +157,22 @@ class Stream:
             loaded.index_number,
             start_sequence_id=self._store.start_sequence_id,
             epoch=self._store.number_max + 1,
+            losses=self._store.losses,
         )
+        self._losses.catch_up()
+
+    def _on_losses_changed(self, losses: StreamLosses) -> None:
+        """Follow the stored losses. Cached records may now be lost, so they are dropped.
+
+        If an operator gave up the segment in progress, this ownership ends: no record is
+        acknowledged behind its end.
+        """
+        self._table.losses = losses
+        self._reads.clear()
+        self._tail.clear()
+        writer = self._writer
+        if writer is not None and losses.forced_in(writer.number) is not None:
+            self.fail(NotOwner(f"{self.name}: segment {writer.number} was closed by force"))
 
     async def _has_next_ledger(self) -> bool:
         """Wait for the next ledger. Returns False if none can be created now, or while closing."""
@@ -201,6 +223,7 @@ class Stream:
         finally:
             if writer is not None and writer.waiting_bytes:  # the segment was full
                 writer.fail(NotOwner(f"{self.name} is closing"))
+            self._losses.stop()
             self._drop_writer()
             self._reads.clear()
             self._tail.clear()
@@ -211,6 +234,7 @@ class Stream:
         Adds in flight are answered once their outcome is known. A writer fails with `reason`.
         """
         self._closing = True  # never reset: this object is not opened again
+        self._losses.stop()
         await self._wait_for_roll()
         await self._next_ledger.discard(self._services.client.delete)
         async with self._change_lock:

@@ -92,7 +92,7 @@ class StreamView:
     async def load(self) -> None:
         """Read what changed of the list. Raises NoNode if the stream does not exist."""
         await self.list.load()
-        self.table.relist(visible(self.list.segments))
+        self.table.relist(visible(self.list.segments), self.list.losses)
         self.table.move_start(self.list.start_sequence_id)
 
     def close(self) -> None:
