@@ -258,6 +258,11 @@ class SegmentTable:
             return last.start_sequence_id
         return self.losses.end_after(last.number, last.end_sequence_id)
 
+    def jumps_to(self, start: int) -> bool:
+        """Return whether a next segment that begins at `start` leaves reserved ids before it."""
+        last = self.segments[-1] if self.segments else None
+        return last is not None and last.completed and start > last.end_sequence_id
+
     @property
     def in_progress(self) -> Segment | None:
         last = self.segments[-1] if self.segments else None

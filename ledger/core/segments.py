@@ -4,7 +4,8 @@
 
 Pure. Source: DistributedLog, LogSegmentMetadata version 5 and "Log Segments" (seed 000).
 The sequence id of a record is the start of its segment plus its index in it. Sequence ids are dense
-over the stream; the gateway uses them as Kafka offsets.
+over the stream; the gateway uses them as Kafka offsets. They jump only behind a segment that was
+closed by force: the ids in between may have been acknowledged, and are never assigned again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from ledger.errors import CorruptFormat
 from ledger.ids import Dlsn, EntryId, LedgerId
 
 LAYOUT_VERSION = 5
+JUMP_LAYOUT_VERSION = 6
+"""Version 5 with a jump of the ids in front of the segment or behind it.
+
+A release without jumps would assign the ids in it again, so it must refuse such a stream.
+"""
 EMPTY_TXID = -99  # Source: DistributedLogConstants.EMPTY_LOGSEGMENT_TX_ID
 _IN_PROGRESS_FIELDS = 7
 _COMPLETED_FIELDS = 11
@@ -46,11 +52,17 @@ class Segment:
     truncation: Truncation = Truncation.ACTIVE
     min_active_entry: EntryId = EntryId(0)
     min_active_slot: int = 0
+    layout_version: int = LAYOUT_VERSION
 
     @property
     def end_sequence_id(self) -> int:
         """One past the last record, or the start of a segment in progress."""
         return self.start_sequence_id + self.record_count
+
+    @property
+    def with_jump(self) -> Segment:
+        """This segment, marked: the ids in front of it or behind it jump."""
+        return replace(self, layout_version=JUMP_LAYOUT_VERSION)
 
     @property
     def last_dlsn(self) -> Dlsn:
@@ -69,7 +81,7 @@ class Segment:
         last_slot: int,
         completion_ms: int,
     ) -> Segment:
-        """Return this segment as completed. Only for a segment in progress."""
+        """Return this segment as completed. Only for a segment in progress. Keeps the layout."""
         assert not self.completed
         return replace(
             self,
@@ -83,7 +95,7 @@ class Segment:
 
     def encode(self) -> bytes:
         """Return the znode's data: decimal numbers joined by `;`."""
-        first = LAYOUT_VERSION | self.truncation << 8 | self.record_count << 32
+        first = self.layout_version | self.truncation << 8 | self.record_count << 32
         if self.completed:
             numbers = [first, self.ledger, self.first_txid, self.last_txid, self.completion_ms]
             numbers += [self.number, self.last_entry, self.last_slot]
@@ -100,9 +112,10 @@ def decode_segment(data: bytes, *, where: str) -> Segment:
     except ValueError as error:
         raise CorruptFormat(f"{where}: not the metadata of a log segment: {data[:80]!r}") from error
     version = numbers[0] & 0xFF
-    if version != LAYOUT_VERSION:
+    if version not in (LAYOUT_VERSION, JUMP_LAYOUT_VERSION):
         raise CorruptFormat(
-            f"{where}: log segment version {version}, expected version {LAYOUT_VERSION}"
+            f"{where}: log segment version {version}, expected version {LAYOUT_VERSION} or "
+            f"{JUMP_LAYOUT_VERSION}"
         )
     truncation = Truncation(min(numbers[0] >> 8 & 3, 2))
     if len(numbers) == _IN_PROGRESS_FIELDS:
@@ -115,6 +128,7 @@ def decode_segment(data: bytes, *, where: str) -> Segment:
             truncation=truncation,
             min_active_entry=EntryId(entry),
             min_active_slot=slot,
+            layout_version=version,
         )
     if len(numbers) != _COMPLETED_FIELDS:
         raise CorruptFormat(f"{where}: log segment with {len(numbers)} fields, expected 7 or 11")
@@ -133,6 +147,7 @@ def decode_segment(data: bytes, *, where: str) -> Segment:
         truncation=truncation,
         min_active_entry=EntryId(numbers[8]),
         min_active_slot=numbers[9],
+        layout_version=version,
     )
 
 
@@ -170,10 +185,12 @@ def visible(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def started_after(before: Segment | None, segment: Segment) -> Segment:
-    """Return a segment in progress with the start that follows from the completed one before it.
+    """Return a segment in progress with its start.
 
-    DistributedLog stores -1 as the start until the segment is completed.
+    The stored start counts. It lies above the end of the completed segment `before` if the ids in
+    between are reserved. DistributedLog stores -1 until the segment is completed; the start then
+    follows from the segment before.
     """
     assert not segment.completed
-    start = before.end_sequence_id if before else max(segment.start_sequence_id, 0)
-    return replace(segment, start_sequence_id=start)
+    following = before.end_sequence_id if before else 0
+    return replace(segment, start_sequence_id=max(following, segment.start_sequence_id))

@@ -19,9 +19,17 @@ from ledger.core.accepted_losses import (
     encode_losses,
 )
 from ledger.core.gaps import Position
-from ledger.errors import BadVersion, LedgerError, MetadataUnavailable, NodeExists, NoNode
-from ledger.ports.metadata import MetadataStore, Node, Unwatch
-from ledger.streams.segment_store import losses_path
+from ledger.core.segments import decode_segment
+from ledger.errors import (
+    BadVersion,
+    InvalidArgument,
+    LedgerError,
+    MetadataUnavailable,
+    NodeExists,
+    NoNode,
+)
+from ledger.ports.metadata import Create, MetadataStore, Node, Op, Set, Unwatch
+from ledger.streams.segment_store import log_root, losses_path
 from ledger.tasks import start_once
 
 _ATTEMPTS_MAX = 10
@@ -138,8 +146,13 @@ async def accept_losses(
 ) -> StreamLosses:
     """Store further ranges of the stream `name`, all or none, and return all of its ranges.
 
-    Ranges that are stored already change nothing. Raises InvalidArgument if one of them overlaps
-    another range or has no room, NoNode for an unknown stream, CorruptFormat, MetadataUnavailable.
+    Ranges that are stored already change nothing. The reserved rest of a segment ends its owner in
+    the same step, and keeps releases out that would assign the reserved offsets. So store it before
+    the ledger is closed.
+
+    Raises InvalidArgument if a range overlaps another one, has no room, or reserves the rest of a
+    segment that is not the last one; NoNode for an unknown stream, CorruptFormat,
+    MetadataUnavailable.
     """
 
     def change(losses: StreamLosses) -> StreamLosses:
@@ -147,7 +160,8 @@ async def accept_losses(
             losses = losses.with_range(each)
         return losses
 
-    return await _change(metadata, name, change)
+    forced = [each.segment for each in added if each.forced]
+    return await _change(metadata, name, change, forced)
 
 
 async def drop_truncated(metadata: MetadataStore, name: str, start: Position) -> StreamLosses:
@@ -156,7 +170,10 @@ async def drop_truncated(metadata: MetadataStore, name: str, start: Position) ->
 
 
 async def _change(
-    metadata: MetadataStore, name: str, change: Callable[[StreamLosses], StreamLosses]
+    metadata: MetadataStore,
+    name: str,
+    change: Callable[[StreamLosses], StreamLosses],
+    forced: Sequence[int] = (),
 ) -> StreamLosses:
     path = losses_path(name)
     for _ in range(_ATTEMPTS_MAX):
@@ -166,17 +183,41 @@ async def _change(
         after = change(before)
         if after == before:
             return after
+        data = encode_losses(after)
+        ops: list[Op] = [
+            Create(path, data) if node is None else Set(path, data, node.version),
+        ]
         try:
-            if node is None:
-                await metadata.create(path, encode_losses(after))
-            else:
-                await metadata.set(path, encode_losses(after), node.version)
+            for number in forced:
+                ops += await _end_of_dense_ids(metadata, name, number)
+            await metadata.multi(ops)
         except (NodeExists, BadVersion):
             continue  # another process changed the node: look again
         except MetadataUnavailable:
             continue  # the outcome is unknown: the next look shows it
         return after
     raise MetadataUnavailable(f"{path}: {_ATTEMPTS_MAX} attempts to change it failed")
+
+
+async def _end_of_dense_ids(metadata: MetadataStore, name: str, number: int) -> list[Op]:
+    """Return the changes that mark a segment and end its owner, for one step with the losses."""
+    root = f"{log_root(name)}/ledgers"
+    listed = await metadata.get(root)
+    names = sorted(await metadata.children(root), key=lambda child: child.rpartition("_")[2])
+    if not names or not names[-1].endswith(f"_{number:018d}"):
+        raise InvalidArgument(
+            f"{name}: segment {number} is not the last one, so no offset behind it can be reserved"
+        )
+    path = f"{root}/{names[-1]}"
+    try:
+        node = await metadata.get(path)
+    except NoNode as error:
+        raise BadVersion(path) from error  # its owner completed it meanwhile
+    marked = decode_segment(node.data, where=path).with_jump
+    return [
+        Set(path, marked.encode(), node.version),
+        Set(root, listed.data, listed.version),  # another version: the owner's changes fail
+    ]
 
 
 async def _read(metadata: MetadataStore, path: str) -> Node | None:

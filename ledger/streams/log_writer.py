@@ -72,6 +72,9 @@ class _NoState:
     def replay(self, sequence_id: int, data: memoryview) -> None:
         pass
 
+    def pass_loss(self, first: int, last: int) -> None:
+        pass
+
     def timestamp_max(self, data: memoryview) -> int:
         return NO_TIMESTAMP
 

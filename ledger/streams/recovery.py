@@ -3,19 +3,23 @@
 Each segment in progress is fenced and recovered, lowest first, and completed before the next one is
 touched. The caller completes the last of them, in the same step in which it begins a new segment.
 The state is the last complete snapshot plus the records after it, at most about `snapshot_bytes`
-of data.
+of data. If that snapshot was lost and its loss accepted, it is an older one. The state learns which
+sequence ids are missing from the replay.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.core import records as log_records
+from ledger.core.accepted_losses import NO_LOSSES, LostRange, StreamLosses
+from ledger.core.loss import EntryLost
 from ledger.core.records import LogRecord
 from ledger.core.segments import EMPTY_TXID, Segment, started_after
 from ledger.core.snapshot_format import (
@@ -25,7 +29,7 @@ from ledger.core.snapshot_format import (
     is_part,
     join,
 )
-from ledger.core.sparse_index import SparseIndex
+from ledger.core.sparse_index import ANY_TIMESTAMP, NO_TIMESTAMP, SparseIndex
 from ledger.errors import CorruptFormat
 from ledger.ids import EntryId
 from ledger.ports.clock import Clock
@@ -57,6 +61,13 @@ class OwnerState(Protocol):
         """Apply a durable record that follows the loaded state. Called in order."""
         ...
 
+    def pass_loss(self, first: int, last: int) -> None:
+        """Apply that the records with these sequence ids, if there were any, are lost.
+
+        Called in order with `replay`.
+        """
+        ...
+
     def timestamp_max(self, data: memoryview) -> int:
         """Return the greatest timestamp in one record's data, -1 if it has none."""
         ...
@@ -67,11 +78,15 @@ class LoadedStream:
     """A stream as it was loaded."""
 
     segments: list[Segment]
+    losses: StreamLosses = NO_LOSSES
     summaries: dict[int, SegmentSummary] = field(default_factory=dict[int, SegmentSummary])
     index: SparseIndex = field(default_factory=SparseIndex)  # covers segment `index_number`
     index_number: int = 0
     # A segment that is still to be listed as completed: (before, after).
     left_over: tuple[Segment, Segment] | None = None
+    # The loss that hides a part of the state, until an operator accepts it. Nothing may be written
+    # without the whole state; all segments and their ends are known.
+    blocked: EntryLost | None = None
 
 
 async def load_stream(
@@ -84,7 +99,8 @@ async def load_stream(
     """Recover and close all ledgers, and set `state` to that after the last durable record.
 
     Lists every recovered segment as completed, except `left_over`. Calls `on_left_over` before the
-    first recovery, if one is due.
+    first recovery, if one is due. Raises EntryLost if the end of the stream lies in a loss that
+    nobody accepted.
     """
     segments = await store.load()
     if on_left_over is not None and not all(segment.completed for segment in segments):
@@ -98,108 +114,212 @@ async def load_stream(
             await store.complete(*left_over)
         before = started_after(segments[at - 1] if at else None, segment)
         reader = await client.recover(segment.ledger)
-        last = await _read_last(reader, reader.last_add_confirmed)
-        segments[at] = _complete(last, before, clock.now_ms())
+        lost = store.losses.of_segment(segment.number)
+        last = await _read_last(reader, reader.last_add_confirmed, lost)
+        segments[at] = _complete(last, before, lost, clock.now_ms())
         left_over = before, segments[at]
-    loaded = LoadedStream(segments, left_over=left_over)
-    await _rebuild(loaded, client, state, last)
+    loaded = LoadedStream(segments, store.losses, left_over=left_over)
+    try:
+        await _rebuild(loaded, client, state, last)
+    except EntryLost as error:
+        loaded.blocked = error
+        loaded.index, loaded.index_number = SparseIndex(), 0
+        await _load_summaries(loaded, client)
     return loaded
 
 
+def _complete(
+    last: _LastEntry, segment: Segment, lost: Sequence[LostRange], now_ms: int
+) -> Segment:
+    """Complete the segment from the last readable entry of its closed ledger.
+
+    Offsets that are lost behind it count as its own, except reserved ones.
+    """
+    count, last_txid, slot = 0, EMPTY_TXID, -1
+    if last.payload is not None:
+        records = list(log_records.parse_entry(last.payload))
+        if not records:
+            raise CorruptFormat(f"ledger {segment.ledger} entry {last.readable}: it has no record")
+        final = records[-1]
+        count = final.position + max(final.records - 1, 0)
+        last_txid, slot = final.txid, final.slot + max(final.records, 1) - 1
+    for each in lost:
+        if each.forced:
+            segment = segment.with_jump
+        elif last.readable < each.first <= last.entry:
+            count = max(count, each.offsets.last + 1 - segment.start_sequence_id)
+    return segment.complete(
+        record_count=count,
+        last_txid=last_txid,
+        last_entry=last.entry,
+        last_slot=slot,
+        completion_ms=now_ms,
+    )
+
+
+async def _load_summaries(loaded: LoadedStream, client: LedgerClient) -> None:
+    """Load the newest summaries that a head snapshot has, for readers."""
+    loaded.summaries = {}
+    for segment in reversed(loaded.segments):
+        if segment.last_entry < 0:
+            continue
+        head = await read_head_snapshot(await client.open(segment.ledger), segment.last_entry)
+        if head is not None:
+            loaded.summaries = {summary.number: summary for summary in head.summaries}
+            break
+    for segment in loaded.segments:
+        if segment.number not in loaded.summaries:
+            _add_summary(loaded, segment, ANY_TIMESTAMP, 0)
+
+
 class _LastEntry(NamedTuple):
-    """The last entry of a closed ledger. `payload` is None if the ledger is empty."""
+    """The last entry of a closed ledger that belongs to its segment, -1 if there is none."""
 
     reader: LedgerReader
     entry: EntryId
+    # The last entry at or below it that was not given up, -1 if there is none, and its payload.
+    readable: EntryId
     payload: memoryview | None
 
 
-async def _read_last(reader: LedgerReader, entry: EntryId) -> _LastEntry:
-    if entry < 0:
-        return _LastEntry(reader, entry, None)
-    [(_, payload)] = await reader.read(entry, entry, _READ_BYTES)
-    return _LastEntry(reader, entry, payload)
+async def _read_last(reader: LedgerReader, entry: EntryId, lost: Sequence[LostRange]) -> _LastEntry:
+    for each in lost:
+        if each.forced:  # what lies behind is given up, whatever the ledger holds
+            entry = min(entry, EntryId(each.first - 1))
+    readable = _readable_up_to(entry, lost)
+    if readable < 0:
+        return _LastEntry(reader, entry, readable, None)
+    [(_, payload)] = await reader.read(readable, readable, _READ_BYTES)
+    return _LastEntry(reader, entry, readable, payload)
 
 
-def _complete(last: _LastEntry, segment: Segment, now_ms: int) -> Segment:
-    """Complete the segment from the last entry of its closed ledger."""
-    if last.payload is None:
-        return segment.complete(
-            record_count=0,
-            last_txid=EMPTY_TXID,
-            last_entry=last.entry,
-            last_slot=-1,
-            completion_ms=now_ms,
-        )
-    records = list(log_records.parse_entry(last.payload))
-    if not records:
-        raise CorruptFormat(f"ledger {segment.ledger} entry {last.entry}: it holds no record")
-    final = records[-1]
-    return segment.complete(
-        record_count=final.position + max(final.records - 1, 0),
-        last_txid=final.txid,
-        last_entry=last.entry,
-        last_slot=final.slot + max(final.records, 1) - 1,
-        completion_ms=now_ms,
-    )
+def _readable_up_to(entry: EntryId, lost: Sequence[LostRange]) -> EntryId:
+    """Return the last entry at or below `entry` that was not given up, -1 if there is none."""
+    for each in reversed(lost):
+        if each.first <= entry <= each.last:
+            entry = EntryId(each.first - 1)
+    return entry
+
+
+# -- the state -------------------------------------------------------------------------------------
 
 
 async def _rebuild(
     loaded: LoadedStream, client: LedgerClient, state: OwnerState, recovered: _LastEntry | None
 ) -> None:
-    """Rebuild the state from the newest complete snapshot. Segments after it hold no record.
+    """Rebuild the state from the newest readable snapshot and the records after it.
+
+    Segments behind it hold no record, unless their own snapshots were given up.
 
     `recovered` is what was read of the segment that was recovered last. A takeover does not read
     its metadata and its last entry again: the store would answer behind the new ledger's creation.
     """
     await _load_state(state, b"")
-    for segment in reversed(loaded.segments):
+    segments = loaded.segments
+    oldest = 0  # the first segment to replay if no snapshot is found
+    for at in reversed(range(len(segments))):
+        segment = segments[at]
+        lost = loaded.losses.of_segment(segment.number)
         if segment.last_entry < 0:
             continue
         if recovered is not None and recovered.reader.metadata.ledger == segment.ledger:
             last = recovered
         else:
             reader = await client.open(segment.ledger)
-            last = await _read_last(reader, segment.last_entry)
+            last = await _read_last(reader, segment.last_entry, lost)
         if await _load_segment(loaded, last, segment, state):
-            return
-        if segment.record_count:
+            oldest = at + 1
+            break
+        if segment.record_count and not lost:
             raise CorruptFormat(f"ledger {segment.ledger}: no state snapshot precedes its records")
+    else:
+        if segments:  # nothing is known of what precedes the oldest segment
+            _pass_loss(state, 0, segments[0].start_sequence_id - 1)
+    for segment in segments[oldest:]:
+        await _replay_segment(loaded, segment, client, state)
 
 
 async def _load_segment(
     loaded: LoadedStream, last: _LastEntry, segment: Segment, state: OwnerState
 ) -> bool:
-    reader = last.reader
-    assert last.payload is not None and last.entry == segment.last_entry
-    first = segment.last_entry - log_records.snapshot_distance(last.payload)
-    if first == segment.last_entry:
-        first = 0  # the last entry is part of the head snapshot itself
-    snapshot: StateSnapshot | None = None
-    parts: list[memoryview] = []
-    replayed = 0
-    async for entry, body in read_entries(reader, first, segment.last_entry):
-        if snapshot is not None:
-            replayed = await _replay_entry(loaded, segment, entry, body, state, replayed)
+    """Load the newest readable snapshot of the segment, and replay the rest. False without one."""
+    reader, at, payload = last.reader, last.readable, last.payload
+    assert last.entry == segment.last_entry
+    lost = loaded.losses.of_segment(segment.number)
+    while payload is not None:
+        distance = log_records.snapshot_distance(payload)
+        # Without a distance the entry is part of the head snapshot itself.
+        first = EntryId(at - distance if distance else 0)
+        async with aclosing(_read_around(reader, first, segment.last_entry, lost)) as items:
+            snapshot = await _take_snapshot(items)
+            if snapshot is not None:
+                await _apply_snapshot(loaded, snapshot, segment, state)
+                await _replay(loaded, segment, items, state)
+                _summarise(loaded, segment, reader)
+                return True
+        _, _, at, payload = await _read_last(reader, EntryId(first - 1), lost)
+    return False
+
+
+async def _replay_segment(
+    loaded: LoadedStream, segment: Segment, client: LedgerClient, state: OwnerState
+) -> None:
+    """Replay a whole segment whose snapshots were given up."""
+    if segment.record_count:
+        loaded.index, loaded.index_number = SparseIndex(), segment.number
+    lost = loaded.losses.of_segment(segment.number)
+    if segment.last_entry < 0 and not lost:
+        return
+    reader = await client.open(segment.ledger)
+    async with aclosing(_read_around(reader, EntryId(0), segment.last_entry, lost)) as items:
+        await _replay(loaded, segment, items, state)
+    _summarise(loaded, segment, reader)
+
+
+_Items = AsyncGenerator[tuple[EntryId, memoryview] | LostRange]
+"""Entries with their payloads, and in between what was given up."""
+
+
+async def _read_around(
+    reader: LedgerReader, first: EntryId, last: EntryId, lost: Sequence[LostRange]
+) -> _Items:
+    """Yield entries `first` to `last` in order, and each range given up from `first` on."""
+    for each in lost:
+        if each.last < first:
             continue
-        parts += _snapshot_parts(body)
+        async for item in read_entries(reader, first, min(last, each.first - 1)):
+            yield item
+        yield each
+        first = EntryId(each.last + 1)
+    async for item in read_entries(reader, first, last):
+        yield item
+
+
+async def _take_snapshot(items: _Items) -> StateSnapshot | None:
+    """Take the snapshot that the next items hold. Returns None if a part of it was given up."""
+    parts: list[memoryview] = []
+    async for item in items:
+        if isinstance(item, LostRange):
+            return None
+        parts += _snapshot_parts(item[1])
         snapshot = _try_join(parts)
         if snapshot is not None:
-            await _apply_snapshot(loaded, snapshot, segment, state)
-    if snapshot is None:
-        return False
-    _summarise(loaded, segment, reader)
-    return True
+            return snapshot
+    return None
 
 
-async def read_entries(
-    reader: LedgerReader, first: int, last: int
-) -> AsyncGenerator[tuple[EntryId, memoryview]]:
-    """Yield entries `first` to `last` in order, with their payloads."""
-    while first <= last:
-        for entry, body in await reader.read(EntryId(first), EntryId(last), _READ_BYTES):
-            yield entry, body
-            first = entry + 1
+async def _replay(loaded: LoadedStream, segment: Segment, items: _Items, state: OwnerState) -> None:
+    replayed = 0
+    async for item in items:
+        if isinstance(item, LostRange):
+            _pass_loss(state, item.offsets.first, item.offsets.last)
+        else:
+            replayed = await _replay_entry(loaded, segment, *item, state, replayed)
+
+
+def _pass_loss(state: OwnerState, first: int, last: int) -> None:
+    if first <= last:
+        state.pass_loss(first, last)
 
 
 def _try_join(parts: Sequence[memoryview]) -> StateSnapshot | None:
@@ -245,14 +365,40 @@ async def _replay_entry(
 
 
 def _summarise(loaded: LoadedStream, segment: Segment, reader: LedgerReader) -> None:
-    known = loaded.summaries.get(segment.number)
-    loaded.summaries[segment.number] = SegmentSummary(
+    timestamp_max = loaded.index.timestamp_max if segment.record_count else NO_TIMESTAMP
+    _add_summary(loaded, segment, timestamp_max, reader.metadata.length)
+
+
+def _add_summary(
+    loaded: LoadedStream, segment: Segment, timestamp_max: int, size_bytes: int
+) -> None:
+    """Add the summary of a segment.
+
+    If no snapshot names its epoch, it counts as that of the segment before: rolls are far more
+    frequent than takeovers, and a client that knows a higher epoch finds no earlier end.
+    """
+    known = loaded.summaries
+    before = max((number for number in known if number <= segment.number), default=None)
+    known[segment.number] = SegmentSummary(
         number=segment.number,
-        timestamp_max=loaded.index.timestamp_max,
-        size_bytes=reader.metadata.length,
-        epoch=known.epoch if known else segment.number,
+        timestamp_max=timestamp_max,
+        size_bytes=size_bytes,
+        epoch=segment.number if before is None else known[before].epoch,
         start_sequence_id=segment.start_sequence_id,
     )
+
+
+# -- entries ---------------------------------------------------------------------------------------
+
+
+async def read_entries(
+    reader: LedgerReader, first: int, last: int
+) -> AsyncGenerator[tuple[EntryId, memoryview]]:
+    """Yield entries `first` to `last` in order, with their payloads."""
+    while first <= last:
+        for entry, body in await reader.read(EntryId(first), EntryId(last), _READ_BYTES):
+            yield entry, body
+            first = entry + 1
 
 
 def _snapshot_parts(body: memoryview) -> list[memoryview]:
@@ -265,11 +411,14 @@ def user_records(body: memoryview) -> Iterator[LogRecord]:
 
 
 async def read_head_snapshot(reader: LedgerReader, last_entry: int) -> StateSnapshot | None:
-    """Read the snapshot at the head of a segment. Returns None if it is incomplete."""
+    """Read the snapshot at the head of a segment. Returns None if it is incomplete, or lost."""
     parts: list[memoryview] = []
     at = 0
     while at <= last_entry:
-        [(entry, body)] = await reader.read(EntryId(at), EntryId(at), _READ_BYTES)
+        try:
+            [(entry, body)] = await reader.read(EntryId(at), EntryId(at), _READ_BYTES)
+        except EntryLost:
+            return None
         found = _snapshot_parts(body)
         if not found:
             return None

@@ -1,6 +1,7 @@
 """Removal of segments from a stream: truncation, TTL, size.
 
     start moves, durably ─▶ segments below it are marked ─▶ (grace) ─▶ not listed ─▶ deleted
+                                                                      their accepted losses dropped
 
 Each arrow is a step of its own, and a crash may happen between any two. The stored state shows the
 steps that are left, and the next round of `expire` does them. Source: seed 000, "Truncation",
@@ -13,11 +14,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ledger.client.client import LedgerClient
+from ledger.core.gaps import Position
+from ledger.core.loss import EntryLost
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment, Truncation
 from ledger.errors import BadVersion, CorruptFormat, LedgerError, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
 from ledger.ports.clock import Clock
+from ledger.ports.metadata import MetadataStore
+from ledger.streams.accepted_losses import drop_truncated
 from ledger.streams.config import StreamConfig
 from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import read_entries, user_records
@@ -32,6 +37,7 @@ class Retention:
 
     def __init__(
         self,
+        metadata: MetadataStore,
         store: SegmentStore,
         client: LedgerClient,
         clock: Clock,
@@ -39,6 +45,7 @@ class Retention:
         reads: SegmentReads,
         config: Callable[[], StreamConfig],
     ) -> None:
+        self._metadata = metadata
         self._store = store
         self._client = client
         self._clock = clock
@@ -86,9 +93,13 @@ class Retention:
             self._marked_start = start
 
     async def _with_mark(self, segment: Segment, start: int) -> Segment:
-        if segment.end_sequence_id <= start:
+        end = segment.end_sequence_id
+        if self._table.losses.end_after(segment.number, end) <= start:
             return replace(segment, truncation=Truncation.TRUNCATED)
-        entry, slot = await self._find_record(segment, start)
+        if end <= start:  # among the reserved ids behind its last record
+            entry, slot = EntryId(segment.last_entry + 1), 0
+        else:
+            entry, slot = await self._find_record(segment, start)
         return replace(
             segment,
             truncation=Truncation.PARTIALLY_TRUNCATED,
@@ -97,14 +108,24 @@ class Retention:
         )
 
     async def _find_record(self, segment: Segment, sequence_id: int) -> tuple[EntryId, int]:
-        """Find the entry and the slot of the record with this sequence id."""
+        """Find the entry and the slot of the record with this sequence id.
+
+        If a loss is on the way, its first entry: a mark may lie before the start, never past it.
+        """
         position = sequence_id - segment.start_sequence_id + 1
-        first = (await self._reads.index_of(segment)).entry_for(sequence_id)
+        first = EntryId((await self._reads.index_of(segment)).entry_for(sequence_id))
         reader = await self._client.open(segment.ledger)
-        async for entry, body in read_entries(reader, first, segment.last_entry):
-            for record in user_records(body):
-                if position < record.position + record.records:
-                    return entry, record.slot + position - record.position
+        lost = [each for each in self._table.losses.of_segment(segment.number) if each.last > first]
+        last = min([segment.last_entry, *(EntryId(each.first - 1) for each in lost)])
+        try:
+            async for entry, body in read_entries(reader, first, last):
+                for record in user_records(body):
+                    if position < record.position + record.records:
+                        return entry, record.slot + position - record.position
+        except EntryLost as error:
+            return error.entry, 0
+        if last < segment.last_entry:
+            return EntryId(max(last + 1, first)), 0
         raise CorruptFormat(f"ledger {segment.ledger}: no record at position {position}")
 
     async def expire(self) -> int:
@@ -127,6 +148,7 @@ class Retention:
         if count:
             await self._remove(count)
         await self._delete_removed()
+        await self._drop_losses()
         return count
 
     async def _remove(self, count: int) -> None:
@@ -139,6 +161,22 @@ class Retention:
         for segment in removed:
             self._truncated_ms.pop(segment.number, None)
             self._removed.append(segment.ledger)
+
+    async def _drop_losses(self) -> None:
+        """Drop the losses of segments that are no longer listed: nobody reads them any more.
+
+        Those of a listed segment stay, because the owner's state may be replayed across them.
+        """
+        table = self._table
+        if not table.segments:
+            return
+        oldest = Position(table.segments[0].number, EntryId(0))
+        if table.losses.without_below(oldest) is table.losses:
+            return
+        try:
+            table.losses = await drop_truncated(self._metadata, self._store.name, oldest)
+        except LedgerError:
+            pass  # readers need no fewer losses; the next round retries
 
     async def _delete_removed(self) -> None:
         """Delete the ledgers of removed segments, and keep those that cannot be deleted now."""

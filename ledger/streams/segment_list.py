@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ledger.core.accepted_losses import StreamLosses
-from ledger.core.segments import Segment, decode_segment, order
+from ledger.core.segments import JUMP_LAYOUT_VERSION, Segment, decode_segment, order
 from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode
 from ledger.ports.metadata import MetadataStore, Unwatch
 from ledger.streams.accepted_losses import AcceptedLosses
@@ -97,7 +97,10 @@ class SegmentList:
             try:
                 for name in new:
                     node = await self._metadata.get(f"{path}/{name}")
-                    self._by_name[name] = decode_segment(node.data, where=f"{path}/{name}")
+                    found = decode_segment(node.data, where=f"{path}/{name}")
+                    self._by_name[name] = found
+                    if found.layout_version == JUMP_LAYOUT_VERSION:
+                        self._losses_known = False  # its loss is stored, the watch may be late
             except NoNode:  # completed or removed since its name was read
                 continue
             segments = order(self._by_name.values(), where=self._root)

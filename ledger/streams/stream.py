@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from ledger.client.writer import LedgerWriter
 from ledger.core.accepted_losses import StreamLosses
+from ledger.core.loss import EntryLost
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import EMPTY_TXID, Segment
 from ledger.core.snapshot_format import StateSnapshot
@@ -99,6 +100,9 @@ class Stream:
         # Set while a roll waits for its retry, because no ledger could be created.
         self._roll_retry: asyncio.TimerHandle | None = None
         self._next_ledger = NextLedger(self._create_ledger, services.clock)
+        # The loss that hides a part of the owner's state, until an operator accepts it. Set by
+        # `open`. Meanwhile the stream is readable, and takes no record.
+        self._blocked: EntryLost | None = None
         # A segment that the store lists and no writer writes yet. Set by `_complete_segment` in a
         # roll, taken by `_start_segment`, cleared by `_drop_writer`.
         self._begun: tuple[Segment, LedgerWriter] | None = None
@@ -110,6 +114,7 @@ class Stream:
             state.timestamp_max,
         )
         self._retention = Retention(
+            services.metadata,
             self._store,
             services.client,
             services.steady_clock,
@@ -126,6 +131,9 @@ class Stream:
         With `begin` (a takeover) it is also writable, and the head snapshot of its first segment
         durable, if there was a segment in progress and a new ledger can be created. On return
         `epoch` may be published. If it raises a LedgerError, it may be opened again.
+
+        If the owner's state lies in a loss, it is readable only, until `on_failed` runs because an
+        operator accepted losses.
         """
         async with self._change_lock:
             self._drop_writer()
@@ -138,7 +146,7 @@ class Stream:
                 self._state,
                 on_left_over=self._next_ledger.begin_creating if begin else None,
             )
-            left_over = loaded.left_over
+            left_over, self._blocked = loaded.left_over, loaded.blocked
             beginning = begin and left_over is not None and await self._has_next_ledger()
             if left_over is not None and not beginning:
                 await self._store.complete(*left_over)
@@ -167,15 +175,21 @@ class Stream:
         If an operator gave up the segment in progress, this ownership ends: no record is
         acknowledged behind its end.
         """
+        if losses == self._table.losses:
+            return
         self._table.losses = losses
         self._reads.clear()
         self._tail.clear()
+        if self._blocked is not None:
+            self._on_failed(StreamUnavailable(f"{self.name}: an operator accepted losses"))
         writer = self._writer
         if writer is not None and losses.forced_in(writer.number) is not None:
             self.fail(NotOwner(f"{self.name}: segment {writer.number} was closed by force"))
 
     async def _has_next_ledger(self) -> bool:
-        """Wait for the next ledger. Returns False if none can be created now, or while closing."""
+        """Wait for the next ledger. Returns False if nothing can be written now."""
+        if self._blocked is not None:
+            return False
         try:
             await self._next_ledger.wait_until_ready()
         except NotEnoughBookies:
@@ -190,8 +204,13 @@ class Stream:
             raise writer.failed
 
     async def begin(self) -> None:
-        """Create the first segment of this ownership, headed by a state snapshot."""
+        """Create the first segment of this ownership, headed by a state snapshot.
+
+        Raises EntryLost if the owner's state lies in a loss that nobody accepted.
+        """
         async with self._change_lock:
+            if self._blocked is not None:
+                raise self._blocked.with_traceback(None)
             if self._closing:
                 raise NotOwner(f"{self.name} is closing")
             if self._writer is None:
@@ -344,7 +363,7 @@ class Stream:
             first_txid=max(last_txid, self.txid_max) if self.own_txids else start,
             start_sequence_id=start,
         )
-        return segment, ledger_writer
+        return (segment.with_jump if self._table.jumps_to(start) else segment), ledger_writer
 
     async def _start_segment(
         self,
