@@ -20,12 +20,15 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.producer_losses import ProducerLosses
+
 WINDOW = 5
 SEQUENCE_MAX = 2**31 - 1
 _STATE = Struct(">BI")  # header of the state: version, number of producers
 _PRODUCER = Struct(">qqB")  # one producer: id, last use in ms, number of batches
 _BATCH = Struct(">hiiqq")  # one batch: epoch, first and last sequence, base offset, timestamp
 _VERSION = 1
+_LOSS_VERSION = 2  # after the header: a loss
 _IDLE_MS = 60_000  # a producer unused for this time may be encoded
 _STEP_PRODUCERS = 5_000  # producers loaded between two pauses
 
@@ -86,6 +89,8 @@ class ProducerStates:
         `recent_max` producers are kept decoded, besides those with batches in flight.
         """
         self._recent_max = recent_max
+        # The loss in front of the records that this state was built from. Loaded with the state.
+        self.losses = ProducerLosses()
         # Producers by id, the least recently used first. A producer is in one of the two. In
         # `_recent` it may have batches that are not durable, and more than `WINDOW`. Producers
         # beyond `_recent_max`, or idle for a while, move to `_settled` if all batches are durable.
@@ -116,22 +121,19 @@ class ProducerStates:
         if producer is None:
             packed = self._settled.get(producer_id)
             if packed is None:
-                return ErrorCode.none
+                return self.losses.judge_unknown(producer_id, epoch, first_sequence)
             producer = _unpack(packed)
         newest = producer.batches[-1]
-        if epoch != newest.epoch:
-            if epoch < newest.epoch:
-                return ErrorCode.invalid_producer_epoch
+        if epoch < newest.epoch:
+            return ErrorCode.invalid_producer_epoch
+        if newest.base_offset < self.losses.end_offset:
+            retried = _retried(producer, epoch, first_sequence, records)
+            return retried or self.losses.judge(producer_id, epoch, first_sequence)
+        if epoch > newest.epoch:
             return ErrorCode.none if first_sequence == 0 else _OUT_OF_ORDER
         if first_sequence == (newest.last_sequence + 1) & SEQUENCE_MAX:
             return ErrorCode.none
-        last_sequence = sequence_after(first_sequence, records - 1)
-        for seen, batch in enumerate(reversed(producer.batches)):
-            if seen == WINDOW or batch.epoch != epoch:
-                break
-            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
-                return batch
-        return _OUT_OF_ORDER
+        return _retried(producer, epoch, first_sequence, records) or _OUT_OF_ORDER
 
     def accept(
         self,
@@ -182,9 +184,11 @@ class ProducerStates:
         """Drop producers unused for `after_ms` (Kafka: producer.id.expiration.ms).
 
         Settles those unused for a minute first. Returns the number of producers settled and
-        dropped, which is at most about `count_max`.
+        dropped, which is at most about `count_max`. A loss is forgotten after the same time.
         """
         done = 0
+        if self.losses.end_offset and now_ms - self.losses.passed_ms > after_ms:
+            self.losses.forget()
         recent = self._recent
         while recent and done < count_max:
             producer = recent[next(iter(recent))]
@@ -214,7 +218,10 @@ class ProducerStates:
             if batches:
                 parts.append(_pack(producer_id, producer.used_ms, batches))
         count = len(self._settled) + len(parts)
-        return b"".join((_STATE.pack(_VERSION, count), *self._settled.values(), *parts))
+        head = _STATE.pack(_VERSION, count)
+        if self.losses.end_offset:
+            head = _STATE.pack(_LOSS_VERSION, count) + self.losses.encode()
+        return b"".join((head, *self._settled.values(), *parts))
 
     def load(self, data: bytes) -> Iterator[None]:
         """Replace the state by the decoded `data`; b"" has no producers. Raises ValueError.
@@ -223,6 +230,7 @@ class ProducerStates:
         """
         self._recent.clear()
         self._settled.clear()
+        self.losses.forget()
         if not data:
             return
         try:
@@ -234,9 +242,14 @@ class ProducerStates:
 
     def _load(self, data: bytes) -> Generator[None, None, int]:
         version, count = _STATE.unpack_from(data)
-        if version != _VERSION:
-            raise ValueError(f"producer state has version {version}; this release reads {_VERSION}")
         at = _STATE.size
+        if version == _LOSS_VERSION:
+            self.losses.load(data, at)
+            at += ProducerLosses.ENCODED_BYTES
+        elif version != _VERSION:
+            raise ValueError(
+                f"producer state has version {version}; this release reads 1 to {_LOSS_VERSION}"
+            )
         found: list[tuple[int, int, bytes]] = []  # last use, producer id and encoded producer
         for number in range(1, count + 1):
             producer_id, used_ms, batches = _PRODUCER.unpack_from(data, at)
@@ -256,6 +269,19 @@ class ProducerStates:
             if number % _STEP_PRODUCERS == 0:
                 yield
         return at
+
+
+def _retried(
+    producer: _Producer, epoch: int, first_sequence: int, records: int
+) -> AcceptedBatch | None:
+    """Return the batch that this one repeats, among the newest ones of its epoch."""
+    last_sequence = sequence_after(first_sequence, records - 1)
+    for seen, batch in enumerate(reversed(producer.batches)):
+        if seen == WINDOW or batch.epoch != epoch:
+            break
+        if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+            return batch
+    return None
 
 
 def _pack(producer_id: int, used_ms: int, batches: Collection[AcceptedBatch]) -> bytes:

@@ -25,6 +25,7 @@ from gateway.topics.long_work import LongWork
 from gateway.topics.partition_state import PartitionState
 from gateway.topics.partition_warnings import PartitionWarnings, ProduceWatch
 from gateway.topics.produced import OUTCOME_UNKNOWN, OnProduced, Produced, ProducedBatch
+from gateway.topics.producer_ids import next_block
 from gateway.topics.timestamp_search import SearchBudget, TimestampSearch
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
@@ -212,6 +213,9 @@ class Partition:
         except NoNode:
             await create_streams(self._services.metadata, [self.name])
             await self.stream.open()
+        losses = self._state.producers.losses
+        if losses.needs_certain_id:
+            losses.first_certain_id = await next_block(self._services.metadata)
 
     async def ensure_readable(self) -> None:
         """Wait until the partition is readable. Raises NotOwner if it is closed."""

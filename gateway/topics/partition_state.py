@@ -50,5 +50,8 @@ class PartitionState:
                 durable_offset=sequence_id,
             )
 
+    def pass_loss(self, first: int, last: int) -> None:
+        self.producers.losses.pass_loss(last, self._now_ms())
+
     def timestamp_max(self, data: memoryview) -> int:
         return batches.timestamp_max(data)

@@ -11,16 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from ledger.client.accepted_entries import accepted_entries
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.client.writer import LedgerWriter
+from ledger.core.loss import EntryLost
 from ledger.core.records import RECORD, RECORD_BYTES, control_record, envelope, parse_entry
 from ledger.errors import CorruptFormat, LedgerError, NoSuchEntry, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
+from ledger.log import Throttle, logger
 
 ENTRY_BYTES = 1024 * 1024  # the largest size of an append, unless a single record is larger
 _READ_BYTES = 1024 * 1024
 RECORDS_PER_STEP = 1_000  # records of one entry that are parsed before other tasks run
+
+_throttle = Throttle()
 
 OnDurable = Callable[[LedgerError | None], None]
 
@@ -174,12 +179,38 @@ class PlainLogs:
             pass
 
 
+def _warn_of_loss(reader: LedgerReader, first: EntryId, last: EntryId) -> None:
+    ledger = reader.metadata.ledger
+    if _throttle.allows("lost entries", str(ledger), asyncio.get_running_loop().time()):
+        logger().warning(
+            "a log is read without entries that an operator gave up",
+            ledger=ledger,
+            first=first,
+            last=last,
+        )
+
+
 async def _read_all(reader: LedgerReader) -> list[PlainRecord]:
+    """Read all records, without entries that an operator gave up. A warning names these."""
     found: list[PlainRecord] = []
     entry, last = EntryId(0), reader.last_add_confirmed
     while entry <= last:
+        lost = [each for each in accepted_entries(reader.metadata) if entry <= each[1]]
+        if lost and lost[0][0] <= entry:
+            _warn_of_loss(reader, entry, min(lost[0][1], last))
+            entry = EntryId(lost[0][1] + 1)
+            continue
         try:
-            entries = await reader.read(entry, last, _READ_BYTES)
+            until = min(last, EntryId(lost[0][0] - 1)) if lost else last
+            entries = await reader.read(entry, until, _READ_BYTES)
+        except EntryLost as error:
+            # The reader has read the metadata again: the loss may be accepted by now.
+            if any(first <= entry <= end for first, end in accepted_entries(reader.metadata)):
+                continue
+            ledger = reader.metadata.ledger
+            raise CorruptFormat(
+                f"{error}; `gateway ledger recover {ledger} --accept-loss` gives it up"
+            ) from error
         except NoSuchEntry as error:
             raise CorruptFormat(f"ledger {reader.metadata.ledger}: {error}") from error
         for at, payload in entries:

@@ -41,6 +41,9 @@ class NoState:
     def replay(self, sequence_id, data):
         pass
 
+    def pass_loss(self, first, last):
+        pass
+
     def timestamp_max(self, data):
         return timestamp_of(data)
 
