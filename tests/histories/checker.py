@@ -4,12 +4,14 @@ Pure, and linear in the history but for sorting. What is known of a partition is
 polls and from sends whose effect is certain; then offsets are replaced by dense indices, so that
 what nobody could see (a transaction's marker, a compacted record) is no hole.
 Source: Jepsen, `jepsen.tests.kafka` (names and definitions of its anomalies); ours are
-real-time-order, offset-gap, phantom, early-read, no-offset and what falls. Not judged, because no
+real-time-order, offset-gap, offset-reused, shown-again, phantom, early-read, no-offset and what
+falls. An accepted loss explains what is missing inside of its offsets. Not judged, because no
 transactions exist here: precommitted-read, and cycles between transactions (G0, G1c).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -45,6 +47,8 @@ class Log:
         self.first: dict[Value, int] = {}  # lowest offset of a value
         self.index: dict[Value, int] = {}
         self.copies: Counter[Value] = Counter()
+        self.lost: list[Lost] = []  # apart, by their first offset
+        self.lost_indices: list[int] = []  # of `offsets` in `lost`
 
     def note(self, offset: int, value: Value) -> None:
         there = self.at.setdefault(offset, [])
@@ -59,6 +63,48 @@ class Log:
                 self.copies[value] += 1
                 self.first.setdefault(value, offset)
                 self.index.setdefault(value, index)
+        self.lost = _apart(self.lost)
+        self.lost_indices = [
+            index for index, offset in enumerate(self.offsets) if self.is_lost(offset)
+        ]
+
+    def is_lost(self, offset: int, before_s: float = FOREVER_S) -> bool:
+        """Whether the loss of this offset was accepted, and that before `before_s`."""
+        at = bisect_right(self.lost, offset, key=lambda lost: lost.first) - 1
+        return at >= 0 and offset <= self.lost[at].last and self.lost[at].end_s < before_s
+
+    def lost_between(self, before: int, after: int) -> int:
+        """The accepted offsets strictly between two others."""
+        return sum(
+            max(0, min(lost.last, after - 1) - max(lost.first, before + 1) + 1)
+            for lost in self.lost
+        )
+
+    def known_lost_between(self, before: int, after: int) -> int:
+        """The indices of accepted offsets, of which somebody knows a record, between two others."""
+        return max(
+            0, bisect_left(self.lost_indices, after) - bisect_right(self.lost_indices, before)
+        )
+
+
+class Lost(NamedTuple):
+    """Offsets whose loss was accepted, as of `end_s`."""
+
+    first: int
+    last: int
+    end_s: float
+
+
+def _apart(found: Iterable[Lost]) -> list[Lost]:
+    """By their first offset. Those that overlap become one, as of the later acceptance."""
+    apart: list[Lost] = []
+    for lost in sorted(found):
+        if apart and lost.first <= apart[-1].last:
+            before = apart.pop()
+            ends = max(before.last, lost.last), max(before.end_s, lost.end_s)
+            lost = Lost(before.first, *ends) if before[1:] != lost[1:] else before
+        apart.append(lost)
+    return apart
 
 
 class Facts:
@@ -84,8 +130,19 @@ class Facts:
             for key, value, offset in op.value:
                 if offset is not None and offset >= 0 and op.result == OK:
                     self.logs[key].note(offset, value)
+        for op in self.ops:
+            if op.kind == "gap":
+                self._note_losses(op)
         for log in self.logs.values():
             log.settle()
+
+    def _note_losses(self, op: Op) -> None:
+        for key, gaps in op.value.items():
+            self.logs[key].lost += [
+                Lost(first, last, op.end_s)
+                for kind, first, last, accepted in gaps
+                if kind == "DATALOSS" and accepted
+            ]
 
     def shown(self) -> Iterator[tuple[Op, Key, Value]]:
         """Every record of every poll."""
@@ -109,6 +166,7 @@ def check(ops: Iterable[Op], *, dense: bool = True) -> list[Finding]:
     facts = Facts(ops, dense)
     judges = (
         _what_logs_say,
+        _what_was_assigned_again,
         _what_readers_saw,
         _what_nobody_saw,
         _what_the_last_reader_misses,
@@ -144,8 +202,46 @@ def _what_logs_say(facts: Facts) -> Iterator[Finding]:
                 yield Finding(name, key, f"{value} is at {places}")
 
 
+def _what_was_assigned_again(facts: Facts) -> Iterator[Finding]:
+    """offset-reused: an offset of which one record was known went to another one, sent later."""
+    conflicts = {
+        (key, offset): dict[Value, float]()
+        for key, log in facts.logs.items()
+        for offset, values in log.at.items()
+        if len(values) > 1
+    }
+    for op in (op for op in facts.ops if conflicts and op.result == OK):
+        for key, offset, value in _told(op):
+            known = conflicts.get((key, offset))
+            if known is not None:
+                known[value] = min(known.get(value, FOREVER_S), op.end_s)
+    for (key, offset), known in conflicts.items():
+        first, first_s = min(known.items(), key=lambda each: each[1])
+        for value in sorted(known.keys() - {first}, key=str):
+            writer = facts.writer.get((key, value))
+            if writer is not None and writer.start_s > first_s:
+                yield Finding("offset-reused", key, f"offset {offset} of {first} is {value} now")
+
+
+def _told(op: Op) -> Iterator[tuple[Key, int, Value]]:
+    """The records of which this send or poll told the offset."""
+    if op.kind == "send":
+        yield from ((key, at, value) for key, value, at in op.value if at is not None and at >= 0)
+    elif op.kind == "poll":
+        for key, pairs in op.value.items():
+            yield from ((key, at, value) for at, value in pairs)
+
+
 def _what_readers_saw(facts: Facts) -> Iterator[Finding]:
-    """phantom: nobody sent it. G1a: its send failed. early-read: seen before it was sent."""
+    """phantom: nobody sent it. G1a: its send failed. early-read: seen before it was sent.
+
+    shown-again: its loss had been accepted before the poll began.
+    """
+    for op in (op for op in facts.polls if any(facts.logs[key].lost for key in op.value)):
+        for key, offset, value in _told(op):
+            log = facts.logs[key]
+            if log.is_lost(offset, before_s=op.start_s):
+                yield Finding("shown-again", key, f"{op.process} was shown {value}, given up")
     seen: set[tuple[Key, Value]] = set()
     for op, key, value in facts.shown():
         if (key, value) in seen:
@@ -177,6 +273,8 @@ def _what_nobody_saw(facts: Facts) -> Iterator[Finding]:
                 yield Finding("no-offset", key, f"{value} was acknowledged at {offset}")
             if value in facts.polled.get(key, ()):
                 continue
+            if offset is not None and facts.logs[key].is_lost(offset):
+                continue
             index = facts.logs[key].index.get(value, FOREVER_S)
             name = "lost-write" if index <= bounds.get(key, -1) else "unseen"
             yield Finding(name, key, f"{value} was acknowledged at {offset}, and nobody saw it")
@@ -203,7 +301,10 @@ def _what_the_last_reader_misses(facts: Facts) -> Iterator[Finding]:
             for where, value, _ in op.value
             if where == key
         }
+        log = facts.logs[key]
         for value in sorted((known | facts.polled[key]) - there, key=str):
+            if value in log.first and log.is_lost(log.first[value]):
+                continue
             yield Finding("lost", key, f"{value} is not there any more")
 
 
@@ -247,6 +348,8 @@ def _polls_of(facts: Facts, op: Op, last: dict[Key, Value]) -> Iterator[Finding]
 def _gap(facts: Facts, key: Key, before: Value, after: Value) -> Iterator[Finding]:
     log = facts.logs[key]
     missing = log.first[after] - log.first[before] - (log.index[after] - log.index[before])
+    missing -= log.lost_between(log.first[before], log.first[after])
+    missing += log.known_lost_between(log.index[before], log.index[after])
     if facts.dense and missing > 0:
         told = f"{missing} offsets without a record before {log.first[after]}"
         yield Finding("offset-gap", key, told)
@@ -259,6 +362,7 @@ def _step(
     if log.copies[before] != 1 or log.copies[after] != 1:
         return  # said elsewhere, or nobody knows where it is
     delta = log.index[after] - log.index[before]
+    delta -= log.known_lost_between(log.index[before], log.index[after])
     told = f"{process}: {before} at {log.first[before]}, then {after} at {log.first[after]}"
     if delta < 1:
         yield Finding(f"{inside}nonmonotonic-{verb}", key, told)

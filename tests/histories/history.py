@@ -38,6 +38,8 @@ class Op(NamedTuple):
     fetch      (group, {key: committed or -1}): what OffsetFetch answered
     look       {key: (high watermark, log start, leader epoch)} as the leader says; -1: unsaid
     metadata   (node id, {key: (leader, leader epoch)}) as that node says
+    gap        {key: [(kind, first, last, accepted), ...]}: offsets without records and why, by the
+               name of a `GapKind`, as a native reader or the command that accepted a loss says
 
     A commit that does not say ok may have changed each of its keys or none.
     """

@@ -25,6 +25,11 @@ def send(value, offset, at, result=OK, *, process="p", client="by hand, idempote
     return Op(process, client, "send", result, at, end_s, [(key, value, offset)])
 
 
+def gap(first, last, at, *, kind="DATALOSS", accepted=True):
+    """An operator or a reader names offsets without records."""
+    return Op("ops", "by hand", "gap", OK, at, at, {KEY: [(kind, first, last, accepted)]})
+
+
 def send_both(first, second, at):
     """One request with two records: (value, offset) each."""
     records = [(KEY, *first), (KEY, *second)]
@@ -102,6 +107,14 @@ CASES = {
         [send(13, 3, 3), poll([*ALL, (3, 13)], 5)],
         [send(13, 4, 3), poll([*ALL, (4, 13)], 5)],
     ),
+    "offset-reused": (
+        [send(13, 2 + 2**30, 3), gap(2, 1 + 2**30, 2.8), poll([*ALL[:2], (2 + 2**30, 13)], 5)],
+        [send(13, 2, 3), poll([*ALL[:2], (2, 13)], 5)],
+    ),
+    "shown-again": (
+        [poll(ALL, 5), gap(1, 1, 6), poll([ALL[0], ALL[2]], 7, process="d")],
+        [poll(ALL, 5), gap(1, 1, 6), poll(ALL, 7, process="d")],
+    ),
     "nonmonotonic-send": (
         [send(13, 3, 3), send(14, 4, 3.1), poll([*ALL, (3, 13), (4, 14)], 5)],
         [send(13, 4, 3), send(14, 3, 3.1), poll([*ALL, (3, 14), (4, 13)], 5)],
@@ -155,6 +168,7 @@ CASES = {
 BESIDES = {
     "lost-write": {"poll-skip", "unseen"},
     "int-nonmonotonic-poll": {"int-poll-skip"},
+    "offset-reused": {"inconsistent-offsets", "unseen", "lost-write"},
     "metadata-fell": {"metadata-stale"},
 }
 
@@ -209,6 +223,28 @@ def test_a_send_without_an_answer_may_be_there_or_not():
 def test_where_logs_are_compacted_a_gap_is_none():
     ops = [*WRITTEN, send(13, 9, 3), poll([*ALL, (9, 13)], 5)]
     assert check(ops, dense=False) == []
+
+
+MISSING = {
+    "lost-write": [poll([ALL[0], ALL[2]], 5)],
+    "unseen": [poll(ALL[:1], 5)],
+    "offset-gap": [send(13, 7, 3), poll([*ALL, (7, 13)], 5)],
+    "poll-skip": [poll(ALL, 5, process="d"), poll(ALL[:1], 5), poll(ALL[2:], 6)],
+    "lost": [poll(ALL, 4), assign(5, "final"), poll(ALL[:1], 6, process="final")],
+}
+
+
+@pytest.mark.parametrize("anomaly", MISSING)
+def test_an_accepted_loss_explains_what_is_missing_inside_of_it(anomaly):
+    ops = [*WRITTEN, *MISSING[anomaly]]
+    assert anomaly in names(ops)
+    lost = (3, 6) if anomaly == "offset-gap" else (1, 2)
+    if anomaly in ("lost-write", "poll-skip"):
+        lost = (1, 1)
+    assert check([*ops, gap(*lost, 9)]) == []
+    assert anomaly in names([*ops, gap(*lost, 9, accepted=False)])
+    assert anomaly in names([*ops, gap(*lost, 9, kind="BRIDGE")])
+    assert anomaly in names([*ops, gap(lost[0] - 1, lost[0] - 1, 9)])
 
 
 def test_a_history_comes_back_from_its_file(tmp_path):
