@@ -353,3 +353,15 @@ async def test_a_block_of_producer_ids_costs_one_change():
     assert tree.get(producer_ids.PATH).version == version
     await ids.next()
     assert tree.get(producer_ids.PATH).version == version + 1
+
+
+async def test_an_id_that_is_given_out_late_is_of_a_block_claimed_late():
+    """So that a partition tells producers that began after a loss by their ids."""
+    tree = MetadataTree()
+    assert await producer_ids.next_block(SimMetadata(tree)) == 0
+    ids = ProducerIds(SimMetadata(tree))
+    early = await ids.next()
+    first = await producer_ids.next_block(SimMetadata(tree))
+    assert early < first
+    await asyncio.sleep(producer_ids.BLOCK_S + 0.1)
+    assert await ids.next() == first
