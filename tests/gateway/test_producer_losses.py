@@ -104,7 +104,7 @@ def test_a_state_without_a_loss_keeps_the_format_that_other_releases_read():
 @pytest.mark.parametrize("cut", range(40))
 def test_a_state_with_a_loss_cut_anywhere_is_refused(cut):
     whole = with_loss().encode(100)
-    with pytest.raises(ValueError, match="producer state|producer .* has no batch"):
+    with pytest.raises(ValueError, match=r"producer state|producer .* has no batch"):
         list(ProducerStates().load(whole[: 1 + cut]))
 
 
