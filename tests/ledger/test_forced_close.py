@@ -18,7 +18,7 @@ from ledger.streams.segment_store import SegmentStore
 from ledger.streams.writer import SEGMENT_RECORDS_MAX
 from tests.ledger.follow_rig import NAME, Owner
 from tests.ledger.life_rig import LEDGERS, fails, listed, taking_over, watched_rig
-from tests.ledger.loss_rig import TellingState, accept, close_by_force, lost_range, reserved
+from tests.ledger.lost_stream_rig import TellingState, accept, close_by_force, lost_range, reserved
 from tests.sim.metadata import SimMetadata
 
 RESERVED_END = 2 + RESERVED_OFFSETS

@@ -17,7 +17,7 @@ from ledger.streams.config import StreamLimits
 from tests.ledger.calm_cluster import cluster
 from tests.ledger.follow_rig import NAME, FollowRig, Owner
 from tests.ledger.life_rig import fails, listed, taking_over
-from tests.ledger.loss_rig import (
+from tests.ledger.lost_stream_rig import (
     TellingState,
     accept,
     entries_of,
