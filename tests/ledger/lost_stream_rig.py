@@ -9,7 +9,7 @@ from ledger.core.loss import CopyAnswer, Verdict, state_of
 from ledger.core.records import parse_entry
 from ledger.ids import BookieId, EntryId
 from ledger.streams.accepted_losses import accept_losses
-from tests.ledger.follow_rig import NAME, NoState
+from tests.ledger.follow_rig import NAME, NoState, Owner
 from tests.sim.metadata import SimMetadata
 
 
@@ -31,6 +31,15 @@ class TellingState(NoState):
 
     def pass_loss(self, first, last):
         self.seen.append(("lost", first, last))
+
+
+async def telling_owner(rig, host):
+    """Return an owner that has just taken over the stream, with a state that tells."""
+    owner = Owner(rig, host, state=TellingState())
+    await owner.stream.open(begin=True)
+    if not owner.stream.writable:
+        await owner.stream.begin()
+    return owner
 
 
 def lost_range(segment, first, last, low, high, *, exact=True):

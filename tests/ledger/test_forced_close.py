@@ -18,7 +18,14 @@ from ledger.streams.segment_store import SegmentStore
 from ledger.streams.writer import SEGMENT_RECORDS_MAX
 from tests.ledger.follow_rig import NAME, Owner
 from tests.ledger.life_rig import LEDGERS, fails, listed, taking_over, watched_rig
-from tests.ledger.lost_stream_rig import TellingState, accept, close_by_force, lost_range, reserved
+from tests.ledger.lost_stream_rig import (
+    TellingState,
+    accept,
+    close_by_force,
+    lost_range,
+    reserved,
+    telling_owner,
+)
 from tests.sim.metadata import SimMetadata
 
 RESERVED_END = 2 + RESERVED_OFFSETS
@@ -26,7 +33,7 @@ RESERVED_END = 2 + RESERVED_OFFSETS
 
 async def forced(rig, *, closed=True):
     """Six offsets are acknowledged. The ledger is given up behind entry 2, which holds offset 1."""
-    owner = await taking_over(rig, "a")
+    owner = await telling_owner(rig, "a")
     await owner.add(6)
     owner.kill()
     [segment] = listed(rig)

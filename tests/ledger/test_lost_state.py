@@ -16,7 +16,7 @@ from ledger.streams.accepted_losses import losses_path
 from ledger.streams.config import StreamLimits
 from tests.ledger.calm_cluster import cluster
 from tests.ledger.follow_rig import NAME, FollowRig, Owner
-from tests.ledger.life_rig import fails, listed, taking_over
+from tests.ledger.life_rig import fails, listed
 from tests.ledger.lost_stream_rig import (
     TellingState,
     accept,
@@ -24,6 +24,7 @@ from tests.ledger.lost_stream_rig import (
     lose_entries,
     lost_range,
     reserved,
+    telling_owner,
 )
 
 SMALL = StreamLimits(
@@ -76,7 +77,7 @@ async def test_a_lost_head_snapshot_is_replaced_by_one_of_the_segment_before():
 
 async def test_a_lost_snapshot_is_replaced_by_an_older_one_of_its_segment():
     rig = await rig_of()
-    [segment] = await written(rig, 9, size=THIRD)
+    [segment] = await written(rig, 10, size=THIRD)
     held = await entries_of(rig, segment)
     snapshots = [entry for entry, what in held.items() if what == "control"]
     assert len(snapshots) >= 3, held
@@ -86,7 +87,7 @@ async def test_a_lost_snapshot_is_replaced_by_an_older_one_of_its_segment():
     await accept(rig, lost_range(segment, newest, newest, following[0], following[0] - 1))
     _, seen = await opened(rig)
     before = held[snapshots[-2] - 1][-1] + 1
-    assert seen == [("all below", before), *range(before, 9)]
+    assert seen == [("all below", before), *range(before, 10)]
 
 
 async def test_a_replay_passes_a_loss_and_tells_the_state_which_offsets_lie_in_it():
@@ -193,7 +194,7 @@ async def test_an_owner_that_waited_opens_again_after_the_acceptance():
 
 async def test_a_takeover_with_a_lost_state_completes_the_segment_and_begins_none():
     rig = await rig_of()
-    owner = await taking_over(rig, "a")
+    owner = await telling_owner(rig, "a")
     await owner.add(4)
     owner.kill()
     [segment] = listed(rig)
@@ -207,7 +208,7 @@ async def test_a_takeover_with_a_lost_state_completes_the_segment_and_begins_non
 
 async def test_an_end_in_a_loss_is_an_error_until_its_rest_is_reserved():
     rig = await rig_of()
-    owner = await taking_over(rig, "a")
+    owner = await telling_owner(rig, "a")
     await owner.add(4)
     owner.kill()
     [segment] = listed(rig)

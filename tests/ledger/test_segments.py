@@ -88,7 +88,7 @@ def test_a_segment_without_records_has_no_last_transaction():
         b";",
         b"5",
         b"x",
-        b"6;1;2;3;4;5;6",
+        b"7;1;2;3;4;5;6",
         b"4;1;2;3;4;5;6",
         b"5;1;2;3;4;5",
         b"\xff\xfe",
