@@ -35,9 +35,10 @@ def accepted_entries(metadata: LedgerMetadata) -> tuple[_Range, ...]:
         return ()
     where = f"ledger {metadata.ledger}: {ACCEPTED_LOSS_KEY}"
     rows = unseal(stored, where).get("entries")
-    if not isinstance(rows, list) or not all(_is_range(row) for row in cast("list[Any]", rows)):
-        raise CorruptFormat(f"{where}: it has no list of ranges")
-    ranges = tuple((EntryId(first), EntryId(last)) for first, last in rows)
+    try:
+        ranges = tuple(_range_of(row) for row in cast("list[list[Any]]", rows))
+    except (TypeError, ValueError) as error:
+        raise CorruptFormat(f"{where}: it has no list of ranges: {error}") from error
     if _merged(ranges) != ranges:
         raise CorruptFormat(f"{where}: the ranges overlap or are not in order")
     return ranges
@@ -66,12 +67,11 @@ async def accept_entries(
     await store.update(await store.read_latest(ledger), change)
 
 
-def _is_range(row: Any) -> bool:
-    return (
-        isinstance(row, list)
-        and [type(each) for each in cast("list[object]", row)] == [int, int]
-        and 0 <= row[0] <= row[1]
-    )
+def _range_of(row: list[Any]) -> _Range:
+    first, last = row
+    if type(first) is not int or type(last) is not int or not 0 <= first <= last:
+        raise ValueError(f"{first!r} to {last!r} is no range")
+    return EntryId(first), EntryId(last)
 
 
 def _merged(ranges: Iterable[_Range]) -> tuple[_Range, ...]:

@@ -13,20 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ledger.client.client import LedgerClient
+from ledger.client.reader import LedgerReader
 from ledger.core.gaps import Position
 from ledger.core.loss import EntryLost
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment, Truncation
 from ledger.errors import BadVersion, CorruptFormat, LedgerError, NoSuchLedger
 from ledger.ids import EntryId, LedgerId
-from ledger.ports.clock import Clock
-from ledger.ports.metadata import MetadataStore
 from ledger.streams.accepted_losses import drop_truncated
 from ledger.streams.config import StreamConfig
 from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import read_entries, user_records
 from ledger.streams.segment_store import SegmentStore
+from ledger.streams.services import StreamServices
 
 
 class Retention:
@@ -37,18 +36,16 @@ class Retention:
 
     def __init__(
         self,
-        metadata: MetadataStore,
+        services: StreamServices,
         store: SegmentStore,
-        client: LedgerClient,
-        clock: Clock,
         table: SegmentTable,
         reads: SegmentReads,
         config: Callable[[], StreamConfig],
     ) -> None:
-        self._metadata = metadata
+        self._metadata = services.metadata
         self._store = store
-        self._client = client
-        self._clock = clock
+        self._client = services.client
+        self._clock = services.steady_clock
         self._table = table
         self._reads = reads
         self._config = config
@@ -118,12 +115,11 @@ class Retention:
         lost = [each for each in self._table.losses.of_segment(segment.number) if each.last > first]
         last = min([segment.last_entry, *(EntryId(each.first - 1) for each in lost)])
         try:
-            async for entry, body in read_entries(reader, first, last):
-                for record in user_records(body):
-                    if position < record.position + record.records:
-                        return entry, record.slot + position - record.position
+            found = await _find_position(reader, first, last, position)
         except EntryLost as error:
             return error.entry, 0
+        if found is not None:
+            return found
         if last < segment.last_entry:
             return EntryId(max(last + 1, first)), 0
         raise CorruptFormat(f"ledger {segment.ledger}: no record at position {position}")
@@ -188,3 +184,14 @@ class Retention:
             except LedgerError:
                 continue  # the next round of `expire` retries
             self._removed.remove(ledger)
+
+
+async def _find_position(
+    reader: LedgerReader, first: EntryId, last: EntryId, position: int
+) -> tuple[EntryId, int] | None:
+    """Return the entry and the slot of the record at `position`, None if it lies behind `last`."""
+    async for entry, body in read_entries(reader, first, last):
+        for record in user_records(body):
+            if position < record.position + record.records:
+                return entry, record.slot + position - record.position
+    return None

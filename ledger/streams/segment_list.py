@@ -97,12 +97,11 @@ class SegmentList:
             try:
                 for name in new:
                     node = await self._metadata.get(f"{path}/{name}")
-                    found = decode_segment(node.data, where=f"{path}/{name}")
-                    self._by_name[name] = found
-                    if found.layout_version == JUMP_LAYOUT_VERSION:
-                        self._losses_known = False  # its loss is stored, the watch may be late
+                    self._by_name[name] = decode_segment(node.data, where=f"{path}/{name}")
             except NoNode:  # completed or removed since its name was read
                 continue
+            if any(self._by_name[each].layout_version == JUMP_LAYOUT_VERSION for each in new):
+                self._losses_known = False  # its loss is stored, and the watch may be late
             segments = order(self._by_name.values(), where=self._root)
             if _newest(segments) < _newest(self.segments):
                 await self.sync()

@@ -107,21 +107,9 @@ class Stream:
         # roll, taken by `_start_segment`, cleared by `_drop_writer`.
         self._begun: tuple[Segment, LedgerWriter] | None = None
         self._reads = SegmentReads(
-            services.client,
-            self._table,
-            services.limits,
-            services.cursors,
-            state.timestamp_max,
+            services.client, self._table, services.limits, services.cursors, state.timestamp_max
         )
-        self._retention = Retention(
-            services.metadata,
-            self._store,
-            services.client,
-            services.steady_clock,
-            self._table,
-            self._reads,
-            config,
-        )
+        self._retention = Retention(services, self._store, self._table, self._reads, config)
 
     # -- life ---------------------------------------------------------------------------------
 

@@ -20,7 +20,9 @@ from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.gaps import Acceptance
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.errors import CorruptFormat, InvalidArgument
+from ledger.log import Throttle
 from ledger.sealed import seal
+from ledger.streams import plain_log
 from tests.subscriptions.log_world import LogWorld
 from tests.subscriptions.test_log_store import KEY, at, keys
 
@@ -52,7 +54,10 @@ async def read_all(world, ledger):
     return await world.process().logs.read(ledger)
 
 
-async def test_a_lost_entry_is_an_error_that_names_the_command_until_it_is_given_up(capsys):
+async def test_a_lost_entry_is_an_error_that_names_the_command_until_it_is_given_up(
+    capsys, monkeypatch
+):
+    monkeypatch.setattr(plain_log, "_throttle", Throttle())
     world = LogWorld()
     ledger = await committed(world)
     whole = [bytes(each.data) for each in await read_all(world, ledger)]
@@ -124,7 +129,14 @@ async def test_a_ledger_has_room_for_a_thousand_ranges():
 
 
 def with_document(document):
-    return LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("b0",)),), custom={ACCEPTED_LOSS_KEY: document})
+    return LedgerMetadata(
+        ledger=7,
+        ensemble_size=1,
+        write_quorum=1,
+        ack_quorum=1,
+        fragments=(Fragment(0, ("b0",)),),
+        custom={ACCEPTED_LOSS_KEY: document},
+    )
 
 
 ROWS = st.lists(
