@@ -96,18 +96,21 @@ class SegmentList:
             new = [name for name in names if name not in self._by_name]
             try:
                 for name in new:
-                    node = await self._metadata.get(f"{path}/{name}")
-                    self._by_name[name] = decode_segment(node.data, where=f"{path}/{name}")
+                    await self._load_segment(path, name)
             except NoNode:  # completed or removed since its name was read
                 continue
-            if any(self._by_name[each].layout_version == JUMP_LAYOUT_VERSION for each in new):
-                self._losses_known = False  # its loss is stored, and the watch may be late
             segments = order(self._by_name.values(), where=self._root)
             if _newest(segments) < _newest(self.segments):
                 await self.sync()
                 raise MetadataUnavailable(f"{path}: the store returned an older list than before")
             return segments
         raise MetadataUnavailable(f"{path}: the list changed during each of {_ATTEMPTS_MAX} reads")
+
+    async def _load_segment(self, path: str, name: str) -> None:
+        node = await self._metadata.get(f"{path}/{name}")
+        found = self._by_name[name] = decode_segment(node.data, where=f"{path}/{name}")
+        if found.layout_version == JUMP_LAYOUT_VERSION:
+            self._losses_known = False  # its loss is stored, and the watch may be late
 
 
 def _newest(segments: list[Segment]) -> int:
