@@ -44,7 +44,7 @@ async def accept(cluster, partition, *ranges):
     await accept_losses(cluster.metadata, partition.name, ranges)
 
 
-async def test_a_lost_head_snapshot_blocks_writes_only_and_until_it_is_given_up():
+async def test_a_lost_head_snapshot_blocks_writes_only_and_until_it_is_given_up(capsys):
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(), batch(), batch())
@@ -59,6 +59,7 @@ async def test_a_lost_head_snapshot_blocks_writes_only_and_until_it_is_given_up(
         [refused] = await cluster.sent(partition, batch())
         assert refused.error is ErrorCode.kafka_storage_error
         assert partition.readable
+        assert "takes no records until its loss is accepted" in capsys.readouterr().err
         await accept(cluster, partition, lost_range(segment, 0, 0, 0, -1))
         await asyncio.sleep(1)
         [answer] = await cluster.sent(partition, batch())
