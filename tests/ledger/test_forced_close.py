@@ -7,12 +7,13 @@ stores it, and the ledger is then closed below entries that were acknowledged.
 
 import asyncio
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from ledger.core.accepted_losses import RESERVED_OFFSETS
 from ledger.core.segments import JUMP_LAYOUT_VERSION, decode_segment
-from ledger.errors import BadVersion, InvalidArgument, NotOwner
+from ledger.errors import BadVersion, InvalidArgument, MetadataUnavailable, NotOwner
 from ledger.streams.accepted_losses import losses_path
 from ledger.streams.segment_store import SegmentStore
 from ledger.streams.writer import SEGMENT_RECORDS_MAX
@@ -205,3 +206,51 @@ def test_a_segment_keeps_its_layout_through_all_changes():
     )
     assert decode_segment(completed.encode(), where="here") == completed
     assert replace(completed, min_active_slot=1).layout_version == 6
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_no_offset_is_ever_given_twice(seed):
+    """Owners come and go; a segment in progress is closed by force at any of its entries.
+
+    The node is written, and the ledger may be closed, while the owner lives, is dead, or was
+    followed by another one.
+    """
+    draw = Random(seed)
+    async with watched_rig(truncated_keep_ms=1) as rig:
+        given, owners = [], []
+        for round_number in range(8):
+            owner = Owner(rig, f"o{round_number}", state=TellingState())
+            await owner.stream.open(begin=draw.random() < 0.7)
+            if not owner.stream.writable:
+                await owner.stream.begin()
+            owners.append(owner)
+            await owner.add(draw.randrange(5))
+            if draw.random() < 0.3:
+                await owner.roll()
+                await owner.add(draw.randrange(3))
+            if draw.random() < 0.3:
+                await owner.stream.truncate(owner.stream.end_sequence_id - draw.randrange(2))
+                await owner.stream.expire()
+            if draw.random() < 0.7:
+                owner.kill()
+            if draw.random() < 0.6:
+                await give_up_the_rest(rig, draw, owner)
+        for owner in owners:
+            given += owner.answers.values()
+        assert len(given) == len(set(given))
+
+
+async def give_up_the_rest(rig, draw, owner):
+    """Close the ledger of the last segment behind any of its entries, or only say so."""
+    segment = listed(rig)[-1]
+    if segment.completed or rig.world.metadata_of(segment.ledger).closed:
+        return
+    records = owner.stream.end_sequence_id - segment.start_sequence_id
+    kept = draw.randrange(records + 1) if records > 0 else 0  # entry 0 is the head snapshot
+    low = max(segment.start_sequence_id, 0) + kept
+    try:
+        await accept(rig, reserved(segment, kept + 1, low))
+    except (BadVersion, MetadataUnavailable):
+        return
+    if draw.random() < 0.7:
+        await close_by_force(rig, segment.ledger, kept)
