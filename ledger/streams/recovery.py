@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from ledger.client.client import LedgerClient
@@ -165,7 +165,13 @@ async def _load_summaries(loaded: LoadedStream, client: LedgerClient) -> None:
             continue
         head = await read_head_snapshot(await client.open(segment.ledger), segment.last_entry)
         if head is not None:
-            loaded.summaries = {summary.number: summary for summary in head.summaries}
+            loaded.summaries = {
+                # It was written before the records of its own segment.
+                each.number: each
+                if each.number < segment.number
+                else replace(each, timestamp_max=ANY_TIMESTAMP, size_bytes=0)
+                for each in head.summaries
+            }
             break
     for segment in loaded.segments:
         if segment.number not in loaded.summaries:
@@ -233,7 +239,7 @@ async def _rebuild(
         if segment.record_count and not lost:
             raise CorruptFormat(f"ledger {segment.ledger}: no state snapshot precedes its records")
     else:
-        if segments:  # nothing is known of what precedes the oldest segment
+        if segments and loaded.losses.ranges:  # who wrote before the oldest segment is unknown
             _pass_loss(state, 0, segments[0].start_sequence_id - 1)
     for segment in segments[oldest:]:
         await _replay_segment(loaded, segment, client, state)

@@ -176,6 +176,20 @@ async def test_before_the_acceptance_the_stream_is_readable_and_takes_nothing():
     assert owner.failures == []
 
 
+async def test_before_the_acceptance_timestamps_are_found_behind_the_loss():
+    rig = await rig_of()
+    _, second = await written(rig, 3, 4)
+    lose_entries(rig, second.ledger, 2)
+    owner, _ = await opened(rig)
+    assert not owner.stream.writable
+    first = await owner.stream.find_timestamp(1002)  # record n has timestamp 1000 + n
+    assert first is not None
+    assert first.sequence_id == 1
+    assert owner.stream.timestamp_max == 1003, "the bound of what is known"
+    table = owner.stream._table
+    assert [s.number for s in table.with_timestamp(1007, 0)] == [second.number]
+
+
 async def test_an_owner_that_waited_opens_again_after_the_acceptance():
     rig = await rig_of()
     _, second = await written(rig, 3, 2)
