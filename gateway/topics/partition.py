@@ -30,11 +30,11 @@ from gateway.topics.timestamp_search import SearchBudget, TimestampSearch
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
 from gateway.wire.record_check import RecordRules, check_now, check_steps
-from ledger.core.loss import EntryLost
 from ledger.errors import (
     LedgerError,
     MetadataError,
     NoNode,
+    NoSuchEntry,
     NotEnoughBookies,
     NotOwner,
     StreamUnavailable,
@@ -376,7 +376,7 @@ class Partition:
             await self.stream.begin()
         except LedgerError as error:
             self._refuse_waiting(error)
-            if isinstance(error, EntryLost):
+            if isinstance(error, NoSuchEntry):
                 self._log.warn("a partition takes no records until its loss is accepted", error)
             if isinstance(error, NotEnoughBookies):
                 self._log.warn("too few bookies take writes; producers retry", error)
