@@ -39,10 +39,11 @@ CANCELLED_KEYS = frozenset((FETCH, LIST_OFFSETS))
 """Requests with these keys change nothing, and are cancelled when their client is gone."""
 
 FETCHES_WAITING_MAX = 4
-"""A connection with this many Fetches behind a running one reads no more.
+CHAIN_BYTES_MAX = 256 * 1024
+"""A connection with so many Fetches, or bytes of cold requests, behind a running one reads no more.
 
-Kafka reads the next request of a connection when the last one is answered. A Fetch may wait for
-records for long, and the requests behind it occupy memory all this time.
+Kafka reads the next request of a connection when the last one is answered. A Fetch or a JoinGroup
+may wait for long, and the requests behind it occupy memory all this time.
 """
 
 FRAMES_PER_TURN_MAX = 64
@@ -58,12 +59,12 @@ class _Hold(IntFlag):
     WRITING = 4  # the peer does not read its replies
     TURN = 8  # other connections have their turn first
     CLOSING = 16  # never released: the connection closes once every request is answered
-    FETCHES = 32  # many Fetches wait for earlier ones of the connection
+    LINE = 32  # many requests wait for earlier ones of the connection
 
 
 _IN_FLIGHT, _MEMORY = int(_Hold.IN_FLIGHT), int(_Hold.MEMORY)
 _WRITING, _TURN, _CLOSING = int(_Hold.WRITING), int(_Hold.TURN), int(_Hold.CLOSING)
-_FETCHES = int(_Hold.FETCHES)
+_LINE = int(_Hold.LINE)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -265,6 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         request, handle = dispatcher.open(frame, self._peer)
         if self._chain.running and request.key not in HOT_KEYS:
             self._chain.add(self._slot(request, len(frame)), handle)
+            self._bound_line()
             return
         try:
             result = dispatcher.start(request, handle)
@@ -277,8 +279,8 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(result, asyncio.Future):
             slot = self._slot(request, _retained_bytes(request, frame))
             slot.follow(cast("asyncio.Future[Any]", result))
-            if request.key == FETCH and self._fetches_waiting >= FETCHES_WAITING_MAX:
-                self._hold(_FETCHES)
+            if request.key == FETCH:
+                self._bound_line()
         elif asyncio.iscoroutine(result):
             self._chain.add(self._slot(request, len(frame)), handle, result)
         else:
@@ -378,16 +380,23 @@ class Connection(asyncio.BufferedProtocol):
             self._registry.loop.call_soon(self._flush_now)
         if self._held & _IN_FLIGHT:
             self._release_in_flight()
-        if self._held & _FETCHES and self._fetches_waiting < FETCHES_WAITING_MAX:
-            self._release(_FETCHES)
+        if self._held & _LINE and not self._line_is_long:
+            self._release(_LINE)
         if self._held & _CLOSING and (replies.finished or not replies):
             self._close()
 
     @property
-    def _fetches_waiting(self) -> int:
-        """The Fetches of this connection that wait for an earlier one."""
+    def _line_is_long(self) -> bool:
+        """True if many requests wait for an earlier one of this connection."""
         fetches = None if self._peer is None else self._peer.fetches
-        return 0 if fetches is None else fetches.waiting
+        if fetches is not None and fetches.waiting >= FETCHES_WAITING_MAX:
+            return True
+        return self._chain.waiting_bytes >= CHAIN_BYTES_MAX
+
+    def _bound_line(self) -> None:
+        """Stop reading while many requests wait for an earlier one of this connection."""
+        if self._line_is_long:
+            self._hold(_LINE)
 
     def _release_in_flight(self) -> None:
         """Read requests again once half of the allowed number is unanswered."""

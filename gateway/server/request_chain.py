@@ -67,7 +67,7 @@ class RequestSlot(ReplySlot):
 class RequestChain:
     """The cold requests of one connection, which run one after another."""
 
-    __slots__ = ("_answers", "_dispatcher", "_task", "_waiting")
+    __slots__ = ("_answers", "_dispatcher", "_task", "_waiting", "waiting_bytes")
 
     def __init__(self, answers: Answers, dispatcher: Dispatcher) -> None:
         self._answers = answers
@@ -75,6 +75,8 @@ class RequestChain:
         # Slots of requests that wait for an earlier one. A slot has a coroutine if its handler was
         # already called.
         self._waiting: deque[tuple[RequestSlot, Handle, Any]] = deque()
+        # The memory that these requests occupy.
+        self.waiting_bytes = 0
         # Runs the requests. Set until the last one has finished, and None otherwise.
         self._task: asyncio.Task[None] | None = None
 
@@ -86,6 +88,7 @@ class RequestChain:
     def add(self, slot: RequestSlot, handle: Handle, begun: Any = None) -> None:
         """Run this request after those before it. `begun` is the coroutine of its handler."""
         self._waiting.append((slot, handle, begun))
+        self.waiting_bytes += slot.frame_bytes
         if self._task is None:
             self._task = start_once(
                 "the requests of a connection",
@@ -100,11 +103,14 @@ class RequestChain:
                 begun.close()
             slot.ready = True
         self._waiting.clear()
+        self.waiting_bytes = 0
 
     async def _run(self) -> None:
         try:
             while self._waiting:
-                await self._run_one(*self._waiting.popleft())
+                slot, handle, begun = self._waiting.popleft()
+                self.waiting_bytes -= slot.frame_bytes
+                await self._run_one(slot, handle, begun)
         finally:
             self._task = None
 

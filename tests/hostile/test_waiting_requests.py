@@ -1,13 +1,13 @@
-"""Goal: Fetches that wait for a long time take little of the memory for requests.
+"""Goal: requests that wait for a long time take little of the memory for requests.
 
-Method: as in test_request_memory; a Fetch is answered when the test says so.
+Method: as in test_request_memory; a Fetch, or a cold request, is answered when the test says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from gateway.handlers.api import Api
+from gateway.handlers.api import Api, Reply
 from gateway.wire.fetch_request import decode_fetch
 from tests.gateway.wire_peer import connect, hub_for, request, turns
 from tests.hostile.test_request_memory import MIB, with_bytes_behind
@@ -65,3 +65,39 @@ async def test_a_connection_with_many_fetches_that_wait_is_read_later():
         assert len(running) <= answered + 12
     assert answered == 12 * 40
     assert all(wire.reading for wire in wires)
+
+
+async def test_a_connection_with_many_bytes_behind_a_slow_request_is_read_later():
+    running = []
+
+    async def slowly(request, ctx):
+        running.append(asyncio.get_running_loop().create_future())
+        return await running[-1]
+
+    cold = Api(key=12, name="Heartbeat", versions=range(5), handle=slowly)
+    hub = hub_for(cold, memory_bytes_max=32 * MIB, frame_bytes_max=MIB)
+    body = {"group_id": "g" * 30_000, "generation_id": 1, "member_id": "m" * 30_000}
+    whole = b"".join(request(12, 0, number, body) for number in range(40))
+    wires = [connect(hub, host="10.6.6.6") for _ in range(12)]
+    for wire in wires:
+        wire.send(whole)
+    await turns()
+    assert not any(wire.reading for wire in wires)
+    assert not hub.memory.full("10.6.6.6")
+    answered = 0
+    for _ in range(50):
+        for each in running:
+            if not each.done():
+                each.set_result(Reply(error_code=0))
+        await turns(10)
+        answered += sum(len(wire.frames()) for wire in wires)
+        assert hub.memory.used_bytes <= 8 * MIB
+    assert answered == 12 * 40
+    assert all(wire.reading for wire in wires)
+    wires[0].send(whole)
+    wires[0].lose()
+    for each in running:
+        if not each.done():
+            each.set_result(Reply(error_code=0))
+    await turns(10)
+    assert hub.memory.used_bytes == 0
