@@ -7,11 +7,16 @@ import sys
 from ledger.command_line.output import Format, usage
 
 
+def may_ask(output: Format) -> bool:
+    """Return whether a person can answer a question."""
+    return output is Format.table and sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def confirm(yes: bool, action: str, name: str, output: Format) -> None:
     """End the command unless the user agreed, by `--yes` or by typing the name on a terminal."""
     if yes:
         return
-    if output is Format.table and sys.stdin.isatty() and sys.stderr.isatty():
+    if may_ask(output):
         print(f"This {action}.\nType {name} to do it: ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip() == name:
             return

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from gateway.admin.confirm import confirm
+from gateway.admin.confirm import confirm, may_ask
 from gateway.admin.requests import ask_storage, metadata_at, storage_option, tls_option, yes_option
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_FAILED, EXIT_OK
@@ -161,6 +161,13 @@ def _verify(
         if found["damage"]:
             columns = ("ledger", "fragment", "bookie", "status", "missing", "damaged", "unknown")
             emit(as_table(headings(*columns, "shown_by_nobody", "lost"), found["damage"]) + "\n")
+        if found["accepted"]:
+            from gateway.admin.loss_table import loss_table
+
+            emit("Accepted losses, which are no damage:")
+            emit(loss_table(found["accepted"]) + "\n")
+        for row in found["unreadable"]:
+            emit(f"The accepted losses of ledger {row['ledger']} cannot be read: {row['reason']}")
         verdict = "clean" if found["clean"] else "DAMAGED, see above"
         read = f"{found['copies_read']} copies, {show_bytes(found['bytes_read'])} read"
         emit(f"{found['ledgers']} ledgers, {read}: {verdict}")
@@ -188,19 +195,28 @@ def _recover(
     output: Format,
 ) -> None:
     """Fence the writer of a ledger, recover the last entries, and close it."""
+    from gateway.admin.ledgers import recover
+    from ledger.ids import LedgerId
+
     action = f"permanently fences the writer of ledger {ledger} and closes the ledger"
     if accept_loss:
         action += (
             ", and gives up every entry that no bookie returns now (first stop the gateway that "
             "writes it: with too few bookies left it may not be fenced)"
         )
+    address = None
+    if accept_loss and not yes and may_ask(output):
+        from gateway.admin.losses import preview_recovery
+
+        address = metadata_at(zookeeper, bootstrap, output)
+        lost = ask_storage(
+            address, tls, output, lambda storage: preview_recovery(storage, LedgerId(ledger))
+        )
+        action += f": {lost}" if lost else ": nothing is lost now"
     confirm(yes, action, str(ledger), output)
 
-    from gateway.admin.ledgers import recover
-    from ledger.ids import LedgerId
-
     found = ask_storage(
-        metadata_at(zookeeper, bootstrap, output),
+        address or metadata_at(zookeeper, bootstrap, output),
         tls,
         output,
         lambda storage: recover(storage, LedgerId(ledger), accept_loss=accept_loss),
@@ -214,6 +230,8 @@ def _recover(
 
 
 def _print_loss(found: Row) -> None:
+    from gateway.admin.loss_table import show_entries, show_offsets
+
     for bookie in found["limbo_ended"]:
         emit(f"Limbo of this ledger ended at bookie {bookie}.")
     if found["forced"]:
@@ -222,6 +240,11 @@ def _print_loss(found: Row) -> None:
         emit(f"Given up: {found['given_up_entries']} entries: {found['given_up']}.")
     else:
         emit("No entry that is known to have existed was given up.")
+    for row in found["accepted"]:
+        emit(f"Accepted: entries {show_entries(row['entries'])}, offsets {show_offsets(row)}.")
+    for row in found["waiting"]:
+        entries = show_entries(row["entries"])
+        emit(f"Not given up: entries {entries}, because a bookie that is registered may have them.")
 
 
 @ledger.command("why")

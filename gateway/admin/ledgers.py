@@ -9,9 +9,12 @@ from typing import Any
 
 from gateway.admin.client import AdminError
 from gateway.admin.ledger_owners import LedgerOwner, owner_of, read_topic_names
+from gateway.admin.losses import lost_row, operator
 from gateway.admin.storage import Storage, Watching
+from ledger.core.accepted_losses import LostRange
 from ledger.core.entry_format import EntryFormat
 from ledger.core.ledger_metadata import LedgerMetadata
+from ledger.core.loss import waited_for
 from ledger.core.quorum import write_set
 from ledger.errors import (
     AddFailed,
@@ -20,8 +23,8 @@ from ledger.errors import (
     NotEnoughBookies,
 )
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.losses.place import accepted_ranges, entries_of, find_place
 from ledger.ports.bookies import BookieStats, ReadReply, Status
-from ledger.repair.accept_loss import LossAcceptor
 from ledger.repair.checker import (
     UNKNOWN_CONTENTS,
     LedgerFragment,
@@ -168,7 +171,7 @@ async def verify(
     mark: bool,
     on_progress: OnProgress | None,
 ) -> Row:
-    """Read every copy that should exist and verify its digest.
+    """Read every copy that should exist and verify its digest. Accepted losses are listed apart.
 
     Verifies all ledgers if `ledgers` is None. With `mark`, ledgers that lack good copies are marked
     for repair.
@@ -177,20 +180,33 @@ async def verify(
     whole = sum(_copies_of(metadata) for metadata in found)
     show = None if on_progress is None else lambda: on_progress(storage.progress.checked, whole)
     rows: list[Row] = []
+    accepted: list[Row] = []
+    unreadable: list[Row] = []
     waiting = list(reversed(found))
 
     async def work() -> None:
         while waiting:
-            rows.extend(await _verify_one(storage, waiting.pop(), mark))
+            metadata = waiting.pop()
+            try:
+                losses = await accepted_ranges(storage.store, metadata)
+            except CorruptFormat as error:
+                unreadable.append({"ledger": metadata.ledger, "reason": str(error)})
+                losses = ()
+            accepted.extend(lost_row(each, "accepted") for each in losses)
+            rows.extend(await _verify_one(storage, metadata, losses, mark))
 
     async with Watching(show):
         await asyncio.gather(*[work() for _ in range(_VERIFIED_AT_ONCE)])
+    accepted.sort(key=lambda row: (row["ledger"], row["entries"]))
+    unreadable.sort(key=lambda row: row["ledger"])
     return {
         "ledgers": len(found),
         "copies_read": storage.progress.checked,
         "bytes_read": storage.progress.checked_bytes,
-        "clean": not rows,
+        "clean": not rows and not unreadable,
         "damage": sorted(rows, key=lambda row: (row["ledger"], row["fragment"], row["bookie"])),
+        "accepted": accepted,
+        "unreadable": unreadable,
     }
 
 
@@ -213,12 +229,14 @@ def _copies_of(metadata: LedgerMetadata) -> int:
     return (metadata.last_entry or 0) * metadata.write_quorum + metadata.write_quorum
 
 
-async def _verify_one(storage: Storage, metadata: LedgerMetadata, mark: bool) -> list[Row]:
+async def _verify_one(
+    storage: Storage, metadata: LedgerMetadata, accepted: tuple[LostRange, ...], mark: bool
+) -> list[Row]:
     """Return a row for each bookie that lacks entries that it should store."""
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
     replicas = await copies.survey(lac, bookies_of(metadata))
-    found = check_ledger(metadata, lac, replicas)
+    found = check_ledger(metadata, lac, replicas, accepted=entries_of(accepted))
     rows: list[Row] = []
     statuses = await statuses_of(storage, {gap.bookie for gap in found.gaps})
     for gap in found.gaps:
@@ -257,15 +275,8 @@ async def recover(storage: Storage, ledger: LedgerId, *, accept_loss: bool) -> R
     """
     await storage.metadata_of(ledger)
     if accept_loss:
-        acceptor = LossAcceptor(
-            storage.client,
-            storage.metadata,
-            storage.bookies,
-            storage.underreplicated,
-            storage.client_config,
-        )
         try:
-            loss = await acceptor.accept(ledger)
+            loss = await storage.acceptor.accept_ledger(ledger, operator())
         except EntryUnknown as error:
             raise AdminError(str(error), "NO_BOOKIE_ANSWERS") from error
         return {
@@ -274,6 +285,8 @@ async def recover(storage: Storage, ledger: LedgerId, *, accept_loss: bool) -> R
             "given_up_entries": count(loss.given_up),
             "limbo_ended": list(loss.limbo_ended),
             "forced": loss.forced,
+            "accepted": [lost_row(each, "accepted") for each in loss.ranges],
+            "waiting": [lost_row(each, "waiting") for each in loss.waiting],
         }
     try:
         await storage.client.recover(ledger)
@@ -298,13 +311,14 @@ def _closed(metadata: LedgerMetadata) -> Row:
 async def why(storage: Storage, ledger: LedgerId, entry: EntryId | None) -> Row:
     """Explain in words the state of the ledger, or of one of its entries."""
     facts = await _facts(storage, ledger)
+    blocked = await _blocked(storage, facts.metadata) if facts.found.unreadable else []
     if entry is None:
-        return {"ledger": ledger, "because": explain_ledger(facts)}
+        return {"ledger": ledger, "because": [*explain_ledger(facts), *blocked]}
     metadata = facts.metadata
     bookies = metadata.bookies_of(entry)
     answers = await asyncio.gather(*[_ask(storage, metadata, one, entry) for one in bookies])
     replies = dict(zip(bookies, answers, strict=True))
-    because = [*explain_entry(facts, entry, replies), *explain_ledger(facts)]
+    because = [*explain_entry(facts, entry, replies), *explain_ledger(facts), *blocked]
     return {
         "ledger": ledger,
         "entry": entry,
@@ -326,12 +340,14 @@ async def _facts(storage: Storage, ledger: LedgerId) -> LedgerFacts:
     copies = storage.copies(metadata)
     lac = await copies.read_lac()
     replicas = await copies.survey(lac, note.suspects)
+    accepted = await accepted_ranges(storage.store, metadata)
     return LedgerFacts(
+        accepted=accepted,
         metadata=metadata,
         lac=lac,
         registered=storage.bookies.registered(),
         replicas=replicas,
-        found=check_ledger(metadata, lac, replicas),
+        found=check_ledger(metadata, lac, replicas, accepted=entries_of(accepted)),
         mark=await storage.underreplicated.get(ledger),
         note=note,
         worker=await storage.underreplicated.locked_by(ledger),
@@ -340,6 +356,37 @@ async def _facts(storage: Storage, ledger: LedgerId) -> LedgerFacts:
         draining=await storage.underreplicated.draining(),
         now_ms=storage.clock.now_ms(),
     )
+
+
+async def _blocked(storage: Storage, metadata: LedgerMetadata) -> list[str]:
+    """Return what readers of the ledger's partition meet at entries that cannot be read."""
+    owner = owner_of(metadata.custom, await read_topic_names(storage.store))
+    if owner.topic is None or owner.partition is None:
+        return []
+    place = await find_place(storage.store, metadata)
+    lines: list[str] = []
+    for loss in (await storage.survey.examine(place)).found:
+        first, last, exact = loss.offsets
+        where = f"Partition {owner.partition} of topic {owner.topic} is blocked at offset {first}"
+        if last < first and loss.evidence.verdict.lost:
+            lines.append(
+                f"{where}: entries without records are lost. To go on without them: `gateway "
+                f"ledger recover {metadata.ledger} --accept-loss`."
+            )
+        elif not loss.evidence.verdict.lost:
+            bookies = " and ".join(sorted(set(waited_for(loss.evidence.copies))))
+            lines.append(f"{where}: it waits for {bookies}.")
+        elif exact and place.end is not None:
+            lines.append(
+                f"{where}: offsets {first} to {last} are lost. To go on without them: `gateway "
+                f"topic accept-loss {owner.topic} -p {owner.partition} --offsets {first}-{last}`."
+            )
+        else:
+            lines.append(
+                f"{where}: at most offsets {first} to {last} are lost. To go on without them: "
+                f"`gateway ledger recover {metadata.ledger} --accept-loss`."
+            )
+    return lines
 
 
 async def _ask(

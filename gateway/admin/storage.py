@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +22,8 @@ from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import CorruptFormat, ForeignLayout, MetadataUnavailable, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
+from ledger.losses.acceptance import LossAcceptor
+from ledger.losses.survey import LossSurvey
 from ledger.ports.bookies import Bookies
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
@@ -60,6 +62,18 @@ class Storage:
         self.auditor = Auditor(store, bookies, clock, self.underreplicated, self.config)
         # Counts the copies read by all readers that `copies` returned. The counts never fall.
         self.progress = RepairProgress()
+        self.survey = LossSurvey(
+            self.metadata, bookies, self.client_config, self._suspects, self.progress
+        )
+        self.acceptor = LossAcceptor(
+            self.client, self.metadata, bookies, clock, self.client_config, self._mark
+        )
+
+    async def _suspects(self, ledger: LedgerId) -> Collection[BookieId]:
+        return (await self.underreplicated.note(ledger)).suspects
+
+    async def _mark(self, ledger: LedgerId) -> None:
+        await self.underreplicated.mark(ledger, ())
 
     def copies(self, metadata: LedgerMetadata) -> EntryCopier:
         """Return a reader of the copies of one ledger. `progress` counts its reads."""

@@ -137,6 +137,10 @@ def _describe(name: str, bootstrap: str, output: Format) -> None:
     emit(f"Topic: {name}  Id: {found['topic_id'] or '-'}  Configs: {configs or '-'}\n")
     columns = headings("partition", "leader", "leader_epoch", "log_start_offset", "log_end_offset")
     emit(as_table(columns, found["partitions"]))
+    if any(row["log_end_offset"] is None for row in found["partitions"]):
+        emit(
+            f"\nWhere offsets are missing: `gateway topic gaps {name}` shows lost records, if any."
+        )
 
 
 @topic.command("alter")

@@ -21,7 +21,7 @@ program: Final = CommandGroup(
             "Run one gateway of a cluster, with ZooKeeper and bookies.",
         ),
         "topic": Deferred(
-            "gateway.admin.topic_cli",
+            "gateway.admin.topic_loss_cli",
             "topic",
             "Create, list, describe, alter, truncate and delete topics.",
         ),
@@ -31,7 +31,7 @@ program: Final = CommandGroup(
             "List, describe, delete and move consumer groups.",
         ),
         "ledger": Deferred(
-            "gateway.admin.ledger_cli",
+            "gateway.admin.ledger_loss_cli",
             "ledger",
             "List, show, verify, recover and explain ledgers.",
         ),

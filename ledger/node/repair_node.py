@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Final, NamedTuple
 
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
@@ -16,6 +17,7 @@ from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.metadata_format import ledger_path
 from ledger.ids import BookieId, LedgerId
+from ledger.losses.place import accepted_entries
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
@@ -84,8 +86,13 @@ class RepairNode:
         bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), self._tls)
         self._stops.append(bookies.close)
         clock = SystemClock()
-        worker = ReplicationWorker(store, bookies, clock, self.owner, _chance, self._config)
-        auditor = Auditor(store, bookies, clock, worker.underreplicated, self._config)
+        accepted = partial(accepted_entries, store)
+        worker = ReplicationWorker(
+            store, bookies, clock, self.owner, _chance, self._config, accepted=accepted
+        )
+        auditor = Auditor(
+            store, bookies, clock, worker.underreplicated, self._config, accepted=accepted
+        )
         self._made = _Parts(store, discovery, worker, auditor, AuditorElection(store, self.owner))
 
     async def stop(self) -> None:

@@ -36,9 +36,11 @@ from ledger.ports.metadata import MetadataStore
 from ledger.registry.layout import LEDGERS, UNDERREPLICATION
 from ledger.registry.limbo_bookies import announced_limbo, settle_limbo
 from ledger.registry.underreplication_format import LOST_BOOKIE_DELAY
+from ledger.repair.accepted_entries import AcceptedEntries, nothing_accepted
 from ledger.repair.checker import UNKNOWN_CONTENTS, bookies_of, check_ledger
 from ledger.repair.config import RepairConfig
 from ledger.repair.entry_copier import CopyBudget, EntryCopier, RepairProgress
+from ledger.repair.entry_ranges import EMPTY, EntryRanges
 from ledger.repair.plan import wider_quorum
 from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 
@@ -70,6 +72,7 @@ class Auditor:
         underreplicated: UnderreplicatedLedgers,
         config: RepairConfig,
         client_config: LedgerClientConfig | None = None,
+        accepted: AcceptedEntries = nothing_accepted,
     ) -> None:
         # Marks set or renewed by this process. Never falls.
         self.marked = 0
@@ -78,6 +81,7 @@ class Auditor:
         self._clock = clock
         self._underreplicated = underreplicated
         self._config = config
+        self._accepted = accepted
         self._client_config = client_config or LedgerClientConfig()
         self._metadata = LedgerMetadataStore(store, self._client_config)
         # The time at which each absent bookie was first seen absent. Removed when the bookie
@@ -392,11 +396,22 @@ class Auditor:
             # The writer continued without these bookies; missed entries show once the ledger is
             # closed.
             incomplete.update(asked.intersection(metadata.last_fragment.ensemble))
-        for gap in check_ledger(metadata, lac, replicas).gaps:
+        found = check_ledger(metadata, lac, replicas)
+        if found.gaps:
+            accepted = await self._accepted_of(metadata)
+            found = check_ledger(metadata, lac, replicas, accepted=accepted)
+        for gap in found.gaps:
             if gap.fragment.closed and gap.bookie in asked:
                 known = replicas.get(gap.bookie, UNKNOWN_CONTENTS).complete
                 (incomplete if known else silent).add(gap.bookie)
         return _Lists(frozenset(incomplete), frozenset(silent - incomplete))
+
+    async def _accepted_of(self, metadata: LedgerMetadata) -> EntryRanges:
+        """Return the entries whose loss was accepted, none if that cannot be read."""
+        try:
+            return await self._accepted(metadata)
+        except CorruptFormat:
+            return EMPTY
 
     async def _full_check_due(self) -> bool:
         now_s = self._clock.monotonic_s()

@@ -11,15 +11,17 @@ Source: BookKeeper, `LedgerChecker.java`; evidence: seed 001, "Fencing".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
+from ledger.core.loss import AuthoritativeStatus, CopyAnswer, CopyState, state_of
 from ledger.ids import NO_ENTRY, BookieId, EntryId
 from ledger.ports.bookies import EntriesReply, Status
 from ledger.repair.entry_ranges import (
     EMPTY,
     EntryRanges,
+    contains,
     difference,
     intersection,
     merged,
@@ -47,6 +49,16 @@ class ReplicaContents:
 
 UNKNOWN_CONTENTS = ReplicaContents()
 """The contents of a bookie that is absent or gave no usable answer."""
+
+
+class LossTerms(NamedTuple):
+    """What counts as lost besides the proof, while a person accepts a loss."""
+
+    given_up: frozenset[BookieId] = frozenset()  # bookies that are not registered
+    damaged: bool = False  # True if a copy with a wrong digest counts as lost
+
+
+ONLY_PROVED = LossTerms()
 
 
 def contents_of(reply: EntriesReply) -> ReplicaContents:
@@ -133,20 +145,27 @@ def check_ledger(
     lac: EntryId,
     replicas: Mapping[BookieId, ReplicaContents],
     settled: EntryId = NO_ENTRY,
+    *,
+    accepted: EntryRanges = EMPTY,
+    terms: LossTerms = ONLY_PROVED,
 ) -> LedgerCheck:
     """Find the confirmed entries that bookies lack.
 
     In an open last fragment, entries above the LAC that some bookie lists count too, up to
-    `settled`: these have had time to reach all their bookies.
+    `settled`: these have had time to reach all their bookies. Entries whose loss was `accepted` are
+    left out, because nobody reads them.
     """
     gaps: list[ReplicaGap] = []
     unreadable = lost = EMPTY
     for fragment in fragments_of(metadata, lac):
         found = _find_gaps(fragment, metadata, replicas, settled)
+        if accepted:
+            found = _without(found, accepted)
         gaps += found
         unreadable_now = _unreadable_entries(fragment, metadata, replicas) if found else EMPTY
+        unreadable_now = difference(unreadable_now, accepted)
         unreadable = union(unreadable, unreadable_now)
-        lost = union(lost, _lost_entries(unreadable_now, fragment, metadata, replicas))
+        lost = union(lost, _lost_entries(unreadable_now, fragment, metadata, replicas, terms))
     return LedgerCheck(tuple(gaps), unreadable, lost)
 
 
@@ -182,6 +201,11 @@ def _find_gaps(
     return found
 
 
+def _without(gaps: Iterable[ReplicaGap], accepted: EntryRanges) -> list[ReplicaGap]:
+    left = [replace(gap, missing=difference(gap.missing, accepted)) for gap in gaps]
+    return [gap for gap in left if gap.missing]
+
+
 def _entries_above_lac(
     fragment: LedgerFragment, replicas: Mapping[BookieId, ReplicaContents], settled: EntryId
 ) -> EntryRanges:
@@ -213,13 +237,38 @@ def _lost_entries(
     fragment: LedgerFragment,
     metadata: LedgerMetadata,
     replicas: Mapping[BookieId, ReplicaContents],
+    terms: LossTerms,
 ) -> EntryRanges:
     """Return the entries that no bookie can hold. A corrupt copy is not a lack."""
     for index, bookie in enumerate(fragment.ensemble):
         replica = replicas.get(bookie, UNKNOWN_CONTENTS)
         share_now = share_of(fragment, index, metadata)
         if replica.complete:
-            unreadable = difference(unreadable, intersection(share_now, replica.held))
+            kept = intersection(share_now, replica.held)
+        elif bookie in terms.given_up:
+            kept = EMPTY
         else:
-            unreadable = difference(unreadable, difference(share_now, replica.lacks))
+            kept = difference(share_now, replica.lacks)
+        if terms.damaged:
+            kept = difference(kept, replica.damaged)
+        unreadable = difference(unreadable, kept)
     return unreadable
+
+
+def copy_state(
+    bookie: BookieId, entry: EntryId, replica: ReplicaContents, terms: LossTerms = ONLY_PROVED
+) -> CopyState:
+    """Return what the contents of a bookie say of its copy of one entry."""
+    lost = AuthoritativeStatus.UNDERREPLICATION
+    if contains(replica.damaged, entry):
+        state = state_of(bookie, CopyAnswer.DAMAGED)
+        return state._replace(status=lost) if terms.damaged else state
+    if contains(replica.held, entry):
+        return state_of(bookie, CopyAnswer.HELD)
+    if replica.complete:
+        return state_of(bookie, CopyAnswer.DENIED)
+    if contains(replica.lacks, entry):
+        return state_of(bookie, CopyAnswer.LOST if replica.limbo else CopyAnswer.DENIED)
+    if bookie in terms.given_up:
+        return CopyState(bookie, CopyAnswer.UNKNOWN, lost)
+    return state_of(bookie, CopyAnswer.UNKNOWN)

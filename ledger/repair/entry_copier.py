@@ -159,7 +159,8 @@ class EntryCopier:
         parts = fragments_of(self._metadata, lac)
         names = sorted(bookies_of(self._metadata) & self._bookies.registered().keys())
         inspections = [
-            self.inspect(name, self._share_of(name, parts), deep=name in deep) for name in names
+            self.inspect(name, self.share_of_bookie(name, parts), deep=name in deep)
+            for name in names
         ]
         return dict(zip(names, await asyncio.gather(*inspections), strict=True))
 
@@ -171,7 +172,7 @@ class EntryCopier:
         replies = await asyncio.gather(*map(self.list_entries, names))
         return dict(zip(names, map(contents_of, replies), strict=True))
 
-    def _share_of(self, bookie: BookieId, parts: list[LedgerFragment]) -> EntryRanges:
+    def share_of_bookie(self, bookie: BookieId, parts: list[LedgerFragment]) -> EntryRanges:
         """Return the bookie's share of all fragments together."""
         entries = EMPTY
         for fragment in parts:
@@ -247,6 +248,27 @@ class EntryCopier:
                     certain = False
                 at += 1
         return _Verified(merged(good), ranges_of(damaged), ranges_of(lacks), certain)
+
+    async def read_prefix(self, bookie: BookieId, first: EntryId, last: EntryId) -> ReadManyReply:
+        """Read entries from `first` on. The reply has only those before the first invalid one.
+
+        Its status is UNREACHABLE after the timeout, and IO_ERROR if `first` is invalid.
+        """
+        if bookie not in self._bookies.registered():
+            return ReadManyReply(Status.UNREACHABLE)
+        reply = await self._read_many(bookie, first, last)
+        valid = self._valid_prefix(first, reply.bodies)
+        if reply.status is Status.OK and not valid:
+            return ReadManyReply(Status.IO_ERROR)
+        return reply._replace(bodies=valid)
+
+    async def read_payload(self, entry: EntryId) -> memoryview | None:
+        """Return the payload of a valid copy on a bookie of the write set, None without one."""
+        for bookie in self._metadata.bookies_of(entry):
+            reply = await self.read_prefix(bookie, entry, entry)
+            if reply.bodies:
+                return self._format.unpack(reply.bodies[0], self._metadata.ledger, entry)
+        return None
 
     async def copy(
         self,

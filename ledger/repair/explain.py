@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from ledger.core.accepted_losses import LostRange
 from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
 from ledger.core.loss import CopyAnswer, Verdict, judge, state_of, waited_for
 from ledger.ids import BookieId, EntryId
@@ -25,6 +26,7 @@ class LedgerFacts:
     registered: Mapping[BookieId, BookieInfo]
     replicas: Mapping[BookieId, ReplicaContents]
     found: LedgerCheck
+    accepted: tuple[LostRange, ...] = ()  # losses that were accepted; `found` is without them
     mark: UnderreplicatedLedger | None = None
     note: RepairNote = NO_NOTE
     worker: BookieId | None = None  # the owner of the ledger's lock
@@ -61,6 +63,7 @@ def explain_ledger(facts: LedgerFacts) -> list[str]:
         _state(facts),
         *_bookies(facts),
         *_copies(facts),
+        *map(_accepted_text, facts.accepted),
         *_repair(facts),
     ]
 
@@ -106,8 +109,8 @@ def _copies(facts: LedgerFacts) -> list[str]:
     found = facts.found
     if found.lost:
         lines.append(
-            f"Lost: none of their bookies has entries {as_text(found.lost)}, so readers get "
-            "'no such entry'. Nothing was deleted."
+            f"Lost: none of their bookies has entries {as_text(found.lost)}. Readers stop there "
+            "until an operator accepts the loss. Nothing was deleted."
         )
     waiting = difference(found.unreadable, found.lost)
     if waiting:
@@ -123,6 +126,19 @@ def _copies(facts: LedgerFacts) -> list[str]:
     if not found.gaps:
         lines.append("Every confirmed entry has all its copies.")
     return lines
+
+
+def _accepted_text(lost: LostRange) -> str:
+    accepted = lost.evidence.acceptance
+    by = "" if accepted is None else f" by {accepted.by}"
+    stays = "Readers pass them, and they stay lost if a copy turns up."
+    if lost.forced:
+        return (
+            f"It was closed by force{by}: offsets {lost.offsets.first} to {lost.offsets.last} are "
+            "reserved, because some of them may have been acknowledged."
+        )
+    entries = as_text(((lost.first, lost.last),))
+    return f"Entries {entries} were given up{by}. {stays}"
 
 
 def _gap_text(bookie: BookieId, missing: EntryRanges, damaged: EntryRanges) -> str:
@@ -177,6 +193,8 @@ def explain_entry(
         return [f"Entry {entry} is not in the ledger, which was closed at {metadata.last_entry}."]
     bookies = metadata.bookies_of(entry)
     lines = [f"{bookie} {answers[bookie].text}." for bookie in bookies]
+    if any(each.first <= entry <= each.last for each in facts.accepted):
+        return [*lines, f"Entry {entry} was given up: it stays lost for all readers."]
     return [*lines, _conclusion(facts, entry, {bookie: answers[bookie] for bookie in bookies})]
 
 

@@ -15,6 +15,7 @@ from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import AddFailed, BookieUnavailable, EntryUnknown, NotEnoughBookies
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.ports.bookies import BookieInfo, Bookies, Status
+from ledger.repair.accepted_entries import AcceptedEntries
 from ledger.repair.checker import (
     LedgerCheck,
     LedgerFragment,
@@ -25,7 +26,7 @@ from ledger.repair.checker import (
 )
 from ledger.repair.config import RepairConfig
 from ledger.repair.entry_copier import CopyBudget, EntryCopier, RepairProgress
-from ledger.repair.entry_ranges import EMPTY, EntryRanges
+from ledger.repair.entry_ranges import EMPTY, EntryRanges, difference
 from ledger.repair.plan import (
     BookieView,
     EndLimbo,
@@ -57,6 +58,7 @@ class RepairServices(NamedTuple):
     config: RepairConfig
     client_config: LedgerClientConfig
     grace_left_s: Callable[[LedgerId, object], float]
+    accepted: AcceptedEntries
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,8 @@ class RepairRound:
         self._stored = stored
         # The contents of each bookie. Set by `examine`.
         self._replicas: dict[BookieId, ReplicaContents] = {}
+        # Entries whose loss was accepted. They are never copied. Set by `examine`.
+        self._accepted: EntryRanges = EMPTY
         self._copier = EntryCopier(
             stored.metadata,
             services.bookies,
@@ -165,7 +169,8 @@ class RepairRound:
         lac = await self._copier.read_lac()
         settled = await self._settled_entry()
         self._replicas = await self._copier.survey(max(lac, settled), self._task.suspects)
-        found = check_ledger(metadata, lac, self._replicas, settled)
+        self._accepted = await self._services.accepted(metadata)
+        found = check_ledger(metadata, lac, self._replicas, settled, accepted=self._accepted)
         return plan_repair(metadata, lac, found, self._task.view(self._replicas)), found
 
     async def _settled_entry(self) -> EntryId:
@@ -236,7 +241,7 @@ class RepairRound:
     async def _replace(self, step: ReplaceBookie) -> None:
         """Copy the share to another bookie, durably, and then change the metadata."""
         metadata, fragment = self._metadata, step.fragment
-        share = share_of(fragment, step.index, metadata)
+        share = difference(share_of(fragment, step.index, metadata), self._accepted)
         while True:
             bookie = await self._services.spares.replacement(
                 self._ensemble_now(fragment),
@@ -325,7 +330,9 @@ class RepairRound:
             if not added:
                 self.reasons.append("no further bookie is available for more copies")
                 return
-            if all([await self._copy_all(added[p.first], p.entries, p) for p in parts]):
+            shares = [difference(part.entries, self._accepted) for part in parts]
+            copies = zip(parts, shares, strict=True)
+            if all([await self._copy_all(added[p.first], share, p) for p, share in copies]):
                 break
         size = metadata.write_quorum + len(added[parts[0].first])
         quorum = QuorumSizes(

@@ -26,6 +26,7 @@ from ledger.ids import BookieId, LedgerId
 from ledger.ports.bookies import Bookies
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
+from ledger.repair.accepted_entries import AcceptedEntries, nothing_accepted
 from ledger.repair.config import RepairConfig
 from ledger.repair.entry_copier import CopyBudget, RepairProgress
 from ledger.repair.repair_task import RepairServices, RepairTask, TaskResult
@@ -70,6 +71,7 @@ class ReplicationWorker:
         random: RandomSource,
         config: RepairConfig | None = None,
         client_config: LedgerClientConfig | None = None,
+        accepted: AcceptedEntries = nothing_accepted,
     ) -> None:
         config = config or RepairConfig()
         client_config = client_config or LedgerClientConfig()
@@ -89,6 +91,7 @@ class ReplicationWorker:
             config=config,
             client_config=client_config,
             grace_left_s=self._grace_left_s,
+            accepted=accepted,
         )
         self._schedule = RetrySchedule(config.backoff_s_min, config.backoff_s_max)
         # Per open ledger: its last fragment with the bookies to be replaced, and since when this

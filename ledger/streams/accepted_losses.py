@@ -43,6 +43,7 @@ __all__ = [
     "accept_losses",
     "drop_truncated",
     "losses_path",
+    "reserve_ops",
 ]
 
 
@@ -162,6 +163,25 @@ async def accept_losses(
 
     forced = [each.segment for each in added if each.forced]
     return await _change(metadata, name, change, forced)
+
+
+async def reserve_ops(metadata: MetadataStore, name: str, reserved: LostRange) -> list[Op]:
+    """Return the changes that store the reserved rest of a segment, for one step with others.
+
+    There is none if the range is stored already. Raises as `accept_losses`, and BadVersion if the
+    owner of the stream changed its list meanwhile.
+    """
+    assert reserved.forced
+    path = losses_path(name)
+    await metadata.sync(path)
+    node = await _read(metadata, path)
+    before = NO_LOSSES if node is None else decode_losses(node.data, path)
+    after = before.with_range(reserved)
+    if after == before:
+        return []
+    data = encode_losses(after)
+    change = Create(path, data) if node is None else Set(path, data, node.version)
+    return [change, *await _end_of_dense_ids(metadata, name, reserved.segment)]
 
 
 async def drop_truncated(metadata: MetadataStore, name: str, start: Position) -> StreamLosses:

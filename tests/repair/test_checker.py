@@ -14,9 +14,12 @@ from ledger.core.loss import CopyAnswer, Verdict, judge, state_of
 from ledger.ports.bookies import EntriesReply, Status
 from ledger.repair.checker import (
     UNKNOWN_CONTENTS,
+    LossTerms,
     ReplicaContents,
+    bookies_of,
     check_ledger,
     contents_of,
+    copy_state,
     fragments_of,
 )
 from ledger.repair.entry_ranges import each, ranges_of
@@ -104,6 +107,31 @@ def test_the_check_finds_what_a_look_at_every_entry_finds(world):
     assert {(one.bookie, e) for one in found.gaps for e in each(one.missing)} == missing
     assert set(each(found.unreadable)) == unreadable
     assert set(each(found.lost)) == lost
+
+
+@pytest.mark.slow
+@given(worlds(), st.booleans(), st.data())
+def test_what_counts_as_lost_while_a_person_accepts_is_what_is_judged_of_each_entry(
+    world, damaged, data
+):
+    metadata, replicas = world
+    absent = sorted(bookies_of(metadata) - replicas.keys())
+    given_up = data.draw(st.sets(st.sampled_from(absent))) if absent else set()
+    terms = LossTerms(frozenset(given_up), damaged=damaged)
+    accepted = ranges_of(data.draw(st.sets(st.integers(0, metadata.last_entry + 1))))
+    lost = set()
+    for entry in range(metadata.last_entry + 1):
+        copies = [
+            copy_state(bookie, entry, replicas.get(bookie, UNKNOWN_CONTENTS), terms)
+            for bookie in metadata.bookies_of(entry)
+        ]
+        if judge(copies, metadata.ack_quorum).lost:
+            lost.add(entry)
+    lost -= set(each(accepted))
+    found = check_ledger(metadata, metadata.last_entry, replicas, accepted=accepted, terms=terms)
+    assert set(each(found.lost)) == lost
+    assert set(each(found.unreadable)).isdisjoint(each(accepted))
+    assert all(set(each(gap.missing)).isdisjoint(each(accepted)) for gap in found.gaps)
 
 
 def test_an_entry_is_lost_only_when_no_bookie_can_hold_it():

@@ -1,0 +1,176 @@
+"""Accept the loss of entries, on an operator's request, so that the rest of a ledger is usable.
+
+    open ─▶ recover │ close by force ─▶ examine all copies ─▶ store the losses ─▶ end limbo ─▶ mark
+
+The losses are stored before anything that cannot be undone, so a rerun finishes after a crash at
+any point. Nothing is deleted. A copy that turns up later stays lost for every reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from ledger.client.accepted_entries import accept_entries
+from ledger.client.client import LedgerClient
+from ledger.client.config import LedgerClientConfig
+from ledger.client.update_metadata import LedgerMetadataStore
+from ledger.core.accepted_losses import (
+    OPERATOR_BYTES_MAX,
+    RESERVED_OFFSETS,
+    LostRange,
+)
+from ledger.core.gaps import ENTRY_MAX, Acceptance, OffsetRange
+from ledger.core.ledger_metadata import LedgerMetadata
+from ledger.errors import AddFailed, EntryUnknown, NotEnoughBookies
+from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.losses.forced_close import ForcedClose
+from ledger.losses.place import LedgerPlace, find_place
+from ledger.losses.survey import LedgerLosses, LossSurvey
+from ledger.ports.bookies import Bookies, Status
+from ledger.ports.clock import Clock
+from ledger.repair.checker import LossTerms, bookies_of
+from ledger.repair.entry_ranges import EntryRanges, merged, union
+from ledger.streams.accepted_losses import accept_losses
+
+Mark = Callable[[LedgerId], Awaitable[None]]
+
+
+class AcceptedLoss(NamedTuple):
+    """The result: the end of the ledger, and what is no longer part of its log."""
+
+    last_entry: EntryId
+    given_up: EntryRanges  # entries that existed and cannot be read
+    limbo_ended: tuple[BookieId, ...]
+    forced: bool  # True if closed without enough bookies for a recovery
+    ranges: tuple[LostRange, ...]  # the accepted losses of the ledger, earlier ones included
+    # Entries that cannot be read and were not given up: a registered bookie may have them.
+    waiting: tuple[LostRange, ...]
+
+
+class LossAcceptor:
+    """The acceptance of losses, one ledger at a time, with the services that it needs."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        metadata: LedgerMetadataStore,
+        bookies: Bookies,
+        clock: Clock,
+        client_config: LedgerClientConfig,
+        mark: Mark | None = None,
+    ) -> None:
+        """`mark` puts a ledger on the list of those to be repaired, if there is one."""
+        self._client = client
+        self._metadata = metadata
+        self._bookies = bookies
+        self._clock = clock
+        self._client_config = client_config
+        self._mark = mark
+        self._survey = LossSurvey(metadata, bookies, client_config)
+
+    async def accept_ledger(self, ledger: LedgerId, by: str) -> AcceptedLoss:
+        """Close the ledger with the entries that are left, and give up those that are lost.
+
+        Copies with a wrong digest, and those of bookies that are not registered, count as lost.
+        Raises NoSuchLedger, MetadataUnavailable, WrongState if the segment before it is not
+        completed, EntryUnknown if none of its bookies answers, and InvalidArgument if there is no
+        room for more losses.
+        """
+        metadata = (await self._metadata.read_latest(ledger)).metadata
+        highest = await self._highest_written(metadata)
+        forced = not metadata.closed and await self._close(ledger, by)
+        metadata = (await self._metadata.read_latest(ledger)).metadata
+        assert metadata.last_entry is not None
+        place = await find_place(self._metadata.store, metadata)
+        absent = bookies_of(metadata) - self._bookies.registered().keys()
+        seen = await self._survey.examine(place, deep=True, terms=LossTerms(absent, damaged=True))
+        lost = [each for each in seen.proved if _is_settled(each, seen)]
+        await self.store(place, lost, by)
+        ended = await self._end_limbos(metadata)
+        if self._mark is not None:
+            await self._mark(ledger)
+        place = await find_place(self._metadata.store, metadata)
+        entries = merged((each.first, each.last) for each in lost)
+        above = merged([(metadata.last_entry + 1, highest)])
+        return AcceptedLoss(
+            metadata.last_entry,
+            union(entries, above),
+            ended,
+            forced or any(each.first == metadata.last_entry + 1 for each in place.accepted),
+            place.accepted,
+            tuple(each for each in seen.found if each not in lost),
+        )
+
+    async def _close(self, ledger: LedgerId, by: str) -> bool:
+        """Recover the ledger. Close it by force if too few bookies are left for that.
+
+        Returns whether it was closed by force.
+
+        A bookie in limbo never counts for a recovery, so the end that it finds is proved.
+        """
+        try:
+            await self._client.recover(ledger)
+        except (EntryUnknown, AddFailed, NotEnoughBookies):
+            await ForcedClose(
+                self._metadata, self._bookies, self._client_config, self._acceptance(by)
+            ).run(ledger)
+            return True
+        return False
+
+    def _acceptance(self, by: str) -> Acceptance:
+        name = by.encode()[:OPERATOR_BYTES_MAX].decode(errors="ignore")
+        return Acceptance(self._clock.now_ms(), name)
+
+    async def store(self, place: LedgerPlace, lost: Sequence[LostRange], by: str) -> None:
+        """Store losses of one ledger as accepted. Those that are stored already change nothing."""
+        acceptance = self._acceptance(by)
+        signed = [
+            each._replace(evidence=each.evidence._replace(acceptance=acceptance)) for each in lost
+        ]
+        store = self._metadata.store
+        if not signed:
+            return
+        if place.stream is None:
+            entries = [(each.first, each.last) for each in signed]
+            await accept_entries(self._metadata, place.ledger, entries, acceptance)
+            return
+        stored = [_as_reserved(each) if place.end is None else each for each in signed]
+        await accept_losses(store, place.stream, stored)
+
+    async def _highest_written(self, metadata: LedgerMetadata) -> EntryId:
+        """Return the highest entry that may be confirmed, according to metadata and bookies."""
+        if metadata.last_entry is not None:
+            return metadata.last_entry
+        copier = self._survey.copier(metadata)
+        replicas = await copier.list_replicas(metadata.last_fragment.ensemble)
+        highest = [one.held[-1][1] for one in replicas.values() if one.held]
+        return max([await copier.read_lac(), *highest])
+
+    async def _end_limbos(self, metadata: LedgerMetadata) -> tuple[BookieId, ...]:
+        copier = self._survey.copier(metadata)
+        replicas = await copier.list_replicas(bookies_of(metadata))
+        ended: list[BookieId] = []
+        for bookie, replica in replicas.items():
+            if replica.limbo and await copier.end_limbo(bookie) is Status.OK:
+                ended.append(bookie)
+        return tuple(ended)
+
+
+def _is_settled(loss: LostRange, seen: LedgerLosses) -> bool:
+    """Return whether the loss can be stored: its ends are known, or nothing follows it.
+
+    The end of the ledger has no known offset while its segment is not listed as completed.
+    """
+    place = seen.place
+    at_end = place.end is None and loss.last == seen.last
+    return loss.offsets.exact or at_end or place.stream is None
+
+
+def _as_reserved(loss: LostRange) -> LostRange:
+    """Return a loss with an unknown end as one that reserves all offsets behind its start."""
+    if loss.offsets.exact:
+        return loss
+    first = loss.offsets.first
+    offsets = OffsetRange(first, first + RESERVED_OFFSETS - 1, exact=False)
+    return loss._replace(last=ENTRY_MAX, offsets=offsets)

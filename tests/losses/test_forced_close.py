@@ -1,0 +1,177 @@
+"""Goal: after a forced close no offset that was acknowledged is ever assigned again.
+
+Method: a simulated partition loses bookies and entries; the loss is accepted, with a kill at every
+change of the metadata; then the next owner writes.
+"""
+
+import asyncio
+
+import pytest
+
+from gateway.admin.ledgers import recover
+from ledger.core.accepted_losses import RESERVED_OFFSETS
+from ledger.core.gaps import ENTRY_MAX, OffsetRange
+from ledger.errors import LedgerError
+from tests.ledger.follow_rig import Owner
+from tests.losses.rig import loss_rig
+from tests.sim.metadata import SimMetadata
+
+
+class Killed(Exception):
+    """The operator's process is gone."""
+
+
+class DyingMetadata:
+    """The metadata store of a process that is killed at its change number `at`."""
+
+    def __init__(self, store, at, *, after):
+        self.store = store
+        self.left = at
+        self.after = after
+
+    def __getattr__(self, name):
+        method = getattr(self.store, name)
+        if name not in ("create", "set", "delete", "multi"):
+            return method
+
+        async def change(*args, **more):
+            self.left -= 1
+            if self.left == 0 and not self.after:
+                raise Killed
+            result = await method(*args, **more)
+            if self.left == 0:
+                raise Killed
+            return result
+
+        return change
+
+
+async def half_lost(rig):
+    """An open ledger whose last acknowledged entries no bookie that is left has.
+
+    Returns the owner before, the ledger, and the bookies that are away.
+    """
+    owner = await rig.written([1, 1, 1, 1, 1, 1])
+    await asyncio.sleep(1)
+    [segment] = rig.listed()
+    owner.kill()
+    left, *away = rig.members(segment.ledger)
+    rig.lose(*away)
+    last = max(rig.world.bookies[left].ledgers[segment.ledger].entries)
+    rig.forget(segment.ledger, *range(last - 3, last + 1), on=[left])
+    return owner, segment.ledger, away
+
+
+async def next_owner(rig, away):
+    for name in away:
+        rig.world.bookies[name].restart()
+    owner = Owner(rig, "next")
+    await owner.stream.open(begin=True)
+    if not owner.stream.writable:
+        await owner.stream.begin()
+    await owner.add(2)
+    return owner
+
+
+async def test_the_offsets_behind_the_end_are_reserved_and_never_assigned_again(monkeypatch):
+    async with loss_rig(monkeypatch) as rig:
+        owner, ledger, away = await half_lost(rig)
+        found = await recover(rig.storage(), ledger, accept_loss=True)
+        [reserved] = rig.losses().ranges
+        assert found["forced"]
+        assert (reserved.first, reserved.last) == (found["last_entry"] + 1, ENTRY_MAX)
+        assert reserved.offsets == OffsetRange(2, 2 + RESERVED_OFFSETS - 1, False)
+        assert reserved.evidence.verdict.lost
+        follower = await next_owner(rig, away)
+        assert set(follower.answers.values()).isdisjoint(owner.answers.values())
+        assert min(follower.answers.values()) == 2 + RESERVED_OFFSETS
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", range(1, 8))
+async def test_after_a_kill_at_any_change_a_rerun_finishes(monkeypatch, at, after):
+    async with loss_rig(monkeypatch) as rig:
+        owner, ledger, away = await half_lost(rig)
+        dying = DyingMetadata(SimMetadata(rig.world.tree), at, after=after)
+        try:
+            await recover(rig.storage(dying), ledger, accept_loss=True)
+        except Killed:
+            pass
+        closed = rig.world.metadata_of(ledger).closed
+        assert bool(rig.losses().ranges) == closed, "closed and reserved in one step"
+        await recover(rig.storage(), ledger, accept_loss=True)
+        [reserved] = rig.losses().ranges
+        assert reserved.forced
+        assert rig.world.metadata_of(ledger).last_entry == reserved.first - 1
+        follower = await next_owner(rig, away)
+        assert set(follower.answers.values()).isdisjoint(owner.answers.values())
+
+
+async def test_an_owner_that_loaded_the_list_before_cannot_begin_behind_a_forced_close(
+    monkeypatch,
+):
+    async with loss_rig(monkeypatch) as rig:
+        before, ledger, away = await half_lost(rig)
+        stale = Owner(rig, "stale")
+        held = asyncio.Event()
+        recover_of = stale.services.client.recover
+
+        async def late(wanted):
+            await held.wait()
+            return await recover_of(wanted)
+
+        monkeypatch.setattr(stale.services.client, "recover", late)
+        opening = asyncio.create_task(stale.stream.open(begin=True))
+        await asyncio.sleep(1)
+        await recover(rig.storage(), ledger, accept_loss=True)
+        for name in away:
+            rig.world.bookies[name].restart()
+        held.set()
+        with pytest.raises(LedgerError):
+            await opening
+        owner = await next_owner(rig, [])
+        assert set(owner.answers.values()).isdisjoint(before.answers.values())
+
+
+async def test_a_recovery_that_succeeds_reserves_nothing(monkeypatch):
+    async with loss_rig(monkeypatch) as rig:
+        owner = await rig.written([1, 1])
+        owner.kill()
+        [segment] = rig.listed()
+        found = await recover(rig.storage(), segment.ledger, accept_loss=True)
+        assert not found["forced"]
+        assert rig.losses().ranges == ()
+
+
+async def test_all_in_limbo_the_end_is_unknown_so_offsets_are_reserved(monkeypatch):
+    async with loss_rig(monkeypatch) as rig:
+        owner = await rig.written([1, 1, 1])
+        await asyncio.sleep(1)
+        owner.kill()
+        [segment] = rig.listed()
+        members = rig.members(segment.ledger)
+        last = max(rig.world.bookies[members[0]].ledgers[segment.ledger].entries)
+        rig.forget(segment.ledger, *range(last - 1, last + 1))
+        for name in members:
+            rig.world.bookies[name].begin_limbo(segment.ledger + 1)
+        found = await recover(rig.storage(), segment.ledger, accept_loss=True)
+        assert found["forced"]
+        assert sorted(found["limbo_ended"]) == sorted(members)
+        follower = await next_owner(rig, [])
+        assert set(follower.answers.values()).isdisjoint(owner.answers.values())
+
+
+async def test_a_lost_end_of_a_closed_ledger_that_is_not_listed_yet_reserves_offsets(monkeypatch):
+    async with loss_rig(monkeypatch) as rig:
+        owner = await rig.written([1, 1, 1])
+        await asyncio.sleep(1)
+        owner.kill()
+        [segment] = rig.listed()
+        await rig.world.client("recovery").recover(segment.ledger)
+        last = rig.world.metadata_of(segment.ledger).last_entry
+        rig.forget(segment.ledger, last - 1, last)
+        await recover(rig.storage(), segment.ledger, accept_loss=True)
+        [reserved] = rig.losses().ranges
+        assert (reserved.first, reserved.forced) == (last - 1, True)
+        follower = await next_owner(rig, [])
+        assert set(follower.answers.values()).isdisjoint(owner.answers.values())

@@ -1,0 +1,78 @@
+"""Goal: a log of committed offsets loads what is left, once its loss was accepted.
+
+Method: a simulated log loses an entry; it is read before and after the acceptance.
+"""
+
+import asyncio
+
+import pytest
+
+from gateway.admin.ledgers import recover, verify
+from gateway.admin.losses import ledger_gaps
+from gateway.admin.storage import Storage
+from ledger.errors import CorruptFormat
+from ledger.streams.plain_log import LogQuorum, PlainLogs
+from tests.repair.rig import Rig
+from tests.sim.loop import SimClock
+
+
+async def written(rig, count=5, *, close=True):
+    """A log of so many entries of one record each; its ledger."""
+    logs = PlainLogs(rig.world.client("group"), lambda: LogQuorum(3, 3, 2))
+    log = await logs.create({})
+    for number in range(count):
+        done = asyncio.get_running_loop().create_future()
+        log.append([b"commit %d" % number], number, done.set_result)
+        assert await done is None
+    await asyncio.sleep(1)
+    if close:
+        await log.close()
+    return logs, log.ledger
+
+
+def storage_of(rig):
+    return Storage(rig.session("admin"), rig.bookies("admin"), SimClock(), "admin")
+
+
+async def test_a_log_with_a_lost_entry_loads_the_rest_after_its_acceptance(capsys):
+    rig = Rig(bookies=3)
+    logs, ledger = await written(rig)
+    for name in rig.members(ledger):
+        rig.forget(name, ledger, 2)
+    with pytest.raises(CorruptFormat, match="entry 2: none of its bookies has it"):
+        await logs.recover(ledger)
+    await recover(storage_of(rig), ledger, accept_loss=True)
+    read = [bytes(record.data) for record in await logs.recover(ledger)]
+    assert read == [b"commit 0", b"commit 1", b"commit 3", b"commit 4"]
+    assert "without entries that an operator gave up" in capsys.readouterr().err
+    [row] = await ledger_gaps(storage_of(rig), ledger, deep=False, every=False)
+    assert (row["state"], row["entries"]) == ("accepted", [2, 2])
+    found = await verify(storage_of(rig), [ledger], mark=False, on_progress=None)
+    assert found["clean"]
+
+
+async def test_accepting_it_again_changes_nothing():
+    rig = Rig(bookies=3)
+    _, ledger = await written(rig)
+    for name in rig.members(ledger):
+        rig.forget(name, ledger, 2, 4)
+    await recover(storage_of(rig), ledger, accept_loss=True)
+    before = rig.metadata(ledger)
+    again = await recover(storage_of(rig), ledger, accept_loss=True)
+    assert rig.metadata(ledger) == before
+    assert [row["entries"] for row in again["accepted"]] == [[2, 2], [4, 4]]
+
+
+async def test_a_log_closed_by_force_loads_what_is_left():
+    rig = Rig(bookies=3)
+    logs, ledger = await written(rig, close=False)
+    left, *lost = rig.members(ledger)
+    rig.lose(*lost)
+    rig.forget(left, ledger, 3, 4)
+    found = await recover(storage_of(rig), ledger, accept_loss=True)
+    assert found["forced"]
+    assert [bytes(record.data) for record in await logs.recover(ledger)] == [
+        b"commit 0",
+        b"commit 1",
+        b"commit 2",
+    ]
