@@ -61,6 +61,7 @@ class Run:
             if number < rounds:
                 self.kill(number)
             if number < machines:
+                self.stage.rest(REST_S)
                 self.lose_machine()
             if number < zombies:
                 self.pause()

@@ -6,6 +6,7 @@ the others live. Ticks are 100 ms and sessions 1 s; `sessions_ms` is what was ne
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -19,7 +20,7 @@ from tests.histories.background import Background
 from tests.histories.history import Key, place_of
 from tests.histories.wire import Peers, Topology, read_topology
 from tests.peers.gateway import ClusterGateway, Gateways
-from tests.peers.processes import Lifecycle, wait_until
+from tests.peers.processes import Lifecycle, process_tree, wait_until
 from tests.peers.proxy import Proxy
 
 SESSION_MS = 1_000
@@ -136,10 +137,11 @@ class OwnershipRig(Lifecycle):
 
         With `machine`, all that it started dies as well, as if its machine had lost its power.
         """
+        doomed = process_tree(gateway.process.pid) if machine else [gateway.process.pid]
         at_s = time.monotonic()
-        if not machine:
-            gateway.process.send_signal(signal.SIGKILL)
-            gateway.process.wait_exit(KILLED_S_MAX)
+        for pid in reversed(doomed):  # no child sees the end of its parent
+            os.kill(pid, signal.SIGKILL)
+        gateway.process.wait_exit(KILLED_S_MAX)
         gateway.kill()
         return at_s
 

@@ -29,6 +29,8 @@ ALLOWED = frozenset(
     }
 )
 
+RETRYING = frozenset({"aiokafka", "librdkafka"})  # send a commit again when its answer is lost
+
 
 class Finding(NamedTuple):
     """Something that a log does not do. `anomaly` is its kind."""
@@ -518,7 +520,8 @@ def _committed(facts: Facts) -> Iterator[Finding]:
         for key, value in committed.items():
             sure = op.result == OK
             end_s = FOREVER_S if op.result == INFO else op.end_s
-            access = Access(op.kind == "commit", value, op.start_s, end_s, sure, op.result == FAIL)
+            writes, failed, again = op.kind == "commit", op.result == FAIL, op.client in RETRYING
+            access = Access(writes, value, op.start_s, end_s, sure, failed, again)
             accesses[group, key].append(access)
     for (group, key), history in accesses.items():
         for anomaly, what in stale_accesses(history):

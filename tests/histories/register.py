@@ -16,7 +16,11 @@ NOTHING = -1  # what a fetch says where nothing was committed
 
 
 class Access(NamedTuple):
-    """A commit (`writes`) or a fetch of one group and key. `failed`: it did not happen."""
+    """A commit (`writes`) or a fetch of one group and key. `failed`: it did not happen.
+
+    `again`: a commit that its client may send again, without a word, when an answer is lost. It may
+    take effect several times until it ends, also after a commit of somebody else.
+    """
 
     writes: bool
     value: Any
@@ -24,6 +28,7 @@ class Access(NamedTuple):
     end_s: float
     sure: bool = True
     failed: bool = False
+    again: bool = False
 
 
 class _Zone(NamedTuple):
@@ -88,6 +93,12 @@ def _zones(
         readers = reads.get(value, [])
         if times[value] > 1 or writer.failed or not (writer.sure or readers):
             continue  # a commit without an answer that nobody saw may not have happened
+        if writer.again and writer.sure:
+            # Who read it while it was under way may have seen an effect of its own.
+            early = [reader for reader in readers if reader.end_s < writer.end_s]
+            readers = [reader for reader in readers if reader.end_s >= writer.end_s]
+            for reader in early:
+                yield _Zone(reader.end_s, max(reader.start_s, writer.start_s), value)
         ends = [writer.end_s, *(reader.end_s for reader in readers)]
         starts = [writer.start_s, *(reader.start_s for reader in readers)]
         yield _Zone(min(ends), max(starts), value)

@@ -68,6 +68,16 @@ def test_a_commit_without_an_answer_may_come_late_or_never():
     assert names(commit(5, 0, 1), lost, *seen) == {"committed-fell"}
 
 
+def test_a_commit_that_is_sent_again_may_follow_a_newer_one_until_it_ends():
+    seen = (fetch(6, 1, 2), fetch(7, 3, 4), fetch(6, 8, 9))
+    slow, quick = commit(6, 0, 7), commit(7, 2.5, 2.8)
+    assert names(slow, quick, *seen) == {"committed-fell"}
+    assert names(slow._replace(again=True), quick, *seen) == set()
+    assert names(slow._replace(again=True, end_s=2.7), quick, *seen) == {"committed-fell"}
+    later = (fetch(7, 10, 11),)
+    assert names(slow._replace(again=True), quick, *seen, *later) == {"committed-fell"}
+
+
 @pytest.mark.parametrize(("result", "expected"), [(OK, {"committed-fell"}), (INFO, set())])
 def test_a_history_is_judged_by_group_and_partition(result, expected):
     def op(kind, value, at, result=OK, group="g"):
@@ -79,10 +89,10 @@ def test_a_history_is_judged_by_group_and_partition(result, expected):
 
 
 @st.composite
-def small(draw):
-    """Up to three commits of different values and three fetches, over each other as it comes."""
+def small(draw, commits=3):
+    """Some commits of different values and up to three fetches, over each other as it comes."""
     times = st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(lambda both: both[0] < both[1])
-    values = list(range(draw(st.integers(0, 3))))
+    values = list(range(draw(st.integers(0, commits))))
     history = [commit(value, *draw(times)) for value in values]
     for _ in range(draw(st.integers(0, 3))):
         history.append(fetch(draw(st.sampled_from([NOTHING, *values])), *draw(times)))
@@ -114,3 +124,12 @@ def explained(history):
 @given(small())
 def test_zones_say_what_trying_all_orders_says(history):
     assert (names(*history) == set()) == explained(history)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(small(commits=2))
+def test_of_commits_sent_again_zones_say_what_all_orders_with_copies_of_them_say(history):
+    history = [access._replace(again=access.writes and access.value == 0) for access in history]
+    copies = [access for access in history if access.again] * 2
+    assert (names(*history) == set()) == explained([*history, *copies])
