@@ -62,6 +62,17 @@ class Oracle:
         bookies = self.rig.world.metadata_of(ledger).bookies_of(entry)
         return {n for n in bookies if entry in self.rig.world.bookies[n].durable_entries(ledger)}
 
+    def check(self, row, away):
+        """Nothing in the row can be read, and nobody can hold what it calls lost."""
+        self.check_offsets(row)
+        ledger = row["ledger"]
+        for entry in range(row["entries"][0], row["entries"][1] + 1):
+            assert not self.sound_on(ledger, entry) - away
+            if row["state"] == "lost":
+                bookies = set(self.rig.world.metadata_of(ledger).bookies_of(entry))
+                assert not bookies & away, "a bookie that is away may have it"
+                assert not self.held_on(ledger, entry), "a damaged copy is no denial"
+
     def check_offsets(self, row):
         """The exact offsets of a row are those of its entries."""
         first, last = row["entries"]
@@ -86,13 +97,7 @@ async def test_only_what_nobody_can_hold_is_listed_as_lost_and_given_up(monkeypa
         away = set(oracle.harm(draw))
         rows = await rig.gaps(deep=True)
         for row in rows:
-            oracle.check_offsets(row)
-            for entry in range(row["entries"][0], row["entries"][1] + 1):
-                bookies = set(rig.world.metadata_of(row["ledger"]).bookies_of(entry))
-                assert not oracle.sound_on(row["ledger"], entry) - away
-                if row["state"] == "lost":
-                    assert not bookies & away, "a bookie that is away may have it"
-                    assert not oracle.held_on(row["ledger"], entry), "a damaged copy is no denial"
+            oracle.check(row, away)
         give_up = [name for name in away if draw.random() < 0.5]
         await accept_all(rig, rows, give_up)
         check_accepted(rig, oracle, away - set(give_up))
