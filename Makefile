@@ -83,8 +83,11 @@ bench-scale: $(RUN)/.ready $(DEV)/.ready ## 1,000 to 100,000 groups, 100 to 10,0
 bench-neighbours: $(RUN)/.ready $(DEV)/.ready ## what one client costs the others, beside Apache Kafka 4.3
 	$(DEV)/bin/python -m tests.bench.neighbours
 
+bench-reading: $(RUN)/.ready $(DEV)/.ready ## what a slow bookie costs readers, and its detection the others; ratios
+	$(DEV)/bin/python -m tests.bench.reading $(if $(BEFORE),--before $(BEFORE))
+
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
 .PHONY: help run cluster check test-fast test proof proof-ledger proof-failover proof-spark proof-hostile demo spark bench \
-	bench-ledger bench-subscriptions bench-spark bench-scale bench-neighbours bench-start
+	bench-ledger bench-subscriptions bench-spark bench-scale bench-neighbours bench-reading bench-start

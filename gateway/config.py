@@ -144,6 +144,7 @@ class GatewayConfig:
     session_ms: int = 10_000  # ZooKeeper session timeout: how long a lost machine counts
     bookie_tls: tuple[Path, Path, Path] | None = None  # certificate, key and CA for bookies
     rack: str = ""  # rack of this broker, for bookie placement and consumer reads
+    reader_slow_shards_detection: str = "enabled"  # or "observe-only", "disabled" (in a cluster)
     workers: int = 1  # processes of `gateway serve`, each one a broker
     log_segment_based_subscriptions_store_enabled: bool | None = None  # default: the cluster's form
     accept_loss: bool = False  # serve ledgers of which a bookie may have lost entries

@@ -1,16 +1,26 @@
 """The commands `gateway bookie ...`. They ask the metadata store and the bookies.
 
-A gateway is only asked for the address of the metadata, and only without `--zookeeper`.
+A gateway is asked for the address of the metadata, unless `--zookeeper` is passed. `status` asks
+all gateways, because each has its own list of bookies to avoid.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from gateway.admin.confirm import confirm
-from gateway.admin.requests import ask_storage, metadata_at, storage_option, tls_option, yes_option
+from gateway.admin.requests import (
+    ask,
+    ask_storage,
+    bootstrap_option,
+    metadata_at,
+    storage_option,
+    tls_option,
+    yes_option,
+)
 from ledger.command_line import units
 from ledger.command_line.output import (
     Format,
@@ -26,7 +36,7 @@ from ledger.command_line.program import CommandGroup, Value, old_spelling, optio
 
 _TIMEOUT_S_MAX = 10 * 365 * 86_400
 
-bookie = CommandGroup("bookie", "List bookies, and take one out of the cluster.")
+bookie = CommandGroup("bookie", "List bookies, show which are avoided, and remove one.")
 
 
 @bookie.command("list")
@@ -46,6 +56,27 @@ def _list(zookeeper: str | None, bootstrap: str, tls: Path | None, output: Forma
         sizes = [{key: show_bytes(row[f"{key}_bytes"]) for key in ("disk", "free")} for row in rows]
         shown = [row | size for row, size in zip(rows, sizes, strict=True)]
         emit(as_table(headings(*columns), shown))
+
+
+@bookie.command("status")
+@bootstrap_option
+@output_option
+def _status(bootstrap: str, output: Format) -> None:
+    """List the bookies that gateways avoid because they fail or are slow."""
+    from gateway.admin.bookie_status import bookie_status, remarks, table_rows
+
+    found = ask(bootstrap, output, bookie_status)
+    if output is Format.json:
+        emit(as_json(found))
+        return
+    rows = table_rows(found)
+    for remark in remarks(found):
+        print(f"note: {remark}", file=sys.stderr)
+    if rows:
+        columns = ("gateway", "address", "bookie", "reason", "since", "until", "why")
+        emit(as_table(headings(*columns), rows))
+    else:
+        emit("No bookie is greylisted.")
 
 
 @bookie.command("decommission")

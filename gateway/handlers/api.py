@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.groups.read_only_groups import ReadOnlyGroups
     from gateway.topics.catalog import Catalog
     from gateway.topics.connection_fetches import ConnectionFetches
+    from gateway.topics.greylist_report import AvoidedBookies
     from gateway.topics.partitions import Partitions
     from gateway.topics.producer_ids import ProducerIds
     from gateway.topics.reply_memory import ReplyMemory
@@ -97,6 +98,8 @@ class Context:
     advertised_port: int | None = None
     # Where tools read the metadata of ledgers: ZooKeeper, or the ledger port; None without one.
     metadata_address: str | None = None
+    # The bookies that the ledger client of this process avoids; None without a ledger client.
+    avoided_bookies: Callable[[], AvoidedBookies] | None = None
 
     def address_for(self, peer: Peer) -> tuple[str, int]:
         """Return host and port of this broker for Metadata and FindCoordinator."""

@@ -21,6 +21,7 @@ from gateway.topics.broker_configs import describe_broker
 from gateway.topics.config_keys import ConfigEntry
 from gateway.topics.configs import describe_topic
 from gateway.topics.errors import InvalidTopic, TopicError, UnknownTopic
+from gateway.topics.greylist_report import greylist_report
 
 _Resource = tuple[int, str]  # type and name
 
@@ -89,7 +90,7 @@ def _entries(
                 return ()  # an empty name stands for the cluster's dynamic defaults, and none exist
             _check_node(name, ctx)
             address = ctx.address_for(request.peer)
-            return describe_broker(ctx.config, address, ctx.metadata_address, names)
+            return describe_broker(ctx.config, address, ctx.metadata_address, _greylist(ctx), names)
         case ResourceType.BROKER_LOGGER:
             _check_node(name, ctx)
             return ()
@@ -97,6 +98,12 @@ def _entries(
             return ()
         case other:
             raise AdminRefusal(ErrorCode.invalid_request, f"Unsupported resource type: {other}")
+
+
+def _greylist(ctx: Context) -> str | None:
+    if ctx.avoided_bookies is None:
+        return None
+    return greylist_report(ctx.avoided_bookies(), ctx.clock.now_ms())
 
 
 def _check_node(name: str, ctx: Context) -> None:

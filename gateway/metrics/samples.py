@@ -10,6 +10,7 @@ github.com/danielqsj/kafka_exporter.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +22,7 @@ from gateway.groups.read_only_groups import TYPE as READ_ONLY
 from gateway.handlers.api import Context
 from gateway.handlers.broker_endpoints import live_brokers
 from gateway.topics.catalog import Topic
+from gateway.topics.greylist_report import REASONS
 from gateway.topics.partition import Partition
 
 _LIST_OFFSETS = 2
@@ -53,6 +55,10 @@ _FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gateway_consumergroup_info": (
         "1. Type read-only: commits nothing, shown by what it fetches.",
         ("consumergroup", "type", "state"),
+    ),
+    "gateway_bookies_greylisted": (
+        "Bookies that this gateway avoids, or would avoid with mode enabled.",
+        ("reason", "detection"),
     ),
     "gateway_metrics_left_out": ("How many are not on this page, for want of room.", ("what",)),
 }
@@ -93,6 +99,7 @@ class Samples:
     async def gather(self) -> list[Family]:
         """Return every family that has a sample."""
         self._brokers()
+        self._bookies()
         await self._topics()
         await self._groups()
         await self._readers()
@@ -113,6 +120,14 @@ class Samples:
         for member in members:
             address = f"{member.host}:{member.port}" if member.host else ""
             self._say("kafka_broker_info", 1, str(member.node_id), address)
+
+    def _bookies(self) -> None:
+        if self._ctx.avoided_bookies is None:
+            return
+        detection, bookies = self._ctx.avoided_bookies()
+        found = Counter(each.reason for each in bookies)
+        for reason in REASONS:
+            self._say("gateway_bookies_greylisted", found[reason], reason, detection)
 
     # -- topics -------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.cluster.single_broker import SingleBroker
@@ -22,6 +23,7 @@ from gateway.handlers.api import Context
 from gateway.handlers.table import rows
 from gateway.log import logger
 from gateway.process.cluster_layout import cluster_id
+from gateway.process.greylist_view import avoided_bookies
 from gateway.server.dispatch import Dispatcher
 from gateway.server.listener import Server
 from gateway.topics.catalog import Catalog
@@ -128,6 +130,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         advertised_host=config.advertised_host,
         advertised_port=config.advertised_port,
         metadata_address=config.zookeeper or None,
+        avoided_bookies=partial(avoided_bookies, parts.services.client.health),
     )
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
     server = Server(Dispatcher(rows(), ctx), config.connection, stall_s_max, ctx.reply_memory)

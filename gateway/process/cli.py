@@ -38,7 +38,7 @@ program: Final = CommandGroup(
         "bookie": Deferred(
             "gateway.admin.bookie_cli",
             "bookie",
-            "List bookies, and take one out of the cluster.",
+            "List bookies, show which are avoided, and remove one.",
         ),
         "job": Deferred(
             "gateway.pipelines.commands",

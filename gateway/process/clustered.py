@@ -19,6 +19,7 @@ from ledger.adapters.zookeeper.session_closer import SessionCloser
 from ledger.adapters.zookeeper.zookeeper_metadata import ZooKeeperMetadata, connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
+from ledger.core.bookie_health import SlowDetection
 from ledger.ids import BookieId
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
@@ -60,7 +61,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), _tls(config))
     stops.append(bookies.close)
     clock = SystemClock()
-    client = LedgerClient(metadata, bookies, clock, LedgerClientConfig(rack=_rack(config)))
+    client = LedgerClient(metadata, bookies, clock, _client_config(config))
     suspicions = CorruptionReporter(
         UnderreplicatedLedgers(metadata, clock, BookieId(f"gateway-{config.node_id}"))
     )
@@ -127,6 +128,13 @@ async def _connect(config: GatewayConfig, closer: SessionCloser) -> ZooKeeperMet
         make_root=False,
         prove_session=True,
         on_session=closer.keep,
+    )
+
+
+def _client_config(config: GatewayConfig) -> LedgerClientConfig:
+    return LedgerClientConfig(
+        rack=_rack(config),
+        reader_slow_shards_detection=SlowDetection(config.reader_slow_shards_detection),
     )
 
 

@@ -32,6 +32,8 @@ from ledger.bookie.config import BookieConfig
 from ledger.bookie.gc.collector import collect
 from ledger.bookie.in_process import LocalBookie, LocalBookies, open_local_bookie
 from ledger.client.client import LedgerClient
+from ledger.client.config import LedgerClientConfig
+from ledger.core.bookie_health import SlowDetection
 from ledger.errors import LedgerError
 from ledger.node.cluster_ledgers import ClusterLedgers
 from ledger.node.identity import BookieIdentity
@@ -78,7 +80,10 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     metadata = SqliteMetadata(config.data / METADATA)
     stops.append(metadata.close)
     local = await _open_bookies(config, metadata, clock, stops)
-    client = LedgerClient(metadata, LocalBookies([each.local.bookie for each in local]), clock)
+    bookies = LocalBookies([each.local.bookie for each in local])
+    # All bookies share this process and its disk, so a comparison would measure chance.
+    alike = LedgerClientConfig(reader_slow_shards_detection=SlowDetection.DISABLED)
+    client = LedgerClient(metadata, bookies, clock, alike)
     for each in local:
         await _settle_losses(each, client, accept=config.accept_loss)
     collector = _Collector(metadata, local)

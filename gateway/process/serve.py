@@ -35,12 +35,14 @@ from ledger.command_line.program import (
     flags_given,
     words_given,
 )
+from ledger.core.bookie_health import SlowDetection
 
 REPLICATION_FACTOR = 3
 SESSION_S_MIN, SESSION_S_MAX = 0.2, 600.0
 WORKERS_MAX = 64
 ANYWHERE = {"0.0.0.0", "::"}
 _DEFAULT = GatewayConfig()
+_DETECTIONS = [mode.value for mode in SlowDetection]
 
 
 def _serve_options() -> list[click.Parameter]:
@@ -75,6 +77,13 @@ def _serve_options() -> list[click.Parameter]:
             default=_DEFAULT.rack,
             help="Rack of this gateway: it reads from bookies of this rack first, and consumers of "
             "this rack read here.",
+        ),
+        Option(
+            ["--reader-slow-shards-detection"],
+            metavar="MODE",
+            default=_DEFAULT.reader_slow_shards_detection,
+            help="enabled: read from a slow bookie only if no other has an entry; observe-only: "
+            "report it; disabled: do not compare bookies.",
         ),
         Option(
             ["--workers"],
@@ -182,6 +191,11 @@ def faults_of(flags: Flags) -> list[str]:
             f"--peer-host {flags.peer_host}: must be a host name or an address",
         ),
         (
+            flags.reader_slow_shards_detection in _DETECTIONS,
+            f"--reader-slow-shards-detection {flags.reader_slow_shards_detection}: must be "
+            f"{', '.join(_DETECTIONS[:-1])} or {_DETECTIONS[-1]}",
+        ),
+        (
             flags.peer_port is None or 0 < flags.peer_port <= PORT_MAX,
             f"--peer-port {flags.peer_port}: must be between 1 and {PORT_MAX}",
         ),
@@ -261,6 +275,7 @@ def config_of(flags: Flags) -> GatewayConfig:
         peer_port=flags.peer_port,
         node_id=flags.node_id,
         rack=flags.rack,
+        reader_slow_shards_detection=flags.reader_slow_shards_detection,
         workers=flags.workers,
         metrics_port=flags.metrics_port,
         log_segment_based_subscriptions_store_enabled=(

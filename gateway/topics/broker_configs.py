@@ -11,26 +11,32 @@ from collections.abc import Iterable, Iterator
 from gateway.config import GatewayConfig
 from gateway.topics.config_keys import ConfigEntry, ConfigKey, ConfigSource, ConfigType
 from gateway.topics.configs import TOPIC_KEYS
+from gateway.topics.greylist_report import GREYLIST
 
 # The fields: name, type, value, Kafka's default, meaning.
 _Row = tuple[str, ConfigType, object, object, str]
 
 
 METADATA_ADDRESS = "ledger.metadata.address"
-"""The one config that Kafka does not have: admin commands find the storage tier by it."""
+"""A config that Kafka does not have: admin commands find the storage tier by it."""
 
 
 def describe_broker(
     config: GatewayConfig,
     address: tuple[str, int],
     metadata_address: str | None,
+    greylist: str | None,
     names: Iterable[str] | None,
 ) -> list[ConfigEntry]:
     """Return the configs of this broker by name: all configs, or the existing ones in `names`."""
     entries = {entry.key.name: entry for entry in _topic_defaults()}
     rows = (*_process(config, address), *_topics(config), *_limits(config), *_groups(config))
     about = "Where the metadata of ledgers are read: ZooKeeper, or a ledger port on this machine."
-    for row in (*rows, (METADATA_ADDRESS, ConfigType.STRING, metadata_address, None, about)):
+    own = (
+        (METADATA_ADDRESS, ConfigType.STRING, metadata_address, None, about),
+        (GREYLIST, ConfigType.STRING, greylist, None, "The bookies that this broker avoids."),
+    )
+    for row in (*rows, *own):
         entry = _entry(*row)
         entries[entry.key.name] = entry
     wanted = set(entries) if names is None else set(names)

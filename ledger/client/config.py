@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledger.core.bookie_health import HealthRules, SlowDetection
 from ledger.core.entry_format import DigestType
 
 
@@ -28,11 +29,17 @@ class LedgerClientConfig:
     speculative_lac_s_max: float = 5.0  # the wait before each further poll doubles up to this
     rack: str | None = None  # rack of this process; first copies and reads prefer it
     enforce_racks: bool = False  # refuse ledgers whose write quorums would be in one rack
-    quarantine_failures: int = 3  # failures in a row after which a bookie is avoided
-    quarantine_s: float = 10.0  # length of the first quarantine; doubles with each further one
-    quarantine_s_max: float = 600.0
-    slow_factor: float = 10.0  # a bookie slower than the others by this factor is avoided too
-    slow_s_min: float = 0.1  # a bookie faster than this never counts as slow
+    greylist_failures: int = 3  # failures in a row after which a bookie is avoided
+    failing_s: float = 10.0  # time in the greylist for failures; doubles with each further one
+    failing_s_max: float = 600.0
+    reader_slow_shards_detection: SlowDetection = (
+        SlowDetection.ENABLED
+    )  # what to do about slow bookies; LogDevice's name, whose default is disabled
+    slow_margin: float = 3.0  # a slow bookie exceeds the others' mean by more than 3 times that
+    slow_s_min: float = 0.005  # a bookie faster than this never counts as slow
+    slow_s: float = 60.0  # time in the greylist for lagging; doubles with each further one
+    slow_s_max: float = 1800.0
+    slow_average_s: float = 1800.0  # how long a sample counts in the average of a bookie
     load_half_life_s: float = 600.0  # bytes placed on a bookie count half after this time
     recovery_window_entries: int = 16  # entries that recovery reads ahead
     metadata_attempts_max: int = 8  # about 2.5 s in all, because metadata_retry_s doubles
@@ -51,11 +58,23 @@ class LedgerClientConfig:
         assert self.read_timeout_s > 0
         assert self.speculative_read_s > 0
         assert 0 < self.long_poll_s < self.speculative_lac_s <= self.speculative_lac_s_max
-        assert self.quarantine_failures >= 1
-        assert 0 < self.quarantine_s <= self.quarantine_s_max
-        assert self.slow_factor > 1
+        self.health_rules()  # checks its own fields
         assert self.load_half_life_s > 0
         assert self.recovery_window_entries >= 1
         assert self.metadata_attempts_max >= 1
         assert self.metadata_retry_s > 0
         assert self.ledger_id_attempts_max >= 1
+
+    def health_rules(self) -> HealthRules:
+        """Return the settings of the greylist."""
+        return HealthRules(
+            detection=self.reader_slow_shards_detection,
+            failures_max=self.greylist_failures,
+            failing_s=self.failing_s,
+            failing_s_max=self.failing_s_max,
+            margin=self.slow_margin,
+            slow_s_min=self.slow_s_min,
+            slow_s=self.slow_s,
+            slow_s_max=self.slow_s_max,
+            average_s=self.slow_average_s,
+        )

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from ledger.client.config import LedgerClientConfig
 from ledger.core import placement
+from ledger.core.bookie_health import Greylist, Greylisted, SlowDetection
+from ledger.core.latency import SampleKind
 from ledger.core.load import DecayingLoad
 from ledger.core.placement import RandomSource
-from ledger.core.quarantine import Quarantine
 from ledger.core.read_plan import read_order
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.ports.bookies import BookieInfo, Bookies, Status
+from ledger.tasks import start_once
 
 OnCorrupt = Callable[[BookieId, LedgerId, EntryId], None]
+Probe = Callable[[BookieId], Coroutine[Any, Any, None]]
+"""Sends the same request to this bookie too, and counts the outcome. Drops the answer."""
+
+PROBES_AT_ONCE = 4
+"""Most probes in flight. Each holds the bytes of one answer."""
 
 NEW_FRAGMENT_BYTES = 1024 * 1024
 """The load that a new fragment counts for, so that empty fragments are spread too."""
@@ -22,6 +31,23 @@ UNHEALTHY = (Status.UNREACHABLE, Status.WRONG_INSTANCE, Status.IO_ERROR, Status.
 """Answers that count as a failure of the bookie, not of the request."""
 
 _UNKNOWN = BookieInfo()
+_NOBODY: frozenset[BookieId] = frozenset()
+
+
+class Answer(NamedTuple):
+    """What the latency of an answer depends on, if all bookies are alike."""
+
+    kind: SampleKind
+    size: int  # bytes
+    replicas: tuple[BookieId, ...]  # the bookies that hold the entry
+
+
+class GreylistEntry(NamedTuple):
+    """One bookie of the greylist, with times relative to now, because the clock has no date."""
+
+    found: Greylisted
+    since_s: float
+    left_s: float
 
 
 class BookieHealth:
@@ -30,13 +56,15 @@ class BookieHealth:
     __slots__ = (
         "_bookies",
         "_config",
+        "_greylist",
         "_load",
         "_now_s",
-        "_quarantine",
+        "_probes",
         "_racks",
         "_random",
         "corrupt_entries",
         "on_corrupt",
+        "probes",
         "speculative_lac_reads",
         "speculative_reads",
     )
@@ -53,32 +81,56 @@ class BookieHealth:
         self._config = config
         self._now_s = now_s
         self._random = random
-        self._quarantine = Quarantine(
-            failures_max=config.quarantine_failures,
-            first_s=config.quarantine_s,
-            longest_s=config.quarantine_s_max,
-            slow_factor=config.slow_factor,
-            slow_s_min=config.slow_s_min,
-        )
+        self._greylist = Greylist(config.health_rules())
+        # Probes in flight, at most `PROBES_AT_ONCE`. A probe leaves the set when it ends.
+        self._probes: set[asyncio.Task[None]] = set()
         self._load = DecayingLoad(config.load_half_life_s)
         # The last known rack of every bookie. Lost bookies stay, because ensembles may still name
         # them.
         self._racks: dict[BookieId, str] = {}
         # Counters for metrics, which only rise. The first two count extra requests that were sent
-        # because an entry, or the LAC at the tail, was late.
+        # because an entry, or the LAC at the tail, was late. `probes` counts those that were sent
+        # to compare bookies.
         self.speculative_reads = 0
         self.speculative_lac_reads = 0
+        self.probes = 0
         self.corrupt_entries = 0
         # Called for each copy with a wrong digest, so that the copy is repaired. The process sets
         # it.
         self.on_corrupt: OnCorrupt | None = None
 
-    def on_result(self, bookie: BookieId, ok: bool, seconds: float | None = None) -> None:
-        """Count the outcome of a request. `ok` is True if the bookie did its work.
+    @property
+    def detection(self) -> SlowDetection:
+        """Return what this process does about slow bookies."""
+        return self._config.reader_slow_shards_detection
 
-        Pass `seconds` only for requests of similar cost, so that bookies can be compared.
+    def on_result(self, bookie: BookieId, ok: bool) -> None:
+        """Count the outcome of a request. `ok` is True if the bookie did its work."""
+        self._greylist.on_result(bookie, ok, self._now_s())
+
+    def on_sample(
+        self, bookie: BookieId, answer: Answer, seconds: float, beside: Collection[BookieId] = ()
+    ) -> None:
+        """Count the latency of an answer. Bookies `beside` got the same request."""
+        now_s, one = self._now_s(), self._greylist
+        if one.on_sample(bookie, answer.kind, answer.size, seconds, now_s, beside):
+            one.judge(bookie, answer.kind, answer.size, now_s, answer.replicas)
+
+    def start_probe(
+        self, bookie: BookieId, kind: SampleKind, replicas: Collection[BookieId], probe: Probe
+    ) -> None:
+        """Send a request to `bookie` to another replica too, if a comparison is due.
+
+        A process has at most `PROBES_AT_ONCE` probes in flight.
         """
-        self._quarantine.on_result(bookie, ok, seconds, self._now_s())
+        if len(self._probes) >= PROBES_AT_ONCE:
+            return
+        other = self._greylist.choose_probe(bookie, kind, replicas, self._now_s())
+        if other is not None:
+            self.probes += 1
+            task = start_once("a probe of a bookie", probe(other))
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
 
     def on_placed(self, bookies: Iterable[BookieId], size: int = NEW_FRAGMENT_BYTES) -> None:
         """Count `size` more bytes as load of each of `bookies`."""
@@ -88,21 +140,42 @@ class BookieHealth:
 
     def suspects(self) -> frozenset[BookieId]:
         """Return the bookies to ask after all others."""
-        return self._quarantine.suspects(self._now_s())
+        return self._greylist.suspects(self._now_s())
+
+    def ask_last(self, bookies: tuple[BookieId, ...], most: int) -> frozenset[BookieId]:
+        """Return those of `bookies` to ask last: at most `most` with those that are down."""
+        now_s = self._now_s()
+        if not self._greylist.suspects(now_s):
+            return _NOBODY
+        registered = self._bookies.registered()
+        down = [bookie for bookie in bookies if bookie not in registered]
+        return self._greylist.ask_last(bookies, down, now_s, most)
 
     def read_order(
-        self, bookies: tuple[BookieId, ...], last_good: BookieId | None
+        self, bookies: tuple[BookieId, ...], last_good: BookieId | None, most: int
     ) -> tuple[BookieId, ...]:
-        """Return the bookies that hold an entry, in the order in which to ask them."""
-        suspects = self._quarantine.suspects(self._now_s())
+        """Return the bookies that may have an entry, in the order in which to ask them.
+
+        At most `most` bookies that are down or greylisted are moved to the end: Qw - 1, so that
+        a whole write set is never avoided.
+        """
+        last = self.ask_last(bookies, most)
         near: Collection[BookieId] = ()
         rack = self._config.rack
         if rack is not None:
             known = self._bookies.registered()
             near = [name for name in bookies if known.get(name, _UNKNOWN).rack == rack]
-        elif not suspects and (last_good is None or last_good == bookies[0]):
+        elif not last and (last_good is None or last_good == bookies[0]):
             return bookies
-        return read_order(bookies, suspects=suspects, near=near, last_good=last_good)
+        return read_order(bookies, suspects=last, near=near, last_good=last_good)
+
+    def greylist(self) -> list[GreylistEntry]:
+        """Return the greylist for commands and metrics, with bookies that are only observed."""
+        now_s = self._now_s()
+        return [
+            GreylistEntry(one, now_s - one.since_s, one.until_s - now_s)
+            for one in self._greylist.entries(now_s)
+        ]
 
     def on_speculative_read(self) -> None:
         """Count a read that asked one more replica."""
@@ -114,7 +187,7 @@ class BookieHealth:
 
     def avoid(self, keep: int) -> frozenset[BookieId]:
         """Return bookies that should get no new entries, leaving at least `keep` others."""
-        return self._quarantine.avoid(self._now_s(), self._bookies.available(), keep)
+        return self._greylist.avoid(self._now_s(), self._bookies.available(), keep)
 
     def load(self) -> Mapping[BookieId, float]:
         """Return the bytes that this process placed on each bookie. Older bytes count less."""

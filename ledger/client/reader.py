@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
-from ledger.client.health import UNHEALTHY, BookieHealth
+from ledger.client.health import UNHEALTHY, Answer, BookieHealth
 from ledger.client.speculative_read import Attempt, SpeculativeRead
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.entry_format import EntryFormat
+from ledger.core.latency import SampleKind
 from ledger.core.ledger_metadata import LedgerMetadata, Versioned
 from ledger.core.loss import CopyAnswer, EntryAwaited, EntryLost, waited_for
 from ledger.core.quorum import Coverage, write_sets
@@ -35,6 +37,8 @@ ANSWERS = {
 """What a bookie's refusal to show an entry says of its copy. Every other status says nothing."""
 
 Entries = list[tuple[EntryId, memoryview]]
+_Span = tuple[EntryId, EntryId, int]
+"""First entry, last entry and most bytes of a read."""
 
 
 class LedgerReader:
@@ -144,7 +148,8 @@ class LedgerReader:
     async def _read_some(self, first: EntryId, last: EntryId, max_bytes: int) -> Entries:
         """Read entries first..last, at least `first`, from one bookie."""
         metadata = self.metadata
-        bookies = self._health.read_order(metadata.bookies_of(first), self._last_good)
+        write_set = metadata.bookies_of(first)
+        bookies = self._health.read_order(write_set, self._last_good, len(write_set) - 1)
         plan = ReadPlan(bookies, metadata.ack_quorum)
 
         def next_attempt() -> Attempt[Entries] | None:
@@ -178,12 +183,16 @@ class LedgerReader:
         self, plan: ReadPlan, bookie: BookieId, first: EntryId, last: EntryId, max_bytes: int
     ) -> Entries | None:
         """Read and verify entries first..last of one bookie, or return None without `first`."""
+
+        def probe(other: BookieId) -> Coroutine[Any, Any, None]:
+            return self._probe(other, span, plan.bookies, bookie)
+
+        span = (first, last, max(1, max_bytes))
+        self._health.start_probe(bookie, SampleKind.READ, plan.bookies, probe)
         asked_at_s = self._loop.time()
         ok: bool | None = None
         try:
-            reply = await self._bookies.read_many(
-                bookie, self.metadata.ledger, first, last, max(1, max_bytes)
-            )
+            reply = await self._bookies.read_many(bookie, self.metadata.ledger, *span)
             if reply.status is Status.UNAUTHORIZED:
                 raise Unauthorized(f"ledger {self.metadata.ledger}: {bookie} refuses its key")
             entries = self._entries_of(bookie, first, last, reply)
@@ -191,15 +200,42 @@ class LedgerReader:
             ok = bool(entries) or reply.status not in (Status.OK, *UNHEALTHY)
             if not entries:
                 return None
+            self._on_read(bookie, reply, asked_at_s, plan.bookies)
             self._last_good = bookie
             self._raise_lac(reply.lac)
             return entries
         finally:
-            seconds = self._loop.time() - asked_at_s
             if ok is not None:
-                self._health.on_result(bookie, ok, seconds)
-            elif seconds >= self._late_s:  # cancelled, because another bookie was faster
-                self._health.on_result(bookie, False)
+                self._health.on_result(bookie, ok)
+            elif self._loop.time() - asked_at_s >= self._late_s:
+                self._health.on_result(bookie, False)  # cancelled, as another bookie was faster
+
+    async def _probe(
+        self, bookie: BookieId, span: _Span, replicas: tuple[BookieId, ...], beside: BookieId
+    ) -> None:
+        """Read the same entries as from `beside` from one more bookie, only to measure it."""
+        asked_at_s = self._loop.time()
+        reply = ReadManyReply(Status.UNREACHABLE)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reply = await self._bookies.read_many(bookie, self.metadata.ledger, *span)
+        except TimeoutError:
+            pass
+        self._health.on_result(bookie, reply.status not in UNHEALTHY)
+        if reply.status is Status.OK and reply.bodies:
+            self._on_read(bookie, reply, asked_at_s, replicas, (beside,))
+
+    def _on_read(
+        self,
+        bookie: BookieId,
+        reply: ReadManyReply,
+        asked_at_s: float,
+        replicas: tuple[BookieId, ...],
+        beside: tuple[BookieId, ...] = (),
+    ) -> None:
+        """Count how long the bookie took for an answer with entries."""
+        answer = Answer(SampleKind.READ, sum(map(len, reply.bodies)), replicas)
+        self._health.on_sample(bookie, answer, self._loop.time() - asked_at_s, beside)
 
     def _entries_of(
         self, bookie: BookieId, first: EntryId, last: EntryId, reply: ReadManyReply

@@ -10,13 +10,14 @@ Source: BookKeeper, `ReadLastConfirmedAndEntryOp.java`; DistributedLog, "Tailing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, NamedTuple
 
 from ledger.client.config import LedgerClientConfig
-from ledger.client.health import UNHEALTHY, BookieHealth
+from ledger.client.health import UNHEALTHY, Answer, BookieHealth
 from ledger.client.reader import LedgerReader
 from ledger.client.speculative_read import Attempt, SpeculativeRead
+from ledger.core.latency import SampleKind
 from ledger.core.quorum import coverage_size
 from ledger.core.read_plan import tail_order
 from ledger.errors import EntryUnknown, MetadataUnavailable
@@ -27,6 +28,7 @@ from ledger.ports.metadata import Unwatch
 _ABSENT = (Status.NO_ENTRY, Status.NO_LEDGER)
 _PAUSE_S = 0.02
 _PAUSE_S_MAX = 1.0
+_NOTHING = EntryId(-1)
 _FOLLOW_S = 30.0
 _FOLLOW_BYTES = 1024 * 1024
 
@@ -37,6 +39,36 @@ class Tail(NamedTuple):
     lac: EntryId
     payload: memoryview | None = None  # payload of the wanted entry, or None if it was not received
     ended: bool = False  # True if the ledger is closed below the wanted entry
+
+
+class _SameNews:
+    """The answers of two bookies that were asked for the same news.
+
+    A long poll may wait for hours, which measures the writer. What measures a bookie is how long
+    after another one it had the news.
+    """
+
+    def __init__(self, wanted: EntryId, bookies: tuple[BookieId, BookieId]) -> None:
+        self._wanted = wanted
+        self.bookies = bookies
+        # The time of the first answer with the news, and its bookie. None before it.
+        self._first: tuple[float, BookieId, int] | None = None
+
+    def lags(
+        self, bookie: BookieId, wanted: EntryId, size: int, now_s: float
+    ) -> list[tuple[BookieId, int, float]]:
+        """Return (bookie, size, lag) of both bookies with the second answer, else nothing."""
+        if wanted != self._wanted or bookie not in self.bookies:
+            return []
+        if self._first is None:
+            self._first = (now_s, bookie, size)
+            return []
+        first_s, first, first_size = self._first
+        if first == bookie:
+            return []
+        self._wanted = _NOTHING  # later answers are of other polls
+        size = max(size, first_size)  # one class for both
+        return [(first, size, 0.0), (bookie, size, now_s - first_s)]
 
 
 class TailReader:
@@ -65,8 +97,10 @@ class TailReader:
         self._wake = asyncio.Event()
         # The poll in flight. A change of the metadata stops it.
         self._poll: SpeculativeRead[Tail] | None = None
+        # The news for which two bookies were asked last, to compare them.
+        self._same_news = _SameNews(_NOTHING, (BookieId(""), BookieId("")))
         # Bookies of the ensemble that had nothing new at their last poll. They are polled last.
-        # Cleared once all bookies are in the set.
+        # Cleared once all bookies, or enough of those that are not greylisted, are in the set.
         self._quiet: set[BookieId] = set()
         # True once a bookie has answered during the present wait. A wait without any answer fails.
         self._answered = False
@@ -205,15 +239,22 @@ class TailReader:
             self._poll = None
 
     def _order(self, wanted: EntryId) -> list[BookieId]:
-        """Return the bookies to poll, ending with the ones that had nothing new last time."""
+        """Return the bookies to poll, ending with the ones that had nothing new last time.
+
+        A greylisted bookie comes after them, unless the others might all lack the news.
+        """
         metadata = self.reader.metadata
         ensemble = metadata.last_fragment.ensemble
+        most = metadata.write_quorum - 1
+        last = self._health.ask_last(ensemble, most)
+        if len(ensemble) - len(last) < coverage_size(metadata.ensemble_size, metadata.ack_quorum):
+            last = frozenset[BookieId]()
         self._quiet.intersection_update(ensemble)
-        if len(self._quiet) == len(ensemble):
+        if len(self._quiet | last) == len(ensemble):
             self._quiet.clear()
         order = tail_order(ensemble, metadata.write_quorum, wanted)
-        order = self._health.read_order(order, None)
-        return sorted(order, key=self._quiet.__contains__)
+        order = self._health.read_order(order, None, most)
+        return sorted(order, key=lambda bookie: (bookie in last, bookie in self._quiet))
 
     async def _poll_bookie(
         self, bookie: BookieId, wanted: EntryId, end_s: float, on_empty: Callable[[], None]
@@ -221,6 +262,7 @@ class TailReader:
         reader = self.reader
         asked_at_s = self._loop.time()
         period_s = min(self._long_poll_s, max(0.0, end_s - asked_at_s))
+        self._start_probe(bookie, wanted, period_s)
         ok: bool | None = None
         try:
             reply = await self._bookies.wait_lac(
@@ -234,6 +276,7 @@ class TailReader:
             reader.last_add_confirmed = max(reader.last_add_confirmed, reply.lac)
             if reply.lac >= wanted:
                 self._quiet.discard(bookie)
+                self._on_news(bookie, wanted, reply)
                 return self._tail_of(bookie, wanted, reply)
             if 2 * (self._loop.time() - asked_at_s) >= period_s:
                 return Tail(reply.lac)
@@ -245,6 +288,48 @@ class TailReader:
             elif self._loop.time() - asked_at_s >= self._late_s:  # cancelled for being late
                 self._quiet.add(bookie)
                 self._health.on_result(bookie, False)
+
+    def _start_probe(self, bookie: BookieId, wanted: EntryId, period_s: float) -> None:
+        """Ask another bookie for the same news, if a comparison is due.
+
+        Only bookies that store the next entry get the news at the same time.
+        """
+
+        def probe(other: BookieId) -> Coroutine[Any, Any, None]:
+            self._same_news = _SameNews(wanted, (bookie, other))
+            return self._probe(other, wanted, period_s)
+
+        learners = self._learners(wanted)
+        if bookie in learners:
+            self._health.start_probe(bookie, SampleKind.TAIL, learners, probe)
+
+    def _learners(self, wanted: EntryId) -> tuple[BookieId, ...]:
+        """Return the bookies that store the entry after `wanted`, which confirms it."""
+        metadata = self.reader.metadata
+        ensemble = metadata.last_fragment.ensemble
+        return tail_order(ensemble, metadata.write_quorum, wanted)[: metadata.write_quorum]
+
+    async def _probe(self, bookie: BookieId, wanted: EntryId, period_s: float) -> None:
+        """Poll one more bookie, only to measure it."""
+        reply = ReadReply(Status.UNREACHABLE)
+        try:
+            async with asyncio.timeout(self._round_s):
+                reply = await self._bookies.wait_lac(
+                    bookie, self.reader.metadata.ledger, EntryId(wanted - 1), period_s
+                )
+        except TimeoutError:
+            pass
+        self._health.on_result(bookie, reply.status not in UNHEALTHY)
+        if reply.status is Status.OK and reply.lac >= wanted:
+            self._on_news(bookie, wanted, reply)
+
+    def _on_news(self, bookie: BookieId, wanted: EntryId, reply: ReadReply) -> None:
+        """Count how long this bookie had the news after another one, once both have answered."""
+        lags = self._same_news.lags(bookie, wanted, len(reply.body), self._loop.time())
+        both = self._same_news.bookies
+        for each, size, seconds in lags:
+            answer = Answer(SampleKind.TAIL, size, self._learners(wanted))
+            self._health.on_sample(each, answer, seconds, both)
 
     def _tail_of(self, bookie: BookieId, wanted: EntryId, reply: ReadReply) -> Tail:
         """Return the LAC, and the entry if `reply` contains a correct copy of it."""

@@ -48,23 +48,23 @@ def tail_order(
 class ReadPlan:
     """One read of a write set: the next bookie to ask, and the answers so far."""
 
-    __slots__ = ("_ack_quorum", "_answers", "_bookies", "_next")
+    __slots__ = ("_ack_quorum", "_answers", "_next", "bookies")
 
     def __init__(self, bookies: tuple[BookieId, ...], ack_quorum: int) -> None:
         """`bookies` are asked in this order, each once."""
-        self._bookies = bookies
+        self.bookies = bookies
         self._ack_quorum = ack_quorum
-        # The index in `_bookies` to ask next, which only rises.
+        # The index in `bookies` to ask next, which only rises.
         self._next = 0
         # The answer of each bookie about the first entry. A bookie without one is unknown.
         self._answers: dict[BookieId, CopyAnswer] = {}
 
     def next(self) -> BookieId | None:
         """Return the bookie to ask now, or None if all have been asked."""
-        if self._next == len(self._bookies):
+        if self._next == len(self.bookies):
             return None
         self._next += 1
-        return self._bookies[self._next - 1]
+        return self.bookies[self._next - 1]
 
     def on_answer(self, bookie: BookieId, answer: CopyAnswer) -> None:
         """Record what the bookie said about the first entry of the read."""
@@ -74,7 +74,7 @@ class ReadPlan:
     def copies(self) -> tuple[CopyState, ...]:
         """Return what is known of each bookie's copy."""
         unknown = CopyAnswer.UNKNOWN
-        return tuple(state_of(each, self._answers.get(each, unknown)) for each in self._bookies)
+        return tuple(state_of(each, self._answers.get(each, unknown)) for each in self.bookies)
 
     @property
     def verdict(self) -> Verdict:

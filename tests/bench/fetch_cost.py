@@ -112,13 +112,13 @@ def by_socket(broker: Broker, records: int, think_s: float = 0.0) -> Read:
         while offset < records:
             _busy(think_s)
             asked_s = time.perf_counter()
-            connection.sendall(_request(offset))
+            connection.sendall(fetch_request(offset))
             size = connection.recv_into(answer)
             first_s += time.perf_counter() - asked_s
             while size < 4 or size < 4 + int.from_bytes(answer[:4], "big"):
                 size += connection.recv_into(answer[size:])
             last_s += time.perf_counter() - asked_s
-            offset = _end_of(answer[:size])
+            offset = end_of(answer[:size])
             fetches += 1
     return Read(fetches, 1000 * first_s / fetches, 1000 * last_s / fetches)
 
@@ -130,15 +130,15 @@ def _busy(seconds: float) -> None:
         pass
 
 
-def _request(offset: int) -> bytes:
+def fetch_request(offset: int, bytes_max: int = PARTITION_BYTES) -> bytes:
     head = (1, 11, 7, 5, b"bench")
     limits = (-1, 500, 1, 50 * PARTITION_BYTES, 0, 0, -1)
-    topic = (1, len(TOPIC), TOPIC.encode(), 1, 0, -1, offset, -1, PARTITION_BYTES, 0, 0)
+    topic = (1, len(TOPIC), TOPIC.encode(), 1, 0, -1, offset, -1, bytes_max, 0, 0)
     request = _HEAD.pack(*head, *limits, *topic)
     return len(request).to_bytes(4, "big") + request
 
 
-def _end_of(answer: memoryview) -> int:
+def end_of(answer: memoryview) -> int:
     """The offset after the answer's last whole batch."""
     at = 4 + _RECORDS_AT
     error = int.from_bytes(answer[at - 26 : at - 24], "big")

@@ -93,6 +93,17 @@ def test_the_store_of_positions_is_chosen_by_a_flag_or_else_by_the_cluster():
     assert enabled == [None, True, False]
 
 
+def test_the_detection_of_slow_bookies_has_three_modes():
+    words, flag = ["--zookeeper", "z:1"], "--reader-slow-shards-detection"
+    chosen = [
+        serve.config_of(flags_of(serve.serve, [*words, *more])).reader_slow_shards_detection
+        for more in ([], [flag, "disabled"], [flag, "observe-only"], [flag, "enabled"])
+    ]
+    assert chosen == ["enabled", "disabled", "observe-only", "enabled"]
+    (fault,) = serve.faults_of(flags_of(serve.serve, [*words, flag, "on"]))
+    assert fault == f"{flag} on: must be disabled, observe-only or enabled"
+
+
 @pytest.mark.parametrize(
     ("words", "session_ms", "delay_ms"),
     [

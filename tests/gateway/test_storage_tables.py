@@ -66,6 +66,21 @@ def test_the_bookies_of_a_gateway_that_takes_writes_are_writable(gateway, cli):
     assert all(row[size][-3:] in ("GiB", "TiB", "MiB") for row in rows for size in ("DISK", "FREE"))
 
 
+def test_a_gateway_with_its_own_bookies_does_not_compare_them(gateway):
+    code, out, errors = run("bookie", "status", bootstrap=gateway.bootstrap)
+    assert (code, out) == (0, "No bookie is greylisted.\n")
+    assert errors == f"note: gateway 0 ({gateway.bootstrap}) does not compare bookies\n"
+    code, out, errors = run("bookie", "status", "-o", "json", bootstrap=gateway.bootstrap)
+    [row] = json.loads(out)
+    assert (code, errors) == (0, "")
+    assert row == {
+        "gateway": 0,
+        "address": gateway.bootstrap,
+        "detection": "disabled",
+        "bookies": [],
+    }
+
+
 def test_the_ledgers_of_a_deleted_topic_do_not_show_its_id(gateway, cli):
     cli("topic", "create", "gone", "-r", "3")
     produced(gateway, "gone", 1)

@@ -136,7 +136,7 @@ async def test_a_bookie_that_keeps_failing_gets_no_new_ledger_for_a_while():
     for _ in range(20):
         writer = await client.create(**SHAPE)
         assert "b2" not in ensembles(world, writer.ledger)[0]
-    await asyncio.sleep(world.config.quarantine_s)
+    await asyncio.sleep(world.config.failing_s)
     writer = await client.create(**SHAPE)
     assert "b2" in ensembles(world, writer.ledger)[0], "it has least to do by now"
 

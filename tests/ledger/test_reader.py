@@ -82,7 +82,7 @@ async def test_a_replica_in_the_readers_rack_is_asked_first():
     assert rig.port.count("read_many")[near] == 7, "one failure does not send it far for ever"
 
 
-async def test_a_quarantined_bookie_is_asked_last_and_after_its_time_again():
+async def test_a_greylisted_bookie_is_asked_last_and_after_its_time_again():
     world = cluster()
     ledger = await closed_ledger(world)
     rig = await reader_of(world, ledger)

@@ -45,6 +45,7 @@ from tests.sim import (
     families,
     planted,
     reading_mistakes,
+    slow_mistakes,
     swarm_hosts,
 )
 from tests.sim.disk import SimLogFile
@@ -522,6 +523,7 @@ MUTATIONS = (
     ),
     *accident_mistakes.MUTATIONS,
     *reading_mistakes.MUTATIONS,
+    *slow_mistakes.MUTATIONS,
 )
 
 

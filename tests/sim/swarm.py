@@ -70,7 +70,7 @@ class Swarm:
             read_timeout_s=2 * self.weather.timeout_s,
             ensemble_change_s_max=draw.choice([1.0, 5.0]),
             failed_bookie_pause_s=draw.choice([0.1, 10.0]),
-            quarantine_s=draw.choice([0.5, 10.0]),
+            failing_s=draw.choice([0.5, 10.0]),
             metadata_retry_s=0.01,
         )
         self.sync_factors = {}
