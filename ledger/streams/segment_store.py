@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from ledger.core.accepted_losses import NO_LOSSES, StreamLosses, decode_losses
-from ledger.core.segments import Segment, decode_segment, order
+from ledger.core.segments import JUMP_LAYOUT_VERSION, Segment, decode_segment, order
 from ledger.errors import BadVersion, CorruptFormat, MetadataUnavailable, NodeExists, NoNode
 from ledger.ids import LedgerId
 from ledger.ports.metadata import Check, Create, Delete, MetadataStore, Node, Op, Set
@@ -126,10 +126,25 @@ class SegmentStore:
             NO_LOSSES if losses is None else decode_losses(losses.data, losses_path(self.name))
         )
         prefix = f"{self._root}/ledgers/"
-        return order(
+        segments = order(
             [decode_segment(n.data, where=p) for p, n in nodes.items() if p.startswith(prefix)],
             where=self._root,
         )
+        if any(each.layout_version == JUMP_LAYOUT_VERSION for each in segments):
+            await self._reload_losses()
+        return segments
+
+    async def _reload_losses(self) -> None:
+        """Read the losses after the segments.
+
+        A tree is read node by node. A forced close in between would show its mark on a segment and
+        not its loss, and the reserved ids would be assigned again.
+        """
+        path = losses_path(self.name)
+        try:
+            self.losses = decode_losses((await self._metadata.get(path)).data, path)
+        except NoNode:
+            self.losses = NO_LOSSES
 
     def _path(self, segment: Segment) -> str:
         return f"{self._root}/ledgers/{segment.node_name}"
