@@ -39,6 +39,7 @@ from tests.cluster.world import World
 from tests.peers import install
 from tests.peers.gateway import ClusterGateway
 from tests.peers.install import CACHE
+from tests.peers.processes import wait_until
 from tests.peers.proxy import TO_CLIENT
 
 SLOWER_S = 0.05
@@ -100,13 +101,21 @@ def create_topics(servers: str) -> None:
         created.result(30.0)
 
 
-def rack_of_follower(servers: str) -> str:
-    """Return the rack of the gateway that does not own the partition of new records."""
+def leader_of(servers: str, topic: str) -> int:
+    """Return the node id of the gateway that owns the topic's partition, or -1."""
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    topic = admin.list_topics(NEW, 10.0).topics[NEW]
-    return "r2" if topic.partitions[0].leader == 0 else "r1"
+    return admin.list_topics(topic, 10.0).topics[topic].partitions[0].leader
+
+
+def wait_owner(gateway: ClusterGateway) -> None:
+    """Wait until the only gateway owns the records, also those of one that has just ended."""
+
+    def owns() -> bool:
+        return leader_of(gateway.bootstrap, TOPIC) == gateway.node_id
+
+    wait_until(owns, "the gateway to own the records", pause_s=0.2)
 
 
 def p99_ms(latencies: Sequence[float]) -> float:
@@ -171,6 +180,7 @@ class Stage:
         for latency_s in (0.0, SLOWER_S):
             with self.gateway(mode) as gateway:
                 self.slow(latency_s)
+                wait_owner(gateway)
                 latencies = self._random_reads(gateway)
                 found.append(p99_ms(latencies))
                 say(f"{mode}, +{1000 * latency_s:g} ms: p99 {found[-1]:.1f} ms")
@@ -205,7 +215,7 @@ class Stage:
         from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
         settings = {"bootstrap.servers": servers, "log_level": 0}
-        rack = rack_of_follower(servers)
+        rack = "r2" if leader_of(servers, NEW) == 0 else "r1"
         consumer = Consumer({**settings, "group.id": "b", "client.rack": rack})
         consumer.assign([TopicPartition(NEW, 0, OFFSET_END)])
         consumer.poll(5.0)
@@ -226,6 +236,7 @@ class Stage:
     def catch_up(self, mode: str) -> Healthy:
         """Read all records from the start; all bookies are alike."""
         with self.gateway(mode) as gateway:
+            wait_owner(gateway)
             before, cpu = self.sent_bytes(), cpu_split_s(gateway.process.pid)
             began_s = time.perf_counter()
             by_socket(gateway, self.asked.records)
