@@ -9,17 +9,22 @@ from bisect import bisect_right
 from collections import deque
 from typing import NamedTuple
 
+from ledger.core.accepted_losses import LostRange
 from ledger.ids import Buffer
 
 
 class StoredRecord(NamedTuple):
-    """One durable record, a batch of user records, as readers receive it."""
+    """One durable record, a batch of user records, as readers receive it.
+
+    An accepted loss is one record with `lost` set, without data, over all its sequence ids.
+    """
 
     sequence_id: int
     end_sequence_id: int  # one past its last user record
     timestamp_max: int
     size_bytes: int
     data: tuple[Buffer, ...]  # opaque data of the record, in pieces
+    lost: LostRange | None = None
 
 
 _EVICTED = StoredRecord(0, 0, -1, 0, ())
