@@ -51,6 +51,11 @@ class LostRange(NamedTuple):
     def first_position(self) -> Position:
         return Position(self.segment, self.first)
 
+    @property
+    def record_count(self) -> int:
+        """The number of its offsets."""
+        return self.offsets.last + 1 - self.offsets.first
+
 
 class StreamLosses(NamedTuple):
     """All accepted ranges of a stream, in order of their positions, and so of their offsets."""
@@ -66,6 +71,28 @@ class StreamLosses(NamedTuple):
         at = bisect_right(self.ranges, offset, key=lambda each: each.offsets.first) - 1
         found = self.ranges[at] if at >= 0 else None
         return found if found is not None and offset <= found.offsets.last else None
+
+    def at_entry(self, number: int, entry: int) -> LostRange | None:
+        """Return the range that holds this entry of segment `number`, or None."""
+        if not self.ranges:
+            return None
+        at = self._index_behind(number, entry) - 1
+        found = self.ranges[at] if at >= 0 else None
+        holds = found is not None and found.segment == number and entry <= found.last
+        return found if holds else None
+
+    def first_behind(self, number: int, entry: int) -> LostRange | None:
+        """Return the first range of segment `number` that begins behind this entry, or None."""
+        if not self.ranges:
+            return None
+        at = self._index_behind(number, entry)
+        found = self.ranges[at] if at < len(self.ranges) else None
+        return found if found is not None and found.segment == number else None
+
+    def _index_behind(self, number: int, entry: int) -> int:
+        """Return the index of the first range that begins behind this entry."""
+        at = Position(number, EntryId(entry))
+        return bisect_right(self.ranges, at, key=lambda each: each.first_position)
 
     def end_after(self, number: int, end_offset: int) -> int:
         """Return the offset at which the segment behind segment `number` begins.

@@ -1,21 +1,33 @@
-"""Find an entry of a segment by bisection, from the last record of each entry that is read.
+"""Find an entry of a segment by bisection, from the records of the entries that are read.
 
 Pure. Positions and transaction ids never decrease within a segment, and control records repeat
-those of the last user record. Lost entries are stepped over: the neighbours are asked instead.
+those of the last user record. Lost entries are stepped over: their neighbours are asked instead, at
+growing distances, so that a long run of lost entries is left after few steps.
 Source: DistributedLog, "Reading from a transaction id" (seed 000, D26).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import NamedTuple
 
+from ledger.core.loss import EntryAwaited, EntryLost
+from ledger.core.records import LogRecord
 from ledger.ids import EntryId
+
+LOST_MAX = 64
+"""Lost entries that one search asks for. Each costs a request to all of its bookies."""
+
+_AWAITED_MAX = 2  # the same for entries whose bookies do not answer, because each may take seconds
+
+Unreadable = EntryLost | EntryAwaited
 
 
 class EntrySearch:
     """The search for the first entry that reaches a target.
 
-    Of n entries it asks for at most ceil(log2(n + 1)), and for lost entries besides.
+    Of n entries it asks for at most ceil(log2(n + 1)), and for up to `LOST_MAX` lost ones besides.
     """
 
     __slots__ = ("_high", "_hint", "_lost", "_low")
@@ -38,8 +50,9 @@ class EntrySearch:
         hint = self._hint
         if hint is not None and self._low <= hint < self._high:
             return EntryId(hint)
-        middle = (self._low + self._high) // 2
-        for at in chain(range(middle, self._high), range(middle - 1, self._low - 1, -1)):
+        if len(self._lost) >= LOST_MAX:
+            return None
+        for at in _outwards(self._low, self._high):
             if at not in self._lost:
                 return EntryId(at)
         return None
@@ -49,6 +62,11 @@ class EntrySearch:
         """The first entry that reaches the target; or lost entries before it may do."""
         return EntryId(self._low)
 
+    @property
+    def behind(self) -> EntryId:
+        """The first readable entry that reaches the target, or the end of the searched entries."""
+        return EntryId(self._high)
+
     def on_read(self, entry: EntryId, reached: bool) -> None:
         """Note whether the last record of `entry` is at or past the target."""
         self._hint = None
@@ -57,7 +75,108 @@ class EntrySearch:
         else:
             self._low = entry + 1
 
+    def on_found(self, entry: EntryId) -> None:
+        """Note that `entry` has the target, so that no other one is asked for."""
+        self._hint = None
+        self._low = self._high = entry
+
     def on_lost(self, entry: EntryId) -> None:
         """Note that `entry` cannot be read."""
         self._hint = None
         self._lost.add(entry)
+
+
+def _outwards(low: int, high: int) -> Iterator[int]:
+    """Yield the middle of `low` to `high` - 1, then places at doubling distances, then all."""
+    middle = (low + high) // 2
+    if middle < high:
+        yield middle
+    distance = 1
+    while middle + distance < high or middle - distance >= low:
+        if middle + distance < high:
+            yield middle + distance
+        if middle - distance >= low:
+            yield middle - distance
+        distance *= 2
+    yield from chain(range(middle, high), range(middle - 1, low - 1, -1))
+
+
+class Place(NamedTuple):
+    """Where a record of a segment is."""
+
+    entry: EntryId  # the entry that holds it, or the first readable one behind it
+    sequence_id: int | None  # the first one in or behind `entry`; None if no entry was readable
+    error: Unreadable | None  # None if `entry` holds it; otherwise why it cannot be read
+
+
+class PlaceSearch:
+    """The search for the entry that holds a sequence id, where entries may be lost."""
+
+    __slots__ = ("_awaited", "_behind", "_errors", "_found", "_search", "_start", "_target")
+
+    def __init__(
+        self,
+        low: int,
+        high: int,
+        *,
+        start_sequence_id: int,
+        sequence_id: int,
+        error: Unreadable | None = None,
+    ) -> None:
+        """Search entries `low` to `high` - 1 of the segment that begins at `start_sequence_id`.
+
+        With `error`, entry `low` - 1 was asked for already. Its neighbour is then asked first.
+        """
+        self._search = EntrySearch(low, max(low, high), low if error is not None else None)
+        self._start = start_sequence_id
+        self._target = sequence_id
+        # Why entries cannot be read, by entry.
+        self._errors: dict[int, Unreadable] = {} if error is None else {low - 1: error}
+        self._awaited = 0  # entries asked for in vain whose bookies do not answer
+        # The first sequence id of the entry that was found, None before.
+        self._found: int | None = None
+        # The first sequence id in or behind the first readable entry behind the target.
+        self._behind: int | None = None
+
+    @property
+    def wanted(self) -> EntryId | None:
+        """The entry to read now, or None once the search has ended."""
+        return None if self._awaited > _AWAITED_MAX else self._search.wanted
+
+    def on_records(self, entry: EntryId, records: Sequence[LogRecord]) -> None:
+        """Pass the first and the last record of `entry`, or none if it holds none."""
+        if not records:
+            self._search.on_lost(entry)
+            return
+        first, last = records[0], records[-1]
+        begin = self._start + first.position - (0 if first.control else 1)
+        end = self._start + last.position + max(last.records - 1, 0)
+        if begin <= self._target < end:
+            self._found = begin
+            self._search.on_found(entry)
+            return
+        reached = begin > self._target
+        if reached:
+            self._behind = begin
+        self._search.on_read(entry, reached)
+
+    def on_error(self, entry: EntryId, error: Unreadable) -> None:
+        """Note that `entry` cannot be read."""
+        self._errors[entry] = error
+        self._awaited += isinstance(error, EntryAwaited)
+        self._search.on_lost(entry)
+
+    @property
+    def place(self) -> Place:
+        """The result, once the search has ended.
+
+        It has no error also if no unreadable entry can hold the target: then nothing holds it.
+        """
+        search = self._search
+        if self._found is not None:
+            return Place(search.result, self._found, None)
+        held = [at for at in sorted(self._errors) if search.result - 1 <= at < search.behind]
+        errors = [self._errors[at] for at in held]
+        awaited = [error for error in errors if isinstance(error, EntryAwaited)]
+        error = next(iter([*awaited, *errors]), None)
+        return Place(search.behind, self._behind, error)

@@ -254,9 +254,8 @@ class SegmentTable:
         if not self.segments:
             return 0
         last = self.segments[-1]
-        if not last.completed:
-            return last.start_sequence_id
-        return self.losses.end_after(last.number, last.end_sequence_id)
+        end = last.end_sequence_id if last.completed else last.start_sequence_id
+        return self.losses.end_after(last.number, end)
 
     def jumps_to(self, start: int) -> bool:
         """Return whether a next segment that begins at `start` leaves reserved ids before it."""

@@ -74,6 +74,11 @@ class SparseIndex:
         at = bisect_left(self.sequence_ids, sequence_id)
         return self.entries[at] if at < len(self.entries) else None
 
+    def sequence_id_from(self, sequence_id: int) -> int | None:
+        """Return the sequence id of the first point at or past `sequence_id`, or None."""
+        at = bisect_left(self.sequence_ids, sequence_id)
+        return self.sequence_ids[at] if at < len(self.sequence_ids) else None
+
     def timestamp_max_between(self, first: int, end: int) -> int | None:
         """Return an upper bound of the timestamps from `first` up to and excluding `end`.
 

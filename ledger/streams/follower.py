@@ -2,7 +2,8 @@
 
 A follower never fences and never writes. It shows records at or below the LAC that bookies return,
 or in a completed segment. While it is open, one task follows the list of segments by watches and
-one follows the segment in progress:
+one follows the segment in progress. Both pass lost entries: only a reader at their offsets gets an
+error, or the accepted loss.
 
     pulling    readers are at the end: each entry is read once confirmed, into the tail cache
     lagging    readers are behind, or none reads: only the end is polled, once per second
@@ -18,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment, visible
 from ledger.errors import (
@@ -235,19 +237,25 @@ class FollowedStream:
         segments = visible(self._list.segments)
         await self._learn_epochs(segments)
         self._check_live(segments)
-        table = self._table
-        table.relist(segments, self._list.losses)
+        table, losses = self._table, self._list.losses
+        if losses is not table.losses:  # cached records may be lost now
+            self._clear_tail()
+        table.relist(segments, losses)
         table.move_start(self._list.start_sequence_id)
         self._wake_tail.set()
         self._move_end(max(table.listed_end_sequence_id, table.start_sequence_id))
 
     def _check_live(self, segments: list[Segment]) -> None:
-        """Check that a completed segment holds every record that was shown as committed."""
+        """Check that a completed segment holds every record that was shown as committed.
+
+        A segment that was closed by force may lack some: their offsets are reserved.
+        """
         live = self._live
         for segment in segments:
             if live is None or segment.number != live.number or not segment.completed:
                 continue
-            if segment.record_count < live.count:
+            forced = self._list.losses.forced_in(segment.number) is not None
+            if segment.record_count < live.count and not forced:
                 raise CorruptFormat(
                     f"{self.name}: segment {segment.number} was completed with "
                     f"{segment.record_count} records, {live.count} were committed"
@@ -263,6 +271,8 @@ class FollowedStream:
                 head = await read_head_snapshot(reader, segment.last_entry)
             except NoSuchLedger:
                 head = None  # the segment was removed, and the list will change
+            except EntryLost:
+                continue  # its epoch stays unknown; that of the segment before it is shown
             if head is not None:
                 self._table.learn(segment.number, head)
             self._table.learn_own_epoch(segment.number, segment.start_sequence_id)
@@ -320,6 +330,7 @@ class FollowedStream:
                 services.limits,
                 self._timestamp_max,
                 self._table.learn,
+                lambda: self._list.losses,
             )
         await live.open()
         self._live = live
@@ -327,8 +338,13 @@ class FollowedStream:
         return live
 
     async def _pull(self, live: SegmentTail) -> None:
-        records = await live.pull(_PULL_S)
+        try:
+            records = await live.pull(_PULL_S)
+        except EntryAwaited as error:
+            await self._jump_over(live, error)
+            return
         if not records:
+            self._on_live_moved(live)  # a control record behind lost entries tells their number
             return
         if records[0].sequence_id != self._pulled_end:
             self._clear_tail()
@@ -340,6 +356,18 @@ class FollowedStream:
         self._unread_bytes += size
         if self._unread_bytes > _CHUNKS_AHEAD * self._services.limits.read_chunk_bytes:
             self._pulling = False
+        self._on_live_moved(live)
+
+    async def _jump_over(self, live: SegmentTail, error: EntryAwaited) -> None:
+        """Move the end past an entry that cannot be read now. Its readers wait for it.
+
+        Raises `error` if no later entry is known.
+        """
+        before = live.last_entry
+        await live.jump()
+        if live.last_entry == before:
+            raise error
+        self._on_retry(error)
         self._on_live_moved(live)
 
     async def _poll_end(self, live: SegmentTail) -> None:

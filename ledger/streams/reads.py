@@ -3,6 +3,10 @@
 A cursor keeps the place of a reader that is behind, under the sequence id that it will request
 next. The next chunk is read ahead for it. A cursor holds at most two chunks, and a process at most
 `cursors_max` cursors, so a slow reader pauses by itself and memory stays bounded.
+
+An accepted loss is returned in its place as one record without data. Its entries are never read,
+so a copy that turns up again changes nothing. A loss that nobody accepted is an error at its own
+sequence ids. The records behind it are found by a search that steps over lost entries.
 """
 
 from __future__ import annotations
@@ -16,10 +20,13 @@ from itertools import islice
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.core import records as log_records
+from ledger.core.accepted_losses import LostRange, StreamLosses
+from ledger.core.entry_search import Place, PlaceSearch, Unreadable
+from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.core.records import LogRecord
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
-from ledger.core.sparse_index import SparseIndex
+from ledger.core.sparse_index import NO_TIMESTAMP, SparseIndex
 from ledger.errors import (
     CorruptFormat,
     LedgerError,
@@ -30,6 +37,7 @@ from ledger.errors import (
 )
 from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
+from ledger.streams.place_seek import bounds_between, check_found, find_place
 from ledger.streams.read_turns import RECORDS_PER_TURN, ReadTurns
 from ledger.streams.recovery import read_head_snapshot
 from ledger.streams.tail_cache import StoredRecord
@@ -39,6 +47,7 @@ _TURNS_BEFORE_READING_AHEAD = 4
 """Turns of the loop until the response of the present read has been written to its client."""
 
 _READERS_MAX = 8
+_WALK_MAX = 16  # entries that a seek reads from the first one on, where no index says more
 
 
 @dataclass(slots=True)
@@ -47,6 +56,9 @@ class _Cursor:
 
     number: int  # segment number; each step looks up the `Segment`
     next_entry: int  # the first entry that is neither in `ready` nor returned
+    # The accepted losses that it passed so far. After a change of the table's losses, the cursor
+    # is dropped: what it holds may be lost now.
+    losses: StreamLosses
     # Records that were read and not yet returned.
     ready: deque[StoredRecord] = field(default_factory=deque[StoredRecord])
     ahead: asyncio.Task[list[StoredRecord]] | None = None  # reads the chunk after `ready`
@@ -122,11 +134,13 @@ class SegmentReads:
         """Read at least one record from the one that holds `sequence_id`, about `bytes_max` in all.
 
         If a later record cannot be read now, returns those before it. Returns none only if
-        `sequence_id` is at or past the readable end.
+        `sequence_id` is at or past the readable end. Raises EntryLost if the record is lost and
+        nobody accepted that.
         """
         self._cursor_limit.taken(self, sequence_id)
         cursor = self._cursors.pop(sequence_id, None)
-        if cursor is None:
+        if cursor is None or cursor.losses is not self._table.losses:
+            _drop_ahead(cursor)
             cursor = await self._seek(sequence_id)
             if cursor is None:
                 return []
@@ -134,12 +148,18 @@ class SegmentReads:
         left = bytes_max
         while left > 0 or not taken:
             try:
-                if not cursor.ready and not await self._fill(cursor):
-                    break
-            except LedgerError:
-                if not taken:
+                more = bool(cursor.ready) or await self._fill(cursor)
+            except LedgerError as error:
+                if taken:
+                    break  # the read of the next record raises it
+                if not isinstance(error, Unreadable):
                     raise
-                break  # the read of the next record raises it
+                await self._step_over(cursor, sequence_id, error)
+                continue
+            if cursor.losses is not self._table.losses:  # what was read may be lost now
+                return await self._read(sequence_id, bytes_max)
+            if not more:
+                break
             left = _take_ready(
                 cursor, taken[-1].end_sequence_id if taken else sequence_id, left, taken
             )
@@ -150,7 +170,7 @@ class SegmentReads:
     def read_ready(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None:
         """Read without waiting. Returns None if less than `bytes_max` bytes were read ahead."""
         cursor = self._cursors.get(sequence_id)
-        if cursor is None:
+        if cursor is None or cursor.losses is not self._table.losses:
             return None
         _collect_ahead(cursor)
         if not cursor.ready or _size(cursor.ready) < bytes_max:
@@ -170,9 +190,7 @@ class SegmentReads:
 
     def forget(self, sequence_id: int) -> None:
         """Drop the cursor at `sequence_id` and the records that it read ahead."""
-        cursor = self._cursors.pop(sequence_id, None)
-        if cursor is not None and cursor.ahead is not None:
-            cursor.ahead.cancel()
+        _drop_ahead(self._cursors.pop(sequence_id, None))
 
     def clear(self) -> None:
         """Release all cursors, open ledgers and indexes."""
@@ -195,8 +213,10 @@ class SegmentReads:
         chunk = self._limits.read_chunk_bytes
         if 2 * ready >= chunk and (ready >= chunk or ready >= _size(taken)):
             return
-        segment = self._table.segment(cursor.number)
-        if segment is not None and cursor.next_entry <= self._table.last_readable_entry(segment):
+        segment, at = self._table.segment(cursor.number), cursor.next_entry
+        if segment is None or cursor.losses.at_entry(cursor.number, at) is not None:
+            return
+        if at <= self._table.last_readable_entry(segment):
             # The reader may never return to the error of a read ahead.
             cursor.ahead = start_once(
                 "a read ahead", self._read_ahead(cursor, turns), expected=LedgerError
@@ -209,31 +229,95 @@ class SegmentReads:
         return await self._read_chunk(cursor)
 
     async def _seek(self, sequence_id: int) -> _Cursor | None:
-        segment = self._table.find(sequence_id)
-        if segment is None or sequence_id >= self._table.readable_end(segment):
+        table = self._table
+        losses = table.losses
+        lost = losses.at_offset(sequence_id) if losses.ranges else None
+        if lost is not None and table.segment(lost.segment) is not None:
+            return _Cursor(lost.segment, lost.first, losses)
+        segment = table.find(sequence_id)
+        if segment is None or sequence_id >= table.readable_end(segment):
             return None
         index = await self.index_of(segment)
-        return _Cursor(segment.number, index.entry_for(sequence_id))
+        low, high = self._bounds(segment, index, sequence_id)
+        if not len(index) and high - low > _WALK_MAX:
+            place = await self._find(segment, sequence_id, low, high)
+            check_found(place, sequence_id, f"ledger {segment.ledger}")
+            low = place.entry
+        return _Cursor(segment.number, low, losses)
 
-    async def _fill(self, cursor: _Cursor) -> bool:
-        """Wait until `cursor.ready` holds a record. Returns False at the readable end."""
-        while not cursor.ready:
-            _collect_ahead(cursor)
-            if cursor.ready:
-                continue
-            if cursor.ahead is not None:
-                ahead, cursor.ahead = cursor.ahead, None
-                cursor.ready.extend(await ahead)
-                continue
-            segment = self._listed_segment(cursor.number)
-            if cursor.next_entry <= self._table.last_readable_entry(segment):
-                cursor.ready.extend(await self._read_chunk(cursor))
-                continue
-            # The next segment begins at the end of this one, which only a completed one has.
-            if not segment.completed or self._table.segment(cursor.number + 1) is None:
-                return False
+    def _bounds(self, segment: Segment, index: SparseIndex, sequence_id: int) -> tuple[int, int]:
+        """Return the first entry that may hold `sequence_id`, and one past the last one."""
+        high = self._table.last_readable_entry(segment) + 1
+        behind = index.entry_from(sequence_id + 1)
+        if behind is not None:
+            high = min(high, behind)
+        low = min(index.entry_for(sequence_id), high)
+        return bounds_between(self._table.losses, segment, sequence_id, low, high)
+
+    async def _find(
+        self,
+        segment: Segment,
+        sequence_id: int,
+        low: int,
+        high: int,
+        error: Unreadable | None = None,
+    ) -> Place:
+        """Find the entry that holds `sequence_id`, also if others are lost. See `PlaceSearch`."""
+        reader = await self._reader(segment)
+        reader.last_add_confirmed = max(
+            reader.last_add_confirmed, self._table.last_readable_entry(segment)
+        )
+        search = PlaceSearch(
+            low,
+            high,
+            start_sequence_id=segment.start_sequence_id,
+            sequence_id=sequence_id,
+            error=error,
+        )
+        return await find_place(reader, search)
+
+    async def _step_over(self, cursor: _Cursor, sequence_id: int, error: Unreadable) -> None:
+        """Move past the unreadable entry at the cursor if `sequence_id` lies behind it.
+
+        Raises `error`, or that of a later entry, if such an entry holds it.
+        """
+        segment = self._listed_segment(cursor.number)
+        if sequence_id >= self._table.readable_end(segment):  # the entry holds no record
             cursor.number, cursor.next_entry = cursor.number + 1, 0
-        return True
+            self._listed_segment(cursor.number)
+            return
+        _, high = self._bounds(segment, await self.index_of(segment), sequence_id)
+        place = await self._find(segment, sequence_id, cursor.next_entry + 1, high, error)
+        check_found(place, sequence_id, f"ledger {segment.ledger}")
+        cursor.next_entry = place.entry
+
+    async def _next_readable(self, sequence_id: int, error: EntryLost) -> int:
+        """Return the first sequence id behind the lost record at `sequence_id`.
+
+        Behind a long run of lost entries it may be lost too. Raises `error` if the record turned up
+        again, EntryAwaited if its loss is not proved any more.
+        """
+        table = self._table
+        segment = table.find(sequence_id)
+        if segment is None:
+            raise error
+        index = await self.index_of(segment)
+        low, high = self._bounds(segment, index, sequence_id)
+        place = await self._find(segment, sequence_id, low, high)
+        if isinstance(place.error, EntryAwaited):
+            raise place.error
+        if place.sequence_id is not None:
+            if place.sequence_id <= sequence_id:
+                raise error
+            return place.sequence_id
+        behind = index.sequence_id_from(sequence_id + 1)
+        accepted = table.losses.of_segment(segment.number)
+        ends = [table.readable_end(segment), *(lost.offsets.first for lost in accepted)]
+        ends += [] if behind is None else [behind]
+        found = min((end for end in ends if end > sequence_id), default=None)
+        if found is None:
+            raise error
+        return found
 
     def _listed_segment(self, number: int) -> Segment:
         segment = self._table.segment(number)
@@ -246,6 +330,9 @@ class SegmentReads:
         reader = await self._reader(self._listed_segment(cursor.number))
         segment = self._listed_segment(cursor.number)  # again: it may have been completed meanwhile
         last_entry = self._table.last_readable_entry(segment)
+        lost = cursor.losses.first_behind(cursor.number, cursor.next_entry)
+        if lost is not None:
+            last_entry = min(last_entry, EntryId(lost.first - 1))
         if cursor.next_entry > last_entry:
             raise StreamUnavailable(f"segment {cursor.number} is being recovered")
         if reader.last_add_confirmed < last_entry:
@@ -338,15 +425,24 @@ class SegmentReads:
         read: Callable[[int, int], Awaitable[list[StoredRecord]]],
     ) -> StoredRecord | None:
         while at < end:
-            for record in await read(at, self._limits.read_chunk_bytes):
-                if record.timestamp_max >= timestamp and record.sequence_id < end:
+            try:
+                records = await read(at, self._limits.read_chunk_bytes)
+            except EntryLost as error:
+                at = await self._next_readable(at, error)
+                continue
+            for record in records:
+                matches = record.timestamp_max >= timestamp and record.lost is None
+                if matches and record.sequence_id < end:
                     return record
                 at = record.end_sequence_id
             at = max(at, self._table.start_sequence_id)  # it may have moved during the read
         return None
 
     async def index_of(self, segment: Segment) -> SparseIndex:
-        """Return the segment's sparse index. It is empty if the next segment stores none."""
+        """Return the segment's sparse index. It is empty if the next segment stores none.
+
+        It is empty too if the head of the next segment is lost, or cannot be read now.
+        """
         table = self._table
         index = table.index(segment.number)
         if index is not None:
@@ -357,11 +453,22 @@ class SegmentReads:
             last_entry = table.last_readable_entry(later)
             reader = await self._reader(later)
             reader.last_add_confirmed = max(reader.last_add_confirmed, last_entry)
-            head = await read_head_snapshot(reader, last_entry)
+            try:
+                head = await read_head_snapshot(reader, last_entry)
+            except EntryLost:
+                head = None
+            except EntryAwaited:
+                return index  # the next call reads it again
             if head is not None and head.index_before_number == segment.number:
                 index = head.index_before
         table.remember_index(segment.number, index)
         return index
+
+
+def lost_record(lost: LostRange) -> StoredRecord:
+    """Return the record that stands for an accepted loss."""
+    first, last = lost.offsets.first, lost.offsets.last
+    return StoredRecord(first, last + 1, NO_TIMESTAMP, 0, (), lost)
 
 
 def _take_ready(cursor: _Cursor, following: int, bytes_max: int, taken: list[StoredRecord]) -> int:
@@ -373,7 +480,8 @@ def _take_ready(cursor: _Cursor, following: int, bytes_max: int, taken: list[Sto
     left = bytes_max
     while ready and (left > 0 or not taken):
         record = ready[0]
-        if record.end_sequence_id <= following and not taken:
+        # A loss of which a side is unknown may reach over records behind it.
+        if record.end_sequence_id <= following and (not taken or taken[-1].lost is not None):
             ready.popleft()
             continue
         if record.sequence_id != following and (taken or record.sequence_id > following):
@@ -384,6 +492,12 @@ def _take_ready(cursor: _Cursor, following: int, bytes_max: int, taken: list[Sto
         left -= record.size_bytes
         following = record.end_sequence_id
     return max(left, 0)
+
+
+def _drop_ahead(cursor: _Cursor | None) -> None:
+    """Cancel the read ahead of a cursor that is dropped."""
+    if cursor is not None and cursor.ahead is not None:
+        cursor.ahead.cancel()
 
 
 def _collect_ahead(cursor: _Cursor) -> None:

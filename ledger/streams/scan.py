@@ -164,7 +164,9 @@ class StreamScan:
         if newest is not None:
             tail = await self._open_tail(newest)
             end = tail.end_sequence_id
-            if newest.completed and tail.end_sequence_id != newest.end_sequence_id:
+            # Behind a loss at the end of the segment only its node tells the number of records.
+            whole = tail.count == newest.record_count
+            if newest.completed and not whole and not tail.behind_loss:
                 raise CorruptFormat(
                     f"{self.name}: segment {newest.number} is listed with {newest.record_count} "
                     f"records, its ledger holds {tail.count}"
@@ -178,7 +180,12 @@ class StreamScan:
         tail = self._newest
         if tail is None:
             tail = SegmentTail(
-                self._client, segment, self._limits, self._timestamp_max, self._table.learn
+                self._client,
+                segment,
+                self._limits,
+                self._timestamp_max,
+                self._table.learn,
+                lambda: self._list.losses,
             )
             self._newest = tail
             self._table.follow(tail)
