@@ -1,11 +1,11 @@
 """What a reader of a stream delivers: records and gaps, each position once and in order.
 
-    entry, lost entry, end of a segment, trim, wait ─▶ records │ gaps
+    entry, lost entry, accepted loss, end of a segment, trim, wait ─▶ records │ gaps
 
 Pure. The caller passes what it found at `next`, and delivers what each call returns. Neighbouring
 lost entries of a segment join into one DATALOSS, which is issued with the next thing found, or as
 soon as the reader would wait. Its Kafka offsets follow from the positions of the readable records
-on both sides.
+on both sides. A loss that an operator accepted is a DATALOSS of its own, with the stored offsets.
 Source: seed 002, "Gaps" (L6, L7, L16, L26); LogDevice, `ClientReadStream::handleGap`.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ledger.core.accepted_losses import LostRange
 from ledger.core.gaps import (
     ENTRY_MAX,
     FIRST_POSITION,
@@ -109,7 +110,8 @@ class Deliveries:
     def begin(self, segment: Segment) -> None:
         """Set the segment of `next`. Its start offset must be known. May be called again.
 
-        Raises CorruptFormat if it does not begin where the segment before it ends.
+        Raises CorruptFormat if it does not begin where the segment before it ends. Offsets that an
+        accepted loss reserves behind that segment belong to it.
         """
         assert segment.number == self.next.segment
         start = self._segment_start = segment.start_sequence_id
@@ -192,6 +194,28 @@ class Deliveries:
         if number == until.segment:
             self.next = min(self.next, Position(number, EntryId(until.entry + 1)))
         return self._issue_lost(None)
+
+    def on_accepted(self, lost: LostRange) -> list[Delivery]:
+        """Pass the rest of an accepted loss, which holds `next`."""
+        number, entry = self.next
+        assert lost.segment == number
+        assert lost.first <= entry <= lost.last
+        first, last, exact = lost.offsets
+        whole = entry == lost.first
+        issued = self._issue_lost(first if whole and (exact or lost.forced) else None)
+        left = self._end_offset
+        if left is not None and not whole:  # entries of it were delivered before the acceptance
+            first = max(first, left)
+        offsets = OffsetRange(first, max(last, first - 1), exact and (whole or left is not None))
+        end = min(Position(number, lost.last), self._range.until)
+        issued.append(Gap(GapKind.DATALOSS, self.next, end, offsets, lost.evidence))
+        # Behind a loss of which a side is unknown, records may lie at its offsets.
+        self._follows = exact or lost.forced
+        self._end_offset = last + 1 if self._follows else first
+        following = Position(number, EntryId(lost.last + 1))
+        self._pass(Position(number + 1, EntryId(0)) if lost.forced else following)
+        self.done = self.done or self._end_offset > self._range.until_offset
+        return issued
 
     def on_segment_end(self, segment: Segment) -> list[Delivery]:
         """Pass the rest of a completed segment, whose last entry is before `next`."""

@@ -1,15 +1,15 @@
 """Find an entry of a segment by bisection, from the records of the entries that are read.
 
 Pure. Positions and transaction ids never decrease within a segment, and control records repeat
-those of the last user record. Lost entries are stepped over: their neighbours are asked instead, at
-growing distances, so that a long run of lost entries is left after few steps.
+those of the last user record. Lost entries are stepped over: first their neighbours are asked, then
+the ends of their run are bisected, so that a long run costs few reads.
 Source: DistributedLog, "Reading from a transaction id" (seed 000, D26).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from ledger.core.loss import EntryAwaited, EntryLost
@@ -47,15 +47,13 @@ class EntrySearch:
     @property
     def wanted(self) -> EntryId | None:
         """The entry to read now, or None once the search has ended."""
-        hint = self._hint
-        if hint is not None and self._low <= hint < self._high:
+        hint, low, high = self._hint, self._low, self._high
+        if hint is not None and low <= hint < high:
             return EntryId(hint)
-        if len(self._lost) >= LOST_MAX:
+        if low == high or len(self._lost) >= LOST_MAX:
             return None
-        for at in _outwards(self._low, self._high):
-            if at not in self._lost:
-                return EntryId(at)
-        return None
+        lost = sorted(at for at in self._lost if low <= at < high)
+        return EntryId((low + high) // 2) if not lost else _beside(lost, low, high)
 
     @property
     def result(self) -> EntryId:
@@ -86,19 +84,23 @@ class EntrySearch:
         self._lost.add(entry)
 
 
-def _outwards(low: int, high: int) -> Iterator[int]:
-    """Yield the middle of `low` to `high` - 1, then places at doubling distances, then all."""
-    middle = (low + high) // 2
-    if middle < high:
-        yield middle
-    distance = 1
-    while middle + distance < high or middle - distance >= low:
-        if middle + distance < high:
-            yield middle + distance
-        if middle - distance >= low:
-            yield middle - distance
-        distance *= 2
-    yield from chain(range(middle, high), range(middle - 1, low - 1, -1))
+def _beside(lost: list[int], low: int, high: int) -> EntryId | None:
+    """Return the entry to ask for beside `lost` ones in `low` to `high` - 1, None if all are lost.
+
+    First the neighbours of a single one. Then both ends of the run of lost entries are bisected, as
+    if it were one run. Last come the entries in between, those of the widest gap first.
+    """
+    first, last = lost[0], lost[-1]
+    if first == last and last + 1 < high:
+        return EntryId(last + 1)
+    if first == last and low < first:
+        return EntryId(first - 1)
+    if low < first:
+        return EntryId((low + first) // 2)
+    if last + 1 < high:
+        return EntryId((last + 1 + high) // 2)
+    width, before = max(((after - at, at) for at, after in pairwise(lost)), default=(0, 0))
+    return EntryId(before + width // 2) if width > 1 else None
 
 
 class Place(NamedTuple):

@@ -95,17 +95,6 @@ class Gap(NamedTuple):
     evidence: Evidence | None = None
 
 
-class AcceptedLoss(NamedTuple):
-    """Entries of one segment, both ends inclusive, that a person gave up.
-
-    They stay lost for every reader, even if a copy turns up again.
-    """
-
-    first: EntryId
-    last: EntryId
-    evidence: Evidence
-
-
 def joined(evidence: Sequence[Evidence]) -> Evidence:
     """Return the evidence of neighbouring lost entries of one segment as that of one gap.
 

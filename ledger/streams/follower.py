@@ -30,7 +30,7 @@ from ledger.errors import (
     StreamUnavailable,
 )
 from ledger.streams.reads import SegmentReads
-from ledger.streams.recovery import read_head_snapshot
+from ledger.streams.recovery import read_whole_head
 from ledger.streams.segment_list import SegmentList
 from ledger.streams.segment_tail import SegmentTail
 from ledger.streams.stream import StreamServices
@@ -268,11 +268,11 @@ class FollowedStream:
                 continue
             try:
                 reader = await self._services.client.open(segment.ledger)
-                head = await read_head_snapshot(reader, segment.last_entry)
+                head = await read_whole_head(reader, segment.last_entry)
             except NoSuchLedger:
                 head = None  # the segment was removed, and the list will change
             except EntryLost:
-                continue  # its epoch stays unknown; that of the segment before it is shown
+                continue  # its epoch stays unknown; the newest known one is shown
             if head is not None:
                 self._table.learn(segment.number, head)
             self._table.learn_own_epoch(segment.number, segment.start_sequence_id)
@@ -383,7 +383,7 @@ class FollowedStream:
         self._unread_bytes = 0
 
     def _on_live_moved(self, live: SegmentTail) -> None:
-        if live.count:
+        if live.count and not live.snapshot_lost:
             self._table.learn_own_epoch(live.number, live.start_sequence_id)
         self._move_end(live.end_sequence_id)
 

@@ -4,7 +4,8 @@
 
 A task reads ahead into a bounded buffer and pauses while the application takes nothing. At the end
 it follows the tail. Nothing above the LAC is delivered. An entry that no replica can show now is
-waited for without a time limit; only a proved loss becomes a gap.
+waited for without a time limit; only a proved loss becomes a gap. What an operator accepted as lost
+stays a gap, also if a copy turns up again: the list of segments brings the accepted losses.
 Source: seed 002, "Read API" (L6, L7, L16, L26); LogDevice, `include/Reader.h` and `AsyncReader.h`.
 """
 
@@ -12,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ledger.client.client import LedgerClient
 from ledger.client.tail import Tail, TailReader
 from ledger.core.deliveries import Deliveries, Delivery, ReadRange, StreamRecord
-from ledger.core.gaps import ENTRY_MAX, AcceptedLoss, Evidence, Gap, GapKind
+from ledger.core.gaps import ENTRY_MAX, Evidence, Gap, GapKind
 from ledger.core.loss import EntryAwaited, EntryLost, judge
 from ledger.core.records import parse_entry
 from ledger.core.segments import Segment
@@ -45,10 +46,6 @@ _PAUSE_S, _PAUSE_S_MAX = 0.02, 1.0  # delay before a retry, which doubles up to 
 _REMOVED_MAX = 5  # attempts to find a position while segments are removed
 _REFUSED_S, _REFUSED_S_MAX = 1.0, 30.0  # the same, after a refused delivery
 
-AcceptedLosses = Callable[[int], Sequence[AcceptedLoss]]
-"""Returns the losses that a person accepted in the segment of this number, in order."""
-
-
 class Waiting(NamedTuple):
     """What a reader waits for: an entry that the `bookies` may hold, or the storage."""
 
@@ -67,7 +64,6 @@ class LogReader:
         client: LedgerClient,
         *,
         timestamp_max: TimestampMax | None = None,
-        accepted: AcceptedLosses = lambda number: (),
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         """`timestamp_max` is needed to start at a time.
@@ -82,7 +78,6 @@ class LogReader:
         self.waiting: Waiting | None = None
         self._client = client
         self._timestamp_max = timestamp_max
-        self._accepted = accepted
         self._buffer_bytes = buffer_bytes
         self._view = StreamView(name, store, client)
         # Decides what is delivered. Set once, by `start`.
@@ -323,12 +318,16 @@ class LogReader:
         if segment is None:
             return False
         core.begin(segment)
+        losses = self._view.table.losses
+        lost = losses.at_entry(segment.number, core.next.entry)
+        if lost is not None:
+            self._put(core.on_accepted(lost))
+            return True
         if segment.completed and core.next.entry > segment.last_entry:
             self._put(core.on_segment_end(segment))
             return True
-        last = self._pass_accepted(core, segment)
-        if last is None:
-            return True
+        behind = losses.first_behind(segment.number, core.next.entry)
+        last = ENTRY_MAX if behind is None else EntryId(behind.first - 1)
         return await self._read_chunk(core, segment, last)
 
     async def _pass_trimmed(self, core: Deliveries) -> bool:
@@ -359,18 +358,6 @@ class LogReader:
         first = segment.start_sequence_id if segment is not None else 0
         self._put(core.on_trim(at, max(start, first)))
         return core.next != before
-
-    def _pass_accepted(self, core: Deliveries, segment: Segment) -> EntryId | None:
-        """Pass an accepted loss at `next`; or return the last entry before the following one."""
-        last = EntryId(ENTRY_MAX)
-        for loss in self._accepted(segment.number):
-            if loss.last < core.next.entry:
-                continue
-            if loss.first > core.next.entry:
-                return EntryId(loss.first - 1)
-            self._put(core.on_lost(loss.last, loss.evidence))
-            return None
-        return last
 
     async def _read_chunk(self, core: Deliveries, segment: Segment, last: EntryId) -> bool:
         reader = await self._view.reader_of(segment)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledger.client.reader import LedgerReader
 from ledger.core.accepted_losses import StreamLosses
-from ledger.core.entry_search import Place, PlaceSearch, Unreadable
+from ledger.core.entry_search import Place, PlaceSearch
 from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.core.records import LogRecord, parse_entry
 from ledger.core.segments import Segment
@@ -53,6 +53,3 @@ def bounds_between(
         elif lost.offsets.first > sequence_id:
             high = max(low, min(high, lost.first))
     return low, high
-
-
-__all__ = ["Place", "PlaceSearch", "Unreadable", "bounds_between", "check_found", "find_place"]

@@ -391,18 +391,19 @@ class SegmentReads:
         method of the stream, which tries its cache first.
         """
         for segment in self._table.with_timestamp(timestamp, first):
-            found = await self._find_in(segment, timestamp, first, read)
+            found = await self.find_in(segment, timestamp, first, read)
             if found is not None:
                 return found
         return None
 
-    async def _find_in(
+    async def find_in(
         self,
         segment: Segment,
         timestamp: int,
         first: int,
         read: Callable[[int, int], Awaitable[list[StoredRecord]]],
     ) -> StoredRecord | None:
+        """Find a record as `find_timestamp` does, in one segment."""
         table = self._table
         index = await self.index_of(segment)
         at = max(segment.start_sequence_id, table.start_sequence_id, first)
@@ -455,8 +456,6 @@ class SegmentReads:
             reader.last_add_confirmed = max(reader.last_add_confirmed, last_entry)
             try:
                 head = await read_head_snapshot(reader, last_entry)
-            except EntryLost:
-                head = None
             except EntryAwaited:
                 return index  # the next call reads it again
             if head is not None and head.index_before_number == segment.number:

@@ -418,13 +418,21 @@ def user_records(body: memoryview) -> Iterator[LogRecord]:
 
 async def read_head_snapshot(reader: LedgerReader, last_entry: int) -> StateSnapshot | None:
     """Read the snapshot at the head of a segment. Returns None if it is incomplete, or lost."""
+    try:
+        return await read_whole_head(reader, last_entry)
+    except EntryLost:
+        return None
+
+
+async def read_whole_head(reader: LedgerReader, last_entry: int) -> StateSnapshot | None:
+    """Read the snapshot at the head of a segment. Returns None if the segment has none.
+
+    Raises EntryLost.
+    """
     parts: list[memoryview] = []
     at = 0
     while at <= last_entry:
-        try:
-            [(entry, body)] = await reader.read(EntryId(at), EntryId(at), _READ_BYTES)
-        except EntryLost:
-            return None
+        [(entry, body)] = await reader.read(EntryId(at), EntryId(at), _READ_BYTES)
         found = _snapshot_parts(body)
         if not found:
             return None

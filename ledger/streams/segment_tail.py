@@ -81,6 +81,9 @@ class SegmentTail:
         self._parts: list[bytes] = []
         # True once the head snapshot was read, or the segment turned out to have none.
         self._past_head = False
+        # True if a part of a state snapshot was lost, so that the epoch may be that of an earlier
+        # segment.
+        self.snapshot_lost = False
 
     @property
     def end_sequence_id(self) -> int:
@@ -162,6 +165,7 @@ class SegmentTail:
         if not self.behind_loss:
             self._index_gap(self.count, self.last_entry)
         self.last_entry, self.behind_loss = last, True
+        self.snapshot_lost = self.snapshot_lost or not self._past_head
         self._past_head = True
         self._parts.clear()
 
@@ -323,6 +327,7 @@ class SegmentTail:
             try:
                 [(_, payload)] = await reader.read(EntryId(entry), EntryId(entry), 1)
             except EntryLost:
+                self.snapshot_lost = True
                 return None
             for record in log_records.parse_entry(payload):
                 if not record.control or not is_part(record.data):

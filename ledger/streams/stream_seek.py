@@ -28,8 +28,12 @@ from ledger.core.segments import Segment, Truncation, visible
 from ledger.errors import InvalidArgument
 from ledger.ids import Dlsn, EntryId
 from ledger.ports.metadata import MetadataStore
+from ledger.streams.config import StreamLimits
+from ledger.streams.reads import CursorLimit, SegmentReads
+from ledger.streams.recovery import read_head_snapshot
 from ledger.streams.scan import StreamScan
 from ledger.streams.segment_list import SegmentList
+from ledger.streams.tail_cache import StoredRecord
 
 
 class Edge(Enum):
@@ -80,7 +84,8 @@ class StreamView:
     def __init__(self, name: str, store: MetadataStore, client: LedgerClient) -> None:
         self.name = name
         self.list = SegmentList(store, name)
-        # The listed segments up to the first in progress, and the start. Changed by `load` only.
+        # The listed segments up to the first in progress, the accepted losses and the start.
+        # Changed by `load` only.
         self.table = SegmentTable()
         self._store = store
         self._client = client
@@ -239,6 +244,9 @@ class StreamView:
             segment = self.table.find(offset)
             at = Position(segment.number, EntryId(0)) if segment else FIRST_POSITION
             return ReadRange(at, offset=offset)
+        lost = self.table.losses.at_offset(offset)
+        if lost is not None and self.table.segment(lost.segment) is not None:
+            return ReadRange(lost.first_position, offset=offset)
         segment = self.table.find(offset)
         if segment is None or (segment.completed and offset >= segment.end_sequence_id):
             end = self.table.listed_end_sequence_id
@@ -274,14 +282,48 @@ class StreamView:
                 f"{self.name}: its records have no timestamps; pass `timestamp_max`, or a "
                 "transaction id"
             )
-        scan = await StreamScan.open(self.name, self._store, self._client, timestamp_max)
-        try:
-            found = await scan.find_timestamp(ms)
-        finally:
-            scan.close()
+        found = await self._find_completed(ms, timestamp_max)
+        if found is None:
+            found = await self._find_time(ms, timestamp_max)
         if found is None:
             return ReadRange(await self._end())
         return await self._at_offset(max(found.sequence_id, self.table.start_sequence_id))
+
+    async def _find_completed(self, ms: int, timestamp_max: TimestampMax) -> StoredRecord | None:
+        """Find the record in the first segment that was completed at `ms` or later.
+
+        Most records are there if their timestamps follow the clock. One head snapshot, that of the
+        next segment, tells whether this segment is right, and has its index. Returns None if it is
+        not, or if no completed segment follows.
+        """
+        table = self.table
+        completed = [segment for segment in table.segments if segment.completed]
+        at = bisect_left(completed, ms, key=lambda each: each.completion_ms)
+        later = table.next_with_entries(completed[at].number) if at < len(completed) else None
+        if later is None:
+            return None
+        segment = completed[at]
+        head = await read_head_snapshot(await self.reader_of(later), later.last_entry)
+        if head is None:
+            return None
+        table.learn(later.number, head)
+        start = table.start_sequence_id
+        first = next(table.with_timestamp(ms, start), None)
+        if first is None or first.number != segment.number:
+            return None
+        reads = SegmentReads(self._client, table, StreamLimits(), CursorLimit(1), timestamp_max)
+        try:
+            return await reads.find_in(segment, ms, start, reads.read)
+        finally:
+            reads.clear()
+
+    async def _find_time(self, ms: int, timestamp_max: TimestampMax) -> StoredRecord | None:
+        """Find the record from the summaries that the newest snapshot has."""
+        scan = await StreamScan.open(self.name, self._store, self._client, timestamp_max)
+        try:
+            return await scan.find_timestamp(ms)
+        finally:
+            scan.close()
 
 
 def check_dlsn(dlsn: Dlsn) -> None:

@@ -64,6 +64,23 @@ def test_a_range_is_found_by_each_of_its_offsets_and_by_no_other():
     ]  # fmt: skip
 
 
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 12), st.integers(0, 3)), max_size=8))
+def test_a_range_is_found_by_each_of_its_entries_and_by_the_entries_before_it(places):
+    losses, offset = NO_LOSSES, 0
+    for segment, first, more in sorted(set(places)):
+        before = losses.ranges[-1] if losses.ranges else None
+        if before is None or (before.segment, before.last) < (segment, first):
+            added = lost(segment, first, first + more, offset, offset + more)
+            losses, offset = losses.with_range(added), offset + more + 1
+    for segment in range(6):
+        for entry in range(18):
+            own = [each for each in losses.ranges if each.segment == segment]
+            holds = [each for each in own if each.first <= entry <= each.last]
+            assert losses.at_entry(segment, entry) == next(iter(holds), None)
+            behind = [each for each in own if each.first > entry]
+            assert losses.first_behind(segment, entry) == next(iter(behind), None)
+
+
 def test_offsets_behind_a_ledger_closed_by_force_are_passed_over():
     assert TWO.end_after(1, 90) == 2**30 + 1
     assert TWO.end_after(2, 90) == 90

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.core.accepted_losses import NO_LOSSES, LostRange
 from ledger.core.deliveries import Deliveries, ReadRange
 from ledger.core.gaps import (
     ENTRY_MAX,
@@ -21,6 +22,7 @@ from ledger.core.gaps import (
     Evidence,
     Gap,
     GapKind,
+    OffsetRange,
     Position,
     joined,
 )
@@ -38,15 +40,25 @@ class Entry(NamedTuple):
     counts: tuple[int, ...] = ()
     lost: bool = False
     hole: bool = False
+    given_up: bool = False
+
+
+ACCEPTED = PROOF._replace(acceptance=Acceptance(1, "operator"))
 
 
 class Chain:
-    """Segments from entries. The last one is in progress if `open_end`."""
+    """Segments from entries. The last one is in progress if `open_end`.
 
-    def __init__(self, entries, open_end=False):
+    Behind the segments of these numbers, `reserved` has the count of offsets that a forced close
+    reserved.
+    """
+
+    def __init__(self, entries, open_end=False, reserved=()):
         self.entries = entries
+        self.reserved = {at: count for at, count in dict(reserved).items() if at < len(entries)}
         self.segments = []
         self.offsets = {}  # of each entry: first, and one past the last
+        self.losses = NO_LOSSES
         at = 0
         for number, held in enumerate(entries, 1):
             start = at
@@ -63,6 +75,18 @@ class Chain:
                     completion_ms=0,
                 )
             self.segments.append(segment)
+            for first, last in runs(held):
+                low, high = self.offsets[number, first][0], self.offsets[number, last][1] - 1
+                self._give_up(number, first, last, OffsetRange(low, high))
+            count = self.reserved.get(number)
+            if count is not None:
+                self.offsets[number, len(held)] = at, at + count
+                offsets = OffsetRange(at, at + count - 1, exact=False)
+                self._give_up(number, len(held), ENTRY_MAX, offsets)
+                at += count
+
+    def _give_up(self, number, first, last, offsets):
+        self.losses = self.losses.with_range(LostRange(number, first, last, offsets, ACCEPTED))
 
     def records(self, number, entry):
         held = self.entries[number - 1][entry]
@@ -88,6 +112,17 @@ class Chain:
                 yield Position(segment.number, len(held))
 
 
+def runs(held):
+    """The runs of entries that were given up, as (first, last)."""
+    found = []
+    for at, each in enumerate(held):
+        if each.given_up and found and found[-1][1] == at - 1:
+            found[-1] = found[-1][0], at
+        elif each.given_up:
+            found.append((at, at))
+    return found
+
+
 def step(chain, core):
     """Pass what the stream has at `next`. Returns None at the end of what is known."""
     number, entry = core.next
@@ -95,6 +130,9 @@ def step(chain, core):
         return None
     segment = chain.segments[number - 1]
     core.begin(segment)
+    given_up = chain.losses.at_entry(number, entry)
+    if given_up is not None:
+        return core.on_accepted(given_up)
     held = chain.entries[number - 1]
     if entry < len(held):
         if held[entry].lost:
@@ -126,11 +164,15 @@ kinds = st.one_of(
     counts.map(Entry),
     counts.map(Entry),
     st.sampled_from([(), (1,), (2, 1)]).map(lambda held: Entry(held, lost=True)),
+    st.sampled_from([(), (1,), (2, 1)]).map(lambda held: Entry(held, given_up=True)),
     st.just(Entry()),
     st.just(Entry(hole=True)),
 )
 chains = st.builds(
-    Chain, st.lists(st.lists(kinds, max_size=5), min_size=1, max_size=4), st.booleans()
+    Chain,
+    st.lists(st.lists(kinds, max_size=5), min_size=1, max_size=4),
+    st.booleans(),
+    st.dictionaries(st.integers(1, 3), st.integers(1, 50), max_size=2),
 )
 
 
@@ -141,8 +183,9 @@ def twin(chain, first, until):
             continue
         held = chain.entries[at.segment - 1]
         if at.entry == len(held):
-            yield at, GapKind.BRIDGE
-        elif held[at.entry].lost:
+            reserved = at.segment in chain.reserved
+            yield at, GapKind.DATALOSS if reserved else GapKind.BRIDGE
+        elif held[at.entry].lost or held[at.entry].given_up:
             yield at, GapKind.DATALOSS
         elif held[at.entry].hole:
             yield at, GapKind.HOLE
@@ -182,12 +225,15 @@ def test_neighbouring_lost_entries_are_one_gap_with_exact_bounds(data):
     losses = [each for each in found if isinstance(each, Gap) and each.kind is GapKind.DATALOSS]
     for before, after in pairwise(losses):
         joint = before.last.segment == after.first.segment
-        assert not joint or before.last.entry + 1 < after.first.entry
+        alike = before.evidence == after.evidence == PROOF
+        assert not (joint and alike) or before.last.entry + 1 < after.first.entry
     for gap in losses:
         assert gap.first.segment == gap.last.segment
-        assert gap.evidence == PROOF
-        begin, end = chain.offsets[gap.first][0], chain.offsets[gap.last][1]
-        if gap.offsets.exact:
+        accepted = chain.losses.at_entry(*gap.first) is not None
+        assert gap.evidence == (ACCEPTED if accepted else PROOF)
+        last = min(gap.last, Position(gap.last.segment, len(chain.entries[gap.last.segment - 1])))
+        begin, end = chain.offsets[gap.first][0], chain.offsets[last][1]
+        if gap.offsets.exact or accepted:
             assert (gap.offsets.first, gap.offsets.last) == (begin, end - 1)
         else:
             assert gap.offsets.first <= begin
@@ -258,6 +304,35 @@ def test_a_missing_record_is_corruption_and_no_gap():
     core.begin(Segment(number=1, ledger=1, first_txid=0, start_sequence_id=0))
     with pytest.raises(CorruptFormat, match="offset 1 follows offset 0"):
         core.on_entry(0, [LogRecord(0, 2, 1, 1, False, memoryview(b""))])
+
+
+def test_an_accepted_loss_that_was_delivered_in_part_begins_behind_what_was_delivered():
+    chain = Chain([[Entry((2,)), Entry((2,)), Entry((2,))], [Entry((1,))]], reserved={1: 90})
+    core = Deliveries(ReadRange(Position(1, 0)))
+    for _ in range(2):
+        step(chain, core)
+    lost = LostRange(1, 1, ENTRY_MAX, OffsetRange(2, 95, exact=False), ACCEPTED)
+    (gap,) = core.on_accepted(lost)
+    assert gap == (GapKind.DATALOSS, (1, 2), (1, ENTRY_MAX), (4, 95, False), ACCEPTED)
+    assert core.next == (2, 0)
+    core.begin(chain.segments[1])
+    assert [r.offset for r in core.on_entry(0, chain.records(2, 0))[0]] == [96]
+
+
+def test_records_behind_a_loss_with_an_unknown_side_may_lie_at_its_offsets():
+    chain = Chain([[Entry((1,)), Entry((1,)), Entry((1,))]], open_end=True)
+    core = Deliveries(ReadRange(Position(1, 0)))
+    step(chain, core)
+    (gap,) = core.on_accepted(LostRange(1, 1, 1, OffsetRange(1, 5, exact=False), ACCEPTED))
+    assert gap.offsets == (1, 5, False)
+    assert [r.offset for r in step(chain, core)[0]] == [2]
+
+
+@pytest.mark.parametrize(("until", "last"), [((1, 2), (1, 2)), ((2, 0), (1, ENTRY_MAX))])
+def test_an_accepted_loss_ends_at_until(until, last):
+    chain = Chain([[Entry((1,))], []], reserved={1: 5})
+    found = read(chain, ReadRange(Position(1, 0), until=Position(*until)))
+    assert (found[1].first, found[1].last) == ((1, 1), last)
 
 
 def test_a_segment_that_begins_past_the_end_of_the_one_before_it_is_corruption():

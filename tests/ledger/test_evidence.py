@@ -359,3 +359,18 @@ def test_a_hostile_tail_answer_delivers_nothing_above_its_lac(status, kind, lac)
             assert lac >= WANTED and bytes(tail.payload) == b"entry 2"
 
     simulate(run())
+
+
+async def test_an_entry_that_comes_with_a_lower_lac_is_not_delivered():
+    """The bookie has the entry, and does not know that it is confirmed: it may be cut off yet."""
+    world = cluster()
+    writer, told = await grown(world, 3)
+    rig = await scripted(world, writer.ledger)
+    first, *_ = rig.tail._order(WANTED)
+    body = entry_bytes(writer.ledger, WANTED, b"entry 2")
+    rig.port.replies[first] = ReadReply(Status.OK, body, WANTED - 1)
+    tail = await rig.tail.read_next(WANTED, 2.0)
+    assert (tail.payload, tail.lac) == (None, WANTED - 1)
+    await add_one(world, told, 3)
+    tail = await rig.tail.read_next(WANTED, 2.0)
+    assert (bytes(tail.payload), tail.lac) == (b"entry 2", WANTED)

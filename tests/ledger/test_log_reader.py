@@ -6,18 +6,25 @@ rolls and truncates; entries are taken from bookies; the reader's ports count it
 """
 
 import asyncio
+import random
 from itertools import pairwise
 
 import pytest
 
-from ledger.core.gaps import ENTRY_MAX, Acceptance, AcceptedLoss, Evidence, Gap, GapKind
-from ledger.core.loss import CopyAnswer, Verdict, state_of
-from ledger.errors import InvalidArgument, NoNode, WrongState
+from ledger.core.gaps import ENTRY_MAX, Gap, GapKind
+from ledger.core.loss import CopyAnswer, Verdict
+from ledger.errors import CorruptFormat, InvalidArgument, NoNode, WrongState
 from ledger.ids import Dlsn
 from ledger.ports.bookies import Status
+from ledger.streams.accepted_losses import losses_path
+from ledger.streams.config import StreamLimits
 from ledger.streams.segment_store import delete_stream
 from ledger.streams.stream_seek import After, Edge, Offset, Time, TransactionId
+from tests.ledger.follow_rig import NAME, by_sequence_id, timestamp_of
+from tests.ledger.life_rig import taking_over
 from tests.ledger.log_reader_rig import Reading, lose, reading_rig
+from tests.ledger.loss_rig import accept, forget, lost_range, reserved_range
+from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
 
 
@@ -169,22 +176,100 @@ async def test_a_loss_with_no_readable_side_says_at_most():
         await reading.reader.stop()
 
 
-async def test_an_accepted_loss_stays_lost_though_a_copy_is_readable():
+async def test_an_accepted_loss_is_one_gap_with_the_stored_evidence_and_stays_lost():
+    """The list of segments brings it; that a copy is readable changes nothing."""
     async with reading_rig() as rig:
         await written(rig, 5, 1)
-        ledger = (await segments_of(rig))[0].ledger
-        proof = Evidence(
-            ledger,
-            Verdict.COMPLETE,
-            (state_of("b1", CopyAnswer.DENIED),),
-            acceptance=Acceptance(1, "operator"),
-        )
-        losses = {1: [AcceptedLoss(2, 3, proof)]}
-        reading = await Reading(rig, accepted=lambda number: losses.get(number, ())).start()
+        gone = lost_range(rig, 1, 2, 3)
+        await accept(rig, gone)
+        reading = await Reading(rig).start()
         found = await reading.take(records=4)
         assert offsets(found) == [0, 3, 4, 5]
         assert gaps(found)[0] == (GapKind.DATALOSS, (1, 2), (1, 3), (1, 2, True))
+        assert next(each for each in found if isinstance(each, Gap)).evidence == gone.evidence
         await reading.reader.stop()
+
+
+async def test_a_loss_accepted_while_reading_is_followed_by_watch():
+    async with reading_rig() as rig:
+        await written(rig, 9, 1)
+        reading = Reading(rig)
+        reading.port.stalled.update(rig.world.bookies)
+        await reading.start()
+        await accept(rig, lost_range(rig, 1, 4, 6))
+        await asyncio.sleep(1)
+        reading.port.stalled.clear()
+        found = await reading.take(records=7)
+        assert offsets(found) == [0, 1, 2, 6, 7, 8, 9]
+        assert gaps(found)[0] == (GapKind.DATALOSS, (1, 4), (1, 6), (3, 5, True))
+        await reading.reader.stop()
+
+
+async def test_a_reader_starts_within_an_accepted_loss():
+    async with reading_rig() as rig:
+        await written(rig, 9, 1)
+        await accept(rig, lost_range(rig, 1, 3, 6))
+        for first, gap in (
+            (Offset(4), (GapKind.DATALOSS, (1, 3), (1, 6), (2, 5, True))),
+            (Dlsn(1, 5, 0), (GapKind.DATALOSS, (1, 5), (1, 6), (2, 5, False))),
+        ):
+            reading = await Reading(rig).start(first)
+            found = await reading.take(records=4)
+            assert gaps(found)[0] == gap
+            assert offsets(found) == [6, 7, 8, 9]
+            await reading.reader.stop()
+
+
+async def test_a_ledger_closed_by_force_is_a_gap_up_to_the_next_segment():
+    """The jump of the offsets between the segments is in the gap; there is no BRIDGE behind it."""
+    async with reading_rig() as rig:
+        owner = await written(rig, 6)
+        await asyncio.sleep(1)
+        early, late = await Reading(rig).start(), await Reading(rig).start(until=Dlsn(1, 4, 0))
+        assert offsets(await early.take(records=6)) == [0, 1, 2, 3, 4, 5]
+        assert len(await late.rest()) == 4
+        owner.kill()
+        gone = reserved_range(rig, 1, 2, 2)
+        await accept(rig, gone)
+        other = await taking_over(rig, "other")
+        await other.add(2)
+        loss = (GapKind.DATALOSS, (1, 3), (1, ENTRY_MAX), (2, 1001, False))
+        reading = await Reading(rig).start()
+        found = await reading.take(records=4)
+        assert (offsets(found), gaps(found)) == ([0, 1, 1002, 1003], [loss])
+        assert next(each for each in found if isinstance(each, Gap)).evidence == gone.evidence
+        found = await early.take(records=2)
+        assert offsets(found) == [1002, 1003]
+        ((kind, first, last, lost),) = gaps(found)
+        assert (kind, first[0], last) == (GapKind.DATALOSS, 1, (1, ENTRY_MAX))
+        assert lost == (6, 1001, False)
+        for offset in (2, 700, 1001):
+            reading = await Reading(rig).start(Offset(offset))
+            found = await reading.take(records=2)
+            assert (gaps(found), offsets(found)) == ([loss], [1002, 1003])
+
+
+async def test_a_jump_that_no_loss_explains_is_corruption():
+    async with reading_rig() as rig:
+        owner = await written(rig, 6)
+        owner.kill()
+        await accept(rig, reserved_range(rig, 1, 2, 2))
+        await (await taking_over(rig, "other")).add(2)
+        rig.world.tree.nodes.pop(losses_path(NAME))
+        reading = await Reading(rig).start()
+        with pytest.raises(CorruptFormat, match="begins at offset 1002, and the one before it"):
+            await reading.take(records=4)
+
+
+async def test_a_time_is_looked_up_past_lost_entries():
+    async with reading_rig() as rig:
+        await written(rig, 9, 5, 3)
+        for number, entry in ((1, 4), (1, 9), (2, 0), (3, 0)):
+            forget(rig, number, entry)
+        for wanted, due in ((3, 4), (8, 9), (10, 10), (15, 15)):
+            reading = await Reading(rig).start(Time(1001 + wanted))
+            assert offsets(await reading.take(records=1)) == [due]
+            await reading.reader.stop()
 
 
 # Positions
@@ -272,6 +357,55 @@ async def test_a_time_begins_where_a_broker_finds_it_and_past_the_end_at_the_end
         await owner.add(1)
         assert offsets(await reading.take(records=1)) == [10]
         await reading.reader.stop()
+
+
+async def test_a_time_costs_one_head_snapshot_and_one_stride():
+    """Seed 000 D26: counted at the port, for every segment, where timestamps follow the clock."""
+    limits = StreamLimits(
+        entry_bytes_max=64 * 1024, index_stride_bytes=200, snapshot_bytes=2000, read_chunk_bytes=300
+    )
+    async with reading_rig(limits=limits) as rig:
+        owner, clock, times = await rig.owner(), SimClock(), []
+        for number in range(6):
+            if number:
+                await owner.roll()
+            for _ in range(20):
+                times.append(clock.now_ms())
+                owner.append(timestamp=times[-1])
+                await owner.settle()
+                await asyncio.sleep(1)
+        await asyncio.sleep(1)
+        for due in (0, 19, 20, 45, 79, 99, 100, 119):
+            reading = await Reading(rig).start(Time(times[due]), Offset(due))
+            heads = [ledger for ledger, entry in reading.port.read_from if entry == 0]
+            assert len(heads) <= 1
+            assert reading.entry_reads <= 12
+            assert offsets(await reading.rest()) == [due]
+            await reading.reader.stop()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_time_is_found_as_a_broker_finds_it_whatever_the_timestamps_are(seed):
+    draw = random.Random(seed)
+    async with reading_rig() as rig:
+        owner = await rig.owner()
+        for number in range(4):
+            if number:
+                await owner.roll()
+            for _ in range(draw.randrange(1, 8)):
+                owner.append(timestamp=max(0, SimClock().now_ms() + draw.randrange(-5000, 5000)))
+                await owner.settle()
+                await asyncio.sleep(draw.random())
+        await owner.stream.truncate(draw.randrange(owner.stream.end_sequence_id))
+        await owner.add()
+        await asyncio.sleep(1)
+        start, stored = owner.stream.start_sequence_id, by_sequence_id(owner)
+        times = {n: timestamp_of(data) for n, data in stored.items() if n >= start}
+        for wanted in sorted(times.values()):
+            due = min(n for n, time in times.items() if time >= wanted)
+            reading = await Reading(rig).start(Time(wanted))
+            assert offsets(await reading.take(records=1)) == [due]
+            await reading.reader.stop()
 
 
 async def test_latest_begins_with_the_next_record():
