@@ -319,6 +319,32 @@ class SegmentReads:
             raise error
         return found
 
+    async def _fill(self, cursor: _Cursor) -> bool:
+        """Wait until `cursor.ready` holds a record. Returns False at the readable end."""
+        while not cursor.ready:
+            _collect_ahead(cursor)
+            if cursor.ready:
+                continue
+            if cursor.ahead is not None:
+                ahead, cursor.ahead = cursor.ahead, None
+                cursor.ready.extend(await ahead)
+                continue
+            segment = self._listed_segment(cursor.number)
+            lost = cursor.losses.at_entry(cursor.number, cursor.next_entry)
+            if lost is not None:
+                if lost.record_count:
+                    cursor.ready.append(lost_record(lost))
+                cursor.next_entry = lost.last + 1
+                continue
+            if cursor.next_entry <= self._table.last_readable_entry(segment):
+                cursor.ready.extend(await self._read_chunk(cursor))
+                continue
+            # The next segment begins at the end of this one, which only a completed one has.
+            if not segment.completed or self._table.segment(cursor.number + 1) is None:
+                return False
+            cursor.number, cursor.next_entry = cursor.number + 1, 0
+        return True
+
     def _listed_segment(self, number: int) -> Segment:
         segment = self._table.segment(number)
         if segment is None:
