@@ -46,6 +46,7 @@ _PAUSE_S, _PAUSE_S_MAX = 0.02, 1.0  # delay before a retry, which doubles up to 
 _REMOVED_MAX = 5  # attempts to find a position while segments are removed
 _REFUSED_S, _REFUSED_S_MAX = 1.0, 30.0  # the same, after a refused delivery
 
+
 class Waiting(NamedTuple):
     """What a reader waits for: an entry that the `bookies` may hold, or the storage."""
 

@@ -236,6 +236,7 @@ class SegmentReads:
             return _Cursor(lost.segment, lost.first, losses)
         segment = table.find(sequence_id)
         if segment is None or sequence_id >= table.readable_end(segment):
+            self._check_no_jump(segment, sequence_id)
             return None
         index = await self.index_of(segment)
         low, high = self._bounds(segment, index, sequence_id)
@@ -244,6 +245,16 @@ class SegmentReads:
             check_found(place, sequence_id, f"ledger {segment.ledger}")
             low = place.entry
         return _Cursor(segment.number, low, losses)
+
+    def _check_no_jump(self, segment: Segment | None, sequence_id: int) -> None:
+        """Raise CorruptFormat if `sequence_id` lies between this segment and the next one."""
+        following = None if segment is None else self._table.segment(segment.number + 1)
+        if segment is not None and following is not None:
+            raise CorruptFormat(
+                f"no segment and no accepted loss holds record {sequence_id}: segment "
+                f"{segment.number} ends at {segment.end_sequence_id}, the next one begins at "
+                f"{following.start_sequence_id}"
+            )
 
     def _bounds(self, segment: Segment, index: SparseIndex, sequence_id: int) -> tuple[int, int]:
         """Return the first entry that may hold `sequence_id`, and one past the last one."""

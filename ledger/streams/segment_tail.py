@@ -28,7 +28,6 @@ from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
 from ledger.streams.tail_cache import StoredRecord
 
-
 _LOST_STEPS = 64  # lost entries that are stepped over one by one
 
 

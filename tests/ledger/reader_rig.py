@@ -19,8 +19,8 @@ class ReaderPort:
     """The bookies as the reader sees them.
 
     `stalled` bookies answer nothing, `delays` (seconds by bookie) answer later, `answers` (a
-    status by bookie) are sick. `asked` is every request: (method, bookie, when), `read_from` the
-    entries that batches began at: (ledger, entry).
+    status by bookie) are sick. `asked` is every request: (method, bookie, when), `batches` those
+    for entries: (ledger, first, last).
     """
 
     def __init__(self, port):
@@ -29,7 +29,7 @@ class ReaderPort:
         self.delays = {}
         self.answers = {}
         self.asked = []
-        self.read_from = []
+        self.batches = []
 
     def __getattr__(self, name):
         return getattr(self.port, name)
@@ -48,7 +48,7 @@ class ReaderPort:
         return await getattr(self.port, method)(bookie, *rest)
 
     async def read_many(self, bookie, ledger, first, last, max_bytes):
-        self.read_from.append((ledger, first))
+        self.batches.append((ledger, first, last))
         return await self._ask("read_many", bookie, ledger, first, last, max_bytes)
 
     async def read_lac(self, bookie, ledger):

@@ -80,9 +80,7 @@ def find(counts, lost, awaited, target, *, low=0, error=None):
     bounds = [START]
     for each in counts:
         bounds.append(bounds[-1] + each)
-    search = PlaceSearch(
-        low, len(counts), start_sequence_id=START, sequence_id=target, error=error
-    )
+    search = PlaceSearch(low, len(counts), start_sequence_id=START, sequence_id=target, error=error)
     asked = []
     while (at := search.wanted) is not None:
         asked.append(at)

@@ -21,9 +21,10 @@ from ledger.streams.config import StreamLimits
 from ledger.streams.segment_store import delete_stream
 from ledger.streams.stream_seek import After, Edge, Offset, Time, TransactionId
 from tests.ledger.follow_rig import NAME, by_sequence_id, timestamp_of
+from tests.ledger.held_entries import forget, lost_range, reserved_range
 from tests.ledger.life_rig import taking_over
 from tests.ledger.log_reader_rig import Reading, lose, reading_rig
-from tests.ledger.loss_rig import accept, forget, lost_range, reserved_range
+from tests.ledger.lost_stream_rig import accept
 from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
 
@@ -377,8 +378,8 @@ async def test_a_time_costs_one_head_snapshot_and_one_stride():
         await asyncio.sleep(1)
         for due in (0, 19, 20, 45, 79, 99, 100, 119):
             reading = await Reading(rig).start(Time(times[due]), Offset(due))
-            heads = [ledger for ledger, entry in reading.port.read_from if entry == 0]
-            assert len(heads) <= 1
+            heads = [ledger for ledger, *batch in reading.port.batches if batch == [0, 0]]
+            assert len(heads) == 1
             assert reading.entry_reads <= 12
             assert offsets(await reading.rest()) == [due]
             await reading.reader.stop()

@@ -1,5 +1,5 @@
-"""Goal: a loss costs its own records only. Every reader returns an accepted loss in its place, once,
-and keeps it lost; a loss that nobody accepted is an error at its own sequence ids and nowhere else.
+"""Goal: a loss costs its own records only. Every reader returns an accepted loss in its place,
+once, and keeps it lost; a loss that nobody accepted is an error at its own sequence ids only.
 
 Method: real streams over a simulated cluster on virtual time. Bookies forget entries, losses are
 accepted in the stored node. Owner, follower and scan read from every sequence id; a twin knows what
@@ -16,15 +16,15 @@ from ledger.errors import CorruptFormat, LedgerError
 from ledger.streams.accepted_losses import losses_path
 from ledger.streams.config import StreamLimits
 from tests.ledger.follow_rig import NAME, Owner, by_sequence_id, started_rig, timestamp_of
-from tests.ledger.life_rig import WHOLE, listed, taking_over
-from tests.ledger.loss_rig import (
-    accept,
+from tests.ledger.held_entries import (
     entry_of,
     forget,
     held,
     lost_range,
     reserved_range,
 )
+from tests.ledger.life_rig import WHOLE, listed, taking_over
+from tests.ledger.lost_stream_rig import accept
 from tests.ledger.test_scan import DENSE, reader, scan_of
 
 LOST, GIVEN_UP = "lost", "given up"
@@ -77,6 +77,7 @@ async def walked(stream, first, end, size=300):
             found.append((offset, LOST))
             offset += 1
             continue
+        assert some
         for each in some:
             assert each.sequence_id == offset
             found.append((offset, GIVEN_UP if each.lost is not None else b"".join(each.data)))
@@ -105,7 +106,7 @@ async def test_a_lost_entry_is_an_error_at_its_own_offset_and_nowhere_else():
 
 async def test_a_long_run_of_lost_entries_costs_few_reads():
     async with started_rig(limits=SPARSE) as rig:
-        first, _ = await written(rig, 400)
+        await written(rig, 400)
         forget(rig, 1, *range(entry_of(rig, 50).entry, entry_of(rig, 350).entry))
         by, scan = await scan_of(rig)
         for offset in (351, 399, 49):
@@ -211,7 +212,7 @@ async def test_the_end_is_known_up_to_the_last_readable_record_if_the_newest_one
         await owner.add(12)
         forget(rig, 1, *[entry_of(rig, n).entry for n in (8, 9, 10)])
         follower = await rig.follower()
-        by, scan = await scan_of(rig)
+        _, scan = await scan_of(rig)
         assert follower.stream.end_sequence_id == scan.end_sequence_id == 8
         await owner.add(2)
         await follower.until(13)
@@ -370,6 +371,7 @@ async def test_followers_and_scans_pass_the_reserved_offsets_behind_a_forced_clo
         other = await taking_over(rig, "other")
         await other.add(3)
         assert sorted(other.answers.values()) == [1002, 1003, 1004]
+        await asyncio.sleep(1)
         _, scan = await scan_of(rig)
         due = {**dict(list(by_sequence_id(owner).items())[:2]), 2: GIVEN_UP}
         due |= by_sequence_id(other)
@@ -411,11 +413,49 @@ async def test_a_jump_that_no_loss_explains_is_corruption():
         await asyncio.sleep(1)
         rig.world.tree.nodes.pop(losses_path(NAME))
         _, scan = await scan_of(rig)
-        with pytest.raises(CorruptFormat, match="expected record 4, read 1004"):
+        with pytest.raises(CorruptFormat, match="no accepted loss holds record 4"):
             await at(scan, 4)
+        with pytest.raises(CorruptFormat, match="expected record 4, read 1004"):
+            await at(scan, 0)
 
 
 # All at once
+
+
+async def written_by_chance(rig, draw):
+    """An owner that wrote and completed three segments, with several records in some entries."""
+    owner = await rig.owner("first")
+    for number in range(3):
+        if number:
+            await owner.roll()
+        for _ in range(draw.randrange(2, 30)):
+            owner.append()
+            if draw.random() < 0.7:
+                await owner.settle()
+        await owner.settle()
+    await owner.stream.close()
+    return owner
+
+
+async def lose_by_chance(rig, draw, due):
+    """Lose entries and accept some of the losses. `due` follows, and has the result of each id."""
+    lost_rate, accepted_rate = draw.choice([0.05, 0.3]), draw.choice([0.1, 0.6])
+    ranges = []
+    for number in (1, 2, 3):
+        for each in held(rig, number)[:-1]:
+            if draw.random() > lost_rate:
+                continue
+            if draw.random() > accepted_rate:
+                due |= dict.fromkeys(each.offsets, LOST)
+            else:  # sometimes copies are found again
+                given_up = (each.offsets.start, each.offsets.stop, GIVEN_UP)
+                due |= dict.fromkeys(each.offsets, given_up)
+                ranges.append(lost_range(rig, number, each.entry, each.entry))
+                if draw.random() < 0.5:
+                    continue
+            forget(rig, number, each.entry)
+    if ranges:
+        await accept(rig, *ranges)
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -423,52 +463,24 @@ async def test_a_jump_that_no_loss_explains_is_corruption():
 async def test_every_offset_is_a_record_a_loss_or_given_up_and_nothing_else(seed, limits):
     draw = random.Random(seed)
     async with started_rig(limits=limits, control_ms=draw.choice([-1, 0, 100])) as rig:
-        owner = await rig.owner("first")
-        for number in range(3):
-            if number:
-                await owner.roll()
-            for _ in range(draw.randrange(2, 30)):
-                owner.append()
-                if draw.random() < 0.7:
-                    await owner.settle()
-            await owner.settle()
-        await owner.stream.close()
+        owner = await written_by_chance(rig, draw)
         stored, end = by_sequence_id(owner), owner.stream.end_sequence_id
         due = {n: (n, data) for n, data in stored.items()}
-        rates = draw.choice([0.05, 0.3]), draw.choice([0.1, 0.6])
-        ranges = []
-        for number in (1, 2, 3):
-            entries = held(rig, number)
-            for each in entries:
-                if draw.random() > rates[0] or each.entry == entries[-1].entry:
-                    continue
-                restore = forget(rig, number, each.entry)
-                give_up = draw.random() < rates[1]
-                for n in each.offsets:
-                    due[n] = (each.offsets.start, each.offsets.stop, GIVEN_UP) if give_up else LOST
-                if give_up:
-                    restore()
-                    ranges.append(lost_range(rig, number, each.entry, each.entry))
-                    if draw.random() < 0.5:
-                        forget(rig, number, each.entry)
-        if ranges:
-            await accept(rig, *ranges)
+        await lose_by_chance(rig, draw, due)
+        met = [
+            (n, what if what == LOST else what[-1])
+            for n, what in sorted(due.items())
+            if what == LOST or what[0] == n
+        ]
+        readable = {n: timestamp_of(stored[n]) for n, what in due.items() if what == (n, stored[n])}
         follower = await rig.follower()
         _, scan = await scan_of(rig)
         for stream in (follower.stream, scan):
             assert stream.end_sequence_id == end
             for offset in draw.sample(range(end), min(end, 25)):
-                found = await every_offset(stream, offset, offset + 1)
-                assert found[offset] == due[offset], (offset, seed)
-            met = await walked(stream, 0, end)
-            assert met == [
-                (n, GIVEN_UP if what[-1] == GIVEN_UP else LOST if what == LOST else what[1])
-                for n, what in sorted(due.items())
-                if what == LOST or what[0] == n
-            ]
-            readable = [n for n, what in due.items() if what == (n, stored[n])]
-            for wanted in draw.sample(range(end), min(end, 6)):
-                time = timestamp_of(stored[wanted])
-                least = min((n for n in readable if timestamp_of(stored[n]) >= time), default=None)
+                assert (await every_offset(stream, offset, offset + 1))[offset] == due[offset]
+            assert await walked(stream, 0, end) == met
+            for time in draw.sample([*map(timestamp_of, stored.values())], min(end, 6)):
+                least = min((n for n, each in readable.items() if each >= time), default=None)
                 record = await stream.find_timestamp(time)
                 assert (record and record.sequence_id) == least

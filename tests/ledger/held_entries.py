@@ -1,16 +1,11 @@
-"""What the segments of a simulated stream hold, entries that are lost, and losses accepted."""
+"""What the entries of a simulated stream hold, how they are lost, and ranges of them."""
 
 from typing import NamedTuple
 
-from ledger.core.accepted_losses import LostRange
-from ledger.core.gaps import ENTRY_MAX, Acceptance, Evidence, OffsetRange
-from ledger.core.loss import CopyAnswer, Verdict, state_of
+from ledger.core.gaps import ENTRY_MAX
 from ledger.core.records import parse_entry
-from ledger.ids import EntryId
-from ledger.streams.accepted_losses import accept_losses
-from tests.ledger.follow_rig import NAME
+from tests.ledger import lost_stream_rig
 from tests.ledger.life_rig import listed
-from tests.sim.metadata import SimMetadata
 
 _DIGEST_BYTES = 36
 
@@ -75,27 +70,17 @@ def forget(rig, number, *entries):
     return restore
 
 
-def lost_range(rig, number, first, last, offsets=None, *, exact=True):
+def lost_range(rig, number, first, last, offsets=None):
     """Return an accepted range. Without `offsets` they are those of the stored entries."""
     if offsets is None:
         inside = [each for each in held(rig, number) if first <= each.entry <= last]
         offsets = inside[0].offsets.start, inside[-1].offsets.stop - 1
-    ledger = next(each.ledger for each in listed(rig) if each.number == number)
-    copies = tuple(state_of(name, CopyAnswer.DENIED) for name in sorted(rig.world.bookies))
-    evidence = Evidence(ledger, Verdict.COMPLETE, copies, 0, Acceptance(7, "ops"))
-    low, high = offsets
-    return LostRange(
-        number, EntryId(first), EntryId(last), OffsetRange(low, high, exact), evidence
-    )
+    segment = next(each for each in listed(rig) if each.number == number)
+    return lost_stream_rig.lost_range(segment, first, last, *offsets)
 
 
 def reserved_range(rig, number, last_entry, end, count=1000):
     """Return the range behind the last readable entry of a ledger that was closed by force."""
-    return lost_range(
-        rig, number, last_entry + 1, ENTRY_MAX, (end, end + count - 1), exact=False
-    )
-
-
-async def accept(rig, *ranges):
-    """Store the ranges as an operator does."""
-    await accept_losses(SimMetadata(rig.world.tree), NAME, ranges)
+    segment = next(each for each in listed(rig) if each.number == number)
+    offsets = end, end + count - 1
+    return lost_stream_rig.lost_range(segment, last_entry + 1, ENTRY_MAX, *offsets, exact=False)
