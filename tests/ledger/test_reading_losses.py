@@ -441,19 +441,14 @@ async def lose_by_chance(rig, draw, due):
     """Lose entries and accept some of the losses. `due` follows, and has the result of each id."""
     lost_rate, accepted_rate = draw.choice([0.05, 0.3]), draw.choice([0.1, 0.6])
     ranges = []
-    for number in (1, 2, 3):
-        for each in held(rig, number)[:-1]:
-            if draw.random() > lost_rate:
-                continue
-            if draw.random() > accepted_rate:
-                due |= dict.fromkeys(each.offsets, LOST)
-            else:  # sometimes copies are found again
-                given_up = (each.offsets.start, each.offsets.stop, GIVEN_UP)
-                due |= dict.fromkeys(each.offsets, given_up)
-                ranges.append(lost_range(rig, number, each.entry, each.entry))
-                if draw.random() < 0.5:
-                    continue
-            forget(rig, number, each.entry)
+    entries = [each for number in (1, 2, 3) for each in held(rig, number)[:-1]]
+    for number, entry, ids in [each for each in entries if draw.random() < lost_rate]:
+        accepted = draw.random() < accepted_rate
+        due |= dict.fromkeys(ids, (ids.start, ids.stop, GIVEN_UP) if accepted else LOST)
+        if accepted:
+            ranges.append(lost_range(rig, number, entry, entry))
+        if not accepted or draw.random() < 0.5:  # the others are found again
+            forget(rig, number, entry)
     if ranges:
         await accept(rig, *ranges)
 
