@@ -293,7 +293,11 @@ class SegmentReads:
         Raises `error`, or that of a later entry, if such an entry holds it.
         """
         segment = self._listed_segment(cursor.number)
-        if sequence_id >= self._table.readable_end(segment):  # the entry holds no record
+        lost = cursor.losses.at_offset(sequence_id)
+        if lost is not None:  # the entry holds no record
+            cursor.number, cursor.next_entry = lost.segment, lost.first
+            return
+        if sequence_id >= self._table.readable_end(segment):  # nor here
             cursor.number, cursor.next_entry = cursor.number + 1, 0
             self._listed_segment(cursor.number)
             return

@@ -394,7 +394,7 @@ async def test_a_time_is_found_as_a_broker_finds_it_whatever_the_timestamps_are(
             if number:
                 await owner.roll()
             for _ in range(draw.randrange(1, 8)):
-                owner.append(timestamp=max(0, SimClock().now_ms() + draw.randrange(-5000, 5000)))
+                owner.append(timestamp=max(0, SimClock().now_ms() + draw.randrange(-9000, 9000)))
                 await owner.settle()
                 await asyncio.sleep(draw.random())
         await owner.stream.truncate(draw.randrange(owner.stream.end_sequence_id))
@@ -407,6 +407,22 @@ async def test_a_time_is_found_as_a_broker_finds_it_whatever_the_timestamps_are(
             reading = await Reading(rig).start(Time(wanted))
             assert offsets(await reading.take(records=1)) == [due]
             await reading.reader.stop()
+
+
+async def test_an_earlier_record_with_a_later_timestamp_is_found_first():
+    async with reading_rig() as rig:
+        owner = await rig.owner()
+        owner.append(timestamp=SimClock().now_ms() + 60_000)
+        await owner.settle()
+        for _ in range(3):
+            await owner.roll()
+            await asyncio.sleep(10)
+            owner.append(timestamp=SimClock().now_ms())
+            await owner.settle()
+        await owner.roll()
+        reading = await Reading(rig).start(Time(SimClock().now_ms() - 15_000))
+        assert offsets(await reading.take(records=1)) == [0]
+        await reading.reader.stop()
 
 
 async def test_latest_begins_with_the_next_record():

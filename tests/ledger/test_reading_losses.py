@@ -221,25 +221,41 @@ async def test_the_end_is_known_up_to_the_last_readable_record_if_the_newest_one
         assert [(await at(each, 11))[0][0] for each in (follower.stream, scan)] == [11, 11]
 
 
+async def test_the_end_of_a_completed_segment_is_listed_though_its_last_entries_are_lost():
+    async with started_rig(limits=SPARSE) as rig:
+        owner = await rig.owner()
+        await owner.add(12)
+        await owner.stream.close()
+        forget(rig, 1, *[entry_of(rig, n).entry for n in (10, 11)])
+        follower = await rig.follower()
+        _, scan = await scan_of(rig)
+        for stream in (follower.stream, scan):
+            assert stream.end_sequence_id == 12
+            found = await every_offset(stream, 0, 12)
+            assert [n for n, what in found.items() if what == LOST] == [10, 11]
+
+
 async def test_a_follower_waits_at_an_unreachable_entry_and_its_end_moves_on():
-    """The entry is on bookies that are away, one in four is not."""
+    """One of its two bookies has lost the entry, and the other one is away."""
     async with started_rig(control_ms=100, ensemble_size=3, write_quorum=2, ack_quorum=2) as rig:
         owner = await rig.owner()
         await owner.add(6)
-        await asyncio.sleep(1)
         follower = await rig.follower()
-        entry = entry_of(rig, 3).entry
+        await follower.until(6)
+        follower.port.stalled.update(rig.world.bookies)
+        await asyncio.sleep(3)
+        await owner.add(6)
+        entry = entry_of(rig, 8).entry
         ledger = listed(rig)[0].ledger
         one, two = rig.world.metadata_of(ledger).bookies_of(entry)
         del rig.world.bookies[one].ledgers[ledger].entries[entry]
-        follower.stream._clear_tail()
+        follower.port.stalled.clear()
         follower.port.stalled.add(two)
-        await owner.add(6)
         await follower.until(11)
         with pytest.raises(LedgerError):
-            await follower.stream.read(3, 1)
+            await follower.stream.read(8, 1)
         follower.port.stalled.clear()
-        assert (await follower.stream.read(3, 1))[0].sequence_id == 3
+        assert (await follower.stream.read(8, 1))[0].sequence_id == 8
 
 
 # A loss that was accepted
@@ -257,9 +273,12 @@ async def test_an_accepted_loss_is_one_record_in_its_place_for_all_readers():
         for stream in (owner.stream, follower.stream, scan):
             with pytest.raises(EntryLost):
                 await at(stream, 5)
+            assert len(await at(stream, 3)) == 2  # a cursor stays in front of the loss
         await accept(rig, gone)
         await asyncio.sleep(1)
         await scan.refresh()
+        for stream in (owner.stream, follower.stream, scan):
+            assert await at(stream, 5, 1) == [(5, 9, GIVEN_UP)]
         stored = by_sequence_id(first)
         due = [(n, stored[n]) for n in range(24) if n not in (6, 7, 8)]
         due[5] = (5, GIVEN_UP)
