@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from ledger.client.reader import LedgerReader
 from ledger.core.accepted_losses import StreamLosses
 from ledger.core.entry_search import Place, PlaceSearch
@@ -11,9 +13,18 @@ from ledger.core.segments import Segment
 from ledger.errors import CorruptFormat
 
 
-async def find_place(reader: LedgerReader, search: PlaceSearch) -> Place:
-    """Read the entries that the search asks for. Raises EntryUnknown if the LAC is unknown."""
+async def find_place(
+    reader: LedgerReader,
+    search: PlaceSearch,
+    take_turn: Callable[[], Awaitable[None]] | None = None,
+) -> Place:
+    """Read the entries that the search asks for. Raises EntryUnknown if the LAC is unknown.
+
+    `take_turn` is awaited before each read.
+    """
     while (entry := search.wanted) is not None:
+        if take_turn is not None:
+            await take_turn()
         try:
             [(_, payload)] = await reader.read(entry, entry, 1)
         except (EntryLost, EntryAwaited) as error:

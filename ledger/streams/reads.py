@@ -285,7 +285,7 @@ class SegmentReads:
             sequence_id=sequence_id,
             error=error,
         )
-        return await find_place(reader, search)
+        return await find_place(reader, search, self._cursor_limit.turns.take)
 
     async def _step_over(self, cursor: _Cursor, sequence_id: int, error: Unreadable) -> None:
         """Move past the unreadable entry at the cursor if `sequence_id` lies behind it.
