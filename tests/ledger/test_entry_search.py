@@ -7,7 +7,7 @@ entries, and the reads are counted.
 
 from math import ceil, log2
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.core.entry_search import LOST_MAX, EntrySearch, PlaceSearch
@@ -56,6 +56,7 @@ def test_a_right_hint_at_the_low_end_costs_one_read():
     assert (search.wanted, search.result) == (None, 399)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 3000), st.data())
 def test_a_long_run_of_lost_entries_is_left_after_few_reads(count, data):
     first = data.draw(st.integers(0, count - 1))
@@ -93,6 +94,7 @@ def find(counts, lost, awaited, target, *, low=0, error=None):
     return search.place, bounds, asked
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_record_is_found_or_the_error_of_an_entry_that_may_hold_it(data):
     counts = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=30))
