@@ -207,6 +207,23 @@ async def follow(world, rig, told, count, pause_s=0.01):
     return waits
 
 
+async def tail_trace(mode):
+    """All requests of a follower whose first bookie is slow."""
+    world = cluster(reader_slow_shards_detection=mode)
+    writer, told = await grown(world, 2)
+    rig = await reader_of(world, writer.ledger)
+    rig.port.delays[world.metadata_of(writer.ledger).last_fragment.ensemble[0]] = 0.05
+    await follow(world, rig, told, 100)
+    return rig.port.asked, rig.health.probes
+
+
+def test_observe_only_changes_nothing_on_the_wire_at_the_tail():
+    """Seed 002 L47."""
+    found = {mode: simulate(tail_trace(mode)) for mode in SlowDetection}
+    disabled, observing, enabled = (found[mode] for mode in SlowDetection)
+    assert disabled == observing and observing[1] == 0 < enabled[1]
+
+
 async def test_a_follower_leaves_a_slow_bookie():
     world = cluster()
     writer, told = await grown(world, 2)
