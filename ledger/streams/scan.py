@@ -5,27 +5,35 @@
     read_slice ─▶ chunks of records     in any process: it takes a slice and the two ports
 
 A scan never fences and never writes. If the end cannot be determined, that is an error, never an
-earlier end. A range is read completely, or reading it raises. Source: DistributedLog, "Reading" and
-BKLogSegmentEntryReader (seed 000).
+earlier end. A range is read completely, or reading it raises. Offsets whose loss was accepted are
+covered by the accepted loss, which `read_slice` reads itself and follows by watch.
+Source: DistributedLog, "Reading" and BKLogSegmentEntryReader (seed 000).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from ledger.client.client import LedgerClient
 from ledger.client.reader import Entries, LedgerReader
 from ledger.core import records as log_records
+from ledger.core.accepted_losses import LostRange, StreamLosses
+from ledger.core.entry_search import PlaceSearch
+from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment, visible
+from ledger.core.slice_order import EntryRun, SliceOrder
 from ledger.core.sparse_index import ANY_TIMESTAMP, SparseIndex
 from ledger.errors import CorruptFormat, NoSuchLedger, StreamUnavailable, Truncated
-from ledger.ids import EntryId, LedgerId
+from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.ports.metadata import MetadataStore
+from ledger.streams.accepted_losses import AcceptedLosses
 from ledger.streams.config import StreamLimits
+from ledger.streams.place_seek import check_found, find_place
 from ledger.streams.reads import CursorLimit, SegmentReads
 from ledger.streams.segment_list import SegmentList
 from ledger.streams.segment_tail import SegmentTail
@@ -42,16 +50,23 @@ _REFRESHES_MAX = 5  # attempts, if the newest segment is removed after the list 
 
 
 class ScannedRecord(NamedTuple):
-    """One stored record: opaque data with the user records of these sequence ids."""
+    """One stored record: opaque data with the user records of these sequence ids.
+
+    Or, without data, the accepted loss that covers these sequence ids.
+    """
 
     sequence_id: int
     end_sequence_id: int
     data: memoryview
+    lost: LostRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSlice:
-    """Records `first` up to and excluding `end`, all of one segment. It can be pickled."""
+    """Records `first` up to and excluding `end`, all of one segment. It can be pickled.
+
+    A slice of offsets that are reserved behind a segment has no entries.
+    """
 
     stream: str
     number: int  # segment number
@@ -60,7 +75,7 @@ class StreamSlice:
     first: int
     end: int
     first_entry: EntryId
-    last_entry: EntryId  # at or below the LAC
+    last_entry: EntryId  # at or below the LAC; below `first_entry` in a slice without entries
     size_bytes: int  # an estimate
     timestamp_max: int | None = None  # upper bound of the timestamps; None if unknown
 
@@ -135,6 +150,11 @@ class StreamScan:
     @property
     def segments(self) -> tuple[Segment, ...]:
         return self._table.segments
+
+    @property
+    def losses(self) -> StreamLosses:
+        """The accepted losses as of the last refresh."""
+        return self._table.losses
 
     # -- segments, start and end --------------------------------------------------------------
 
@@ -214,8 +234,26 @@ class StreamScan:
         found: list[StreamSlice] = []
         for segment, low, high in self._table.overlapping(first, end):
             found += await self._cut_segment(segment, low, high, slice_bytes)
+        found = self._with_reserved(found, first, end)
         if sum(each.end - each.first for each in found) != end - first:
             raise CorruptFormat(f"{self.name}: the segments lack records between {first} and {end}")
+        return found
+
+    def _with_reserved(
+        self, pieces: Sequence[StreamSlice], first: int, end: int
+    ) -> list[StreamSlice]:
+        """Add slices without entries where an accepted loss covers offsets of no segment."""
+        found: list[StreamSlice] = []
+        at = first
+        for piece in [*pieces, None]:
+            until = end if piece is None else piece.first
+            while at < until and (lost := self.losses.at_offset(at)) is not None:
+                after = min(until, lost.offsets.last + 1)
+                found.append(_reserved_slice(self.name, lost, at, after))
+                at = after
+            if piece is not None:
+                found.append(piece)
+                at = piece.end
         return found
 
     async def _cut_segment(
@@ -272,7 +310,13 @@ class StreamScan:
     def _timestamp_bound(
         self, segment: Segment, index: SparseIndex, first: int, end: int
     ) -> int | None:
-        """Return an upper bound of the timestamps of these records, None if unknown."""
+        """Return an upper bound of the timestamps of these records, None if unknown.
+
+        It is unknown where a loss was accepted, so that nobody leaves out the slice unread.
+        """
+        losses = self.losses.of_segment(segment.number)
+        if any(lost.offsets.first < end and lost.offsets.last >= first for lost in losses):
+            return None
         bound = index.timestamp_max_between(first, end) if len(index) else None
         if bound is None:
             bound = self._table.timestamp_max_of(segment)
@@ -322,6 +366,20 @@ def _entry_before(
     return last_entry if after is None else EntryId(min(last_entry, after - 1))
 
 
+def _reserved_slice(stream: str, lost: LostRange, first: int, end: int) -> StreamSlice:
+    return StreamSlice(
+        stream=stream,
+        number=lost.segment,
+        ledger=lost.evidence.ledger,
+        start_sequence_id=lost.offsets.first,
+        first=first,
+        end=end,
+        first_entry=EntryId(0),
+        last_entry=NO_ENTRY,
+        size_bytes=1,
+    )
+
+
 # -- reading a slice ------------------------------------------------------------------------------
 
 
@@ -331,45 +389,162 @@ async def read_slice(
     """Yield every stored record that holds a record of the slice, in order, in chunks.
 
     The first and the last one may hold further records. While the caller has one chunk, the next
-    one is read; at most these two are in memory. Raises Truncated if retention or truncation
-    removed the segment, NoNode if the stream was deleted, and NoSuchLedger or NoSuchEntry if the
-    data of a listed segment are missing. Raises EntryUnknown if no replica can be read now, and
-    CorruptFormat if a record between others is missing.
+    one is read; at most these two are in memory. Raises EntryLost at a loss that nobody accepted.
+    Raises Truncated if retention or truncation removed the segment, NoNode if the stream was
+    deleted, and NoSuchLedger or NoSuchEntry if the data of a listed segment are missing. Raises
+    EntryUnknown if no replica can be read now, and CorruptFormat if a record between others is
+    missing, or the accepted losses cannot be read.
     """
+    reading = _SliceReading(store, client, piece, chunk_bytes)
     try:
-        reader = await client.open(piece.ledger)
-        reader.last_add_confirmed = max(reader.last_add_confirmed, piece.last_entry)
-        following = piece.first
-        async for entries in _entries(reader, piece, chunk_bytes):
-            records = _records_of(entries, piece)
-            following = _check_consecutive(records, following, piece)
-            if records:
-                yield records
-        if following < piece.end:
-            raise CorruptFormat(f"{piece.stream}: ledger {piece.ledger} lacks record {following}")
+        async with aclosing(reading.chunks()) as chunks:
+            async for chunk in chunks:
+                yield chunk
     except NoSuchLedger as error:
         await _raise_reason(store, piece, error)
+    finally:
+        await reading.close()
 
 
-async def _entries(
-    reader: LedgerReader, piece: StreamSlice, chunk_bytes: int
-) -> AsyncGenerator[Entries]:
-    last = piece.last_entry
-    reading = asyncio.ensure_future(reader.read(piece.first_entry, last, chunk_bytes))
-    try:
-        while True:
-            entries = await reading
-            following = EntryId(entries[-1][0] + 1)
-            if following > last:
-                yield entries
-                return
-            reading = asyncio.ensure_future(reader.read(following, last, chunk_bytes))
+class _SliceReading:
+    """One read of a slice, with one chunk read ahead. Used by one task, which must `close` it."""
+
+    def __init__(
+        self, store: MetadataStore, client: LedgerClient, piece: StreamSlice, chunk_bytes: int
+    ) -> None:
+        self._store = store
+        self._client = client
+        self._piece = piece
+        self._chunk_bytes = chunk_bytes
+        self._order = SliceOrder(piece.stream, piece.first, piece.end)
+        self._accepted = AcceptedLosses(store, piece.stream)
+        # The first entry that is neither delivered nor passed.
+        self._entry = piece.first_entry
+        # True until the accepted losses were read after their last change.
+        self._stale = True
+        # The read of the next chunk, sent before the caller got the present one.
+        self._ahead: asyncio.Task[Entries] | None = None
+
+    async def chunks(self) -> AsyncGenerator[list[ScannedRecord]]:
+        piece, order = self._piece, self._order
+        self._accepted.watch(self._on_losses_changed)
+        await self._learn_losses()
+        reader: LedgerReader | None = None
+        while (run := self._next_run()) is not None:
+            if reader is None:
+                reader = await self._client.open(piece.ledger)
+                reader.last_add_confirmed = max(reader.last_add_confirmed, piece.last_entry)
+            if entries := await self._read(reader, run):
+                await self._read_ahead(reader, EntryRun(EntryId(entries[-1][0] + 1), run.last))
+                if records := self._ordered(_records_of(entries, piece)):
+                    yield records
+            if self._stale:
+                await self._learn_losses()
+        if lost := [_lost_record(each) for each in order.rest()]:
+            yield lost
+        if not order.complete:
+            await self._raise_missing()
+
+    def _next_run(self) -> EntryRun | None:
+        """Return the entries to read next, or None at the end of the slice."""
+        if self._order.complete:
+            return None
+        return self._order.next_run(self._entry, self._piece.last_entry)
+
+    async def _read_ahead(self, reader: LedgerReader, run: EntryRun) -> None:
+        """Send the read of the next chunk, before the caller gets the present one."""
+        self._entry = run.first
+        if run.first <= run.last:
+            self._ahead = self._start_read(reader, run)
             for _ in range(_TURNS_TO_ASK):
                 await asyncio.sleep(0)
-            yield entries
-    finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+
+    async def close(self) -> None:
+        self._accepted.unwatch()
+        if self._ahead is not None:
+            self._ahead.cancel()
+            await asyncio.gather(self._ahead, return_exceptions=True)
+
+    def _on_losses_changed(self) -> None:
+        self._stale = True
+
+    async def _learn_losses(self) -> None:
+        self._stale = False
+        losses = await self._accepted.load()
+        self._order.learn(losses.of_segment(self._piece.number))
+
+    def _start_read(self, reader: LedgerReader, run: EntryRun) -> asyncio.Task[Entries]:
+        return asyncio.ensure_future(reader.read(run.first, run.last, self._chunk_bytes))
+
+    async def _read(self, reader: LedgerReader, run: EntryRun) -> Entries:
+        """Read entries from the first one of `run` on.
+
+        Returns none if a lost entry was passed: its loss was just accepted, or it is before the
+        slice. What was read ahead may begin before `run`, if a loss was accepted meanwhile.
+        """
+        if self._ahead is None:
+            self._entry = run.first
+            self._ahead = self._start_read(reader, run)
+        try:
+            entries = await self._ahead
+        except (EntryLost, EntryAwaited) as error:
+            self._ahead = None
+            await self._learn_losses()
+            if not self._order.is_lost(self._entry):
+                await self._seek_behind(reader, error)
+            return []
+        self._ahead = None
+        return entries
+
+    async def _seek_behind(self, reader: LedgerReader, error: EntryLost | EntryAwaited) -> None:
+        """Move from an entry that cannot be read to the one with the slice's first record.
+
+        A slice begins at a point of the index, which may be some entries before its first record.
+        Raises an error if records of the slice may be in an entry that cannot be read.
+        """
+        piece = self._piece
+        if self._order.following != piece.first or piece.first == piece.start_sequence_id:
+            raise error
+        lost = self._order.loss_at(piece.first)
+        if lost is not None:
+            self._entry = lost.first
+            return
+        search = PlaceSearch(
+            self._entry + 1,
+            piece.last_entry + 1,
+            start_sequence_id=piece.start_sequence_id,
+            sequence_id=piece.first,
+            error=error,
+        )
+        place = await find_place(reader, search)
+        check_found(place, piece.first, piece.stream)
+        self._entry = place.entry
+
+    def _ordered(self, records: list[ScannedRecord]) -> list[ScannedRecord]:
+        """Return the records to deliver, with the accepted losses before them."""
+        found: list[ScannedRecord] = []
+        for record in records:
+            found += map(_lost_record, self._order.before(record.sequence_id))
+            if self._order.take(record.sequence_id, record.end_sequence_id):
+                found.append(record)
+        return found
+
+    async def _raise_missing(self) -> NoReturn:
+        """Raise Truncated if the missing records were removed meanwhile, else CorruptFormat."""
+        piece, following = self._piece, self._order.following
+        listed = SegmentList(self._store, piece.stream)
+        await listed.sync()
+        await listed.load()
+        if following < listed.start_sequence_id:
+            raise Truncated(
+                f"{piece.stream}: records {following} to {piece.end - 1} were removed during the "
+                f"read; the start is now {listed.start_sequence_id}"
+            )
+        raise CorruptFormat(f"{piece.stream}: ledger {piece.ledger} lacks record {following}")
+
+
+def _lost_record(lost: LostRange) -> ScannedRecord:
+    return ScannedRecord(lost.offsets.first, lost.offsets.last + 1, memoryview(b""), lost)
 
 
 def _records_of(
@@ -384,19 +559,6 @@ def _records_of(
             if not record.control and at < end and at + record.records > first:
                 found.append(ScannedRecord(at, at + record.records, record.data))
     return found
-
-
-def _check_consecutive(records: list[ScannedRecord], following: int, piece: StreamSlice) -> int:
-    """Check that the records are consecutive from `following` on. Returns one past the last."""
-    for record in records:
-        if record.sequence_id != following and (
-            record.sequence_id > following or following != piece.first
-        ):
-            raise CorruptFormat(
-                f"{piece.stream}: expected record {following}, read {record.sequence_id}"
-            )
-        following = record.end_sequence_id
-    return following
 
 
 async def _raise_reason(store: MetadataStore, piece: StreamSlice, error: NoSuchLedger) -> NoReturn:
