@@ -104,7 +104,8 @@ def _describe(name: str, members: bool, state: bool, bootstrap: str, output: For
             return remark, groups.MEMBER_COLUMNS, groups.member_rows(found)
         if state:
             return remark, groups.STATE_COLUMNS, [await groups.state_row(client, found)]
-        return remark, groups.OFFSET_COLUMNS, await groups.offset_rows(client, found)
+        rows = await groups.offset_rows(client, found)
+        return remark, groups.offset_columns(rows), rows
 
     remark, columns, rows = ask(bootstrap, output, work)
     if remark is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gateway.admin.blocked import blocked_from, blocked_places
 from gateway.admin.client import AdminClient, AdminError, Place, raise_for
 from gateway.admin.topics import LATEST, Row, offsets
 from ledger.command_line.output import headings
@@ -33,6 +34,7 @@ OFFSET_COLUMNS = headings(
     "host",
     "client_id",
 )
+_BLOCKED_COLUMN = headings("blocked")
 MEMBER_COLUMNS = {
     **headings("group", "consumer_id", "group_instance_id", "host", "client_id"),
     "partitions": "#PARTITIONS",
@@ -120,10 +122,20 @@ async def offset_rows(client: AdminClient, group: Any) -> list[Row]:
     for topic, index in places:
         wanted.setdefault(topic, []).append(index)
     ends = await offsets(client, wanted, LATEST)
+    blocked = await blocked_places(client)
     return [
-        _offset_row(group.group_id, place, current.get(place), ends.get(place), holders)
+        {
+            **_offset_row(group.group_id, place, current.get(place), ends.get(place), holders),
+            "blocked": blocked_from(blocked, place, current.get(place)),
+        }
         for place in places
     ]
+
+
+def offset_columns(rows: Iterable[Row]) -> dict[str, str]:
+    """Return the columns of Kafka's tool, and BLOCKED if a reader waits for a record."""
+    blocked = any(row["blocked"] for row in rows)
+    return {**OFFSET_COLUMNS, **_BLOCKED_COLUMN} if blocked else OFFSET_COLUMNS
 
 
 def _offset_row(

@@ -17,7 +17,7 @@ from gateway.core.topic_names import topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.topic_replies import AdminRefusal, error_fields
-from gateway.topics.broker_configs import describe_broker
+from gateway.topics.broker_configs import BLOCKED_PARTITIONS, describe_blocked, describe_broker
 from gateway.topics.config_keys import ConfigEntry
 from gateway.topics.configs import describe_topic
 from gateway.topics.errors import InvalidTopic, TopicError, UnknownTopic
@@ -90,7 +90,11 @@ def _entries(
                 return ()  # an empty name stands for the cluster's dynamic defaults, and none exist
             _check_node(name, ctx)
             address = ctx.address_for(request.peer)
-            return describe_broker(ctx.config, address, ctx.metadata_address, _greylist(ctx), names)
+            greylist = _greylist(ctx)
+            configs = describe_broker(ctx.config, address, ctx.metadata_address, greylist, names)
+            if names is not None and BLOCKED_PARTITIONS in names:
+                configs.append(describe_blocked(ctx.partitions.blocked()))
+            return configs
         case ResourceType.BROKER_LOGGER:
             _check_node(name, ctx)
             return ()

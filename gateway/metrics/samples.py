@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from gateway.cluster.peers import Peers
 from gateway.cluster.port import ClusterMember, StreamKey
+from gateway.core.blocked_reads import STALLED_S, STUCK_S, BlockedRead
 from gateway.core.group_members import State
 from gateway.groups.read_only_groups import TYPE as READ_ONLY
 from gateway.handlers.api import Context
@@ -41,6 +42,14 @@ _FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "kafka_topic_partition_replicas": ("Gateways that serve it.", _PLACE),
     "kafka_topic_partition_in_sync_replica": ("Those of them that are in sync.", _PLACE),
     "kafka_topic_partition_under_replicated_partition": ("1: fewer than there are.", _PLACE),
+    "gateway_topic_partition_lost_records": (
+        "Records that no bookie can have any more; without acceptance, those that readers met.",
+        (*_PLACE, "accepted"),
+    ),
+    "gateway_topic_partition_blocked": ("1: readers wait at an offset.", (*_PLACE, "reason")),
+    "gateway_blocked_partitions": ("Partitions at which readers wait for a record.", ()),
+    "gateway_readers_stalled": ("Readers that have waited 30 s for a record.", ()),
+    "gateway_readers_stuck": ("Readers that have waited 121 s for a record.", ()),
     "kafka_consumergroup_members": ("Members, or clients that read.", ("consumergroup",)),
     "kafka_consumergroup_current_offset": (
         "Committed offset, or the one that is fetched next.",
@@ -101,6 +110,7 @@ class Samples:
         self._brokers()
         self._bookies()
         await self._topics()
+        await self._blocked()
         await self._groups()
         await self._readers()
         await self._lags()
@@ -162,6 +172,34 @@ class Samples:
         self._say("kafka_topic_partition_replicas", replicas, *at)
         self._say("kafka_topic_partition_in_sync_replica", replicas, *at)
         self._say("kafka_topic_partition_under_replicated_partition", 0, *at)
+        accepted = partition.accepted_lost_records
+        if accepted:
+            self._say("gateway_topic_partition_lost_records", accepted, *at, "true")
+
+    async def _blocked(self) -> None:
+        """Report where readers wait, at partitions that this broker leads or follows."""
+        partitions = stalled = stuck = 0
+        for seen, (topic, index, partition) in enumerate(list(self._ctx.partitions.served()), 1):
+            if seen % _SLICE == 0:
+                await asyncio.sleep(0)
+            places = partition.losses.places(partition.log_start_offset)
+            if not places:
+                continue
+            partitions += 1
+            stalled += partition.losses.readers_blocked(STALLED_S)
+            stuck += partition.losses.readers_blocked(STUCK_S)
+            if partitions <= self._limits.partitions_max:
+                self._places((topic, str(index)), places)
+        self._say("gateway_blocked_partitions", partitions)
+        self._say("gateway_readers_stalled", stalled)
+        self._say("gateway_readers_stuck", stuck)
+
+    def _places(self, at: tuple[str, str], places: Sequence[BlockedRead]) -> None:
+        for place in places:
+            self._say("gateway_topic_partition_blocked", 1, *at, place.text)
+        lost = sum(each.lost_offsets for each in places if each.lost and not each.stopped)
+        if lost:
+            self._say("gateway_topic_partition_lost_records", lost, *at, "false")
 
     # -- groups -------------------------------------------------------------------------------
 

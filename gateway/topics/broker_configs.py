@@ -6,9 +6,12 @@ process's configuration. Keys of Kafka without a counterpart in this project are
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from gateway.config import GatewayConfig
+from gateway.core.blocked_reads import BlockedRead
 from gateway.topics.config_keys import ConfigEntry, ConfigKey, ConfigSource, ConfigType
 from gateway.topics.configs import TOPIC_KEYS
 from gateway.topics.greylist_report import GREYLIST
@@ -19,6 +22,22 @@ _Row = tuple[str, ConfigType, object, object, str]
 
 METADATA_ADDRESS = "ledger.metadata.address"
 """A config that Kafka does not have: admin commands find the storage tier by it."""
+
+BLOCKED_PARTITIONS = "gateway.blocked.partitions"
+"""Another one, returned only by its name: where readers of this broker wait, in JSON."""
+
+_BLOCKED_MAX = 1_000
+
+
+def describe_blocked(places: Iterable[tuple[str, int, BlockedRead]]) -> ConfigEntry:
+    """Return the blocked places of the partitions that this broker serves, at most 1,000."""
+    rows = [
+        {"topic": topic, "partition": index, "offset": place.offset, "reason": place.text}
+        for topic, index, place in islice(places, _BLOCKED_MAX)
+    ]
+    text = json.dumps(rows, separators=(",", ":"))
+    about = "The offsets at which readers wait for records that no bookie returns."
+    return _entry(BLOCKED_PARTITIONS, ConfigType.STRING, text, None, about)
 
 
 def describe_broker(

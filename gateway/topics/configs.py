@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import cast
 
 from gateway.topics.config_keys import (
@@ -24,6 +25,15 @@ from gateway.topics.errors import InvalidConfig
 from gateway.wire.batches import decompressed_bytes_max
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024  # the largest entry; the bookies' limits derive from it
+
+
+class LossMode(Enum):
+    """What consumers receive for a lost range that was accepted: `gateway.loss.delivery`."""
+
+    SKIP = "skip"  # batches without records, as the log cleaner leaves behind
+    MARKER = "marker"  # one record that describes the loss
+    STOP = "stop"  # an error, as for a loss that was not accepted
+
 
 _THROTTLED = re.compile(r"\*|\d+:\d+")
 
@@ -176,6 +186,15 @@ _KEYS = (
         ConfigType.LIST,
         "",
         "Replicas throttled on followers. No effect: brokers do not copy partitions.",
+    ),
+    _key(
+        "gateway.loss.delivery",
+        ConfigType.STRING,
+        LossMode.SKIP.value,
+        "What consumers receive for records that are lost and that an operator gave up: skip "
+        "passes them without a trace, marker delivers one record with the header gateway.loss at "
+        "the last lost offset, stop refuses to read on.",
+        one_of=tuple(mode.value for mode in LossMode),
     ),
     _key(
         "index.interval.bytes",
@@ -378,6 +397,7 @@ class TopicConfig:
     truncated_keep_ms: int  # the value of file.delete.delay.ms
     control_interval_ms: int  # 0 writes control records at once, -1 writes none
     control_is_set: bool  # True if the topic overrides control.record.policy
+    loss_mode: LossMode
 
     def control_ms(self, *, clustered: bool) -> int:
         """Return `StreamConfig.control_ms`. Without other brokers the default is off."""
@@ -448,6 +468,7 @@ def topic_config(overrides: Mapping[str, str]) -> TopicConfig:
             "off": -1,
         }[str(value("control.record.policy"))],
         control_is_set="control.record.policy" in overrides,
+        loss_mode=LossMode(value("gateway.loss.delivery")),
     )
 
 

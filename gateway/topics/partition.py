@@ -22,6 +22,7 @@ from gateway.core.producer_states import AcceptedBatch
 from gateway.errors import partition_code
 from gateway.topics.configs import TopicConfig
 from gateway.topics.long_work import LongWork
+from gateway.topics.loss_delivery import LossDelivery
 from gateway.topics.partition_state import PartitionState
 from gateway.topics.partition_warnings import PartitionWarnings, ProduceWatch
 from gateway.topics.produced import OUTCOME_UNKNOWN, OnProduced, Produced, ProducedBatch
@@ -121,10 +122,11 @@ class Partition:
         self.stream = Stream(
             name, services, stream_config, self._state, on_advanced=on_advanced, on_failed=on_failed
         )
+        # The delivery of lost ranges, and the offsets at which readers wait.
+        self.losses = LossDelivery(self.stream, topic_config, self._log, services.clock)
         # Batches that wait, in order, for a writable stream or a check; at most _WAITING_MAX.
         self._waiting_batches: deque[ProducedBatch] = deque()
-        # The reason of `abandon`, for the log.
-        self._abandoned_for = LOST
+        self._abandoned_for = LOST  # the reason of `abandon`, for the log
         self._waiters: set[FetchWaiter] = set()  # fetches to notify, until they remove themselves
         # Retries of batches that are not durable yet: end offset of the batch, at which the high
         # watermark answers the retry, callback and result.
@@ -137,8 +139,7 @@ class Partition:
         self._beginning: asyncio.Task[None] | None = None
         # The pause before the next opening. Doubles up to _REOPEN_S_MAX; a durable batch resets it.
         self._reopen_s = _REOPEN_S_FIRST
-        # False from an opening until a batch of the new epoch is durable. Initially True.
-        self._advanced_since_open = True
+        self._advanced_since_open = True  # False from an opening until a batch of it is durable
         # The newest assigned log append time. It never falls, even if the clock is set back.
         self._appended_ms = -1
 
@@ -262,6 +263,7 @@ class Partition:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self.losses.close()
 
     def _on_failed(self, error: LedgerError) -> None:
         """Answer pending batches after a failure, and open the stream under the next epoch."""
@@ -290,6 +292,16 @@ class Partition:
     @property
     def log_start_offset(self) -> int:
         return self.stream.start_sequence_id
+
+    @property
+    def accepted_lost_records(self) -> int:
+        """The number of lost records above the log start whose loss was accepted.
+
+        Offsets that a forced close reserved do not count: it is unknown which of them had records.
+        """
+        start = self.log_start_offset
+        ranges = (each.offsets for each in self.stream.accepted_losses.ranges if not each.forced)
+        return sum(max(0, each.last + 1 - max(each.first, start)) for each in ranges)
 
     @property
     def accepted_end(self) -> int:
@@ -552,14 +564,18 @@ class Partition:
 
     def read_cached(self, offset: int, bytes_max: int) -> list[StoredRecord] | None:
         """Return batches from memory, as `read` does. None if memory does not have all of them."""
-        return self.stream.read_cached(offset, bytes_max)
+        return self.losses.deliver_cached(self.stream.read_cached(offset, bytes_max), offset)
 
     async def read(self, offset: int, bytes_max: int) -> list[StoredRecord]:
         """Return the batch that contains `offset`, and the following ones up to `bytes_max` bytes.
 
         The result is empty only at the high watermark. Raises LedgerError.
         """
-        return await self.stream.read(offset, bytes_max)
+        try:
+            return self.losses.deliver(await self.stream.read(offset, bytes_max), offset)
+        except LedgerError as error:
+            self.losses.on_failed(offset, error)
+            raise
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch under which the record at `offset` was written."""

@@ -45,6 +45,16 @@ class PartitionWarnings:
                 reason=self.in_kafkas_words(str(error)),
             )
 
+    def warn_of_loss(self, offset: int, error: LedgerError) -> None:
+        """Report that readers stop at lost records. The caller limits how often."""
+        logger().warning(
+            "records are lost; readers stop there until the loss is accepted",
+            topic=self._topic,
+            partition=self._index,
+            offset=offset,
+            reason=self.in_kafkas_words(str(error)),
+        )
+
     def warn_of_wait(self, ack_quorum: int) -> None:
         """Report that a batch waits for the bookies, unless their lack was just reported."""
         if _throttle.allows(_BOOKIES, "", self._services.clock.monotonic_s()):

@@ -8,7 +8,7 @@ A background task rolls old segments, deletes expired ones, and deletes orphans 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from gateway.cluster.port import Cluster, StreamKey
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
+from gateway.core.blocked_reads import BlockedRead
 from gateway.topics.catalog import Catalog, Topic
 from gateway.topics.configs import TopicConfig
 from gateway.topics.long_work import LongWork
@@ -136,6 +137,7 @@ class Partitions:
             replica = self._replicas[key] = ReplicaPartition(
                 stream_name(known.topic_id, index),
                 self._services,
+                self._topic_config(known),
                 lambda: self.cluster.leader(key).epoch,
                 named=(known.name, index),
             )
@@ -192,6 +194,21 @@ class Partitions:
         partition = self._by_name.get((topic, index))
         return partition if partition is not None and partition.readable else None
 
+    def served(self) -> Iterator[tuple[str, int, ReadablePartition]]:
+        """Yield every partition that this broker leads or follows, with its topic and index."""
+        for key, partition in self._by_key.items():
+            yield *self._names[key], partition
+        for key, replica in self._replicas.items():
+            topic = self._catalog.by_id(key.topic_id)
+            if topic is not None:
+                yield topic.name, key.partition, replica
+
+    def blocked(self) -> Iterator[tuple[str, int, BlockedRead]]:
+        """Yield the offsets at which readers of this broker wait, with topic and index."""
+        for topic, index, partition in self.served():
+            for place in partition.losses.places(partition.log_start_offset):
+                yield topic, index, place
+
     def exists(self, topic: str, index: int) -> bool:
         """Return whether the partition exists, on this broker or on another."""
         known = self._catalog.by_name(topic)
@@ -199,23 +216,11 @@ class Partitions:
 
     def _add(self, topic: Topic, index: int) -> Partition:
         name = topic.name
-        catalog = self._catalog
         key = StreamKey(topic.topic_id, index)
-
-        known = catalog.by_name(name) or topic
-        config = catalog.config(known)
-
-        def topic_config() -> TopicConfig:
-            nonlocal known, config
-            now = catalog.by_name(name) or topic
-            if now is not known:  # a change of configs replaces the topic
-                known, config = now, catalog.config(now)
-            return config
-
         partition = Partition(
             stream_name(topic.topic_id, index),
             self._services,
-            topic_config,
+            self._topic_config(topic),
             lambda: self._stream_config(topic),
             self.cluster.lease_held,
             lambda epoch: self.on_opened(key, epoch),
@@ -232,6 +237,21 @@ class Partitions:
         else:
             partition.open()
         return partition
+
+    def _topic_config(self, topic: Topic) -> Callable[[], TopicConfig]:
+        """Return a function that returns the present configs of the topic."""
+        catalog = self._catalog
+        known = catalog.by_name(topic.name) or topic
+        config = catalog.config(known)
+
+        def topic_config() -> TopicConfig:
+            nonlocal known, config
+            now = catalog.by_name(topic.name) or topic
+            if now is not known:  # a change of configs replaces the topic
+                known, config = now, catalog.config(now)
+            return config
+
+        return topic_config
 
     def _forget(self, key: StreamKey) -> Partition | None:
         partition = self._by_key.pop(key, None)

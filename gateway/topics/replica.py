@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Callable
 
 from gateway.cluster.port import Cluster, StreamKey
+from gateway.topics.configs import TopicConfig
+from gateway.topics.loss_delivery import LossDelivery
 from gateway.topics.partition import FetchWaiter
 from gateway.topics.partition_warnings import PartitionWarnings
 from gateway.wire import batches
@@ -38,6 +40,7 @@ class ReplicaPartition:
         self,
         name: str,
         services: StreamServices,
+        topic_config: Callable[[], TopicConfig],
         leader_epoch: Callable[[], int],
         *,
         idle_s: float = IDLE_S,
@@ -61,6 +64,8 @@ class ReplicaPartition:
         self._stream = FollowedStream(
             name, services, batches.timestamp_max, self._on_advanced, self._on_trouble
         )
+        # The delivery of lost ranges, and the offsets at which readers wait.
+        self.losses = LossDelivery(self._stream, topic_config, self._log, services.clock)
         # Fetches to notify. A fetch removes itself when it ends.
         self._waiters: set[FetchWaiter] = set()
         # The task that opens the stream for all callers that wait. None while no opening is in
@@ -130,6 +135,7 @@ class ReplicaPartition:
         tasks = [t for t in (self._opening, self._closing) if t is not None]
         if tasks:
             await asyncio.wait(tasks)
+        await self.losses.close()
         await self._stream.close()
 
     # -- idling -------------------------------------------------------------------------------
@@ -189,16 +195,19 @@ class ReplicaPartition:
     def read_cached(self, offset: int, bytes_max: int) -> list[StoredRecord] | None:
         """Return batches from memory, as `Partition.read_cached` does."""
         self._used = True
-        return self._stream.read_cached(offset, bytes_max)
+        return self.losses.deliver_cached(self._stream.read_cached(offset, bytes_max), offset)
 
     async def read(self, offset: int, bytes_max: int) -> list[StoredRecord]:
         """Return batches, as `Partition.read` does. Also empty past the high watermark."""
         self._used = True
         self._reads += 1
         try:
-            return await self._stream.read(offset, bytes_max)
+            return self.losses.deliver(await self._stream.read(offset, bytes_max), offset)
         except NoNode as error:
             raise StreamUnavailable(f"stream {self.name} was deleted") from error
+        except LedgerError as error:
+            self.losses.on_failed(offset, error)
+            raise
         finally:
             self._reads -= 1
 

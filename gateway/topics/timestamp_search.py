@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 
 from gateway.topics.long_work import LongWork
 from gateway.wire import batches
+from ledger.streams.accepted_losses import EntryLost
 from ledger.streams.stream import Stream
 from ledger.streams.tail_cache import StoredRecord
 
@@ -52,17 +53,18 @@ class TimestampSearch:
         record = await stream.find_timestamp(timestamp)
         while record is not None:
             start = stream.start_sequence_id
-            found = await self._decode(
-                record,
-                lambda batch, start=start: record_scan.first_at_or_after(
-                    batch, timestamp, start, self._decompressed_max
-                ),
-                lambda header, start=start: record_scan.at_or_after_by_header(
-                    header, timestamp, start
-                ),
-            )
-            if found is not None:
-                return found
+            if record.lost is None:
+                found = await self._decode(
+                    record,
+                    lambda batch, start=start: record_scan.first_at_or_after(
+                        batch, timestamp, start, self._decompressed_max
+                    ),
+                    lambda header, start=start: record_scan.at_or_after_by_header(
+                        header, timestamp, start
+                    ),
+                )
+                if found is not None:
+                    return found
             # The header's timestamp is later than any record's, or the latest records are below the
             # log start.
             record = await stream.find_timestamp(timestamp, record.end_sequence_id)
@@ -84,10 +86,18 @@ class TimestampSearch:
         best: Found | None = None
         at = stream.start_sequence_id
         while at < stream.end_sequence_id:
-            records = await stream.read(max(at, stream.start_sequence_id), _READ_BYTES)
+            at = max(at, stream.start_sequence_id)
+            try:
+                records = await stream.read(at, _READ_BYTES)
+            except EntryLost:
+                behind = await stream.find_timestamp(best[0] + 1 if best else 0, at + 1)
+                if behind is None:
+                    break
+                at = max(behind.sequence_id, at + 1)
+                continue
             at = records[-1].end_sequence_id
             for record in records:
-                if best is not None and record.timestamp_max <= best[0]:
+                if record.lost or (best is not None and record.timestamp_max <= best[0]):
                     continue
                 start = stream.start_sequence_id
                 found = await self._decode(

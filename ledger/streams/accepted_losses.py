@@ -19,6 +19,7 @@ from ledger.core.accepted_losses import (
     encode_losses,
 )
 from ledger.core.gaps import Position
+from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.core.segments import decode_segment
 from ledger.errors import (
     BadVersion,
@@ -37,6 +38,8 @@ _RETRY_S = 1.0  # delay before a node is read again whose change was not read
 
 __all__ = [
     "AcceptedLosses",
+    "EntryAwaited",
+    "EntryLost",
     "LostRange",
     "StreamLosses",
     "WatchedLosses",

@@ -583,6 +583,11 @@ class Stream:
         return await self._reads.find_timestamp(timestamp, first, self.read)
 
     @property
+    def accepted_losses(self) -> StreamLosses:
+        """The losses of this stream that an operator accepted."""
+        return self._table.losses
+
+    @property
     def timestamp_max(self) -> int:
         """An upper bound of the timestamps of all durable records, -1 if none has a timestamp."""
         return self._table.timestamp_max

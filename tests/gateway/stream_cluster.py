@@ -27,7 +27,7 @@ from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.client.client import LedgerClient
 from ledger.ids import BookieId
-from ledger.ports.bookies import BookieInfo, ReadReply, Status
+from ledger.ports.bookies import BookieInfo, ReadManyReply, ReadReply, Status
 from ledger.streams.config import StreamLimits
 from ledger.streams.stream import StreamServices
 from tests.batches import plain_batch
@@ -79,6 +79,7 @@ class Port:
         self.adds = 0
         self.reads = 0
         self.read_delay_s = 0.0
+        self.missing = {}  # (ledger, entry): the status with which it is not returned
 
     def available(self):
         return (self.name,)
@@ -129,12 +130,18 @@ class Port:
             status = await self.bookie.fence(ledger, fence_key)
             if status is not Status.OK:
                 return ReadReply(status)
+        if (ledger, entry) in self.missing:
+            return ReadReply(self.missing[ledger, entry])
         return await self.bookie.read(ledger, entry)
 
     async def read_many(self, bookie, ledger, first, last, max_bytes):
         self.reads += 1
         if self.read_delay_s:
             await asyncio.sleep(self.read_delay_s)
+        if (ledger, first) in self.missing:
+            return ReadManyReply(self.missing[ledger, first])
+        absent = [entry for of, entry in self.missing if of == ledger and entry > first]
+        last = min([last, *(entry - 1 for entry in absent)])
         return await self.bookie.read_many(ledger, first, last, max_bytes)
 
     async def read_lac(self, bookie, ledger):

@@ -18,10 +18,12 @@ from gateway.topics.configs import topic_config
 from gateway.topics.partition import Partition
 from gateway.topics.replica import ReplicaPartition
 from ledger.errors import MetadataUnavailable, NotOwner, StreamUnavailable
+from ledger.streams.accepted_losses import EntryLost, accept_losses
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
 from tests.batches import plain_batch
+from tests.gateway.lossy_cluster import headers, lost_range, stored_entries
 from tests.ledger.calm_cluster import cluster
 from tests.sim.loop import SimClock
 from tests.sim.metadata import MetadataFaults, SimMetadata
@@ -74,6 +76,7 @@ class Pair:
             ensemble_size=3, write_quorum=3, ack_quorum=2, control_ms=50, segment_bytes=1 << 30
         )
         self.epoch = -1  # the leader epoch of the cluster
+        self.topic = topic_config({})
 
     def client(self, host):
         return self.clients[host]
@@ -91,7 +94,9 @@ class Pair:
     def new_replica(self, host="replica", name=NAME, faults=None):
         self.replica_session = self.session(host, faults)
         services = StreamServices(self.replica_session, self.client(host), SimClock())
-        return ReplicaPartition(name, services, lambda: self.epoch, idle_s=IDLE_S)
+        return ReplicaPartition(
+            name, services, lambda: self.topic, lambda: self.epoch, idle_s=IDLE_S
+        )
 
     async def until(self, offset, replica=None):
         replica = replica or self.replica
@@ -123,6 +128,40 @@ async def test_batches_are_those_of_the_leader_byte_for_byte():
         await pair.leader.produce(5)
         await pair.until(10)
         assert await read_all(pair.replica) == await read_all(pair.leader.partition)
+
+
+async def replica_with_loss(pair, mode):
+    """Return the replica of a log of five batches, two of which were lost and given up."""
+    await pair.leader.produce(5)
+    await pair.leader.partition.close()
+    replica = pair.replica
+    await replica.ensure_readable()
+    await pair.until(10)
+    entries = await stored_entries(pair.client("replica"), replica._stream.segments)
+    lost = [each for each in entries if 2 <= each.first <= 5]
+    await accept_losses(SimMetadata(pair.world.tree), NAME, [lost_range(lost, 2, 5)])
+    pair.topic = topic_config({"gateway.loss.delivery": mode})
+    await asyncio.sleep(1)
+    return replica
+
+
+@pytest.mark.parametrize(("mode", "delivered"), [("skip", (2, 5, 0)), ("marker", (5, 5, 1))])
+@pytest.mark.parametrize("offset", [2, 4, 5])
+async def test_an_accepted_loss_is_delivered_as_by_the_leader(mode, delivered, offset):
+    async with started_pair() as pair:
+        replica = await replica_with_loss(pair, mode)
+        records = await replica.read(offset, 1)
+        assert headers(b"".join(piece for each in records for piece in each.data)) == [delivered]
+        assert not replica.losses.places(0)
+
+
+async def test_a_topic_can_stop_its_readers_at_a_replica():
+    async with started_pair() as pair:
+        replica = await replica_with_loss(pair, "stop")
+        with pytest.raises(EntryLost):
+            await replica.read(4, 1000)
+        (place,) = replica.losses.places(0)
+        assert place.text == "blocked at offset 4: lost (gateway.loss.delivery=stop)"
 
 
 async def test_it_opens_for_the_first_read():

@@ -51,7 +51,7 @@ KAFKA_KEYS = [
     "segment.ms",
     "unclean.leader.election.enable",
 ]
-OUR_KEYS = ["control.record.interval.ms", "control.record.policy"]
+OUR_KEYS = ["control.record.interval.ms", "control.record.policy", "gateway.loss.delivery"]
 
 
 def test_every_key_of_kafka_is_known():

@@ -1,0 +1,103 @@
+"""Loses entries of an embedded gateway for good, and accepts the loss, while it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+from gateway.native import EARLIEST, Logs, Offset, connect
+from gateway.topics.catalog import Catalog
+from gateway.topics.partitions import stream_name
+from ledger.adapters.rocksdb.rocks_table import RocksTable
+from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
+from ledger.core.accepted_losses import LostRange
+from ledger.core.gaps import Acceptance, Evidence, OffsetRange
+from ledger.core.loss import CopyAnswer, Verdict, state_of
+from ledger.ids import BookieId
+from ledger.streams.accepted_losses import accept_losses
+from ledger.streams.segment_list import SegmentList
+from tests.peers.gateway import Gateway
+
+ACCEPTED_MS = 1_767_225_600_123
+ACCEPTED_AT = "2026-01-01T00:00:00.123Z"
+
+_ENTRY_KEY = Struct(">cQQ")  # as in ledger/bookie/entry_index.py
+
+
+class Loss(NamedTuple):
+    """The offsets of one partition to lose. Each must be a batch of its own."""
+
+    topic: str
+    first: int
+    last: int
+    accepted: bool = True
+
+
+def lose(gateway: Gateway, losses: Sequence[Loss]) -> None:
+    """Restart the gateway without the entries of these offsets, in partition 0 of their topics."""
+    entries = asyncio.run(_entries(gateway, losses))
+    assert gateway.stop() == 0
+    ranges = asyncio.run(_accept(gateway.data, losses, entries))
+    for each in ranges:
+        _forget(gateway.data, each)
+    gateway.start()
+
+
+async def _entries(gateway: Gateway, losses: Sequence[Loss]) -> list[tuple[int, int, int]]:
+    """Return the segment and the first and last entry of each loss."""
+    async with connect(gateway.ledgers) as logs:
+        return [await _entries_of(logs, loss) for loss in losses]
+
+
+async def _entries_of(logs: Logs, loss: Loss) -> tuple[int, int, int]:
+    found = {}
+    reader = await logs.topic_reader(loss.topic, 0)
+    await reader.start(EARLIEST, Offset(loss.last))
+    while not reader.ended:
+        records, _ = await reader.read(100, 1.0)
+        found.update({record.offset: record.dlsn for record in records})
+    await reader.stop()
+    first, last = found[loss.first], found[loss.last]
+    assert first.segment == last.segment
+    return first.segment, first.entry, last.entry
+
+
+async def _accept(
+    data: Path, losses: Sequence[Loss], entries: Sequence[tuple[int, int, int]]
+) -> list[LostRange]:
+    """Store the accepted losses, and return all of them."""
+    metadata = SqliteMetadata(data / "metadata.sqlite")
+    ranges: list[LostRange] = []
+    try:
+        catalog = Catalog(metadata)
+        await catalog.load()
+        for loss, (segment, first, last) in zip(losses, entries, strict=True):
+            topic = catalog.by_name(loss.topic)
+            assert topic is not None
+            stream = stream_name(topic.topic_id, 0)
+            listed = SegmentList(metadata, stream)
+            await listed.load()
+            (ledger,) = [each.ledger for each in listed.segments if each.number == segment]
+            copies = (state_of(BookieId("bookie-1"), CopyAnswer.DENIED),)
+            acceptance = Acceptance(ACCEPTED_MS, "tests")
+            evidence = Evidence(ledger, Verdict.COMPLETE, copies, 0, acceptance)
+            offsets = OffsetRange(loss.first, loss.last)
+            ranges.append(LostRange(segment, first, last, offsets, evidence))
+            if loss.accepted:
+                await accept_losses(metadata, stream, ranges[-1:])
+    finally:
+        await metadata.close()
+    return ranges
+
+
+def _forget(data: Path, lost: LostRange) -> None:
+    """Remove the entries from the indexes of all bookies."""
+    ledger = lost.evidence.ledger
+    keys = [_ENTRY_KEY.pack(b"e", ledger, entry) for entry in range(lost.first, lost.last + 1)]
+    for index in data.glob("bookie-*/index"):
+        table = RocksTable(index)
+        table.write((), keys)
+        table.close()
