@@ -497,15 +497,14 @@ class _SliceReading:
         return entries
 
     async def _seek_behind(self, reader: LedgerReader, error: EntryLost | EntryAwaited) -> None:
-        """Move from an entry that cannot be read to the one with the slice's first record.
+        """Move from an entry that cannot be read to the one with the next record of the slice.
 
-        A slice begins at a point of the index, which may be some entries before its first record.
-        Raises an error if records of the slice may be in an entry that cannot be read.
+        A slice begins at a point of the index, which may be some entries before its first record,
+        and an entry may hold only control records. Raises an error if the next record may be in an
+        entry that cannot be read.
         """
-        piece = self._piece
-        if self._order.following != piece.first or piece.first == piece.start_sequence_id:
-            raise error
-        lost = self._order.loss_at(piece.first)
+        piece, following = self._piece, self._order.following
+        lost = self._order.loss_at(following)
         if lost is not None:
             self._entry = lost.first
             return
@@ -513,11 +512,11 @@ class _SliceReading:
             self._entry + 1,
             piece.last_entry + 1,
             start_sequence_id=piece.start_sequence_id,
-            sequence_id=piece.first,
+            sequence_id=following,
             error=error,
         )
         place = await find_place(reader, search)
-        check_found(place, piece.first, piece.stream)
+        check_found(place, following, piece.stream)
         self._entry = place.entry
 
     def _ordered(self, records: list[ScannedRecord]) -> list[ScannedRecord]:

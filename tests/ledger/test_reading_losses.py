@@ -25,7 +25,7 @@ from tests.ledger.held_entries import (
 )
 from tests.ledger.life_rig import WHOLE, listed, taking_over
 from tests.ledger.lost_stream_rig import accept
-from tests.ledger.test_scan import DENSE, reader, scan_of
+from tests.ledger.test_scan import DENSE, read, reader, scan_of
 
 LOST, GIVEN_UP = "lost", "given up"
 SPARSE = StreamLimits(entry_bytes_max=64 * 1024, read_chunk_bytes=200)
@@ -130,8 +130,10 @@ async def test_lost_control_records_hide_no_record():
             assert len(empty) > 1
             forget(rig, number, *empty)
         stored = by_sequence_id(first)
-        _, scan = await scan_of(rig)
+        by, scan = await scan_of(rig)
         follower = await rig.follower()
+        for slice_bytes in (100, 10**6):
+            assert await read(by, await scan.cut(0, 63, slice_bytes)) == stored
         for stream in (owner.stream, scan, follower.stream):
             assert await walked(stream, 0, 63) == sorted(stored.items())
             found = await every_offset(stream, 0, 63)
