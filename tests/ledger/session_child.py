@@ -7,6 +7,7 @@ import asyncio
 import signal
 import sys
 
+from ledger.adapters.system.process import loop_factory
 from ledger.adapters.zookeeper.session_closer import SessionCloser
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from tests.peers.zookeeper import SESSION_MS_MAX
@@ -34,4 +35,5 @@ async def main(servers: str, root: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(main(*sys.argv[1:]))

@@ -13,11 +13,14 @@ import subprocess
 import sys
 import threading
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import pytest
+import uvloop
 
 from ledger.adapters.zookeeper import close_session
 from ledger.adapters.zookeeper.close_session import DONE, Session
+from ledger.adapters.zookeeper.session_closer import SessionCloser
 from tests.ledger.zookeeper_rig import Told, World, connected, end_session, waits
 from tests.peers.processes import Process, process_tree, until
 from tests.peers.proxy import Proxy
@@ -34,13 +37,13 @@ class Life:
         self.told = told
 
     async def closer(self):
-        """Return the process id of its closer, once it runs."""
+        """Return the process id of its closer, once it ignores signals to the whole service."""
 
-        def pids():
-            return process_tree(self.process.pid)[1:]
+        def running():
+            pids = process_tree(self.process.pid)[1:]
+            return pids[0] if len(pids) == 1 and ignores(pids[0], signal.SIGHUP) else None
 
-        [pid] = await until(lambda: len(pids()) == 1 and pids(), "the closer to run", 10)
-        return pid
+        return await until(running, "the closer to run", 10)
 
     async def kill(self):
         """Kill the process itself, and nothing that it started."""
@@ -72,6 +75,15 @@ def lives(zookeeper, tmp_path):
                 yield life
 
     return started
+
+
+def ignores(pid, number):
+    try:
+        status = Path(f"/proc/{pid}/status").read_text("ascii")
+    except OSError:
+        return False
+    [ignored] = [line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")]
+    return bool(int(ignored, 16) >> (number - 1) & 1)
 
 
 def alive(pid):
@@ -149,6 +161,25 @@ async def test_a_server_that_died_is_passed_over(lives, zookeeper):
             await life.node_goes()
 
 
+async def test_the_server_of_the_connection_is_reported_before_the_others(zookeeper):
+    reported = []
+    root = zookeeper.unused_chroot()
+    with Proxy(zookeeper.port) as one, Proxy(zookeeper.port) as two:
+        proxies = (one, two)
+        async with connected(f"{one.address},{two.address}", root, on_session=reported.append):
+            for _ in range(3):
+                [used] = [each for each in proxies if each.port == reported[-1].servers[0][1]]
+                count = len(reported)
+                used.refuse()
+                await until(lambda count=count: len(reported) > count, "the other server", 10)
+                used.heal()
+                assert reported[-1].servers[0][1] != used.port
+        assert {frozenset(each.servers) for each in reported} == {
+            frozenset(("127.0.0.1", each.port) for each in proxies)
+        }
+        assert {each.timeout_ms for each in reported} == {10_000}
+
+
 async def test_each_session_is_reported_with_the_server_that_granted_it_first(zookeeper):
     reported = []
     root = zookeeper.unused_chroot()
@@ -164,6 +195,49 @@ async def test_each_session_is_reported_with_the_server_that_granted_it_first(zo
             assert (reported[-1].session_id, reported[-1].password) == world.session()
             assert reported[-1].servers == (("127.0.0.1", proxy.port),)
             assert reported[-1].timeout_ms == 10_000
+
+
+async def without_its_child(failures):
+    """Tell a closer of sessions, from before its child is killed until another one runs."""
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: failures.append(repr(context["exception"]))
+    )
+    closer = SessionCloser()
+    closer.start()
+    first = await until(lambda: closer.pid, "the child to run", 10)
+    os.kill(first, signal.SIGKILL)
+    told = 0
+    while closer.pid in (first, None):
+        told += 1
+        closer.keep(Session(told, bytes(16), 1000, ()))
+        await asyncio.sleep(0.001)
+    await closer.stop()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_the_end_of_the_child_disturbs_nobody(new_loop):
+    failures = []
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(asyncio.wait_for(without_its_child(failures), 10))
+    assert failures == ["ChildEnded('exit code -9')"]
+
+
+async def test_whoever_is_told_of_a_session_cannot_hide_its_renewal_from_others(zookeeper):
+    def failing(session):
+        raise RuntimeError(f"told of {session.session_id}")
+
+    reports = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: reports.append(told))
+    root = zookeeper.unused_chroot()
+    with Proxy(zookeeper.port) as proxy:
+        async with (
+            connected(proxy.address, root, on_session=failing) as far,
+            connected(zookeeper.servers, root) as near,
+        ):
+            world = World(zookeeper, proxy, far, near)
+            end_session(zookeeper, proxy, far)
+            await until(lambda: world.renewed == 1, "a new session", 10)
+            assert len(reports) == 2
 
 
 # The program that the closer runs

@@ -80,7 +80,8 @@ class SessionCloser:
     def _tell(self, line: bytes) -> None:
         """Write a line to the child, if one runs. A child that has just ended is told nothing."""
         if self._child is not None and self._child.stdin is not None:
-            self._child.stdin.write(line)
+            with suppress(RuntimeError):  # uvloop has closed the pipe of a child that has ended
+                self._child.stdin.write(line)
 
     async def _dismiss(self, child: Process) -> None:
         """Say farewell and wait for the end of the child, at most for a second."""

@@ -58,6 +58,7 @@ from ledger.ports.metadata import (
     Set,
     Unwatch,
 )
+from ledger.tasks import reported
 
 REQUEST_BYTES_MAX = 0xFFFFF  # the default of ZooKeeper's jute.maxbuffer
 _OP_BYTES = 9  # size of the header of each operation of a multi
@@ -287,8 +288,6 @@ class ZooKeeperMetadata:
     # The following methods receive events of the bridge.
 
     def on_connected(self, session: Session, *, renewed: bool, since_zxid: int) -> None:
-        if self._on_session is not None:
-            self._on_session(session)
         self._watches.on_connected(renewed=renewed, since_zxid=since_zxid)
         if renewed:
             loop = asyncio.get_running_loop()
@@ -296,6 +295,9 @@ class ZooKeeperMetadata:
             for notify in self._session_watchers:
                 loop.call_soon(notify)
             loop.call_soon(self._on_told)
+        if self._on_session is not None:
+            with reported("the news of a session"):
+                self._on_session(session)
 
     def _on_told(self) -> None:
         self._untold -= 1
