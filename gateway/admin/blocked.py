@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from gateway.admin.client import AdminClient, AdminError, Broker, Place, Unreachable
+from gateway.core.blocked_reads import AT_END
 from gateway.topics.broker_configs import BLOCKED_PARTITIONS
 
 _DESCRIBE_CONFIGS = 32
@@ -32,7 +33,7 @@ async def blocked_places(client: AdminClient) -> Blocked:
 def blocked_from(blocked: Blocked, place: Place, position: int | None) -> str | None:
     """Return the reason that a reader of the partition at `position` meets first, or None."""
     reasons = blocked.get(place, {})
-    ahead = [offset for offset in reasons if position is None or offset >= position]
+    ahead = [at for at in reasons if position is None or at >= position or at == AT_END]
     return reasons[min(ahead)] if ahead else None
 
 

@@ -17,6 +17,9 @@ STUCK_S = 121.0
 EXPIRY_S = 60.0
 """A reader that has not asked again for this time is gone. Clients retry within seconds."""
 
+AT_END = -1
+"""Stands for the offset of all readers while the end of the log cannot be determined."""
+
 PLACES_MAX = 16
 """Places of one partition. All readers of a loss wait at its first offset."""
 
@@ -24,7 +27,7 @@ PLACES_MAX = 16
 class BlockedRead(NamedTuple):
     """One offset at which readers wait, and why."""
 
-    offset: int
+    offset: int  # or AT_END
     # True if the entry is lost. Otherwise a bookie may still return it.
     lost: bool
     # The bookies that may have the entry; none if it is lost, or if it is not known which.
@@ -39,12 +42,13 @@ class BlockedRead(NamedTuple):
     @property
     def text(self) -> str:
         """The reason as `group describe` and the metrics page show it."""
+        where = "its end" if self.offset == AT_END else f"offset {self.offset}"
         if self.stopped:
-            return f"blocked at offset {self.offset}: lost (gateway.loss.delivery=stop)"
+            return f"blocked at {where}: lost (gateway.loss.delivery=stop)"
         if self.lost:
-            return f"blocked at offset {self.offset}: lost"
+            return f"blocked at {where}: lost"
         waits_for = ", ".join(self.waits_for) or "its bookies"
-        return f"blocked at offset {self.offset}: waiting for {waits_for}"
+        return f"blocked at {where}: waiting for {waits_for}"
 
     @property
     def lost_offsets(self) -> int:
@@ -98,7 +102,7 @@ class BlockedReads:
             self._places[offset] = known._replace(following=following)
 
     def places(self, start: int, now_s: float) -> list[BlockedRead]:
-        """Return the blocked offsets from `start` on, in order.
+        """Return the blocked offsets from `start` on, in order, and `AT_END` before them.
 
         Of several offsets within one loss only the first one is returned.
         """
@@ -108,7 +112,7 @@ class BlockedReads:
             place = self._places[offset]
             last = found[-1] if found else None
             within = last is not None and last.following is not None and offset < last.following
-            if offset >= start and not (within and place.lost):
+            if (offset >= start or offset == AT_END) and not (within and place.lost):
                 found.append(place)
         return found
 

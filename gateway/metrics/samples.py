@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gateway.cluster.peers import Peers
 from gateway.cluster.port import ClusterMember, StreamKey
-from gateway.core.blocked_reads import STALLED_S, STUCK_S, BlockedRead
+from gateway.core.blocked_reads import AT_END, STALLED_S, STUCK_S, BlockedRead
 from gateway.core.group_members import State
 from gateway.groups.read_only_groups import TYPE as READ_ONLY
 from gateway.handlers.api import Context
@@ -197,7 +197,11 @@ class Samples:
     def _places(self, at: tuple[str, str], places: Sequence[BlockedRead]) -> None:
         for place in places:
             self._say("gateway_topic_partition_blocked", 1, *at, place.text)
-        lost = sum(each.lost_offsets for each in places if each.lost and not each.stopped)
+        lost = sum(
+            each.lost_offsets
+            for each in places
+            if each.lost and not each.stopped and each.offset != AT_END
+        )
         if lost:
             self._say("gateway_topic_partition_lost_records", lost, *at, "false")
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Protocol
 
-from gateway.core.blocked_reads import BlockedRead, BlockedReads
+from gateway.core.blocked_reads import AT_END, BlockedRead, BlockedReads
 from gateway.topics.configs import LossMode, TopicConfig
 from gateway.topics.partition_warnings import PartitionWarnings
 from gateway.wire.lost_batches import empty_batches, marker_batch
@@ -118,8 +118,20 @@ class LossDelivery:
                     "the search for the end of a loss", self._measure(offset), expected=LedgerError
                 )
 
+    def on_open_failed(self, error: LedgerError) -> None:
+        """Record that the log cannot be opened, if a part of it is lost or may be."""
+        now_s = self._clock.monotonic_s()
+        if isinstance(error, EntryLost):
+            self.blocked.on_failed(AT_END, now_s, lost=True)
+        elif isinstance(error, EntryAwaited):
+            self.blocked.on_failed(AT_END, now_s, lost=False, waits_for=error.bookies)
+
+    def on_opened(self) -> None:
+        """Record that the end of the log is known."""
+        self.blocked.on_read(AT_END, AT_END + 1)
+
     def places(self, start: int) -> list[BlockedRead]:
-        """Return the offsets from `start` on at which readers wait."""
+        """Return the offsets from `start` on at which readers wait, and `AT_END`."""
         return self.blocked.places(start, self._clock.monotonic_s()) if self.blocked else []
 
     def readers_blocked(self, duration_s: float) -> int:

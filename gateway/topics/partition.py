@@ -184,12 +184,14 @@ class Partition:
                     await self._open_once()
             except LedgerError as error:
                 self._log.warn("cannot open a partition; will retry", error)
+                self.losses.on_open_failed(error)
                 if not error.retryable:
                     self._refuse_waiting(error)
                 await self._pause()
             else:
                 self._advanced_since_open = False
                 self._opened = True
+                self.losses.on_opened()
                 self._on_opened(self.stream.epoch)
                 self._notify_waiters()
                 return

@@ -118,10 +118,12 @@ class ReplicaPartition:
             raise NotOwner(f"stream {self.name} does not exist") from error
         except LedgerError as error:
             self._log.warn("cannot follow a partition", error)
+            self.losses.on_open_failed(error)
             raise
         finally:
             self._opening = None
         self._used = True
+        self.losses.on_opened()
         self._start_idle_timer()
         self._notify_waiters()
 

@@ -14,7 +14,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from kio.schema.errors import ErrorCode
 
 from gateway.admin.blocked import blocked_from
-from gateway.core.blocked_reads import EXPIRY_S
+from gateway.core.blocked_reads import AT_END, EXPIRY_S, STALLED_S
 from gateway.handlers.k32_describe_configs import ResourceType
 from gateway.metrics.samples import Samples
 from gateway.topics.broker_configs import BLOCKED_PARTITIONS
@@ -357,6 +357,21 @@ async def test_a_reader_of_an_entry_that_may_return_is_shown_with_the_bookies():
         assert not partition.losses.places(0)
 
 
+async def test_a_partition_whose_end_cannot_be_read_is_blocked_there():
+    async with lossy_cluster() as cluster:
+        partition, _ = await cluster.lose(await filled(cluster), 8, 9, Status.UNREACHABLE)
+        await cluster.restart()
+        partition = cluster.partitions.find("t", 0)
+        await asyncio.sleep(STALLED_S + 20)
+        assert not partition.readable
+        (place,) = partition.losses.places(partition.log_start_offset)
+        assert place.text == f"blocked at its end: waiting for {cluster.port.name}"
+        assert partition.losses.readers_blocked(STALLED_S) == 1
+        cluster.port.missing.clear()
+        await partition.ensure_readable()
+        assert not partition.losses.places(0)
+
+
 # -- what operators see ---------------------------------------------------------------------------
 
 
@@ -428,6 +443,7 @@ def test_a_group_is_blocked_by_what_is_ahead_of_it():
     assert blocked_from(blocked, ("t", 0), 10) is None
     assert blocked_from(blocked, ("t", 0), None) == "five"
     assert blocked_from(blocked, ("t", 1), 0) is None
+    assert blocked_from({("t", 0): {AT_END: "end", 9: "nine"}}, ("t", 0), 50) == "end"
 
 
 # -- truncation -----------------------------------------------------------------------------------
