@@ -28,15 +28,19 @@ from gateway.topics.partitions import stream_name
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.system.memory import keep_freed_memory
+from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.gc.collector import collect
 from ledger.bookie.in_process import LocalBookie, LocalBookies, open_local_bookie
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
+from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.bookie_health import SlowDetection
 from ledger.errors import LedgerError
+from ledger.losses.acceptance import LossAcceptor
 from ledger.node.cluster_ledgers import ClusterLedgers
 from ledger.node.identity import BookieIdentity
+from ledger.ports.bookies import Status
 from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.segment_store import ROOT as STREAMS
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from ledger.node.read_port import ReadPort
 
 _RECOVER_S_MAX = 10.0  # time to recover segments that a crash left open, before readers are served
+_ACCEPTED_BY = "gateway dev --accept-loss"
 _COLLECT_S = 600.0  # longest time between two collections of deleted ledgers
 
 
@@ -84,8 +89,9 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     # All bookies share this process and its disk, so a comparison would measure chance.
     alike = LedgerClientConfig(reader_slow_shards_detection=SlowDetection.DISABLED)
     client = LedgerClient(metadata, bookies, clock, alike)
-    for each in local:
-        await _settle_losses(each, client, accept=config.accept_loss)
+    in_limbo = [each.local.bookie for each in local if _report_loss(each, config.accept_loss)]
+    if in_limbo and config.accept_loss:
+        await _accept_losses(in_limbo, bookies, client, metadata)
     collector = _Collector(metadata, local)
     stops.append(collector.stop)
     watch = EmbeddedBookieMonitor(
@@ -213,21 +219,18 @@ async def _open_bookies(
     ]
 
 
-async def _settle_losses(own: _OwnBookie, client: LedgerClient, *, accept: bool) -> None:
-    """Report a bookie that may have lost entries.
+def _report_loss(own: _OwnBookie, accept: bool) -> bool:
+    """Report a bookie that may have lost entries. Returns False for any other bookie.
 
-    With `accept`, the bookie serves the remaining entries. Otherwise it answers "unknown" for
-    missing entries, and the partitions that need these entries stay offline. So a loss is not
-    mistaken for the end of a log.
+    Unless the loss is accepted, the bookie answers "unknown" for missing entries, and the
+    partitions that need these entries stay offline. So a loss is not mistaken for the end of a log.
     """
     bookie, data = own.local.bookie, str(own.local.path)
     replayed = bookie.replayed
     if replayed is not None and replayed.corrupt:
         places = str(replayed.corrupt)[:500]
         logger().error("damaged log", bookie=bookie.bookie_id, places=places, data=data)
-    if not bookie.limbo_below:
-        return
-    if not accept:
+    if bookie.limbo_below and not accept:
         logger().error(
             "this bookie may have lost entries; partitions that need it stay offline. Restart "
             "with --accept-loss to go on with what is left",
@@ -235,11 +238,35 @@ async def _settle_losses(own: _OwnBookie, client: LedgerClient, *, accept: bool)
             reason=own.loss or "damage, a lost index, or a power cut without syncs",
             data=data,
         )
-        return
+    return bool(bookie.limbo_below)
+
+
+async def _accept_losses(
+    in_limbo: list[Bookie], bookies: LocalBookies, client: LedgerClient, metadata: SqliteMetadata
+) -> None:
+    """Go on with what is left: store what is lost of each ledger, then end its limbo.
+
+    A ledger that cannot be settled now stays in limbo, so the next start tries again.
+    """
+    config = LedgerClientConfig()
+    store = LedgerMetadataStore(metadata, config)
+    acceptor = LossAcceptor(client, store, bookies, SystemClock(), config)
     ledgers = await client.list_ledgers()
-    for ledger in ledgers:
-        await bookie.end_limbo(ledger)
-    logger().warning("loss accepted", bookie=bookie.bookie_id, ledgers=len(ledgers))
+    given_up = 0
+    for ledger in sorted(ledgers):
+        listed = [await bookie.list_entries(ledger) for bookie in in_limbo]
+        if all(each.status is not Status.UNKNOWN_LEDGER_STATE for each in listed):
+            continue
+        try:
+            loss = await acceptor.accept_ledger(ledger, _ACCEPTED_BY)
+        except LedgerError as error:
+            logger().error("a loss was not accepted", ledger=ledger, reason=str(error))
+            continue
+        for bookie in in_limbo:
+            await bookie.end_limbo(ledger)
+        given_up += len(loss.ranges)
+    names = [bookie.bookie_id for bookie in in_limbo]
+    logger().warning("loss accepted", bookies=names, ledgers=len(ledgers), losses=given_up)
 
 
 class _Collector:

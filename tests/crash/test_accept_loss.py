@@ -6,11 +6,15 @@ boot, as after a power cut. Then the partition is offline until its owner accept
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.crash.load import read_all
+from tests.peers import install
 from tests.peers.gateway import Gateway
 
 UNSYNCED = ("--journal-sync", "never")
@@ -22,6 +26,17 @@ def produce(bootstrap: str) -> None:
     for number in range(RECORDS):
         producer.produce("log", b"%d" % number, partition=0)
     assert producer.flush(30.0) == 0
+
+
+def command(gateway: Gateway, word: str, *more: str) -> str:
+    """What a command about the topic printed."""
+    argv = [install.gateway_python(), "-m", "gateway", "topic", word, "log", *more]
+    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def gaps(gateway: Gateway) -> list[dict[str, Any]]:
+    """The gaps of the topic, without any that nobody accepted."""
+    return json.loads(command(gateway, "gaps", "-z", gateway.ledgers, "-o", "json"))
 
 
 def test_a_lost_boot_keeps_its_partitions_offline_until_the_loss_is_accepted(
@@ -45,8 +60,16 @@ def test_a_lost_boot_keeps_its_partitions_offline_until_the_loss_is_accepted(
             consumer.close()
         assert told != "an end of the log"
         assert "may have lost entries" in offline.process.output()
+        hint = "`gateway topic gaps log` shows lost records"
+        assert hint in command(offline, "describe", "-b", offline.bootstrap)
         offline.options.append("--accept-loss")
         offline.restart()
         found = read_all(offline.bootstrap, "log", 1)
-        assert [value for _, value in found[0]] == [b"%d" % n for n in range(RECORDS)]
+        written = [b"%d" % n for n in range(RECORDS)]
+        assert found[0] == list(enumerate(written))
+        [gap] = gaps(offline)
+        assert (gap["state"], gap["offsets"][0]) == ("accepted", RECORDS)
+        assert gap["accepted_by"] == "gateway dev --accept-loss"
         produce(offline.bootstrap)
+        following = enumerate(written, gap["offsets"][1] + 1)
+        assert read_all(offline.bootstrap, "log", 1)[0] == [*enumerate(written), *following]
