@@ -201,10 +201,11 @@ class Deliveries:
         assert lost.segment == number
         assert lost.first <= entry <= lost.last
         first, last, exact = lost.offsets
-        whole = entry == lost.first
+        # The application may have received a part of the entry before the acceptance.
+        whole = entry == lost.first and not (self._range.slot and self.next == self._range.first)
         issued = self._issue_lost(first if whole and (exact or lost.forced) else None)
         left = self._end_offset
-        if left is not None and not whole:  # entries of it were delivered before the acceptance
+        if left is not None:  # a part was delivered before the acceptance, or trimmed
             first = max(first, left)
         offsets = OffsetRange(first, max(last, first - 1), exact and (whole or left is not None))
         end = min(Position(number, lost.last), self._range.until)
@@ -289,11 +290,13 @@ class Deliveries:
         if first is None:
             return []
         left, base = self._end_offset, self._segment_start
+        # The application may have received a part of the entry before its copies were lost.
+        partly = self._range.slot > 0 and first == self._range.first
         lowest = base if left is None else left
         # The last offset that a segment can have: positions have 32 bits.
         highest = base + POSITION_MAX - 1 if end is None else end - 1
         offsets = OffsetRange(
-            lowest, max(highest, lowest - 1), left is not None and end is not None
+            lowest, max(highest, lowest - 1), left is not None and end is not None and not partly
         )
         gap = Gap(GapKind.DATALOSS, first, self.next.before, offsets, joined(self._evidence))
         self._lost_from = None

@@ -273,6 +273,10 @@ class FollowedStream:
                 head = None  # the segment was removed, and the list will change
             except EntryLost:
                 continue  # its epoch stays unknown; the newest known one is shown
+            except EntryAwaited:
+                if not self._list.losses.of_segment(segment.number):
+                    raise
+                continue  # a damaged copy of an accepted loss
             if head is not None:
                 self._table.learn(segment.number, head)
             self._table.learn_own_epoch(segment.number, segment.start_sequence_id)

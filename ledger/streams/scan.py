@@ -178,41 +178,51 @@ class StreamScan:
     async def _update(self, segments: list[Segment]) -> None:
         holding = [s for s in segments if not s.completed or s.last_entry >= 0]
         newest = holding[-1] if holding else None
-        if self._newest is not None and (newest is None or newest.number != self._newest.number):
-            self._drop_newest()
-        end = 0
+        before, tail = self._newest, None
         if newest is not None:
-            tail = await self._open_tail(newest)
-            end = tail.end_sequence_id
-            # Behind a loss at the end of the segment only its node tells the number of records.
-            whole = tail.count == newest.record_count
-            if newest.completed and not whole and not tail.behind_loss:
-                raise CorruptFormat(
-                    f"{self.name}: segment {newest.number} is listed with {newest.record_count} "
-                    f"records, its ledger holds {tail.count}"
-                )
+            same = before is not None and before.number == newest.number
+            tail = before if same else self._tail_of(newest)
+        try:
+            end = await self._end_of(tail, newest)
+        except BaseException:
+            if tail is not None and tail is not before:
+                tail.close()
+            raise
+        # All at once: a refresh that fails leaves the segments with the end that belongs to them.
+        if tail is not before:
+            self._drop_newest()
+            self._newest = tail
+            self._table.follow(tail)
         table = self._table
         table.relist(segments, self._list.losses)
         table.move_start(self._list.start_sequence_id)
         table.move_end(max(end, table.listed_end_sequence_id, table.start_sequence_id))
 
-    async def _open_tail(self, segment: Segment) -> SegmentTail:
-        tail = self._newest
-        if tail is None:
-            tail = SegmentTail(
-                self._client,
-                segment,
-                self._limits,
-                self._timestamp_max,
-                self._table.learn,
-                lambda: self._list.losses,
-            )
-            self._newest = tail
-            self._table.follow(tail)
+    def _tail_of(self, segment: Segment) -> SegmentTail:
+        return SegmentTail(
+            self._client,
+            segment,
+            self._limits,
+            self._timestamp_max,
+            self._table.learn,
+            lambda: self._list.losses,
+        )
+
+    async def _end_of(self, tail: SegmentTail | None, segment: Segment | None) -> int:
+        """Return the end of the segment as of now, 0 without one."""
+        if tail is None or segment is None:
+            return 0
         await tail.open()
         await tail.sync()
         await tail.jump()
-        return tail
+        # Behind a loss at the end of the segment only its node tells the number of records.
+        whole = tail.count == segment.record_count
+        if segment.completed and not whole and not tail.behind_loss:
+            raise CorruptFormat(
+                f"{self.name}: segment {segment.number} is listed with {segment.record_count} "
+                f"records, its ledger holds {tail.count}"
+            )
+        return tail.end_sequence_id
 
     # -- slices -------------------------------------------------------------------------------
 

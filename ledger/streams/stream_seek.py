@@ -228,7 +228,8 @@ class StreamView:
                 f"{self.name}: DLSN {tuple(dlsn)}: the last segment is {self.next_number - 1}"
             )
         segment = self.table.segment(dlsn.segment)
-        if segment is not None and segment.completed:
+        forced = self.table.losses.forced_in(dlsn.segment)
+        if segment is not None and segment.completed and forced is None:
             last = segment.last_entry
             if dlsn.entry > last + 1 or (dlsn.entry == last + 1 and dlsn.slot):
                 raise InvalidArgument(
