@@ -240,11 +240,10 @@ class JavaConsumer:
         self._process.stop()
 
     def read(self) -> dict[int, str]:
-        """What it has printed: headers and value by offset."""
-        rows = [line.split("\t", 1) for line in self._process.output().splitlines()]
-        return {
-            int(row[0].removeprefix("Offset:")): row[1] for row in rows if row[0][:7] == "Offset:"
-        }
+        """What it has printed in whole lines: headers and value by offset."""
+        lines = self._process.output().rpartition("\n")[0].splitlines()
+        rows = [line.removeprefix("Offset:").split("\t", 1) for line in lines if "Offset:" in line]
+        return {int(offset): text for offset, text in rows}
 
 
 @pytest.fixture(scope="module")
