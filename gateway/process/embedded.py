@@ -40,8 +40,8 @@ from ledger.errors import LedgerError
 from ledger.losses.acceptance import LossAcceptor
 from ledger.node.cluster_ledgers import ClusterLedgers
 from ledger.node.identity import BookieIdentity
-from ledger.ports.bookies import Status
 from ledger.registry.ledger_ids import first_unused_ledger
+from ledger.repair.entry_ranges import count
 from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.segment_store import ROOT as STREAMS
 from ledger.streams.stream import StreamServices
@@ -90,7 +90,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     alike = LedgerClientConfig(reader_slow_shards_detection=SlowDetection.DISABLED)
     client = LedgerClient(metadata, bookies, clock, alike)
     in_limbo = [each.local.bookie for each in local if _report_loss(each, config.accept_loss)]
-    if in_limbo and config.accept_loss:
+    if config.accept_loss:
         await _accept_losses(in_limbo, bookies, client, metadata)
     collector = _Collector(metadata, local)
     stops.append(collector.stop)
@@ -246,7 +246,8 @@ async def _accept_losses(
 ) -> None:
     """Go on with what is left: store what is lost of each ledger, then end its limbo.
 
-    A ledger that cannot be settled now stays in limbo, so the next start tries again.
+    Copies that rotted count as lost too, so all entries are read. A ledger that cannot be settled
+    now stays in limbo, so the next start tries again.
     """
     config = LedgerClientConfig()
     store = LedgerMetadataStore(metadata, config)
@@ -254,9 +255,6 @@ async def _accept_losses(
     ledgers = await client.list_ledgers()
     given_up = 0
     for ledger in sorted(ledgers):
-        listed = [await bookie.list_entries(ledger) for bookie in in_limbo]
-        if all(each.status is not Status.UNKNOWN_LEDGER_STATE for each in listed):
-            continue
         try:
             loss = await acceptor.accept_ledger(ledger, _ACCEPTED_BY)
         except LedgerError as error:
@@ -264,9 +262,10 @@ async def _accept_losses(
             continue
         for bookie in in_limbo:
             await bookie.end_limbo(ledger)
-        given_up += len(loss.ranges)
-    names = [bookie.bookie_id for bookie in in_limbo]
-    logger().warning("loss accepted", bookies=names, ledgers=len(ledgers), losses=given_up)
+        given_up += count(loss.given_up)
+    if in_limbo or given_up:
+        names = [bookie.bookie_id for bookie in in_limbo]
+        logger().warning("loss accepted", bookies=names, ledgers=len(ledgers), entries=given_up)
 
 
 class _Collector:

@@ -90,7 +90,8 @@ class LossAcceptor:
         ended = await self._end_limbos(metadata)
         if self._mark is not None:
             await self._mark(ledger)
-        place = await find_place(self._metadata.store, metadata)
+        after = (await self._metadata.read_latest(ledger)).metadata
+        place = await find_place(self._metadata.store, after)
         entries = merged((each.first, each.last) for each in lost)
         above = merged([(metadata.last_entry + 1, highest)])
         return AcceptedLoss(

@@ -20,7 +20,7 @@ from gateway.config import GatewayConfig
 from gateway.process.embedded import start_embedded
 from gateway.process.embedded_identity import _REMEDY as REMEDY
 from ledger.client.accepted_entries import accepted_entries
-from ledger.core.loss import CopyAnswer, EntryLost
+from ledger.core.loss import CopyAnswer, EntryAwaited, EntryLost
 from ledger.errors import ForeignDirectory
 from ledger.ids import EntryId
 from tests.gateway.test_dev import COMMAND, PORTS
@@ -292,6 +292,19 @@ async def test_a_bookie_without_its_index_denies_nothing_of_closed_ledgers(tmp_p
             reader = await client.open(ledger)
             assert accepted_entries(reader.metadata) == ((0, 0),)
         assert "loss accepted" in capsys.readouterr().err
+
+
+async def test_a_copy_that_rotted_is_given_up_when_its_loss_is_accepted(tmp_path, capsys):
+    data = tmp_path / "d"
+    ledger = await ledger_of_a_session(data)
+    [log] = [each for each in (data / "bookie-1").glob("log-*") if b"precious" in each.read_bytes()]
+    log.write_bytes(log.read_bytes().replace(b"precious", b"pretious"))
+    async with served(data) as client:
+        with pytest.raises(EntryAwaited):
+            await (await client.open(ledger)).read(EntryId(0), EntryId(0), 100)
+    async with served(data, accept_loss=True) as client:
+        assert accepted_entries((await client.open(ledger)).metadata) == ((0, 0),)
+    assert "loss accepted" in capsys.readouterr().err
 
 
 async def test_a_bookie_without_its_index_builds_it_from_the_log(tmp_path, capsys):

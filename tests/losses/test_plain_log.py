@@ -56,11 +56,12 @@ async def test_accepting_it_again_changes_nothing():
     _, ledger = await written(rig)
     for name in rig.members(ledger):
         rig.forget(name, ledger, 2, 4)
-    await recover(storage_of(rig), ledger, accept_loss=True)
+    first = await recover(storage_of(rig), ledger, accept_loss=True)
     before = rig.metadata(ledger)
     again = await recover(storage_of(rig), ledger, accept_loss=True)
     assert rig.metadata(ledger) == before
-    assert [row["entries"] for row in again["accepted"]] == [[2, 2], [4, 4]]
+    for found in (first, again):
+        assert [row["entries"] for row in found["accepted"]] == [[2, 2], [4, 4]]
 
 
 async def test_a_log_closed_by_force_loads_what_is_left():
