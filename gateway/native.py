@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from gateway.pipelines.direct.storage import CONNECT_S, ReadStorage, open_storage, read_topic
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.storage import CONNECT_S, ReadStorage, open_storage, read_topic
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
 from ledger.adapters.system.clock import SystemClock

@@ -89,12 +89,19 @@ _INT64_MAX = 2**63 - 1
 @option(
     "--accept-loss",
     is_flag=True,
-    help="Continue if records were deleted before they were archived.",
+    help="Continue without records that were deleted before they were archived, or that are lost.",
 )
 @option(
     "--allow-gaps",
     is_flag=True,
     help="Accept offsets without a record, which transactions and compaction leave.",
+)
+@option(
+    "--metadata",
+    metavar="URL",
+    default="",
+    shown="the one of the gateways",
+    help="Where accepted losses are read: zk://host:port,... or grpc://127.0.0.1:3181.",
 )
 @option("--compact", is_flag=True, help="Also merge small files of the archive into large ones.")
 @option(
@@ -128,6 +135,7 @@ def archive(
     offsets_max: int,
     accept_loss: bool,
     allow_gaps: bool,
+    metadata: str,
     compact: bool,
     file_size: int,
     isolation: Isolation,
@@ -154,6 +162,7 @@ def archive(
         interval_s=interval,
         timeout_s=timeout,
         file_bytes=file_size if compact else 0,
+        metadata=metadata,
     )
 
     def work(spark: SparkSession) -> ArchiveReport:
@@ -255,7 +264,7 @@ def _rows(report: ArchiveReport) -> list[dict[str, Any]]:
 def _as_data(report: ArchiveReport, to: str, kind: ArchiveFormat) -> dict[str, Any]:
     """Return the report for JSON. Programs read the JSON, so its keys must not change.
 
-    `lost` counts offsets that were deleted before they were archived.
+    `lost` counts offsets that were deleted before they were archived, or whose loss was accepted.
     """
     return {
         "archive": to,
@@ -275,7 +284,7 @@ def _as_text(report: ArchiveReport, to: str) -> str:
         lines += [as_table(columns, _rows(report)), ""]
     lines.append(f"{report.offsets} offsets archived to {to}; commits: {report.commits}")
     if report.lost:
-        lines.append(f"{report.lost} offsets were deleted before they could be archived")
+        lines.append(f"{report.lost} offsets were deleted or lost before they could be archived")
     if report.compacted:
         lines.append("{} files before compaction, {} after".format(*report.compacted))
     return "\n".join(lines)

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from gateway.pipelines.direct.storage import open_storage, read_topic
+from gateway.pipelines.shared.storage import open_storage, read_topic
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
 from ledger.streams.scan import StreamScan, read_slice

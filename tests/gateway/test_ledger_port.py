@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from gateway.pipelines.direct.storage import open_storage, read_topic, read_topics
 from gateway.pipelines.shared.errors import DataLost, JobError
+from gateway.pipelines.shared.storage import open_storage, read_topic, read_topics
 from gateway.process.dev import LEDGER_PORT
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches

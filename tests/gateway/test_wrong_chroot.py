@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.pipelines.direct.storage import open_storage
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.storage import open_storage
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from tests.gateway.admin_commands import invoke
 from tests.node.cluster_rig import laid_out

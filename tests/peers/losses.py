@@ -34,6 +34,7 @@ class Loss(NamedTuple):
     first: int
     last: int
     accepted: bool = True
+    found_again: bool = False  # the bookies keep their copies
 
 
 def lose(gateway: Gateway, losses: Sequence[Loss]) -> None:
@@ -41,8 +42,9 @@ def lose(gateway: Gateway, losses: Sequence[Loss]) -> None:
     entries = asyncio.run(_entries(gateway, losses))
     assert gateway.stop() == 0
     ranges = asyncio.run(_accept(gateway.data, losses, entries))
-    for each in ranges:
-        _forget(gateway.data, each)
+    for loss, each in zip(losses, ranges, strict=True):
+        if not loss.found_again:
+            _forget(gateway.data, each)
     gateway.start()
 
 

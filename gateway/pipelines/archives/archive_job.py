@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gateway.pipelines.archives.port import Archive, ArchiveState, CompactionResult
 from gateway.pipelines.archives.rounds import ArchiveRound, check_lost, check_topic_ids, next_round
+from gateway.pipelines.shared.accepted_losses import (
+    AcceptedRanges,
+    LossesUnknown,
+    read_accepted,
+)
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation, read_ranges
 from gateway.pipelines.shared.partitions import COLUMNS, TopicPartition
@@ -32,7 +37,7 @@ _OFFSETS_PER_TASK = 250_000
 _PAUSE_S = 0.2
 """How often a waiting job checks whether it should stop."""
 _RETRY_S = 1.0
-_RETRIED = frozenset({"UNREACHABLE", "NO_LEADER", "SPARK_FAILED"})
+_RETRIED = frozenset({"UNREACHABLE", "NO_LEADER", "SPARK_FAILED", "LOSSES_UNKNOWN"})
 _COMPACT_EVERY = 20
 """Number of commits between two compactions, in a job that follows its topics."""
 
@@ -45,12 +50,13 @@ class ArchiveRequest:
     pattern: str = ""  # also archive topics whose whole name matches this pattern
     start: str | int = EARLIEST  # where new topics begin: earliest, latest or milliseconds
     offsets_per_round_max: int = 5_000_000  # approximate number of offsets in one commit
-    accept_loss: bool = False  # continue if records were deleted before they were archived
+    accept_loss: bool = False  # continue without records that were deleted, or are lost
     allow_gaps: bool = False  # accept offsets without a record
     isolation: Isolation = Isolation.read_committed
     interval_s: float = 10.0  # pause between rounds, in a job that follows its topics
     timeout_s: float = 120.0  # how long to retry transient errors
     file_bytes: int = 0  # approximate size of compacted files; 0 turns compaction off
+    metadata: str = ""  # where accepted losses are read; by default the address the gateways name
 
 
 @dataclass(slots=True)
@@ -174,6 +180,7 @@ class ArchiveJob:
         check_topic_ids(state.topic_ids, ids)
         bounds = self._bounds(names)
         self._answered = True
+        sparse = frozenset(each for each in names if request.allow_gaps or self._is_compacted(each))
         plan = next_round(
             state,
             bounds,
@@ -181,13 +188,13 @@ class ArchiveJob:
             targets,
             request.offsets_per_round_max,
             self._clock.now_ms(),
+            self._accepted(names, sparse),
         )
         if not plan.ranges:
             return False
         if not request.accept_loss:
-            check_lost(plan.lost)
+            check_lost(plan)
         self._watcher.on_planned(_offsets_left(state, bounds, targets))
-        sparse = frozenset(each for each in names if request.allow_gaps or self._is_compacted(each))
         if self._archive.append(self._records(plan), plan.commit(ids, sparse), state):
             self.report.add(plan)
             self._watcher.on_committed(plan)
@@ -197,6 +204,19 @@ class ArchiveJob:
         return self._topics.bounds(
             names, committed=self._request.isolation is Isolation.read_committed
         )
+
+    def _accepted(self, names: list[str], sparse: frozenset[str]) -> AcceptedRanges:
+        """Return the accepted losses of the topics. Raises JobError.
+
+        If they are unknown, a topic whose offsets are dense needs none: the archive refuses its
+        missing records.
+        """
+        try:
+            return read_accepted(self._bootstrap, names, self._request.metadata)
+        except LossesUnknown:
+            if sparse:
+                raise
+            return {}
 
     def _is_compacted(self, name: str) -> bool:
         return "compact" in (self._topics.settings(name).get("cleanup.policy") or "")

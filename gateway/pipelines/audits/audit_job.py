@@ -262,7 +262,7 @@ def _cut(side: Side, ranges: Ranges | None) -> Side:
 
 
 def _notes(left: Side, right: Side, request: AuditRequest) -> list[str]:
-    notes: list[str] = []
+    notes = [*left.notes, *right.notes]
     for topic in sorted({*left.topic_ids} & {*right.topic_ids}):
         ids = left.topic_ids[topic], right.topic_ids[topic]
         if ids[0] != ids[1]:

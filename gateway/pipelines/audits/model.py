@@ -31,7 +31,7 @@ class LossReason(StrEnum):
     expired = "expired"  # below the log start, and past retention.ms or retention.bytes
     compacted = "compacted"  # key occurs again or is null, or an old deletion
     aborted = "aborted"  # part of a transaction that was aborted or is still open
-    accepted = "accepted"  # deleted before it was archived, which --accept-loss accepted
+    accepted = "accepted"  # lost, which an operator accepted: `topic accept-loss`, --accept-loss
     outside = "outside"  # outside the offsets that the other side holds, with --common
     LOST = "LOST"
 
@@ -74,7 +74,7 @@ class Side:
     rules: Mapping[str, CleanupRules] = field(default_factory=dict[str, CleanupRules])
     """The cleanup rules of each topic. Only live logs have rules."""
     accepted: tuple[OffsetRange, ...] = ()
-    """Offsets whose loss an archive accepted."""
+    """Offsets whose loss was accepted, for the topic or by an archive job."""
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
     """The known topic ids by topic name."""
     logs: Ranges = field(default_factory=dict[TopicPartition, OffsetBounds])
@@ -83,6 +83,8 @@ class Side:
     """A function that returns the current bounds of live logs."""
     confirm: Callable[[], None] = lambda: None
     """A function that raises JobError if the topic was recreated since the audit began."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the report, about what could not be looked up."""
 
     def log(self, partition: TopicPartition) -> OffsetBounds:
         """Return the full bounds of a partition, even if `bounds` restricts them."""

@@ -10,10 +10,11 @@ from gateway.pipelines.audits.sides import check_same_topic
 from gateway.pipelines.direct import register
 from gateway.pipelines.direct.offsets import PartitionSources
 from gateway.pipelines.direct.options import Options, parse
-from gateway.pipelines.direct.storage import open_storage, read_topic
+from gateway.pipelines.shared.accepted_losses import lost_ranges
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation, offsets_json
-from gateway.pipelines.shared.partitions import TopicPartition
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.storage import open_storage, read_topic
 from gateway.pipelines.shared.topics import OffsetBounds
 from gateway.topics.catalog import Topic
 from gateway.topics.configs import topic_config
@@ -38,7 +39,7 @@ def segments_side(
         )
     register(spark)
     options = parse({"metadata": metadata, "subscribe": topic})
-    stored, bounds = run_interruptibly(_look_up(options))
+    stored, bounds, accepted = run_interruptibly(_look_up(options))
     config = topic_config(stored.configs)
     rules = CleanupRules(
         compact=False,
@@ -60,11 +61,12 @@ def segments_side(
             ),
             includeHeaders="true",
             failOnDataLoss="true",
+            acceptedLoss="skip",
             isolation=str(chosen),
         ).load()
 
     def confirm() -> None:
-        now, _ = run_interruptibly(_look_up(options))
+        now, _, _ = run_interruptibly(_look_up(options))
         check_same_topic(topic, str(stored.topic_id), str(now.topic_id))
 
     committed = isolation is Isolation.read_committed
@@ -77,21 +79,31 @@ def segments_side(
         else None,
         ordered=True,
         rules={topic: rules},
+        accepted=accepted,
         topic_ids={topic: str(stored.topic_id)},
         confirm=confirm,
     )
 
 
-async def _look_up(options: Options) -> tuple[Topic, dict[TopicPartition, OffsetBounds]]:
+async def _look_up(
+    options: Options,
+) -> tuple[Topic, dict[TopicPartition, OffsetBounds], tuple[OffsetRange, ...]]:
+    """Return the topic, the bounds of its partitions, and the losses that were accepted."""
     async with open_storage(options.metadata, *(options.tls or ())) as storage:
         (name,) = options.topics
         topic = await read_topic(storage.store, name)
         sources = PartitionSources(storage, options)
         try:
             found = await sources.refresh()
-            return topic, {
+            bounds = {
                 partition: OffsetBounds(each.scan.start_sequence_id, each.scan.end_sequence_id)
                 for partition, each in found.items()
             }
+            accepted = [
+                lost
+                for partition, each in found.items()
+                for lost in lost_ranges(partition, each.scan.losses)
+            ]
+            return topic, bounds, tuple(accepted)
         finally:
             sources.close()

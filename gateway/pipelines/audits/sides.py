@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.pipelines.archives.port import Archive
 from gateway.pipelines.audits.counting import small_frame
 from gateway.pipelines.audits.model import CleanupRules, Ranges, Side
+from gateway.pipelines.shared.accepted_losses import LossesUnknown, read_accepted
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation, read_ranges
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
@@ -34,16 +35,25 @@ def cleanup_rules(settings: Mapping[str, str | None]) -> CleanupRules:
 
 
 def topic_side(
-    spark: SparkSession, name: str, topic: str, bootstrap: str, isolation: Isolation
+    spark: SparkSession,
+    name: str,
+    topic: str,
+    bootstrap: str,
+    isolation: Isolation,
+    metadata: str = "",
 ) -> Side:
-    """Open a topic as a side. Spark's own source reads the records from the cluster."""
+    """Open a topic as a side. Spark's own source reads the records from the cluster.
+
+    `metadata` is needed if the address that the gateways name leads nowhere from here.
+    """
     topics = Topics(bootstrap)
     topics.named([topic])
+    accepted, notes = _accepted_of(name, topic, bootstrap, metadata)
 
     def reading(chosen: Isolation, ranges: Ranges) -> DataFrame:
         wanted = [OffsetRange(*partition, *each) for partition, each in ranges.items()]
         options = {"kafka.isolation.level": str(chosen)}
-        return read_ranges(spark, bootstrap, wanted, options)
+        return without_lost(spark, read_ranges(spark, bootstrap, wanted, options), accepted)
 
     def confirm() -> None:
         check_same_topic(topic, topic_id, topics.describe(topic).topic_id)
@@ -60,10 +70,47 @@ def topic_side(
         else None,
         ordered=True,
         rules={topic: cleanup_rules(topics.settings(topic))},
+        accepted=accepted,
         topic_ids={} if topic_id is None else {topic: topic_id},
         now=lambda: topics.bounds([topic]),
         confirm=confirm,
+        notes=notes,
     )
+
+
+def _accepted_of(
+    name: str, topic: str, bootstrap: str, metadata: str
+) -> tuple[tuple[OffsetRange, ...], tuple[str, ...]]:
+    """Return the accepted losses of a topic, and a note if they are unknown."""
+    try:
+        try:
+            found = read_accepted(bootstrap, [topic])
+        except LossesUnknown:
+            if not metadata:
+                raise
+            found = read_accepted(bootstrap, [topic], metadata)
+    except LossesUnknown as error:
+        return (), (f"{name}: {error}; lost records of it count as LOST",)
+    return tuple(each for ranges in found.values() for each in ranges), ()
+
+
+def without_lost(
+    spark: SparkSession, frame: DataFrame, accepted: Sequence[OffsetRange]
+) -> DataFrame:
+    """Leave out rows at offsets of accepted losses: markers, which no archive and no segment has.
+
+    The order of the rows stays.
+    """
+    from pyspark.sql import functions as F
+
+    if not accepted:
+        return frame
+    known = small_frame(
+        spark, accepted, "its_topic STRING, its_partition INT, start BIGINT, end BIGINT"
+    )
+    here = (F.col("topic") == F.col("its_topic")) & (F.col("partition") == F.col("its_partition"))
+    here &= (F.col("offset") >= F.col("start")) & (F.col("offset") < F.col("end"))
+    return frame.join(F.broadcast(known), here, "left_anti")
 
 
 def check_same_topic(topic: str, before: str | None, now: str | None) -> None:

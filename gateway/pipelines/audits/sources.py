@@ -73,7 +73,9 @@ def _open(
     spark: SparkSession, source: AuditSource, access: SourceAccess, others: str | None
 ) -> Side:
     if source.kind == "topic":
-        return topic_side(spark, str(source), source.where, access.bootstrap, access.isolation)
+        return topic_side(
+            spark, str(source), source.where, access.bootstrap, access.isolation, access.metadata
+        )
     if source.kind == "segments":
         # Imported here because `segments` needs PyArrow.
         from gateway.pipelines.audits.segments import segments_side

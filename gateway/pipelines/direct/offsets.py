@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from gateway.pipelines.direct.checkpoint import StreamOffsets
 from gateway.pipelines.direct.decode import DECOMPRESSED_BYTES_MAX
+from gateway.pipelines.direct.losses import report_loss
 from gateway.pipelines.direct.options import EARLIEST, LATEST, OffsetLimit, Options
-from gateway.pipelines.direct.storage import ReadStorage, read_topic, read_topics
 from gateway.pipelines.shared.errors import DataLost, JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.storage import ReadStorage, read_topic, read_topics
 from gateway.topics.catalog import Topic
+from gateway.topics.configs import LossMode, topic_config
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
 from gateway.wire.steps import result_of
@@ -39,6 +41,7 @@ class PartitionSource(NamedTuple):
     topic_partition: TopicPartition
     topic_id: str
     scan: StreamScan
+    loss_mode: LossMode = LossMode.SKIP  # `gateway.loss.delivery` of the topic
 
 
 OpenSources = Mapping[TopicPartition, PartitionSource]
@@ -79,7 +82,11 @@ class PartitionSources:
         found = await _gathered(
             [self._open_source(partition, wanted[partition]) for partition in partitions]
         )
-        self._open = dict(zip(partitions, found, strict=True))
+        modes = {topic.name: topic_config(topic.configs).loss_mode for topic in topics}
+        self._open = {
+            partition: source._replace(loss_mode=modes[partition.topic])
+            for partition, source in zip(partitions, found, strict=True)
+        }
         return dict(self._open)
 
     async def _topics(self) -> list[Topic]:
@@ -200,15 +207,6 @@ def clamp_to_logs(
     if lost:
         report_loss(lost, "deleted, or never written", fail)
     return found
-
-
-def report_loss(lost: Iterable[OffsetRange], why: str, fail: bool) -> None:
-    """Raise DataLost if `fail` is set, otherwise report the loss on stderr."""
-    ranges = tuple(lost)
-    loss = f"{', '.join(map(str, ranges))}: {why}"
-    if fail:
-        raise DataLost(f"{loss}; set failOnDataLoss=false to continue without them", ranges)
-    print(f"format(ledger): skipped {loss}", file=sys.stderr)
 
 
 def topic_ids(sources: OpenSources) -> dict[str, str]:

@@ -25,7 +25,7 @@ _OURS = (
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
     *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders"),
-    *("maxOffsetsPerTrigger", "sliceBytes", "isolation"),
+    *("maxOffsetsPerTrigger", "sliceBytes", "isolation", "acceptedLoss"),
     *("tls.ca", "tls.certificate", "tls.key"),
 )
 _KNOWN = {name.lower(): name for name in _OURS}
@@ -62,6 +62,7 @@ class Options:
     ending: OffsetLimit | None = OffsetLimit(LATEST)  # None means a stream without an end
     latest_where_no_time: bool = False  # start at the end if every record is older
     fail_on_data_loss: bool = True
+    skip_accepted: bool = False  # pass accepted losses in silence, whatever the topic is set to
     include_headers: bool = False
     offsets_per_trigger_max: int | None = None
     slice_bytes: int = SLICE_BYTES
@@ -83,6 +84,9 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
     strategy = texts.get("startingOffsetsByTimestampStrategy", "error").lower()
     if strategy not in ("error", "latest"):
         raise _fault(f"startingOffsetsByTimestampStrategy {strategy!r}: must be error or latest")
+    accepted = texts.get("acceptedLoss", "topic").lower()
+    if accepted not in ("topic", "skip"):
+        raise _fault(f"acceptedLoss {accepted!r}: must be topic or skip")
     return Options(
         metadata=texts["metadata"],
         topics=topics,
@@ -92,6 +96,7 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
         ending=_ending(texts, streaming),
         latest_where_no_time=strategy == "latest",
         fail_on_data_loss=_flag(texts, "failOnDataLoss", True),
+        skip_accepted=accepted == "skip",
         include_headers=_flag(texts, "includeHeaders", False),
         offsets_per_trigger_max=_optional(texts, "maxOffsetsPerTrigger", _positive),
         slice_bytes=_optional(texts, "sliceBytes", _positive) or SLICE_BYTES,

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from ledger.core.accepted_losses import StreamLosses
 
 _BELOW, _ABOVE = -(1 << 63), (1 << 63) - 1
 
@@ -135,20 +136,45 @@ def _number(value: Any) -> int | None:
 
 
 def limit_trigger(
-    limit: int | None, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    limit: int | None,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    losses: Mapping[TopicPartition, StreamLosses] | None = None,
 ) -> dict[TopicPartition, int]:
     """Return the end offsets of a trigger that covers about `limit` offsets.
 
     The limit is divided among the partitions in proportion to their available offsets. Each
-    partition with available offsets gets at least one. Source: Spark,
-    KafkaMicroBatchStream.rateLimit.
+    partition with available offsets gets at least one. Offsets whose loss was accepted are passed
+    and not counted: millions may be reserved behind a ledger that was closed by force. Source:
+    Spark, KafkaMicroBatchStream.rateLimit.
     """
-    sizes = {partition: max(0, end - starts.get(partition, 0)) for partition, end in ends.items()}
+    known = losses or {}
+    parts = {p: _readable(starts.get(p, 0), end, known.get(p)) for p, end in ends.items()}
+    sizes = {p: sum(high - low for low, high in found) for p, found in parts.items()}
     total = sum(sizes.values())
     if limit is None or total <= limit:
         return dict(ends)
     shares = {partition: max(1, limit * size // total) for partition, size in sizes.items() if size}
     return {
-        partition: starts.get(partition, 0) + shares[partition] if partition in shares else end
+        partition: _after(parts[partition], shares[partition]) if partition in shares else end
         for partition, end in ends.items()
     }
+
+
+def _readable(start: int, end: int, losses: StreamLosses | None) -> list[tuple[int, int]]:
+    """Return the ranges of offsets from `start` to `end` - 1 that are not lost."""
+    found: list[tuple[int, int]] = []
+    for lost in losses.ranges if losses is not None else ():
+        if start < min(end, lost.offsets.first):
+            found.append((start, min(end, lost.offsets.first)))
+        start = max(start, lost.offsets.last + 1)
+    return [*found, (start, end)] if start < end else found
+
+
+def _after(parts: list[tuple[int, int]], count: int) -> int:
+    """Return the offset after the first `count` offsets of these ranges, which have more."""
+    for low, high in parts:
+        if count <= high - low:
+            return low + count
+        count -= high - low
+    return parts[-1][1]

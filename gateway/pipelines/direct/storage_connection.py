@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from gateway.pipelines.direct.options import TlsPaths
-from gateway.pipelines.direct.storage import ReadStorage, open_storage
+from gateway.pipelines.shared.storage import ReadStorage, open_storage
 
 T = TypeVar("T")
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from gateway.pipelines.direct.checkpoint import OffsetsJson, StreamOffsets, from_json, to_json
+from gateway.pipelines.direct.losses import report_loss
 from gateway.pipelines.direct.offsets import (
     OpenSources,
     PartitionSource,
     PartitionSources,
     clamp_to_logs,
     end_offsets,
-    report_loss,
     report_recreated,
     start_offsets,
     topic_ids,
@@ -71,7 +71,10 @@ class LedgerStreamReader(DataSourceStreamReader):
         self._connected().run(self._wait_until_known(stored, sources))
         begin = self._trigger_starts(stored, sources)
         end = self._trigger_ends(begin, sources)
-        end = limit_trigger(self._options.offsets_per_trigger_max, begin, end)
+        limit = self._options.offsets_per_trigger_max
+        if limit is not None:
+            losses = {partition: source.scan.losses for partition, source in sources.items()}
+            end = limit_trigger(limit, begin, end, losses)
         return to_json(StreamOffsets(end, topic_ids(sources)))
 
     def _trigger_ends(

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from gateway.pipelines.direct.offsets import OpenSources, report_loss
+from gateway.pipelines.direct.losses import find_loss, not_accepted, pass_accepted, report_loss
+from gateway.pipelines.direct.offsets import OpenSources
 from gateway.pipelines.direct.options import Options
 from gateway.pipelines.direct.pruning import PushedFilters
 from gateway.pipelines.direct.storage_connection import cached_connection, drop_cached, is_cached
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.topics.configs import LossMode
+from ledger.core.loss import EntryLost
 from ledger.errors import (
     EntryUnknown,
     LedgerError,
@@ -30,6 +33,9 @@ from ledger.streams.scan import ScannedRecord, StreamSlice, read_slice
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from gateway.pipelines.direct.decode import Decoder
+    from ledger.ids import Buffer
+
 _GONE = (Truncated, NoSuchLedger, NoNode)
 
 
@@ -39,6 +45,7 @@ class SliceTask:
 
     topic_partition: TopicPartition
     piece: StreamSlice
+    loss_mode: LossMode = LossMode.SKIP  # of the topic, when the task was planned
 
 
 class SlicePartition(InputPartition):
@@ -66,7 +73,7 @@ async def plan_tasks(
         except LedgerError as error:
             raise _fault(each, error) from error
         tasks += [
-            SliceTask(each.topic_partition, piece)
+            SliceTask(each.topic_partition, piece, sources[each.topic_partition].loss_mode)
             for piece in pieces
             if filters.may_hold(None, piece.timestamp_max)
         ]
@@ -85,14 +92,36 @@ def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
     following = piece.first
     try:
         for chunk in _chunks(piece, options):
-            yield from decoder.decode([each.data for each in chunk], piece.first, piece.end)
+            yield from _rows(task, chunk, decoder, options)
             following = chunk[-1].end_sequence_id
+    except EntryLost as error:
+        connection = cached_connection(options.metadata, options.tls)
+        gap = connection.run(find_loss(connection.storage, piece, error.entry))
+        raise not_accepted(task.topic_partition, following, error, gap) from error
     except LedgerError as error:
         drop_cached(options.metadata, options.tls)
         left = OffsetRange(*task.topic_partition, following, piece.end)
         if not isinstance(error, _GONE):
             raise _fault(left, error) from error
         report_loss([left], f"deleted while they were read ({error})", options.fail_on_data_loss)
+
+
+def _rows(
+    task: SliceTask, chunk: list[ScannedRecord], decoder: Decoder, options: Options
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a chunk, and report its accepted losses. Raises DataLost."""
+    first, end = task.piece.first, task.piece.end
+    batches: list[Buffer] = []
+    for record in chunk:
+        if record.lost is None:
+            batches.append(record.data)
+        elif not options.skip_accepted:
+            yield from decoder.decode(batches, first, end)
+            marker = pass_accepted(
+                task.topic_partition, record.lost, task.loss_mode, options.fail_on_data_loss
+            )
+            batches = [] if marker is None else [marker]
+    yield from decoder.decode(batches, first, end)
 
 
 def _chunks(piece: StreamSlice, options: Options) -> Iterator[list[ScannedRecord]]:
@@ -118,4 +147,6 @@ def _chunks(piece: StreamSlice, options: Options) -> Iterator[list[ScannedRecord
 
 
 def _fault(a_range: OffsetRange, error: LedgerError) -> JobError:
+    if isinstance(error, EntryLost):
+        return not_accepted(a_range.topic_partition, a_range.start, error, None)
     return JobError(f"{a_range}: {type(error).__name__}: {error}", type(error).__name__)
