@@ -68,10 +68,10 @@ def a_coordinator_needs_no_claim(patch):
 
 
 PLANTED = {  # and a seed that found it: the search begins there
-    a_lease_is_never_over: 85,
-    acknowledgements_need_no_lease: 22,
-    whoever_is_not_in_the_list_is_dead: 70,
-    a_coordinator_needs_no_claim: 149,
+    a_lease_is_never_over: 92,
+    acknowledgements_need_no_lease: 30,
+    whoever_is_not_in_the_list_is_dead: 74,
+    a_coordinator_needs_no_claim: 1,
 }
 
 
