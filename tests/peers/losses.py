@@ -39,18 +39,19 @@ class Loss(NamedTuple):
 
 def lose(gateway: Gateway, losses: Sequence[Loss]) -> None:
     """Restart the gateway without the entries of these offsets, in partition 0 of their topics."""
-    entries = asyncio.run(_entries(gateway, losses))
+    entries = asyncio.run(entries_of(gateway.ledgers, losses))
     assert gateway.stop() == 0
     ranges = asyncio.run(_accept(gateway.data, losses, entries))
     for loss, each in zip(losses, ranges, strict=True):
-        if not loss.found_again:
-            _forget(gateway.data, each)
+        indexes = () if loss.found_again else gateway.data.glob("bookie-*/index")
+        for index in indexes:
+            forget(index, each.evidence.ledger, each.first, each.last)
     gateway.start()
 
 
-async def _entries(gateway: Gateway, losses: Sequence[Loss]) -> list[tuple[int, int, int]]:
+async def entries_of(address: str, losses: Sequence[Loss]) -> list[tuple[int, int, int]]:
     """Return the segment and the first and last entry of each loss."""
-    async with connect(gateway.ledgers) as logs:
+    async with connect(address) as logs:
         return [await _entries_of(logs, loss) for loss in losses]
 
 
@@ -95,11 +96,8 @@ async def _accept(
     return ranges
 
 
-def _forget(data: Path, lost: LostRange) -> None:
-    """Remove the entries from the indexes of all bookies."""
-    ledger = lost.evidence.ledger
-    keys = [_ENTRY_KEY.pack(b"e", ledger, entry) for entry in range(lost.first, lost.last + 1)]
-    for index in data.glob("bookie-*/index"):
-        table = RocksTable(index)
-        table.write((), keys)
-        table.close()
+def forget(index: Path, ledger: int, first: int, last: int) -> None:
+    """Remove entries from the index of a bookie that does not run."""
+    table = RocksTable(index)
+    table.write((), [_ENTRY_KEY.pack(b"e", ledger, entry) for entry in range(first, last + 1)])
+    table.close()
