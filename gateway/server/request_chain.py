@@ -125,6 +125,9 @@ class RequestChain:
                 return
             if asyncio.iscoroutine(result):
                 result = await result
+        except asyncio.CancelledError:  # by what the handler awaits, or at the end of the process
+            self._answers.fail(slot, RequestRefused("cancelled"))
+            raise
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
             self._answers.fail(slot, error)
             return

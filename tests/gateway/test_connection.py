@@ -294,6 +294,25 @@ async def test_an_answer_of_something_else_than_bytes_ends_the_connection_and_fr
     assert not hub.connections
 
 
+async def test_a_handler_that_is_cancelled_by_what_it_awaits_leaves_nothing_behind():
+    reports = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: reports.append(told))
+
+    async def cancelled(request, ctx):
+        awaited = asyncio.get_running_loop().create_future()
+        awaited.cancel()
+        await awaited
+
+    hub = hub_for(heartbeat(cancelled))
+    wire = connect(hub)
+    wire.send(request(HEARTBEAT, 4, 1, BEAT) + request(HEARTBEAT, 4, 2, BEAT))
+    await turns()
+    assert wire.closed
+    assert not hub.connections
+    assert hub.memory.used_bytes == 0
+    assert len(reports) == 1
+
+
 class Broken(Exception):
     """A bug of ours."""
 
