@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from gateway.handlers.api import Peer
 from gateway.wire.messages import encode_request
 from ledger.streams.config import StreamLimits
+from ledger.streams.read_turns import READER
 from tests.batches import blank_batch, plain_batch
 from tests.gateway.stream_cluster import LIST_OFFSETS, started_cluster, times_of
 from tests.sim.turns import turns_during
@@ -154,6 +155,22 @@ async def offset_at_7(cluster, peer):
     reply = cluster.decoded(asked, await cluster.dispatcher.start(asked, handle))
     found = reply.topics[0].partitions[0]
     return found.error_code if found.error_code is not OK else found.offset
+
+
+async def test_searches_read_in_the_turns_of_their_address():
+    async with started_cluster(limits=StreamLimits(tail_cache_bytes=0)) as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, plain_batch([5, 9, 7]), plain_batch([6, 20]))
+        turns = partition.stream._reads._cursor_limit.turns
+        sound, seen = turns.take, set()
+
+        async def noted():
+            seen.add(READER.get())
+            await sound()
+
+        turns.take = noted
+        assert await offset_at_7(cluster, Peer("2001:db8::7", 50_000, "::1", 9_092)) == 1
+        assert seen == {"2001:db8::/64"}
 
 
 async def test_one_connection_searches_by_timestamp_once_at_a_time():

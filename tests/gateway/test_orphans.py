@@ -181,6 +181,21 @@ async def test_a_ledger_that_cannot_be_deleted_keeps_no_other_one(capsys):
         assert await clean(cluster) == 1
 
 
+async def test_without_metadata_no_further_ledger_is_tried():
+    async with started_cluster() as cluster:
+        await three_orphans(cluster)
+        tried = []
+
+        async def delete(ledger):
+            tried.append(ledger)
+            raise MetadataUnavailable("down")
+
+        cluster.services.client.delete = delete
+        with pytest.raises(MetadataUnavailable):
+            await clean(cluster)
+        assert len(tried) == 1
+
+
 async def test_a_ledger_whose_metadata_cannot_be_read_keeps_no_other_one():
     async with started_cluster() as cluster:
         first, *_ = await three_orphans(cluster)

@@ -12,8 +12,9 @@ transactions exist here: precommitted-read, and cycles between transactions (G0,
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -97,15 +98,20 @@ class Lost(NamedTuple):
     end_s: float
 
 
-def _apart(found: Iterable[Lost]) -> list[Lost]:
-    """By their first offset. Those that overlap become one, as of the later acceptance."""
+def _apart(found: Sequence[Lost]) -> list[Lost]:
+    """By their first offset. Where some overlap, each offset is lost as of the first acceptance."""
     apart: list[Lost] = []
-    for lost in sorted(found):
-        if apart and lost.first <= apart[-1].last:
-            before = apart.pop()
-            ends = max(before.last, lost.last), max(before.end_s, lost.end_s)
-            lost = Lost(before.first, *ends) if before[1:] != lost[1:] else before
-        apart.append(lost)
+    edges = sorted({edge for lost in found for edge in (lost.first, lost.last + 1)})
+    begins = deque(sorted(found))
+    there: list[tuple[float, int]] = []  # a heap of acceptances, with the last offset of each
+    for first, after in pairwise(edges):
+        while begins and begins[0].first <= first:
+            lost = begins.popleft()
+            heappush(there, (lost.end_s, lost.last))
+        while there and there[0][1] < first:
+            heappop(there)
+        if there:
+            apart.append(Lost(first, after - 1, there[0][0]))
     return apart
 
 

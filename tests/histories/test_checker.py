@@ -247,6 +247,13 @@ def test_an_accepted_loss_explains_what_is_missing_inside_of_it(anomaly):
     assert anomaly in names([*ops, gap(lost[0] - 1, lost[0] - 1, 9)])
 
 
+def test_an_offset_is_lost_as_of_the_first_acceptance_that_names_it():
+    ops = [*WRITTEN, poll(ALL, 3), gap(1, 1, 4), gap(1, 2, 6), gap(1, 1, 9)]
+    assert "shown-again" in names([*ops, poll([ALL[1]], 5, process="d")])
+    assert "shown-again" not in names([*ops, poll([ALL[2]], 5, process="d")])
+    assert "shown-again" in names([*ops, poll([ALL[2]], 7, process="d")])
+
+
 def test_a_history_comes_back_from_its_file(tmp_path):
     ops = [*WRITTEN, send("x", None, 3, INFO), poll(ALL, 5), look((3, 0, 1), 6)]
     ops += [metadata(1, 5, 7), Op("c", "by hand", "commit", OK, 8, 9, ("g", {KEY: 3}))]
