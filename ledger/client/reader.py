@@ -150,7 +150,7 @@ class LedgerReader:
         metadata = self.metadata
         write_set = metadata.bookies_of(first)
         bookies = self._health.read_order(write_set, self._last_good, len(write_set) - 1)
-        plan = ReadPlan(bookies, metadata.ack_quorum)
+        plan = ReadPlan(bookies, metadata.ack_quorum, self._loop.time() + self._timeout_s)
 
         def next_attempt() -> Attempt[Entries] | None:
             bookie = plan.next()
@@ -200,6 +200,7 @@ class LedgerReader:
             ok = bool(entries) or reply.status not in (Status.OK, *UNHEALTHY)
             if not entries:
                 return None
+            plan.on_found(self._loop.time() - asked_at_s)
             self._on_read(bookie, reply, asked_at_s, plan.bookies)
             self._last_good = bookie
             self._raise_lac(reply.lac)
@@ -207,7 +208,7 @@ class LedgerReader:
         finally:
             if ok is not None:
                 self._health.on_result(bookie, ok)
-            elif self._loop.time() - asked_at_s >= self._late_s:
+            elif plan.is_late(asked_at_s, self._loop.time(), self._late_s):
                 self._health.on_result(bookie, False)  # cancelled, as another bookie was faster
 
     async def _probe(

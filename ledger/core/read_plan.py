@@ -6,6 +6,7 @@ Pure. Source: BookKeeper, "Reading" and `PendingReadOp.java`; evidence: seed 001
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import inf
 
 from ledger.core.loss import CopyAnswer, CopyState, Verdict, judge, state_of
 from ledger.core.quorum import write_set
@@ -48,11 +49,16 @@ def tail_order(
 class ReadPlan:
     """One read of a write set: the next bookie to ask, and the answers so far."""
 
-    __slots__ = ("_ack_quorum", "_answers", "_next", "bookies")
+    __slots__ = ("_ack_quorum", "_answers", "_found_s", "_next", "_over_at_s", "bookies")
 
-    def __init__(self, bookies: tuple[BookieId, ...], ack_quorum: int) -> None:
-        """`bookies` are asked in this order, each once."""
+    def __init__(
+        self, bookies: tuple[BookieId, ...], ack_quorum: int, over_at_s: float = inf
+    ) -> None:
+        """`bookies` are asked in this order, each once. The read is given up at `over_at_s`."""
         self.bookies = bookies
+        self._over_at_s = over_at_s
+        # How long the bookie took that returned the entry, None before that.
+        self._found_s: float | None = None
         self._ack_quorum = ack_quorum
         # The index in `bookies` to ask next, which only rises.
         self._next = 0
@@ -69,6 +75,20 @@ class ReadPlan:
     def on_answer(self, bookie: BookieId, answer: CopyAnswer) -> None:
         """Record what the bookie said about the first entry of the read."""
         self._answers[bookie] = answer
+
+    def on_found(self, seconds: float) -> None:
+        """Record that a bookie returned the first entry after this time."""
+        self._found_s = seconds
+
+    def is_late(self, asked_at_s: float, now_s: float, late_s: float) -> bool:
+        """Return whether a bookie that has not answered failed.
+
+        It did if it had more time than `late_s` and than the bookie that returned the entry, or
+        until the read is given up. Who cancels a read earlier knows nothing about the bookie.
+        """
+        if now_s >= self._over_at_s:
+            return now_s - asked_at_s >= late_s
+        return self._found_s is not None and now_s - asked_at_s > max(late_s, self._found_s)
 
     @property
     def copies(self) -> tuple[CopyState, ...]:

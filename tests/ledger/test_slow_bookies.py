@@ -260,3 +260,27 @@ async def test_an_idle_follower_waits_at_bookies_that_are_not_slow():
     asked = rig.port.count("wait_lac")
     assert first not in asked and len(asked) == 2
     assert min(asked.values()) >= 8, "in turn: one of them may be cut off from the writer"
+
+
+# What is no failure
+
+
+async def test_reads_that_their_callers_cancel_put_no_bookie_on_the_greylist():
+    world = cluster()
+    rig = await reader_of(world, await ledger_of(world))
+    rig.port.delays.update(dict.fromkeys(world.bookies, 0.8))
+    for _ in range(10):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.6):
+                await rig.reader.read(0, 0, 1)
+    assert rig.health.greylist() == []
+
+
+@pytest.mark.parametrize("delay_s", [0.3, 0.6, 0.8])
+async def test_equally_slow_bookies_of_a_write_set_put_none_on_the_greylist(delay_s):
+    world = cluster()
+    rig = await reader_of(world, await ledger_of(world))
+    rig.port.delays.update(dict.fromkeys(world.bookies, delay_s))
+    for _ in range(40):
+        await rig.reader.read(0, 0, 1)
+        assert rig.health.greylist() == []
