@@ -35,17 +35,19 @@ from ledger.errors import (
     BadVersion,
     CorruptFormat,
     EntryUnknown,
+    InvalidArgument,
     MetadataUnavailable,
     NodeExists,
     NoNode,
 )
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from ledger.losses.place import LedgerPlace, find_place
+from ledger.losses.place import LedgerPlace, find_place, stream_of
 from ledger.ports.bookies import Bookies, ReadReply, Status
-from ledger.ports.metadata import Op, Set
+from ledger.ports.metadata import Check, Op, Set
 from ledger.repair.config import RepairConfig
 from ledger.repair.entry_copier import CopyBudget, EntryCopier, RepairProgress
 from ledger.streams.accepted_losses import reserve_ops
+from ledger.streams.segment_store import log_root
 
 _FENCED: Final = {
     Status.OK: CopyAnswer.DENIED,
@@ -97,12 +99,16 @@ class ForcedClose:
                 await self._metadata.store.multi(await self._plan(stored))
             except (BadVersion, NodeExists, NoNode):
                 continue  # another process changed one of the nodes: look again
+            except InvalidArgument:  # a takeover that closed the ledger may have begun the next one
+                if not (await self._metadata.read_latest(ledger)).metadata.closed:
+                    raise
             except MetadataUnavailable as error:
                 await budget.wait_or_raise(error)  # the next look shows the outcome
 
     async def _plan(self, stored: Versioned) -> list[Op]:
         """Return the one step that closes the ledger and reserves the offsets behind it."""
         metadata = stored.metadata
+        unlisted = await self._still_unlisted(metadata)
         place = await find_place(self._metadata.store, metadata)
         end = await self._find_end(metadata, await self._fence(metadata))
         closed = metadata.close(end.last, await self._length_up_to(metadata, end.last))
@@ -111,13 +117,31 @@ class ForcedClose:
         if place.stream is not None:
             reserved = await self._reserved(metadata, place, end)
             ops += await reserve_ops(self._metadata.store, place.stream, reserved)
+        else:
+            ops += unlisted
         return ops
+
+    async def _still_unlisted(self, metadata: LedgerMetadata) -> list[Op]:
+        """Return a check that the ledger's stream lists the same ledgers as now.
+
+        An owner may list the ledger meanwhile, and its offsets would not be reserved.
+        """
+        name = stream_of(metadata)
+        if name is None:
+            return []
+        path = f"{log_root(name)}/ledgers"
+        try:
+            return [Check(path, (await self._metadata.store.get(path)).version)]
+        except NoNode:
+            return []  # the stream was deleted
 
     async def _reserved(self, metadata: LedgerMetadata, place: LedgerPlace, end: _End) -> LostRange:
         copier = self._copier(metadata)
         entry, payload = end.last, end.payload
         while payload is None and entry >= 0:  # the last fragment has no readable entry
             payload = await copier.read_payload(entry)
+            if payload is None:
+                await self._check_answered(metadata, entry)
             entry = EntryId(entry - (payload is None))
         first = place.start
         if payload is not None:
@@ -127,6 +151,25 @@ class ForcedClose:
         evidence = Evidence(metadata.ledger, verdict, end.states, acceptance=self._acceptance)
         offsets = OffsetRange(first, first + RESERVED_OFFSETS - 1, exact=False)
         return LostRange(place.number, EntryId(entry + 1), ENTRY_MAX, offsets, evidence)
+
+    async def _check_answered(self, metadata: LedgerMetadata, entry: EntryId) -> None:
+        """Raise EntryUnknown if a registered bookie may have this entry and does not answer.
+
+        The entry lies before the fragment whose end is given up, so it waits for that bookie.
+        """
+        denied = (Status.NO_ENTRY, Status.NO_LEDGER, Status.UNKNOWN_LEDGER_STATE, Status.IO_ERROR)
+        entry_format = EntryFormat(metadata.digest_type, metadata.password)
+        for bookie in metadata.bookies_of(entry):
+            if bookie in self._bookies.registered():
+                reply = await self._read(bookie, metadata, entry)
+                damaged = reply.status is Status.OK and not _is_sound(
+                    entry_format, reply, metadata.ledger, entry
+                )
+                if reply.status not in denied and not damaged:
+                    raise EntryUnknown(
+                        f"ledger {metadata.ledger}: {bookie} may have entry {entry} and does not "
+                        "answer; try again, or stop it"
+                    )
 
     def _copier(self, metadata: LedgerMetadata) -> EntryCopier:
         config = RepairConfig()
@@ -221,6 +264,16 @@ class ForcedClose:
                 continue
             return read_header(reply.body).length
         return None
+
+
+def _is_sound(
+    entry_format: EntryFormat, reply: ReadReply, ledger: LedgerId, entry: EntryId
+) -> bool:
+    try:
+        entry_format.unpack(reply.body, ledger, entry)
+    except CorruptFormat:
+        return False
+    return True
 
 
 def _given_up(bookie: BookieId, answer: CopyAnswer | None) -> CopyState:

@@ -8,12 +8,16 @@ import asyncio
 
 import pytest
 
+from gateway.admin.client import AdminError
 from gateway.admin.ledgers import recover
 from ledger.core.accepted_losses import RESERVED_OFFSETS
 from ledger.core.gaps import ENTRY_MAX, OffsetRange
+from ledger.core.segments import Segment
 from ledger.errors import LedgerError
+from ledger.streams.segment_store import SegmentStore, losses_path
+from ledger.streams.stream import STREAM_KEY
 from tests.ledger.follow_rig import Owner
-from tests.losses.rig import loss_rig
+from tests.losses.rig import STREAM, loss_rig
 from tests.sim.metadata import SimMetadata
 
 
@@ -175,3 +179,93 @@ async def test_a_lost_end_of_a_closed_ledger_that_is_not_listed_yet_reserves_off
         assert (reserved.first, reserved.forced) == (last - 1, True)
         follower = await next_owner(rig, [])
         assert set(follower.answers.values()).isdisjoint(owner.answers.values())
+
+
+class Meanwhile:
+    """A metadata store on which something happens right before the first `method` of `path`."""
+
+    def __init__(self, store, method, happen, path=None):
+        self.store = store
+        self.method = method
+        self.path = path
+        self.happen = happen
+
+    def __getattr__(self, name):
+        method = getattr(self.store, name)
+        if name != self.method:
+            return method
+
+        async def changed(*args, **more):
+            if self.happen is not None and self.path in (None, args[0]):
+                happen, self.happen = self.happen, None
+                await happen()
+            return await method(*args, **more)
+
+        return changed
+
+
+async def test_a_forced_close_gives_up_no_earlier_entry_that_a_silent_bookie_may_have(monkeypatch):
+    async with loss_rig(monkeypatch, bookies=4) as rig:
+        owner = await rig.written([1, 1, 1])
+        [segment] = rig.listed()
+        first, second, third = rig.members(segment.ledger)
+        rig.lose(third)
+        rig.append(owner, 1)
+        while third in rig.members(segment.ledger):
+            await asyncio.sleep(1)
+        owner.kill()
+        [spare] = set(rig.members(segment.ledger)) - {first, second}
+        rig.world.bookies[spare].ledgers.pop(segment.ledger, None)
+        for bookie in (first, second):
+            rig.world.network.cut("admin", bookie)
+        with pytest.raises(AdminError, match=r"may have entry . and does not answer"):
+            await recover(rig.storage(), segment.ledger, accept_loss=True)
+        assert rig.losses().ranges == ()
+        assert not rig.world.metadata_of(segment.ledger).closed
+        rig.world.network.mend()
+        await recover(rig.storage(), segment.ledger, accept_loss=True)
+        assert rig.losses().ranges == (), "all of it was there"
+
+
+async def test_a_ledger_that_is_listed_during_its_forced_close_has_its_offsets_reserved(
+    monkeypatch,
+):
+    async with loss_rig(monkeypatch) as rig:
+        owner = await rig.written([1, 1])
+        await owner.stream.close()
+        config = rig.config
+        writer = await owner.services.client.create(
+            ensemble_size=config.ensemble_size,
+            write_quorum=config.write_quorum,
+            ack_quorum=config.ack_quorum,
+            custom={STREAM_KEY: STREAM.encode()},
+        )
+        _, *away = rig.members(writer.ledger)
+        rig.lose(*away)
+
+        async def list_it():
+            store = SegmentStore(SimMetadata(rig.world.tree), STREAM)
+            await store.load()
+            await store.start(
+                Segment(number=2, ledger=writer.ledger, first_txid=2, start_sequence_id=2)
+            )
+
+        store = Meanwhile(SimMetadata(rig.world.tree), "multi", list_it)
+        await recover(rig.storage(store), writer.ledger, accept_loss=True)
+        [reserved] = rig.losses().ranges
+        assert reserved.forced and reserved.offsets.first == 2
+
+
+async def test_a_takeover_that_closes_the_ledger_first_wins(monkeypatch):
+    async with loss_rig(monkeypatch) as rig:
+        owner, ledger, away = await half_lost(rig)
+
+        async def take_over():
+            rig.world.network.mend()
+            await next_owner(rig, away)
+
+        store = Meanwhile(SimMetadata(rig.world.tree), "sync", take_over, losses_path(STREAM))
+        found = await recover(rig.storage(store), ledger, accept_loss=True)
+        assert found["last_entry"] == rig.world.metadata_of(ledger).last_entry
+        assert len(owner.answers) == 6
+        assert rig.losses().ranges == ()
