@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from gateway.admin.client import AdminClient, Broker, Unreachable
+from gateway.admin.client import AdminClient, Broker, Unreachable, raise_for
 from gateway.topics.greylist_report import GREYLIST, parse_report
 
 _DESCRIBE_CONFIGS = 32
@@ -47,6 +47,8 @@ async def _report_of(client: AdminClient, broker: Broker) -> Row:
     except Unreachable:
         return {"detection": "unreachable", "bookies": []}
     for result in answer.results:
+        if result.error_code.name.endswith("authorization_failed"):
+            raise_for(result.error_code, result.error_message, f"gateway {broker.node_id}")
         for config in result.configs:
             report = parse_report(config.value) if config.name == GREYLIST else None
             if report is not None:

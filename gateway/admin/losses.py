@@ -12,6 +12,7 @@ from uuid import UUID
 
 from gateway.admin.client import AdminError
 from gateway.admin.storage import Storage
+from gateway.core.topic_names import topic_name_fault
 from gateway.topics.catalog import IDS, NAMES, Topic, decode_topic
 from gateway.topics.partitions import stream_name
 from ledger.core.accepted_losses import LostRange
@@ -43,13 +44,16 @@ def operator() -> str:
 async def topic_of(storage: Storage, name: str) -> Topic:
     """Return the topic of that name. Raises AdminError if it does not exist."""
     store = storage.store
+    missing = AdminError(f"Topic '{name}' does not exist.", "UNKNOWN_TOPIC_OR_PARTITION")
+    if topic_name_fault(name) is not None:  # it may not even be a part of a path
+        raise missing
     try:
         await store.sync(IDS)
         topic_id = UUID((await store.get(f"{NAMES}/{name}")).data.decode())
         path = f"{IDS}/{topic_id}"
         return decode_topic(path, await store.get(path))
     except NoNode:
-        raise AdminError(f"Topic '{name}' does not exist.", "UNKNOWN_TOPIC_OR_PARTITION") from None
+        raise missing from None
     except (ValueError, CorruptFormat) as error:
         raise AdminError(f"topic {name} cannot be read: {error}", "CORRUPT_METADATA") from error
 

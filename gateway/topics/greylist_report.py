@@ -52,10 +52,11 @@ def parse_report(text: str | None) -> dict[str, Any] | None:
     """Return what `greylist_report` wrote, or None if this is something else."""
     try:
         found: Any = json.loads(text or "")
-        bookies: Any = found["bookies"]
-    except (ValueError, TypeError, KeyError):
+        rows: list[Any] = [dict(row) for row in found["bookies"]]
+        detection: Any = found["detection"]
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return found if isinstance(bookies, list) else None
+    return {"detection": detection, "bookies": rows} if isinstance(detection, str) else None
 
 
 def _date(time_ms: float) -> str:

@@ -25,6 +25,8 @@ RANGES_MAX = 1_000
 
 OPERATOR_BYTES_MAX = 100
 
+_AT_MS_END = 253_402_300_800_000  # the year 10000, which a date cannot show
+
 RESERVED_OFFSETS = 3 << 30
 """Offsets behind the end of a ledger that was closed by force. A segment never holds as many.
 
@@ -211,6 +213,8 @@ def _range_of(row: dict[str, Any]) -> LostRange:
     exact, by = row["exact"], row["by"]
     if not isinstance(exact, bool) or not isinstance(by, str):
         raise TypeError("exact or by")
+    if not 0 <= at_ms < _AT_MS_END:
+        raise ValueError(f"at_ms {at_ms}")
     evidence = Evidence(
         LedgerId(ledger),
         Verdict(row["verdict"]),

@@ -120,7 +120,7 @@ class LossAcceptor:
         return False
 
     def _acceptance(self, by: str) -> Acceptance:
-        name = by.encode()[:OPERATOR_BYTES_MAX].decode(errors="ignore")
+        name = by.encode(errors="replace")[:OPERATOR_BYTES_MAX].decode(errors="ignore")
         return Acceptance(self._clock.now_ms(), name)
 
     async def store(self, place: LedgerPlace, lost: Sequence[LostRange], by: str) -> None:

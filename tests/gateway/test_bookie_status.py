@@ -9,9 +9,10 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from gateway.admin.bookie_status import bookie_status, remarks, table_rows
-from gateway.admin.client import Unreachable
+from gateway.admin.client import AdminError, Unreachable
 from gateway.handlers import k32_describe_configs
 from gateway.metrics.samples import Samples
 from gateway.process.greylist_view import avoided_bookies
@@ -90,9 +91,27 @@ async def test_a_gateway_that_is_away_or_old_or_only_observes_is_named():
     assert len(remarks(found)) == 3 and "gateway 1 (gw:9001) did not answer" in remarks(found)
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"bookies": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, "", "{", "[]", "{}", "[" * 100_000, '{"bookies": 1}', '{"bookies": []}'),
+        *('{"bookies": [1], "detection": "enabled"}', '{"bookies": [], "detection": {}}'),
+    ],
+)
 def test_what_is_no_report_is_none(text):
     assert parse_report(text) is None
+
+
+async def test_who_may_not_ask_is_told_so():
+    class Refusing:
+        async def ask(self, handler, version, **fields):
+            code = ErrorCode.cluster_authorization_failed
+            result = SimpleNamespace(error_code=code, error_message=None, configs=[])
+            return SimpleNamespace(results=[result])
+
+    with pytest.raises(AdminError) as found:
+        await bookie_status(Asked(g0=Refusing()))
+    assert found.value.code == "CLUSTER_AUTHORIZATION_FAILED"
 
 
 async def test_the_config_is_read_only_and_left_out_without_a_ledger_client():

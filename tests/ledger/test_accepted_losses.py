@@ -131,6 +131,8 @@ def changed(**values):
         changed(segment=0),
         changed(exact=1),
         changed(by=None),
+        changed(at_ms=-1),
+        changed(at_ms=10**15),
         changed(verdict="incomplete?"),
         changed(copies=[["b1", "denied"]]),
         changed(copies=[["b1", "denied", 9]]),

@@ -67,6 +67,15 @@ async def test_an_accepted_loss_is_stored_with_its_evidence_and_who_accepted_it(
         assert row["accepted_by"] == stored.evidence.acceptance.by
 
 
+async def test_a_name_that_is_no_text_is_stored_as_far_as_it_can_be_read(monkeypatch):
+    monkeypatch.setenv("LOGNAME", "ops\udcff")
+    async with loss_rig(monkeypatch) as rig:
+        await lossy(rig, 1)
+        await rig.accept(2, 4)
+        [stored] = rig.losses().ranges
+        assert stored.evidence.acceptance.by.startswith("ops?@")
+
+
 async def test_accepting_twice_changes_nothing(monkeypatch):
     async with loss_rig(monkeypatch) as rig:
         await lossy(rig, 1)
@@ -124,6 +133,9 @@ async def test_wrong_ranges_are_refused_and_change_nothing(monkeypatch, wanted, 
     ("how", "message"),
     [
         ({"topic": "nothing"}, "Topic 'nothing' does not exist"),
+        ({"topic": ""}, "Topic '' does not exist"),
+        ({"topic": "/"}, "Topic '/' does not exist"),
+        ({"topic": ".."}, "Topic '..' does not exist"),
         ({"partition": 7}, "has no partition 7"),
         ({"give_up": ["b99"]}, "no ledger of these offsets names this bookie"),
         ({"give_up": ["b0"]}, "it is registered"),
