@@ -73,13 +73,18 @@ class TimestampSearch:
     async def of_timestamp_max(self) -> Found | None:
         """Return the first record with the greatest timestamp, or None. Raises LedgerError."""
         greatest = self._stream.timestamp_max
+        if greatest is None:
+            return await self._scan_for_timestamp_max()
         if greatest < 0:
             return None
         found = await self.first_at_or_after(greatest)
         return found if found is not None else await self._scan_for_timestamp_max()
 
     async def _scan_for_timestamp_max(self) -> Found | None:
-        """Read every batch, because the one with the greatest timestamp is below the log start."""
+        """Read every batch.
+
+        The batch with the greatest timestamp is below the log start, or that timestamp is unknown.
+        """
         from gateway.wire import record_scan
 
         stream = self._stream

@@ -588,6 +588,9 @@ class Stream:
         return self._table.losses
 
     @property
-    def timestamp_max(self) -> int:
-        """An upper bound of the timestamps of all durable records, -1 if none has a timestamp."""
-        return self._table.timestamp_max
+    def timestamp_max(self) -> int | None:
+        """An upper bound of the timestamps of all durable records, -1 if none has a timestamp.
+
+        None if it is unknown, because the state of the stream lies in a loss.
+        """
+        return None if self._blocked is not None else self._table.timestamp_max

@@ -211,18 +211,20 @@ async def test_a_lookup_by_timestamp_never_returns_a_marker():
 
 
 @pytest.mark.parametrize("first", [2, 4, 8])
-@pytest.mark.parametrize("accepted", [True, False])
-async def test_the_greatest_timestamp_is_found_across_a_loss(accepted, first):
+@pytest.mark.parametrize("how", ["accepted", "met", "there when the log was opened"])
+async def test_the_greatest_timestamp_is_found_across_a_loss(how, first):
     """Its batch is below the log start, so that every batch is looked at."""
     async with lossy_cluster() as cluster:
         partition = await cluster.topic()
         for timestamps in ([1, 9000], [5, 4], [3, 3], [2, 7], [6, 6]):
             await cluster.sent(partition, plain_batch(timestamps))
         await partition.truncate(2)
-        if accepted:
+        if how == "accepted":
             partition = await cluster.accept(partition, first, first + 1)
         else:
             partition, _ = await cluster.lose(partition, first, first + 1)
+            if how != "met":
+                partition = await cluster.reopened(partition)
         assert await cluster.at_time(partition, None) == (7, 7)
 
 
