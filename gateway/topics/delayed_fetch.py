@@ -131,6 +131,7 @@ class DelayedFetch:
         if self.reply.done():
             self._reader.release()
         if reading.cancelled():
+            self.reply.cancel()  # it was cancelled with the reply, or by what it awaited
             return
         error = reading.exception()
         if error is not None and not self.reply.done():

@@ -244,6 +244,22 @@ async def fetched_by(cluster, host, offset, **settings):
     return offsets(flat(cluster.decoded(asked, result))[0, 0])
 
 
+async def test_a_fetch_whose_read_is_cancelled_by_what_it_awaits_does_not_wait_for_ever():
+    async with started_cluster(limits=COLD) as cluster:
+        partition = await cluster.topic()
+        for _ in range(60):
+            await cluster.sent(partition, batch(size=900))
+
+        async def cancelled():
+            raise asyncio.CancelledError
+
+        partition.stream._reads._cursor_limit.turns.take = cancelled
+        reading = asyncio.ensure_future(fetched_by(cluster, "10.9.9.9", 0))
+        await asyncio.wait([reading], timeout=30)
+        assert reading.cancelled()
+        assert cluster.context.reply_memory.used_bytes == 0
+
+
 async def test_many_readers_at_one_address_delay_a_reader_at_another_one_little():
     async with started_cluster(limits=COLD) as cluster:
         partition = await cluster.topic()
