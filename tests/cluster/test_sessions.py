@@ -43,3 +43,4 @@ def test_others_take_over_from_a_killed_gateway_without_waiting_for_its_session(
         TAKEN_OVER_S_MAX,
         pause_s=0.1,
     )
+    assert second.process.exit_code is None
