@@ -13,10 +13,10 @@ from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import stream_name
 from ledger.adapters.rocksdb.rocks_table import RocksTable
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
-from ledger.core.accepted_losses import LostRange
-from ledger.core.gaps import Acceptance, Evidence, OffsetRange
+from ledger.core.accepted_losses import RESERVED_OFFSETS, LostRange
+from ledger.core.gaps import ENTRY_MAX, Acceptance, Evidence, OffsetRange
 from ledger.core.loss import CopyAnswer, Verdict, state_of
-from ledger.ids import BookieId
+from ledger.ids import BookieId, EntryId
 from ledger.streams.accepted_losses import accept_losses
 from ledger.streams.segment_list import SegmentList
 from tests.peers.gateway import Gateway
@@ -94,6 +94,35 @@ async def _accept(
     finally:
         await metadata.close()
     return ranges
+
+
+def reserve(gateway: Gateway, topic: str) -> None:
+    """Restart the gateway with reserved offsets behind the log, as after a forced close."""
+    assert gateway.stop() == 0
+    asyncio.run(_reserve(gateway.data, topic))
+    gateway.start()
+
+
+async def _reserve(data: Path, topic: str) -> None:
+    metadata = SqliteMetadata(data / "metadata.sqlite")
+    try:
+        catalog = Catalog(metadata)
+        await catalog.load()
+        known = catalog.by_name(topic)
+        assert known is not None
+        stream = stream_name(known.topic_id, 0)
+        listed = SegmentList(metadata, stream)
+        await listed.load()
+        segment = listed.segments[-1]
+        first, end = EntryId(segment.last_entry + 1), segment.end_sequence_id
+        copies = (state_of(BookieId("bookie-1"), CopyAnswer.DENIED),)
+        acceptance = Acceptance(ACCEPTED_MS, "tests")
+        evidence = Evidence(segment.ledger, Verdict.COMPLETE, copies, 0, acceptance)
+        offsets = OffsetRange(end, end + RESERVED_OFFSETS - 1, exact=False)
+        lost = LostRange(segment.number, first, ENTRY_MAX, offsets, evidence)
+        await accept_losses(metadata, stream, [lost])
+    finally:
+        await metadata.close()
 
 
 def forget(index: Path, ledger: int, first: int, last: int) -> None:
