@@ -159,12 +159,13 @@ class LossAcceptor:
 
 
 def _is_settled(loss: LostRange, seen: LedgerLosses) -> bool:
-    """Return whether the loss can be stored: its ends are known, or nothing follows it.
+    """Return whether the loss can be stored: its ends are known, or its start and nothing follows.
 
     The end of the ledger has no known offset while its segment is not listed as completed.
     """
     place = seen.place
-    at_end = place.end is None and loss.last == seen.last
+    known_start = loss.first not in seen.unknown_starts
+    at_end = place.end is None and loss.last == seen.last and known_start
     return loss.offsets.exact or at_end or place.stream is None
 
 

@@ -62,6 +62,8 @@ class LedgerLosses(NamedTuple):
     # Entries of accepted losses of which a bookie holds a sound copy. They stay lost.
     found_again: EntryRanges
     replicas: dict[BookieId, ReplicaContents]
+    # The first entries of those of `found` whose first offset is unknown.
+    unknown_starts: frozenset[EntryId]
 
     @property
     def proved(self) -> tuple[LostRange, ...]:
@@ -172,6 +174,8 @@ class _Examination:
         self._replicas: dict[BookieId, ReplicaContents] = {}
         # Set by `find`: entries that nobody shows, without accepted ones.
         self._unreadable: EntryRanges = EMPTY
+        # Grows in `find`: the first entries of ranges whose first offset is unknown.
+        self._unknown_starts: set[EntryId] = set()
 
     async def list_copies(self, suspects: Collection[BookieId], verified: EntryRanges) -> None:
         """List the copies of all bookies, and read those of `suspects` and of `verified`."""
@@ -202,11 +206,14 @@ class _Examination:
             tuple(sorted(found, key=lambda one: one.first)),
             await self._found_again(),
             self._replicas,
+            frozenset(self._unknown_starts),
         )
 
     async def _range(self, first: EntryId, last: EntryId) -> LostRange:
         left, left_known = await self._left(first)
         right, right_known = await self._right(last)
+        if not left_known:
+            self._unknown_starts.add(first)
         offsets = OffsetRange(left, max(right, left) - 1, left_known and right_known)
         evidence = self._evidence(first, last)
         return LostRange(self._place.number, first, last, offsets, evidence)

@@ -269,3 +269,30 @@ async def test_a_takeover_that_closes_the_ledger_first_wins(monkeypatch):
         assert found["last_entry"] == rig.world.metadata_of(ledger).last_entry
         assert len(owner.answers) == 6
         assert rig.losses().ranges == ()
+
+
+async def test_offsets_are_reserved_only_behind_a_known_offset(monkeypatch):
+    """The entry before the lost end may be on a bookie that is silent."""
+    shape = {"ensemble_size": 4, "write_quorum": 2, "ack_quorum": 2}
+    async with loss_rig(monkeypatch, bookies=4, **shape) as rig:
+        owner = await rig.written([1] * 8)
+        await asyncio.sleep(1)
+        owner.kill()
+        [segment] = rig.listed()
+        await rig.world.client("recovery").recover(segment.ledger)
+        metadata = rig.world.metadata_of(segment.ledger)
+        last = metadata.last_entry
+        silent, second = metadata.bookies_of(last - 1)
+        rig.forget(segment.ledger, last, on=metadata.bookies_of(last))
+        rig.forget(segment.ledger, last - 1, on=[second])
+        rig.world.network.cut("admin", silent)
+        found = await recover(rig.storage(), segment.ledger, accept_loss=True)
+        assert rig.losses().ranges == ()
+        assert [row["entries"] for row in found["waiting"]] == [[last - 1] * 2, [last] * 2]
+        rig.world.network.mend()
+        await recover(rig.storage(), segment.ledger, accept_loss=True)
+        [reserved] = rig.losses().ranges
+        sound = segment.start_sequence_id + len(owner.answers)
+        assert reserved.first == last and reserved.offsets.first >= sound - 1
+        follower = await next_owner(rig, [])
+        assert set(follower.answers.values()).isdisjoint(owner.answers.values())
