@@ -177,7 +177,11 @@ class LedgerLines:
         last = reader.metadata.last_entry
         over = last is not None and at > last
         self._flush(place, at, place.end if over else None)
-        if not over or end <= (last or 0):
+        if not over or end <= (last or 0) or at > ENTRY_MAX:
+            return
+        rest = next((each for each in place.accepted if each.forced), None)
+        if rest is not None:  # closed by force: the rest is lost, not empty
+            self._show(lost_row(rest, "accepted"))
             return
         first = self._offset if self._offset is not None else place.end
         self._show(

@@ -158,7 +158,8 @@ def _rows_of(seen: LedgerLosses, start: int, *, every: bool) -> list[Row]:
         again = intersection(seen.found_again, entries_of((each,)))
         rows.append(lost_row(each, "found again" if again else state, again))
     place = seen.place
-    if every and place.end is not None:
+    closed_by_force = any(each.forced for each in place.accepted)
+    if every and place.end is not None and not closed_by_force:
         offsets = OffsetRange(place.end, place.end - 1)
         first = EntryId(seen.last + 1)
         rows.append(_row(GapKind.BRIDGE, offsets, (first, ENTRY_MAX), place.number, place.ledger))

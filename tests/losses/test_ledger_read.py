@@ -9,7 +9,9 @@ import pytest
 
 from gateway.admin.client import AdminError
 from gateway.admin.ledger_read import LedgerLines
+from gateway.admin.ledgers import recover
 from ledger.core.gaps import ENTRY_MAX
+from tests.ledger.follow_rig import Owner
 from tests.losses.rig import loss_rig
 
 
@@ -94,3 +96,21 @@ async def test_a_first_entry_past_the_end_is_refused(monkeypatch):
         segment = rig.listed()[0]
         with pytest.raises(AdminError, match=f"the last entry of ledger .* {segment.last_entry}"):
             await read(rig, segment.ledger, segment.last_entry + 2)
+
+
+async def test_the_reserved_rest_of_a_ledger_closed_by_force_is_a_loss_not_a_bridge(monkeypatch):
+    async with loss_rig(monkeypatch) as rig:
+        owner = await rig.written([1, 1, 1])
+        await asyncio.sleep(1)
+        [segment] = rig.listed()
+        owner.kill()
+        rig.lose(*rig.members(segment.ledger)[1:])
+        found = await recover(rig.storage(), segment.ledger, accept_loss=True)
+        rows, _ = await read(rig, segment.ledger)
+        assert "BRIDGE" not in places(rows)
+        assert (rows[-1]["kind"], rows[-1]["state"]) == ("DATALOSS", "accepted")
+        assert rows[-1]["entries"] == [found["last_entry"] + 1, ENTRY_MAX]
+        rows, _ = await read(rig, segment.ledger, 0, found["last_entry"])
+        assert rows[-1]["kind"] == "entry"
+        await Owner(rig, "next").stream.open()
+        assert [row["kind"] for row in await rig.gaps(every=True)] == ["DATALOSS"]
