@@ -137,6 +137,7 @@ async def test_a_closer_that_was_killed_is_replaced(lives):
 async def test_signals_to_the_whole_service_leave_the_closer_to_its_work(lives):
     async with lives() as life:
         closer = await life.closer()
+        assert os.getsid(closer) == closer, "signals of the terminal do not reach it"
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(closer, number)
         await life.kill()
@@ -151,6 +152,15 @@ async def test_a_closer_that_was_stopped_closes_nothing(lives):
         assert not alive(closer)
         await life.kill()
         await life.node_stays()
+
+
+async def test_a_closer_that_stands_still_ends_with_the_others(lives):
+    async with lives() as life:
+        closer = await life.closer()
+        os.kill(closer, signal.SIGSTOP)
+        life.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(life.process.wait_output, "stopped", 10)
+        await until(lambda: not alive(closer), "the closer to end", 10)
 
 
 async def test_a_server_that_died_is_passed_over(lives, zookeeper):
@@ -269,6 +279,20 @@ async def test_the_last_complete_line_counts(zookeeper):
         assert await asyncio.to_thread(run, b"") == 0
         assert await two.exists("/")
         assert renewed == [one]
+
+
+async def test_every_server_is_tried(zookeeper):
+    root = zookeeper.unused_chroot()
+    with Proxy(zookeeper.port) as dead:
+        dead.refuse()
+        async with (
+            connected(zookeeper.servers, root) as other,
+            connected(zookeeper.servers, root) as store,
+        ):
+            await store.create("/live", ephemeral=True)
+            session = session_of(store, [*[dead.address] * 4, zookeeper.servers])
+            assert await asyncio.to_thread(run, session.line()) == 0
+            assert not await other.exists("/live")
 
 
 async def test_a_session_that_is_over_or_has_another_password_is_left_alone(zookeeper):
