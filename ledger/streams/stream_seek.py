@@ -181,6 +181,9 @@ class StreamView:
     ) -> EntryId:
         """Read the entries that the search asks for. `reaches` gets the last record of each."""
         while (entry := search.wanted) is not None:
+            if self.table.losses.at_entry(segment.number, entry) is not None:
+                search.on_lost(entry)  # also if a damaged copy is left, or one was found again
+                continue
             try:
                 records = await self.records_of(segment, entry)
             except EntryLost:

@@ -143,3 +143,17 @@ async def test_a_follower_opens_where_an_accepted_loss_hides_a_damaged_head_snap
         await accept(rig, lost_range(segment, 0, 0, 4, 3))
         follower = await rig.follower()
         assert sorted(await follower.read_all()) == [0, 1, 2, 3, 4]
+
+
+async def test_a_reader_finds_its_start_beside_damaged_copies_of_an_accepted_loss():
+    async with reading_rig() as rig:
+        owner = await written(rig, 9, 1)
+        segment = listed(rig)[0]
+        for bookie in rig.world.bookies.values():
+            for entry in (5, 6):
+                bookie.rotten[segment.ledger, entry] = "payload"
+        await accept(rig, lost_range(segment, 5, 6, 4, 5))
+        await owner.stream.truncate(7)
+        reading = await Reading(rig).start()
+        assert [each.offset for each in await reading.take(records=1)] == [7]
+        await reading.reader.stop()
