@@ -53,6 +53,9 @@ proof: $(RUN)/.ready $(DEV)/.ready ## the long proofs; the last result is in doc
 proof-ledger: $(DEV)/.ready ## the ledger tier under faults: seeds, all states, mistakes (SEEDS=)
 	$(DEV)/bin/python -m tests.sim.proof_ledger --seeds $(or $(SEEDS),20000)
 
+proof-reading: $(DEV)/.ready ## readers and losses under faults: seeds, small worlds, mistakes (SEEDS=)
+	$(DEV)/bin/python -m tests.sim.proof_reading --seeds $(or $(SEEDS),20000)
+
 proof-failover: $(RUN)/.ready $(DEV)/.ready ## owners killed under load, nothing lost or doubled (ROUNDS=, SERVERS=)
 	$(DEV)/bin/python -m tests.cluster.failover --rounds $(or $(ROUNDS),20) --servers $(or $(SERVERS),0)
 
@@ -89,5 +92,5 @@ bench-reading: $(RUN)/.ready $(DEV)/.ready ## what a slow bookie costs readers, 
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
-.PHONY: help run cluster check test-fast test proof proof-ledger proof-failover proof-spark proof-hostile demo spark bench \
+.PHONY: help run cluster check test-fast test proof proof-ledger proof-reading proof-failover proof-spark proof-hostile demo spark bench \
 	bench-ledger bench-subscriptions bench-spark bench-scale bench-neighbours bench-reading bench-start

@@ -522,7 +522,7 @@ MUTATIONS = (
         families.Mended,
     ),
     *accident_mistakes.MUTATIONS,
-    *reading_mistakes.MUTATIONS,
+    *reading_mistakes.OF_THE_SWARM,
     *slow_mistakes.MUTATIONS,
 )
 

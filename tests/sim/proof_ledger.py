@@ -28,11 +28,10 @@ PLANTED = """\
 Mistakes planted into the product, and how many seeds of which world find each. One of them is
 planted into the simulated disk, as its name says: it shows that the checks notice a sync that did
 not happen, whichever layer left it out. Worlds named `Real...` run real bookies; those in
-[bookie_families.py](../tests/sim/bookie_families.py) run one bookie alone. In `Copies`, a reader
-meets drawn copies of each entry ([reading_families.py](../tests/sim/reading_families.py)). T18
-and T21 are mistakes of gateways and groups, planted [there](../tests/sim/test_shared_streams.py);
-T19 is in [test_streams.py](../tests/sim/test_streams.py); T20 is about transactions. S2 is a
-failure that nobody notices."""
+[bookie_families.py](../tests/sim/bookie_families.py) run one bookie alone. T18 and T21 are
+mistakes of gateways and groups, planted [there](../tests/sim/test_shared_streams.py); T19 is in
+[test_streams.py](../tests/sim/test_streams.py); T20 is about transactions. S2 is a failure that
+nobody notices. Mistakes of readers are [below](#mistakes-of-readers)."""
 SEARCHED = """\
 The exhaustive search runs the product's cores between small hosts, which stand for the client and
 the bookies. The mistakes T3, T4, T10, T12 and the last one are planted into the cores. The others

@@ -35,8 +35,9 @@ class _Walk:
 
     def __init__(self, world, trace):
         self.world = world
+        self._pack = getattr(world, "pack", pack)
         self.queue = deque(set(map(world.canonical, world.initial())))
-        self.seen = set(map(pack, self.queue))
+        self.seen = set(map(self._pack, self.queue))
         self._parents = {} if trace else None
         self._here = (None, None)  # the state looked at, and what happened last
 
@@ -46,7 +47,7 @@ class _Walk:
         self._here = (state, None)
         for label, after in world.successors(state):
             one = world.canonical(after)
-            packed = pack(one)
+            packed = self._pack(one)
             if packed in self.seen:
                 continue
             self.seen.add(packed)
