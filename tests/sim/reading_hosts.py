@@ -188,7 +188,9 @@ class Native:
         self.oracle.judge_gap(self.host, gap)
         self._note_offsets(gap)
         self.at = (last[0] + 1, 0) if last[1] == ENTRY_MAX else (last[0], last[1] + 1)
-        self.inside, self.trimmed = False, gap.kind is GapKind.TRIM
+        self.inside = False
+        if offsets.last >= offsets.first:
+            self.trimmed = gap.kind is GapKind.TRIM
         known = offsets.exact or gap.kind is GapKind.TRIM
         self.offset = offsets.last + 1 if known else None
         self.first = Dlsn(*self.at, 0)
