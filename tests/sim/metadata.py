@@ -239,7 +239,7 @@ class SimMetadata:
             await asyncio.sleep(faults.draw.expovariate(1 / faults.latency_s))
             if self.gate is not None:
                 await self.gate.wait()
-            if self.dead:
+            if self.dead and not asyncio.current_task().cancelling():
                 await asyncio.Event().wait()
             if faults.cut or faults.draw.random() < faults.reply_lost:
                 raise MetadataUnavailable("the reply was lost")

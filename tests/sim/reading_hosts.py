@@ -279,6 +279,9 @@ class ByOffset:
         self.oracle.judge_stored(self.host, at, records)
         return records[-1].end_sequence_id if records else None
 
+    async def catch_up(self):
+        """Learn of all changes that were made before."""
+
     async def whole(self, start, end):
         """[(first, end, data or "lost")] from `start` to `end`; waits for what cannot be read."""
         found, at, pause_s = [], start, 0.05
@@ -351,6 +354,9 @@ class Scanning(ByOffset):
         if self.scan is not None:
             self.scan.close()
             self.scan = None
+
+    async def catch_up(self):
+        await self.scan.refresh()
 
     async def bounds(self):
         if self.draw.random() < 0.3:
