@@ -183,7 +183,8 @@ class Native:
         offsets = gap.offsets
         if last < first:
             self.oracle.report("bounds", f"{self.host} got {gap}")
-        if offsets.exact and self.offset not in (None, offsets.first):
+        counts = offsets.exact and offsets.last >= offsets.first
+        if counts and self.offset not in (None, offsets.first):
             self.oracle.report("bounds", f"{self.host} got {gap}, next is {self.offset}")
         self.oracle.judge_gap(self.host, gap)
         self._note_offsets(gap)

@@ -325,8 +325,13 @@ class Lossy(Lossless):
     async def help_owner(self, error):
         """Accept what readers meet, and what only the owner needs: it may lie before the start."""
         await self._accept_all()
+        if isinstance(error, EntryUnknown | NoSuchEntry):
+            await self._accept_listed()
+
+    async def _accept_listed(self):
+        """Accept what is lost of all segments, also what lies before the start."""
         for number, segment in sorted(self.oracle.segments.items()):
-            if number >= self._first_listed() and isinstance(error, EntryUnknown | NoSuchEntry):
+            if number >= self._first_listed():
                 await self.accept_ledger(segment.ledger)
 
     def _first_listed(self):
@@ -349,7 +354,9 @@ class Lossy(Lossless):
             await asyncio.gather(scouting, return_exceptions=True)
             waiting = scout.reader.waiting
             accepted = [await self.accept(gap) for gap in scout.losses]
-            if waiting is not None and waiting.bookies:
+            if scout.at is None:
+                await self._accept_listed()
+            elif waiting is not None and waiting.bookies:
                 await self.give_up(waiting)
             elif not any(accepted):
                 return
