@@ -202,12 +202,15 @@ class Deliveries:
         assert lost.first <= entry <= lost.last
         first, last, exact = lost.offsets
         # The application may have received a part of the entry before the acceptance.
-        whole = entry == lost.first and not (self._range.slot and self.next == self._range.first)
+        partly = self._range.slot > 0 and self.next == self._range.first
+        whole = entry == lost.first and not partly
         issued = self._issue_lost(first if whole and (exact or lost.forced) else None)
         left = self._end_offset
         if left is not None:  # a part was delivered before the acceptance, or trimmed
             first = max(first, left)
-        offsets = OffsetRange(first, max(last, first - 1), exact and (whole or left is not None))
+        offsets = OffsetRange(
+            first, max(last, first - 1), exact and (whole or left is not None) and not partly
+        )
         end = min(Position(number, lost.last), self._range.until)
         issued.append(Gap(GapKind.DATALOSS, self.next, end, offsets, lost.evidence))
         # Behind a loss of which a side is unknown, records may lie at its offsets.
