@@ -208,6 +208,7 @@ class Deliveries:
         left = self._end_offset
         if left is not None:  # a part was delivered before the acceptance, or trimmed
             first = max(first, left)
+        first = max(first, min(self._start_offset, last + 1))  # truncated offsets are not in it
         offsets = OffsetRange(
             first, max(last, first - 1), exact and (whole or left is not None) and not partly
         )

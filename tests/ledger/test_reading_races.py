@@ -157,3 +157,15 @@ async def test_a_reader_finds_its_start_beside_damaged_copies_of_an_accepted_los
         reading = await Reading(rig).start()
         assert [each.offset for each in await reading.take(records=1)] == [7]
         await reading.reader.stop()
+
+
+async def test_a_reader_that_resumes_in_an_accepted_loss_gets_no_truncated_offsets_of_it():
+    """The saved position is the lost entry itself, whose first offset was truncated meanwhile."""
+    async with reading_rig() as rig:
+        owner = await three_in_an_entry(rig)
+        await accept(rig, lost_range(listed(rig)[0], 1, 1, 0, 2))
+        await owner.stream.truncate(1)
+        reading = await Reading(rig).start(Dlsn(1, 1, 0))
+        loss = (await reading.take(records=1, gaps=1))[0]
+        assert (loss.kind, loss.offsets.first) == (GapKind.DATALOSS, 1)
+        await reading.reader.stop()
