@@ -47,7 +47,7 @@ async def write_and_lose(zookeeper):
     await store.create(f"{IDS}/{TOPIC_ID}", seal(topic), parents=True)
     await create_streams(store, [STREAM])
     services = StreamServices(store, client, SystemClock())
-    config = StreamConfig(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    config = StreamConfig(ensemble_size=3, write_quorum=3, ack_quorum=3)  # no copy is late
     stream = Stream(
         STREAM, services, lambda: config, NoState(), on_advanced=lambda end: None, on_failed=print
     )
