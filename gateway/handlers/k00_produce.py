@@ -163,18 +163,20 @@ def _ends(request: Request, error: ErrorCode) -> ConnectionEnds:
     return ConnectionEnds(f"{error.name} for a produce with acks=0 of client {client}")
 
 
-def _tells_start(produced: Produced) -> bool:
-    """Return whether the answer names the log start. Java needs it after UNKNOWN_PRODUCER_ID."""
-    return produced.error in (ErrorCode.none, ErrorCode.unknown_producer_id)
-
-
 def _answer(index: int, produced: Produced, partition: Partition | None) -> PartitionProduced:
     return PartitionProduced(
         index,
         produced.error,
         produced.base_offset,
         produced.append_time_ms,
-        partition.log_start_offset if partition is not None and _tells_start(produced) else -1,
+        (
+            partition.log_start_offset
+            if partition is not None
+            and (
+                produced.error is ErrorCode.none or produced.error is ErrorCode.unknown_producer_id
+            )
+            else -1  # Java needs the log start after UNKNOWN_PRODUCER_ID
+        ),
         produced.message,
         None,
         produced.record_errors,

@@ -277,9 +277,13 @@ class Connection(asyncio.BufferedProtocol):
             self._add_ready(request, dispatcher.error_reply(request, error))
             return
         if isinstance(result, asyncio.Future):
-            slot = self._slot(request, _retained_bytes(request, frame))
+            fetches = request.key == FETCH
+            frame_bytes = len(frame)
+            if fetches and isinstance(request.body, FetchRequest):
+                frame_bytes = request.body.size_bytes  # it keeps a copy, and the frame is dropped
+            slot = self._slot(request, frame_bytes)
             slot.follow(cast("asyncio.Future[Any]", result))
-            if request.key == FETCH:
+            if fetches:
                 self._bound_line()
         elif asyncio.iscoroutine(result):
             self._chain.add(self._slot(request, len(frame)), handle, result)
@@ -305,12 +309,11 @@ class Connection(asyncio.BufferedProtocol):
     def _slot(self, request: Request, frame_bytes: int) -> RequestSlot:
         slot = RequestSlot(self, request, frame_bytes)
         unanswered = self._replies.add(slot)
-        memory, host = self._registry.memory, self._received.host
-        memory.take(host, frame_bytes)
-        if unanswered >= self._registry.limits.requests_in_flight_max:
-            self._hold(_IN_FLIGHT)
-        if memory.full(host):
+        registry = self._registry
+        if registry.memory.take(self._received.host, frame_bytes):
             self._hold(_MEMORY)
+        if unanswered >= registry.limits.requests_in_flight_max:
+            self._hold(_IN_FLIGHT)
         return slot
 
     # --- replies out ----------------------------------------------------------------------------
@@ -328,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
             self._drain()
         else:
             self._bound_waiting()
-        if isinstance(result, ReservedReply):
+        if result.__class__ is ReservedReply:
             self._count_replies()
             result.release()
 
@@ -569,12 +572,3 @@ class Connection(asyncio.BufferedProtocol):
     def reads_slowly(self) -> bool:
         """True if the peer has read nothing for long, although replies are ready."""
         return self._timeouts.stalled_s > PRESSED_S_MAX
-
-
-def _retained_bytes(request: Request, frame: bytes | memoryview) -> int:
-    """Return how much memory the request occupies while it is processed.
-
-    A Fetch keeps a copy of its body. Bytes after the body are dropped with the frame.
-    """
-    body = request.body
-    return body.size_bytes if isinstance(body, FetchRequest) else len(frame)

@@ -144,9 +144,11 @@ class RequestMemory:
 
     def full(self, host: str) -> bool:
         """True if requests of this address have to wait."""
-        if self._used_up:
-            return True
-        return self._by_host.get(host, 0) >= self._requests_of_host_max
+        return (
+            self._by_host.get(host, 0) >= self._requests_of_host_max
+            # `_used_up` can only hold then; checked here because each request asks.
+            or (self.used_bytes >= self._total_bytes_max and self._used_up)
+        )
 
     def narrow(self, host: str) -> bool:
         """True if connections of this address should read little at a time."""
@@ -176,15 +178,35 @@ class RequestMemory:
             if any(each.since_s <= since_s for each in line)
         }
 
-    def take(self, host: str, count: int) -> None:
-        """Count `count` bytes of a request of this address."""
+    def take(self, host: str, count: int) -> bool:
+        """Count `count` bytes of a request of this address. Return whether the next have to wait.
+
+        This is `full`, without a second look at the address: each request comes here.
+        """
         self.used_bytes += count
-        self._charge(host, count)
+        by_host = self._by_host
+        if count:
+            count += by_host.get(host, 0)
+            by_host[host] = count
+        else:
+            count = by_host.get(host, 0)
+        if count >= self._requests_of_host_max:
+            return True
+        return self.used_bytes >= self._total_bytes_max and self._used_up
 
     def give(self, host: str, count: int) -> None:
-        """Return `count` bytes of a request."""
-        self._charge(host, -count)
-        self._return(count)
+        """Return `count` bytes of a request, which are more than none."""
+        by_host = self._by_host
+        left = by_host[host] - count
+        assert left >= 0
+        if left:
+            by_host[host] = left
+        else:
+            del by_host[host]
+        self.used_bytes -= count
+        assert self.used_bytes >= 0
+        if self._waiting:
+            self.notify()
 
     def keep(self, kept: KeptBytes, count: int, *, begins: bool) -> None:
         """Count the bytes that a connection keeps. `begins` if they belong to another frame."""

@@ -346,13 +346,14 @@ class Partition:
         If the batch is refused or repeats a durable batch, `on_produced` runs before this method
         returns. With `acks_all` it is refused if it would have too few copies.
         """
+        config = self._config()
         if not self.is_leader:
             on_produced(OUTCOME_UNKNOWN)
-        elif acks_all and self.lacks_copies:
+        elif acks_all and config.min_insync_replicas > 1 and self.lacks_copies:
             on_produced(_TOO_FEW_COPIES)
         elif self.stream.writable and not self._waiting_batches:
             waiting = ProducedBatch(batch, version, on_produced)
-            if not self._append_or_fail(waiting):
+            if not self._append_or_fail(waiting, config):
                 self._wait(waiting)
         elif len(self._waiting_batches) >= _WAITING_MAX:
             on_produced(Produced(ErrorCode.request_timed_out, message="Partition is opening."))
@@ -410,7 +411,7 @@ class Partition:
                 if not self.stream.writable:
                     return
             self._waiting_batches.popleft()
-            if not self._append_or_fail(waiting, newest):
+            if not self._append_or_fail(waiting, self._config(), newest):
                 self._waiting_batches.appendleft(waiting)
 
     async def _check_in_parts(self, waiting: ProducedBatch) -> int | None:
@@ -433,14 +434,16 @@ class Partition:
             with reported(f"an answer to a producer of {self.name}"):
                 waiting.take()(answer)
 
-    def _append_or_fail(self, waiting: ProducedBatch, newest: int | None = None) -> bool:
+    def _append_or_fail(
+        self, waiting: ProducedBatch, config: TopicConfig, newest: int | None = None
+    ) -> bool:
         """Append as `_append_now` does. Answer the batch after an unexpected exception too.
 
         The state of the producers may then count a batch that the stream lacks, so the stream is
         opened again. Batches behind it would overtake its retry, so their producers repeat them.
         """
         try:
-            return self._append_now(waiting, newest)
+            return self._append_now(waiting, config, newest)
         except Exception as error:  # noqa: BLE001  whatever it is, the next batches are served
             report(f"an append to {self.name}", error)
             waiting.give_up()
@@ -449,19 +452,20 @@ class Partition:
             self.stream.fail(failed)
             return True
 
-    def _append_now(self, waiting: ProducedBatch, newest: int | None = None) -> bool:
+    def _append_now(self, waiting: ProducedBatch, config: TopicConfig, newest: int | None) -> bool:
         """Accept or refuse one batch. Return False if its records take long to check.
 
         `newest` is the greatest timestamp of the records if they were checked.
         """
         batch, version = waiting.batch, waiting.version
-        config = self._config()
         now_ms = self._services.clock.now_ms()
         try:
             header = batches.check_batch(batch, version, config.max_message_bytes)
             if newest is None:
-                rules = self._record_rules(config, now_ms)
-                newest = check_now(_bytes_of(batch), header, rules)
+                whole = batch.obj  # not copied if the view is one of whole bytes
+                if not isinstance(whole, bytes) or len(whole) != len(batch):
+                    whole = bytes(batch)
+                newest = check_now(whole, header, self._record_rules(config, now_ms))
         except BatchRefused as refused:
             waiting.refuse(refused)
             return True

@@ -378,41 +378,87 @@ class RecordWalk:
             self._refuse_surplus()
 
 
+class _Shape(NamedTuple):
+    """The shape of a record, in places counted from where the record begins."""
+
+    size: int
+    delta_at: int  # where the timestamp delta begins
+    offset_at: int  # where the offset delta begins
+    columns: tuple[tuple[int, bytes], ...]  # the other structural bytes, each repeated for a run
+    keyless: bool
+
+
+_shapes: dict[bool, _Shape | None] = {False: None, True: None}
+"""The shape of the last batch, for short and for wide offset deltas.
+
+All bytes by which `_shape` finds a shape are compared with it, so a wrong guess is never taken for
+the shape of a batch. Producers send batch after batch of one shape.
+"""
+
+
 def same_shape(data: bytes, at: int, count: int) -> tuple[int, bool] | None:
     """Check a whole batch whose records have one shape, which `RecordWalk` does in more calls.
 
     Returns the greatest timestamp delta and whether keys lack, or None if a walk must decide.
     The smallest delta is 0 or more.
     """
-    index, high, keyless = 0, 0, False
+    high, keyless, index = 0, False, 0
     while index < count:
         wide = index > 0
-        shape = _shape(data, at, 2 if wide else 1)
-        if shape is None:
-            return None
-        size, delta_at, offset_at, places, no_key = shape
         run = min(count, _BLOCK if wide else 64) - index
-        stop = at + run * size
-        if offset_at != delta_at + 1 or stop > len(data) or run <= 0:
+        if run <= 0:
             return None
-        for place in places:
-            column = data[place:stop:size]
-            if column != column[:1] * run:
+        guess = _shapes[wide]
+        if guess is None or not _has_shape(data, at, run, guess):
+            guess = _shapes[wide] = _shape_at(data, at, wide)
+            if guess is None or not _has_shape(data, at, run, guess):
                 return None
-        deltas = data[delta_at:stop:size]
+        size = guess.size
+        stop = at + run * size
+        deltas = data[at + guess.delta_at : stop : size]
         newest = deltas[-1]
         if newest > 127 or deltas.translate(None, _DELTAS_UP_TO[newest >> 1]):
             return None
-        if wide:
-            follows = data[offset_at + 1 : stop : size] == _SECOND[64 : 64 + run]
-            if not follows or data[offset_at:stop:size] != _LOW[64 : 64 + run]:
+        offset_at = at + guess.offset_at
+        if not wide:
+            if data[offset_at:stop:size] != _ONE_BYTE[:run]:
                 return None
-        elif data[offset_at:stop:size] != _ONE_BYTE[:run]:
+        elif (
+            data[offset_at + 1 : stop : size] != _SECOND[64 : 64 + run]
+            or data[offset_at:stop:size] != _LOW[64 : 64 + run]
+        ):
             return None
-        high, keyless = max(high, newest >> 1), keyless or no_key
+        if newest >> 1 > high:
+            high = newest >> 1
+        keyless = keyless or guess.keyless
         index += run
         at = stop
     return (high, keyless) if index and at == len(data) else None
+
+
+def _has_shape(data: bytes, at: int, run: int, shape: _Shape) -> bool:
+    """Return whether the structural bytes of the next `run` records, but deltas, are as `shape`."""
+    size = shape.size
+    stop = at + run * size
+    if stop > len(data):
+        return False
+    for place, repeated in shape.columns:  # noqa: SIM110 - a generator costs twice as much
+        if data[at + place : stop : size] != repeated[:run]:
+            return False
+    return True
+
+
+def _shape_at(data: bytes, at: int, wide: bool) -> _Shape | None:
+    """Return the shape of the record at `at` if its timestamp delta has one byte."""
+    shape = _shape(data, at, 2 if wide else 1)
+    if shape is None:
+        return None
+    size, delta_at, offset_at, places, keyless = shape
+    if offset_at != delta_at + 1:
+        return None
+    repeat = _BLOCK if wide else 64
+    columns = tuple((place - at, data[place : place + 1] * repeat) for place in places)
+    return _Shape(size, delta_at - at, offset_at - at, columns, keyless)
 
 
 def heads(data: bytes, at: int, index: int, count: int) -> Iterator[RecordHead | None]:
