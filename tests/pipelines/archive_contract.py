@@ -130,6 +130,9 @@ class ArchiveContract:
         assert archive.ranges() == list(joined)
         assert read(archive) == rows(*joined)
         assert read(archive, "b", "unknown") == rows(joined[2])
+        proof = archive.verify()
+        assert (proof.rows, proof.problems) == (40, ())
+        assert archive.verify(["b", "unknown"]).rows == 3
 
     def test_an_empty_range_records_where_a_partition_begins(self, spark: SparkSession, name: str):
         before = self.opened(spark, name).state().version

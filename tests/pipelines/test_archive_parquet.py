@@ -23,7 +23,7 @@ import pytest
 
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.parquet_log import CHECKPOINT_EVERY
-from gateway.pipelines.archives.port import Commit, LostOffsets
+from gateway.pipelines.archives.port import ArchiveProof, Commit, LostOffsets
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from tests.pipelines.archive_contract import ArchiveContract, Row, commit, frame, row, rows
@@ -155,7 +155,7 @@ def test_a_file_is_in_order_of_offsets_even_if_timestamps_are_not(
         offsets = table["offset"].to_pylist()
         assert offsets == sorted(offsets)
         times = [int(one.timestamp() * 1000) for one in table["timestamp"].to_pylist()]
-        assert each[3:] == (
+        assert each[3:9] == (
             len(offsets),
             (tmp_path / "archive" / each.path).stat().st_size,
             *(offsets[0], offsets[-1], min(times), max(times)),
@@ -195,6 +195,87 @@ def test_the_day_is_in_utc_also_before_1970(spark: SparkSession, tmp_path: Path)
     assert [(one.timestamp, one.day) for one in judged(tmp_path / "archive")] == [
         (time, time.date()) for time in times
     ]
+
+
+# --- the proof against the log --------------------------------------------------------------------
+
+
+def damaged(path: Path) -> dict[str, Callable[[Path], None]]:
+    """Return ways to damage a data file, by what the proof reports."""
+
+    def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
+        def rewrite(file: Path) -> None:
+            table = pq.ParquetFile(file).read()
+            size = file.stat().st_size
+            pq.write_table(change(table), file, coerce_timestamps="us")
+            # The size of the file must not be what gives it away.
+            log = path / "_commits" / f"{1:020d}.json"
+            words = log.read_text().replace(f'"bytes":{size}', f'"bytes":{file.stat().st_size}')
+            log.write_text(words)
+
+        return rewrite
+
+    def digit(table: pa.Table) -> pa.Table:
+        values = table["value"].to_pylist()
+        values[1] = values[1][:-1] + b"9"
+        return table.set_column(1, "value", pa.array(values, pa.binary()))
+
+    return {
+        "the content of some records": rewritten(digit),
+        "3 rows instead of 4": rewritten(lambda table: table.slice(0, 3)),
+        "5 rows instead of 4": rewritten(lambda table: pa.concat_tables([table, table.slice(3)])),
+        "bytes instead of": lambda file: file.write_bytes(file.read_bytes()[:200]),
+        "the file is missing": Path.unlink,
+        "cannot be read": lambda file: file.write_bytes(bytes(file.stat().st_size)),
+    }
+
+
+def test_a_damaged_file_differs_from_the_log(spark: SparkSession, tmp_path: Path):
+    whole = tmp_path / "whole"
+    assert append(spark, whole, FIRST, OffsetRange("b", 0, 0, 2))
+    proof = ParquetArchive(spark, str(whole)).verify()
+    assert proof == ArchiveProof(files=2, rows=6, unproved_rows=0)
+    proof.expect_intact("here")
+    copy = tmp_path / "copy"
+    for said, damage in damaged(copy).items():
+        shutil.copytree(whole, copy)
+        (file,) = copy.glob("topic=a/*/*/*.parquet")
+        damage(file)
+        archive = ParquetArchive(spark, str(copy))
+        (problem,) = archive.verify().problems
+        assert problem.where == str(file.relative_to(copy))
+        assert said in problem.problem
+        with pytest.raises(JobError, match=said) as caught:
+            archive.verify(["a"], [OffsetRange("a", 0, 2, 3)]).expect_intact("here")
+        assert caught.value.code == "DAMAGED_ARCHIVE"
+        assert not archive.verify(["b"]).problems
+        shutil.rmtree(copy)
+
+
+def test_a_file_that_a_commit_forgot_differs_from_its_sums(spark: SparkSession, tmp_path: Path):
+    assert append(spark, tmp_path, FIRST, *MORE[1:])
+    log = tmp_path / "_commits" / f"{1:020d}.json"
+    entry = json.loads(log.read_bytes())
+    entry["files"] = [each for each in entry["files"] if each["topic"] != "b"]
+    log.write_text(json.dumps(entry))
+    (problem,) = ParquetArchive(spark, str(tmp_path)).verify().problems
+    assert str(problem) == "b-0: the files have 0 rows, the commits 2"
+
+
+def test_an_archive_without_sums_is_read_and_counted(spark: SparkSession, tmp_path: Path):
+    assert append(spark, tmp_path, FIRST)
+    log = tmp_path / "_commits" / f"{1:020d}.json"
+    entry = json.loads(log.read_bytes())
+    del entry["sums"], entry["files"][0]["content_sum"]
+    log.write_text(json.dumps({**entry, "format": 1}))
+    assert append(spark, tmp_path, *MORE)
+    archive = ParquetArchive(spark, str(tmp_path))
+    proof = archive.verify()
+    assert (proof.rows, proof.unproved_rows, proof.problems) == (19, 4, ())
+    assert archive.compact(10**9) == (5, 4)
+    assert judged(tmp_path) == rows(*AFTER)
+    proof = ParquetArchive(spark, str(tmp_path)).verify()
+    assert (proof.rows, proof.unproved_rows, proof.problems) == (19, 0, ())
 
 
 # --- death ----------------------------------------------------------------------------------------
@@ -401,7 +482,7 @@ def test_an_invalid_commit_is_a_clear_error(spark: SparkSession, tmp_path: Path)
     good = json.loads(last.read_bytes())
     wrong = {
         "damaged": b'{"format":1,',
-        "use a newer one": json.dumps({**good, "format": 2}).encode(),
+        "use a newer one": json.dumps({**good, "format": 3}).encode(),
         "does not follow offset": json.dumps({**good, "ranges": [["a", 2, 9, 9]]}).encode(),
         "is removed but does not exist": json.dumps({**good, "removed": ["x"]}).encode(),
     }

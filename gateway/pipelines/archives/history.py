@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.pipelines.archives.port import ArchiveState, Commit, LostOffsets
+from gateway.pipelines.archives.sums import RecordSum
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
@@ -41,6 +42,13 @@ class ArchiveHistory:
     spans: Mapping[TopicPartition, _Spans] = field(default_factory=dict[TopicPartition, _Spans])
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
     lost: tuple[LostOffsets, ...] = ()
+    sums: Mapping[TopicPartition, RecordSum] = field(
+        default_factory=dict[TopicPartition, RecordSum]
+    )
+    """For each partition, the sum over all its records.
+
+    A partition that has records of a commit without sums is missing.
+    """
 
     @property
     def ends(self) -> dict[TopicPartition, int]:

@@ -22,7 +22,14 @@ from gateway.pipelines.archives.history import (
     from_ranges,
 )
 from gateway.pipelines.archives.iceberg_table import IcebergSnapshot, IcebergTable
-from gateway.pipelines.archives.port import ArchiveState, Commit, CompactionResult, ignore_step
+from gateway.pipelines.archives.iceberg_verifying import verify_table
+from gateway.pipelines.archives.port import (
+    ArchiveProof,
+    ArchiveState,
+    Commit,
+    CompactionResult,
+    ignore_step,
+)
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import (
     COLUMN_NAMES,
@@ -149,6 +156,18 @@ class IcebergArchive:
         before = self._table.metadata("data_files").count()
         self._table.rewrite(file_bytes_max)
         return CompactionResult(before, self._table.metadata("data_files").count())
+
+    def verify(
+        self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
+    ) -> ArchiveProof:
+        """Read the records of `topics`, or of all topics, and compare them with the log.
+
+        `within` has no effect.
+        """
+        current, history = self._look()
+        if current is None:
+            return ArchiveProof(0, 0, 0)
+        return verify_table(self._table, current, history, topics)
 
     # --- contents ------------------------------------------------------------------------------
 

@@ -163,9 +163,10 @@ class IcebergTable:
         since = {"start-snapshot-id": str(snapshot.parent_id)}
         return self._read("", {**since, "end-snapshot-id": str(snapshot.id)})
 
-    def metadata(self, table: str) -> DataFrame:
-        """Read one of Iceberg's metadata tables: files, snapshots, ..."""
-        return self._read(f".{table}", {})
+    def metadata(self, table: str, snapshot_id: int | None = None) -> DataFrame:
+        """Read one of Iceberg's metadata tables (files, ...), as of a snapshot if one is given."""
+        options = {} if snapshot_id is None else {"snapshot-id": str(snapshot_id)}
+        return self._read(f".{table}", options)
 
     def _read(self, suffix: str, options: dict[str, str]) -> DataFrame:
         self._invalidate_cache()

@@ -9,18 +9,26 @@ directory alone see each record at most once, and see it after its file was move
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.pipelines.archives.checking import OffsetSummary, check_records
 from gateway.pipelines.archives.parquet_log import ArchiveContents, CommitEntry, CommitLog, DataFile
-from gateway.pipelines.archives.port import ArchiveState, Commit, CompactionResult, ignore_step
+from gateway.pipelines.archives.port import (
+    ArchiveProof,
+    ArchiveState,
+    Commit,
+    CompactionResult,
+    ignore_step,
+)
 from gateway.pipelines.archives.staging import (
     FILE_COLUMNS,
     StagedFile,
     StagingDirectory,
     StagingRun,
 )
+from gateway.pipelines.archives.sums import NO_RECORDS, RecordSum
+from gateway.pipelines.archives.verifying import FileVerifier, check_partitions
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.files import LocalFiles, join_path, local_path, open_files
 from gateway.pipelines.shared.partitions import COLUMN_NAMES, OffsetRange, TopicPartition
@@ -58,6 +66,7 @@ class ParquetArchive:
             )
         files = open_files(spark, path)
         self._spark = spark
+        self._files = files
         self._clock = clock or SystemClock()
         # The archive's directory without a trailing slash. The path is absolute on local disks.
         self._root = _absolute(path) if isinstance(files, LocalFiles) else path.rstrip("/")
@@ -92,6 +101,7 @@ class ParquetArchive:
             topic_ids=commit.topic_ids,
             lost=commit.lost,
             files=tuple(each.file for each in staged),
+            sums=_partition_sums(each.file for each in staged),
         )
         if not self._put(entry, run):
             self._staging.discard(run.name)
@@ -114,6 +124,25 @@ class ParquetArchive:
         for batch in _batches(files, file_bytes_max):
             self._rewrite(batch, file_bytes_max)
         return CompactionResult(len(files), len(self.files()))
+
+    def verify(
+        self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
+    ) -> ArchiveProof:
+        self._recover()
+        contents = self._log.refresh()
+        files = [each for each in contents.files.values() if not topics or each.topic in topics]
+        if within is not None:
+            files = _files_holding(files, within)
+        verifier = FileVerifier(self._files, self._root, self._frame)
+        problems = verifier.verify(files)
+        if within is None:
+            problems += check_partitions(contents, topics)
+        return ArchiveProof(
+            files=len(files),
+            rows=sum(each.rows for each in files),
+            unproved_rows=sum(each.rows for each in files if each.sum is None),
+            problems=tuple(problems),
+        )
 
     def _stage(self, records: DataFrame, commit: Commit, run: StagingRun) -> list[StagedFile]:
         """Stage the records and return the files.
@@ -205,6 +234,14 @@ class ParquetArchive:
             )
             if self._put(entry, run):
                 return True
+
+
+def _partition_sums(files: Iterable[DataFile]) -> dict[TopicPartition, RecordSum]:
+    sums: dict[TopicPartition, RecordSum] = {}
+    for each in files:
+        assert each.sum is not None, each
+        sums[each.topic_partition] = sums.get(each.topic_partition, NO_RECORDS).plus(each.sum)
+    return sums
 
 
 def _files_holding(files: Sequence[DataFile], wanted: Sequence[OffsetRange]) -> list[DataFile]:

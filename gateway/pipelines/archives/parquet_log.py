@@ -14,18 +14,24 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gateway.pipelines.archives.port import ArchiveState, LostOffsets
+from gateway.pipelines.archives.sums import NO_RECORDS, RecordSum
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.files import Files, join_path
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
-FORMAT = 1
+FORMAT = 2
+_FORMATS = (1, FORMAT)
+"""The formats that can be read. Format 1 has no sums."""
 COMMITS = "_commits"
 CHECKPOINT_EVERY = 50
 _CHECKPOINT = ".checkpoint"
 
 
 class DataFile(NamedTuple):
-    """One Parquet file. `path` is relative to the archive. Times are milliseconds since 1970."""
+    """One Parquet file. `path` is relative to the archive. Times are milliseconds since 1970.
+
+    `content_sum` is the sum over the hashes of the records, or None in an archive of format 1.
+    """
 
     path: str
     topic: str
@@ -36,6 +42,16 @@ class DataFile(NamedTuple):
     max_offset: int
     min_timestamp_ms: int
     max_timestamp_ms: int
+    content_sum: int | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def sum(self) -> RecordSum | None:
+        """The sum over the file's records, or None if it was not recorded."""
+        return None if self.content_sum is None else RecordSum(self.rows, self.content_sum)
 
     @property
     def directory(self) -> str:
@@ -55,6 +71,10 @@ class CommitEntry:
     lost: tuple[LostOffsets, ...] = ()
     files: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()
+    sums: Mapping[TopicPartition, RecordSum] = field(
+        default_factory=dict[TopicPartition, RecordSum]
+    )
+    """For each partition, the sum over the records that an append added."""
 
     def encode(self) -> bytes:
         return _json(
@@ -68,6 +88,7 @@ class CommitEntry:
                 "lost": _from_lost(self.lost),
                 "files": [each._asdict() for each in self.files],
                 "removed": self.removed,
+                "sums": _from_sums(self.sums),
             }
         )
 
@@ -84,6 +105,7 @@ class CommitEntry:
                 lost=_to_lost(fields["lost"]),
                 files=tuple(DataFile(**each) for each in fields["files"]),
                 removed=tuple(fields["removed"]),
+                sums=_to_sums(fields.get("sums", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(path, repr(error)) from error
@@ -101,6 +123,9 @@ class ArchiveContents:
         self.lost: list[LostOffsets] = []
         # All current data files by path. Commits add files, and compactions replace them.
         self.files: dict[str, DataFile] = {}
+        # For each partition, the sum over all its records, from the commits' sums. A partition that
+        # has records of a commit without sums is missing.
+        self.sums: dict[TopicPartition, RecordSum] = {}
         # The archived ranges of each partition in order. None is empty, and adjacent ranges are
         # merged.
         self._ranges: dict[TopicPartition, list[OffsetRange]] = {}
@@ -123,6 +148,8 @@ class ArchiveContents:
         for each in entry.lost:
             self._extend(each.range)
             self.lost.append(each)
+        if not entry.removed:
+            self._add_sums(entry)
         for each in entry.ranges:
             self._extend(each)
             self._join(each)
@@ -138,6 +165,13 @@ class ArchiveContents:
         if new.start != end or new.end < new.start:
             raise ValueError(f"{new} does not follow offset {end}")
         self.ends[new.topic_partition] = new.end
+
+    def _add_sums(self, entry: CommitEntry) -> None:
+        for partition in {*entry.sums, *(each.topic_partition for each in entry.files)}:
+            before = self.sums.pop(partition, None if partition in self._ranges else NO_RECORDS)
+            added = entry.sums.get(partition)
+            if before is not None and added is not None:
+                self.sums[partition] = before.plus(added)
 
     def _join(self, new: OffsetRange) -> None:
         if not new.length:
@@ -156,6 +190,7 @@ class ArchiveContents:
                 "ranges": self.ranges,
                 "topic_ids": self.topic_ids,
                 "lost": _from_lost(self.lost),
+                "sums": _from_sums(self.sums),
                 "files": list(self.files.values()),
             }
         )
@@ -173,6 +208,7 @@ class ArchiveContents:
             contents.lost = list(_to_lost(fields["lost"]))
             files = (DataFile(*each) for each in fields["files"])
             contents.files = {each.path: each for each in files}
+            contents.sums = _to_sums(fields.get("sums", ()))
             for each in fields["ranges"]:
                 contents._join(OffsetRange(*each))
         except (KeyError, TypeError, ValueError) as error:
@@ -250,12 +286,24 @@ def _json(value: Any) -> bytes:
 
 def _fields(path: str, data: bytes) -> Any:
     fields = json.loads(data)
-    if fields["format"] != FORMAT:
+    if fields["format"] not in _FORMATS:
+        known = ", ".join(map(str, _FORMATS))
         raise JobError(
-            f"{path}: format {fields['format']}, but this version reads {FORMAT}; use a newer one",
+            f"{path}: format {fields['format']}, but this version reads {known}; use a newer one",
             "UNKNOWN_FORMAT",
         )
     return fields
+
+
+def _from_sums(sums: Mapping[TopicPartition, RecordSum]) -> list[Any]:
+    return [[*partition, *each] for partition, each in sums.items()]
+
+
+def _to_sums(rows: Iterable[Any]) -> dict[TopicPartition, RecordSum]:
+    return {
+        TopicPartition(topic, partition): RecordSum(count, content)
+        for topic, partition, count, content in rows
+    }
 
 
 def _from_lost(lost: Iterable[LostOffsets]) -> list[Any]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 """The size of row groups in Parquet files. A task that writes or reads keeps one in memory."""
+PROBLEMS_SHOWN_MAX = 5
+"""The number of problems that an error names."""
 
 
 class LostOffsets(NamedTuple):
@@ -60,6 +63,44 @@ class CompactionResult(NamedTuple):
     files_after: int
 
 
+class ArchiveProblem(NamedTuple):
+    """A difference between the stored records of an archive and its log.
+
+    `where` names a file, or a partition.
+    """
+
+    where: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveProof:
+    """The result of a comparison of the stored records of an archive with its log."""
+
+    files: int
+    rows: int
+    """The number of rows that the log names."""
+    unproved_rows: int
+    """Rows that were committed by a version without sums. They were read and counted only."""
+    problems: tuple[ArchiveProblem, ...] = ()
+    """All differences, or the first ones of a badly damaged archive."""
+
+    def expect_intact(self, where: str) -> None:
+        """Raise JobError if there are differences. The error names the archive `where`."""
+        if not self.problems:
+            return
+        shown = "; ".join(map(str, self.problems[:PROBLEMS_SHOWN_MAX]))
+        more = "; ..." if len(self.problems) > PROBLEMS_SHOWN_MAX else ""
+        raise JobError(
+            f"{where}: the stored records differ from the log: {shown}{more}; restore the archive"
+            " from a copy",
+            "DAMAGED_ARCHIVE",
+        )
+
+
 class Archive(Protocol):
     """Records with the Kafka source's columns, partitioned by topic, partition and day (UTC)."""
 
@@ -93,6 +134,16 @@ class Archive(Protocol):
 
     def compact(self, file_bytes_max: int) -> CompactionResult:
         """Merge the files of each topic, partition and day into files of about `file_bytes_max`."""
+        ...
+
+    def verify(
+        self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
+    ) -> ArchiveProof:
+        """Read the records of `topics`, or of all topics, and compare them with the log.
+
+        The comparison covers files, rows, content and offset ranges. With `within`, it covers at
+        least the records of these ranges.
+        """
         ...
 
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 from gateway.pipelines.archives.checking import FOLD, OffsetSummary
 from gateway.pipelines.archives.parquet_log import CommitEntry, DataFile
 from gateway.pipelines.archives.port import ROW_GROUP_BYTES
+from gateway.pipelines.archives.sums import SUM_FIGURES, add_hash, sum_of
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.files import (
     Files,
@@ -107,11 +108,10 @@ class StagingDirectory:
         """Return the files of the run that contain rows."""
         from pyspark.sql.functions import expr
 
-        files = self.frame(run).groupBy(
-            "topic", "partition", "_metadata.file_path", "_metadata.file_size"
-        )
+        named = self.frame(run).select("*", "_metadata.file_path", "_metadata.file_size")
+        files = add_hash(named).groupBy("topic", "partition", "file_path", "file_size")
         figures = {
-            "rows": "count(*)",
+            **SUM_FIGURES,
             "min_offset": "min(offset)",
             "max_offset": "max(offset)",
             "min_timestamp_ms": "unix_millis(min(timestamp))",
@@ -120,16 +120,18 @@ class StagingDirectory:
         }
         staged: list[StagedFile] = []
         for row in files.agg(*(expr(sql).alias(name) for name, sql in figures.items())).collect():
+            total = sum_of(row)
             file = DataFile(
                 path=self._below(run, row["file_path"]),
                 topic=row["topic"],
                 partition=row["partition"],
-                rows=row["rows"],
+                rows=total.rows,
                 bytes=row["file_size"],
                 min_offset=row["min_offset"],
                 max_offset=row["max_offset"],
                 min_timestamp_ms=row["min_timestamp_ms"],
                 max_timestamp_ms=row["max_timestamp_ms"],
+                content_sum=total.content,
             )
             found = OffsetSummary(file.rows, file.min_offset, file.max_offset, row["fold"])
             staged.append(StagedFile(file, found))

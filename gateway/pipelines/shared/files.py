@@ -66,6 +66,10 @@ class Files(Protocol):
         """Remove the file, or the directory with all its contents, if it exists."""
         ...
 
+    def size(self, path: str) -> int | None:
+        """Return the number of bytes of a file, or None if it does not exist."""
+        ...
+
     def modified_ms(self, path: str) -> int | None:
         """Return the time of the file's last write, or None if the file does not exist.
 
@@ -158,6 +162,13 @@ class LocalFiles:
             except FileNotFoundError:
                 pass
 
+    def size(self, path: str) -> int | None:
+        with _file_errors(path):
+            try:
+                return local_path(path).stat().st_size
+            except FileNotFoundError:
+                return None
+
     def modified_ms(self, path: str) -> int | None:
         with _file_errors(path):
             try:
@@ -234,13 +245,19 @@ class HadoopFiles:
             found = self._path(path)
             found.getFileSystem(self._configuration).delete(found, True)
 
+    def size(self, path: str) -> int | None:
+        status = self._status(path)
+        return None if status is None else int(status.getLen())
+
     def modified_ms(self, path: str) -> int | None:
+        status = self._status(path)
+        return None if status is None else int(status.getModificationTime())
+
+    def _status(self, path: str) -> Any:
         with _file_errors(path):
             found = self._path(path)
             system = found.getFileSystem(self._configuration)
-            if not system.exists(found):
-                return None
-            return int(system.getFileStatus(found).getModificationTime())
+            return system.getFileStatus(found) if system.exists(found) else None
 
     def _path(self, path: str) -> Any:
         return self._hadoop.fs.Path(path)
