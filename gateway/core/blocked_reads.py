@@ -68,6 +68,9 @@ class BlockedReads:
     def __bool__(self) -> bool:
         return bool(self._places)
 
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._places
+
     def on_failed(
         self,
         offset: int,
@@ -88,6 +91,15 @@ class BlockedReads:
         if len(self._places) > PLACES_MAX:
             del self._places[next(iter(self._places))]
         return known is None
+
+    def on_asked(self, offset: int, now_s: float) -> bool:
+        """Record that a reader asked for `offset` again. Returns False if none is blocked there."""
+        self._expire(now_s)
+        known = self._places.pop(offset, None)
+        if known is None:
+            return False
+        self._places[offset] = known._replace(seen_s=now_s)
+        return True
 
     def on_read(self, first: int, end: int) -> bool:
         """Unblock the offsets from `first` to `end` - 1. Returns True if one of them was lost."""
@@ -115,6 +127,11 @@ class BlockedReads:
             if (offset >= start or offset == AT_END) and not (within and place.lost):
                 found.append(place)
         return found
+
+    def any_lost(self, now_s: float) -> bool:
+        """Return whether readers wait at a loss."""
+        self._expire(now_s)
+        return any(place.lost for place in self._places.values())
 
     def readers_blocked(self, duration_s: float, now_s: float) -> int:
         """Return how many blocked readers have waited for at least `duration_s` seconds."""

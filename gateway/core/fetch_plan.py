@@ -178,11 +178,16 @@ class FetchPlan(Generic[LogT, RecordT]):
             result.is_decided = True
             self.decided.append(result)
 
-    def refuse(self, result: LogReadResult[LogT, RecordT], error: ErrorCode) -> None:
-        """Decide to answer the partition with an error and no records."""
+    def refuse(
+        self, result: LogReadResult[LogT, RecordT], error: ErrorCode, *, urgent: bool = True
+    ) -> None:
+        """Decide to answer the partition with an error and no records.
+
+        An error that is not `urgent` does not end the wait of the fetch: the client knows it.
+        """
         result.error = error
         self._decide(result)
-        if error is not _AHEAD:
+        if urgent and error is not _AHEAD:
             self._urgent = True
 
     def needs_read(

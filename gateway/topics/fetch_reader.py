@@ -30,6 +30,9 @@ OpenErrors = dict[ReadablePartition, ErrorCode]
 COPIED_BYTES_MAX = 512 * 1024
 """Half of the chunk that a read takes from disk (`StreamLimits.read_chunk_bytes`)."""
 
+SLOW_READ_S = 1.0
+"""A read that failed after this time met a silent bookie. The fetch does not wait for another."""
+
 PARTITIONS_PER_TURN = 250
 """After this many partitions of one request, other requests have their turn."""
 
@@ -51,6 +54,7 @@ class FetchReader:
         "_reserved_bytes",
         "_results",
         "_session",
+        "_silence",
         "_watching",
         "plan",
     )
@@ -75,6 +79,8 @@ class FetchReader:
         # `reply` or `release`. They include the bytes of records yet to be read while `_may_read`.
         self._reserved_bytes = 0
         self._may_read = False
+        # True once a read of the fetch waited in vain for a silent bookie. Never reset.
+        self._silence = False
         self._session = session
         self._rack = rack
         # True if the client is in another rack, so that another broker may be closer to it.
@@ -168,8 +174,16 @@ class FetchReader:
             plan, asked = self.plan, result.asked
             records = log.read_cached(asked.fetch_offset, plan.read_bytes_max(asked))
             if records is None:
-                return False
+                return self._refuse_blocked(result, log)
             plan.add_records(result, records, log.high_watermark)
+        return True
+
+    def _refuse_blocked(self, result: FetchResult, log: ReadablePartition) -> bool:
+        """Answer a partition whose readers are blocked at the offset. Returns False otherwise."""
+        error = log.losses.known_failure(result.asked.fetch_offset)
+        if error is None:
+            return False
+        self.plan.refuse(result, partition_code(error), urgent=False)
         return True
 
     async def plan_from_disk(self) -> None:
@@ -326,12 +340,21 @@ class FetchReader:
 
     async def _read(self, result: FetchResult, log: ReadablePartition) -> None:
         plan, asked = self.plan, result.asked
+        if self._refuse_blocked(result, log):
+            return
+        if self._silence:
+            cached = log.read_cached(asked.fetch_offset, plan.read_bytes_max(asked))
+            plan.add_records(result, cached or (), log.high_watermark)
+            return
+        loop = asyncio.get_running_loop()
         if not await self._reserve() and not self._needs_read(result, log):
             return
+        began_s = loop.time()
         try:
             records = await log.read(asked.fetch_offset, plan.read_bytes_max(asked))
         except LedgerError as error:
             plan.refuse(result, partition_code(error))
+            self._silence |= loop.time() - began_s >= SLOW_READ_S
         else:
             plan.add_records(result, _compact(records), log.high_watermark)
 

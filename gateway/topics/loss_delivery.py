@@ -5,6 +5,9 @@
     accepted, `marker`                    ─▶ one record at the last offset of the range
 
 An entry that a bookie may still return gets KAFKA_STORAGE_ERROR too, and its reader waits.
+
+A read that fails costs requests to all bookies of the entry, and seconds if one of them is
+silent. So fetches of a blocked offset get the last error, and one task repeats the read meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from itertools import takewhile
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gateway.core.blocked_reads import AT_END, BlockedRead, BlockedReads
 from gateway.topics.configs import LossMode, TopicConfig
@@ -22,12 +25,15 @@ from gateway.topics.partition_warnings import PartitionWarnings
 from gateway.wire.lost_batches import empty_batches, marker_batch
 from ledger.errors import LedgerError
 from ledger.ports.clock import Clock
-from ledger.streams.accepted_losses import EntryAwaited, EntryLost, LostRange
+from ledger.streams.accepted_losses import EntryAwaited, EntryLost, LostRange, StreamLosses
 from ledger.streams.tail_cache import StoredRecord
 from ledger.tasks import start_once
 
 _EMPTY_BATCHES_MAX = 16
 """Most empty batches for one range in one read. They cover 2^35 offsets."""
+
+_REPEAT_S = 0.25
+"""Pause between two reads of a blocked offset, if clients ask for it all the time."""
 
 _ANY_TIMESTAMP = -1  # that of a record without a timestamp
 _TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999
@@ -39,15 +45,38 @@ class LostLog(Protocol):
     @property
     def end_sequence_id(self) -> int: ...
 
+    @property
+    def accepted_losses(self) -> StreamLosses: ...
+
     def epoch_at(self, sequence_id: int) -> int: ...
 
+    def read(self, sequence_id: int, bytes_max: int) -> Awaitable[list[StoredRecord]]: ...
+
     def find_timestamp(self, timestamp: int, first: int = 0) -> Awaitable[StoredRecord | None]: ...
+
+
+class _Failure(NamedTuple):
+    """A read of a blocked offset that failed."""
+
+    error: LedgerError
+    losses: StreamLosses  # those that were accepted before: with others, the read is repeated
+    ended_s: float
 
 
 class LossDelivery:
     """The losses of one partition as its readers meet them."""
 
-    __slots__ = ("_clock", "_config", "_log", "_measuring", "_stream", "_warned", "blocked")
+    __slots__ = (
+        "_clock",
+        "_config",
+        "_failures",
+        "_log",
+        "_measuring",
+        "_repeating",
+        "_stream",
+        "_warned",
+        "blocked",
+    )
 
     def __init__(
         self,
@@ -62,17 +91,24 @@ class LossDelivery:
         self._clock = clock
         # The offsets at which readers wait.
         self.blocked = BlockedReads()
-        # True once a loss was logged, until a reader passes one.
+        # The last failed read of each blocked offset, without those that `stop` ended.
+        self._failures: dict[int, _Failure] = {}
+        # The tasks that repeat failed reads, by offset. A task leaves when it ends.
+        self._repeating: dict[int, asyncio.Task[None]] = {}
+        # True once a loss was logged, until a reader passes one or no reader waits at one.
         self._warned = False
         # Finds the end of a loss that is not accepted. None while no such search runs.
         self._measuring: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Cancel the search for the end of a loss."""
-        measuring = self._measuring
-        if measuring is not None:
-            measuring.cancel()
-            await asyncio.wait([measuring])
+        """Cancel the search for the end of a loss, and repeated reads."""
+        tasks = [*self._repeating.values()]
+        if self._measuring is not None:
+            tasks.append(self._measuring)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     # -- reads --------------------------------------------------------------------------------
 
@@ -105,18 +141,58 @@ class LossDelivery:
         now_s = self._clock.monotonic_s()
         if isinstance(error, EntryAwaited):
             self.blocked.on_failed(offset, now_s, lost=False, waits_for=error.bookies)
+            self._remember(offset, error, now_s)
+        elif isinstance(error, _Stopped):
+            self.blocked.on_failed(offset, now_s, lost=True, stopped=True)
         elif isinstance(error, EntryLost):
-            stopped = isinstance(error, _Stopped)
-            new = self.blocked.on_failed(offset, now_s, lost=True, stopped=stopped)
-            if stopped:
-                return
-            if not self._warned:
+            known = self.blocked.any_lost(now_s)
+            new = self.blocked.on_failed(offset, now_s, lost=True)
+            self._remember(offset, error, now_s)
+            if not (self._warned and known):
                 self._warned = True
                 self._log.warn_of_loss(offset, error)
             if new and self._measuring is None:
                 self._measuring = start_once(
                     "the search for the end of a loss", self._measure(offset), expected=LedgerError
                 )
+
+    def _remember(self, offset: int, error: LedgerError, now_s: float) -> None:
+        """Keep the error for the next fetches. Those of offsets without readers are dropped."""
+        self._failures[offset] = _Failure(error, self._stream.accepted_losses, now_s)
+        for gone in [at for at in self._failures if at not in self.blocked]:
+            del self._failures[gone]
+
+    def known_failure(self, offset: int) -> LedgerError | None:
+        """Return why readers are blocked at `offset`, or None if the entry is to be read.
+
+        Repeats the read in a task of its own, unless that was done just before.
+        """
+        failure = self._failures.get(offset)
+        if failure is None:
+            return None
+        now_s = self._clock.monotonic_s()
+        asked = self.blocked.on_asked(offset, now_s)
+        if not asked or failure.losses is not self._stream.accepted_losses:
+            del self._failures[offset]
+            return None
+        if offset not in self._repeating and now_s - failure.ended_s >= _REPEAT_S:
+            task = start_once("a repeated read", self._repeat(offset), expected=LedgerError)
+            self._repeating[offset] = task
+            task.add_done_callback(lambda _: self._repeating.pop(offset, None))
+        return failure.error
+
+    async def _repeat(self, offset: int) -> None:
+        """Read a blocked offset once more. If there is another result, fetches read again."""
+        try:
+            await self._stream.read(offset, 1)
+        except (EntryLost, EntryAwaited) as error:
+            self.on_failed(offset, error)
+            return
+        except LedgerError:
+            self._failures.pop(offset, None)
+            raise
+        self._failures.pop(offset, None)
+        self._on_read(offset, offset + 1)
 
     def on_open_failed(self, error: LedgerError) -> None:
         """Record that the log cannot be opened, if a part of it is lost or may be."""

@@ -151,7 +151,7 @@ class ReplicaPartition:
         self._timer = None
         if self.closed or not self._stream.is_open:
             return
-        if self._used or self._waiters or self._reads:
+        if self._used or self._waiters or self._reads or self.losses.readers_blocked(0.0):
             self._used = False
             self._start_idle_timer()
         elif self._closing is None:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ledger.core.accepted_losses import StreamLosses
 from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment, visible
@@ -115,6 +116,11 @@ class FollowedStream:
     @property
     def segments(self) -> tuple[Segment, ...]:
         return self._table.segments
+
+    @property
+    def accepted_losses(self) -> StreamLosses:
+        """The losses of this stream that an operator accepted."""
+        return self._table.losses
 
     # -- life ---------------------------------------------------------------------------------
 
