@@ -183,9 +183,11 @@ class Native:
         offsets = gap.offsets
         if last < first:
             self.oracle.report("bounds", f"{self.host} got {gap}")
-        counts = offsets.exact and offsets.last >= offsets.first
-        if counts and self.offset not in (None, offsets.first):
-            self.oracle.report("bounds", f"{self.host} got {gap}, next is {self.offset}")
+        counts = offsets.exact and offsets.last >= offsets.first and self.offset is not None
+        if counts and self.offset != offsets.first:
+            before_start = self.offset < offsets.first <= self.oracle.start  # truncated meanwhile
+            if not before_start:
+                self.oracle.report("bounds", f"{self.host} got {gap}, next is {self.offset}")
         self.oracle.judge_gap(self.host, gap)
         self._note_offsets(gap)
         self.at = (last[0] + 1, 0) if last[1] == ENTRY_MAX else (last[0], last[1] + 1)
