@@ -136,10 +136,14 @@ class StreamView:
     # -- the start ----------------------------------------------------------------------------
 
     def start_segment(self) -> Segment | None:
-        """Return the segment that holds the start, or the first one that begins there."""
-        start = self.table.start_sequence_id
+        """Return the segment that holds the start, or the first one that begins there.
+
+        Offsets that are reserved behind a segment belong to it.
+        """
+        start, losses = self.table.start_sequence_id, self.table.losses
         for segment in self.table.segments:
-            if not segment.completed or start < segment.end_sequence_id:
+            end = segment.end_sequence_id
+            if not segment.completed or start < losses.end_after(segment.number, end):
                 return segment
             if segment.start_sequence_id >= start:
                 return segment
@@ -164,6 +168,9 @@ class StreamView:
     async def _entry_of_offset(self, segment: Segment, offset: int) -> EntryId:
         if offset <= segment.start_sequence_id:
             return EntryId(0)
+        forced = self.table.losses.forced_in(segment.number)
+        if forced is not None and offset >= forced.offsets.first:
+            return forced.first
         last = await self.last_readable(segment)
         partly = segment.truncation is Truncation.PARTIALLY_TRUNCATED
         low = min(segment.min_active_entry, last) if partly else 0

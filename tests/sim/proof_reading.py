@@ -1,6 +1,7 @@
 """The proof of readers and losses: seeds, small worlds to the end, planted mistakes.
 
-    python -m tests.sim.proof_reading [--seeds 20000] [--jobs 2] [--only PART ...] [--write]
+    python -m tests.sim.proof_reading [--seeds 20000] [--first 0] [--jobs 2] [--only PART ...]
+                                      [--write]
     python -m tests.sim.proof_reading --replay SEED
 
 Parts are `seeds`, `search` and `mistakes`. `--write` puts what was run into docs/proof.md; what
@@ -127,7 +128,7 @@ def _searched(world):
 class Proof:
     """Collects what is done, and says how far it is."""
 
-    def __init__(self, seeds, parts):
+    def __init__(self, seeds, parts, first=0):
         self.parts = parts
         self.tasks = []
         if "search" in parts:
@@ -136,7 +137,8 @@ class Proof:
         if "mistakes" in parts:
             self.tasks += [Task("mutation", number) for number in range(len(MUTATIONS))]
         if "seeds" in parts:
-            self.tasks += [Task("seeds", first) for first in range(0, seeds, SEEDS_AT_ONCE)]
+            firsts = range(first, first + seeds, SEEDS_AT_ONCE)
+            self.tasks += [Task("seeds", number) for number in firsts]
         self.done = {}
         self.violations = []
         self.seen = Counter()
@@ -257,6 +259,7 @@ def replay(seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=20_000)
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="begin at this one")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--write", action="store_true", help="put the result into docs/proof.md")
@@ -264,7 +267,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.replay is not None:
         return replay(arguments.replay)
-    proof = Proof(arguments.seeds, arguments.only)
+    proof = Proof(arguments.seeds, arguments.only, arguments.first)
     proof.show()
     processes = multiprocessing.get_context("fork")
     with processes.Pool(arguments.jobs, maxtasksperchild=TASKS_PER_PROCESS) as pool:

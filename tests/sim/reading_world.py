@@ -252,8 +252,6 @@ class Lossless(Swarm):
                 continue
             found = {name: _at(log, offset) for name, log in logs.items()}
             lost = oracle.accepted_offset(offset)
-            if lost is not None and lost.offsets.first < start and found["native"] is None:
-                continue  # a native reader begins at the first position behind such a loss
             if len(set(found.values())) > 1:
                 oracle.report("disagree", f"{offset} is {found}")
                 return
