@@ -96,9 +96,10 @@ class Deliveries:
         self._end_offset: int | None = None
         # True if the next entry begins exactly at `_end_offset`.
         self._follows = False
-        # The first of the lost entries before `next` that are not issued, and their evidence.
+        # The first of the lost entries before `next` that are not issued, and their evidence, which
+        # is that of all of them: a run of lost entries may be as long as its segment.
         self._lost_from: Position | None = None
-        self._evidence: list[Evidence] = []
+        self._evidence: Evidence | None = None
         # The first readable offset of the stream. Never decreases.
         self._start_offset = 0
 
@@ -185,7 +186,8 @@ class Deliveries:
         number = self.next.segment
         if self._lost_from is None:
             self._lost_from = self.next
-        self._evidence.append(evidence)
+        known = self._evidence
+        self._evidence = evidence if known is None else joined((known, evidence))
         self._follows = False
         self._pass(Position(number, EntryId(last + 1)))
         if not self.done:
@@ -256,7 +258,7 @@ class Deliveries:
             self._lost_from = start
         else:
             self._lost_from = None
-            self._evidence.clear()
+            self._evidence = None
             self._pass(start)
         return [Gap(GapKind.TRIM, first, last, offsets)]
 
@@ -302,9 +304,9 @@ class Deliveries:
         offsets = OffsetRange(
             lowest, max(highest, lowest - 1), left is not None and end is not None and not partly
         )
-        gap = Gap(GapKind.DATALOSS, first, self.next.before, offsets, joined(self._evidence))
+        gap = Gap(GapKind.DATALOSS, first, self.next.before, offsets, self._evidence)
         self._lost_from = None
-        self._evidence.clear()
+        self._evidence = None
         self._end_offset, self._follows = end, False
         return [gap]
 

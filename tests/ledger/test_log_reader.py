@@ -250,29 +250,6 @@ async def test_a_ledger_closed_by_force_is_a_gap_up_to_the_next_segment():
             assert (gaps(found), offsets(found)) == ([loss], [1002, 1003])
 
 
-@pytest.mark.parametrize("first", [Edge.EARLIEST, Offset(0), Offset(700), Dlsn(1, 1, 0)])
-async def test_a_stream_that_starts_among_reserved_offsets_begins_with_the_rest_of_their_loss(
-    first,
-):
-    async with reading_rig() as rig:
-        owner = await written(rig, 6)
-        reading = await Reading(rig).start()
-        await reading.take(records=1)
-        owner.kill()
-        await accept(rig, reserved_range(rig, 1, 2, 2))
-        other = await taking_over(rig, "other")
-        await other.add(2)
-        await other.stream.truncate(700)
-        fresh = await Reading(rig).start(first)
-        found = await fresh.take(records=2)
-        assert gaps(found)[-1] == (GapKind.DATALOSS, (1, 3), (1, ENTRY_MAX), (700, 1001, False))
-        trims = [] if first in (Edge.EARLIEST, Offset(700)) else [GapKind.TRIM]
-        assert [each.kind for each in found if isinstance(each, Gap)][:-1] == trims
-        assert offsets(found) == [1002, 1003]
-        await fresh.reader.stop()
-        await reading.reader.stop()
-
-
 async def test_a_jump_that_no_loss_explains_is_corruption():
     async with reading_rig() as rig:
         owner = await written(rig, 6)
