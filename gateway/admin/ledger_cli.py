@@ -201,8 +201,8 @@ def _recover(
     action = f"permanently fences the writer of ledger {ledger} and closes the ledger"
     if accept_loss:
         action += (
-            ", and gives up every entry that no bookie returns now (first stop the gateway that "
-            "writes it: with too few bookies left it may not be fenced)"
+            ", and gives up every entry that is lost (first stop the gateway that writes it: with "
+            "too few bookies left it may not be fenced)"
         )
     address = None
     if accept_loss and not yes and may_ask(output):

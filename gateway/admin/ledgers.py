@@ -16,6 +16,7 @@ from ledger.core.entry_format import EntryFormat
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.core.loss import waited_for
 from ledger.core.quorum import write_set
+from ledger.core.text import names_of
 from ledger.errors import (
     AddFailed,
     CorruptFormat,
@@ -374,7 +375,7 @@ async def _blocked(storage: Storage, metadata: LedgerMetadata) -> list[str]:
                 f"ledger recover {metadata.ledger} --accept-loss`."
             )
         elif not loss.evidence.verdict.lost:
-            bookies = " and ".join(sorted(set(waited_for(loss.evidence.copies))))
+            bookies = names_of(waited_for(loss.evidence.copies))
             lines.append(f"{where}: it waits for {bookies}.")
         elif exact and place.end is not None:
             lines.append(

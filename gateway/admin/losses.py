@@ -18,6 +18,7 @@ from gateway.topics.partitions import stream_name
 from ledger.core.accepted_losses import LostRange
 from ledger.core.gaps import ENTRY_MAX, Evidence, GapKind, OffsetRange
 from ledger.core.segments import Segment
+from ledger.core.text import names_of
 from ledger.errors import CorruptFormat, InvalidArgument, NoNode, NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.losses.choice import choose_losses
@@ -357,25 +358,32 @@ async def accept_loss(
 async def preview_recovery(storage: Storage, ledger: LedgerId) -> str:
     """Return what `ledger recover --accept-loss` would give up, as words of its question."""
     metadata = await storage.metadata_of(ledger)
-    absent = sorted(bookies_of(metadata) - storage.bookies.registered().keys())
+    absent = bookies_of(metadata) - storage.bookies.registered().keys()
     place = await find_place(storage.store, metadata)
     seen = await storage.survey.examine(
         place, deep=True, terms=LossTerms(frozenset(absent), damaged=True)
     )
-    silent = sorted(
+    silent = [
         bookie
         for bookie, replica in seen.replicas.items()
-        if not (replica.complete or replica.limbo or replica.held)
-    )
+        if not (bookie in absent or replica.complete or replica.limbo or replica.held)
+    ]
     parts: list[str] = []
     if absent:
-        parts.append(f"the copies of {' and '.join(absent)}, which is not registered")
-    if silent:
-        parts.append(f"what only {' and '.join(silent)} has, which does not answer")
+        parts.append(f"the copies of {names_of(absent)}, {_which(absent)} not registered")
     for bookie, replica in sorted(seen.replicas.items()):
         if replica.damaged:
             parts.append(f"damaged copies of entries {as_text(replica.damaged)} on {bookie}")
     lost = merged((each.first, each.last) for each in seen.proved)
     if lost:
         parts.append(f"entries {as_text(lost)}, which nobody shows")
+    if await storage.acceptor.is_denied(metadata):
+        parts.append("all of its records, if there were any: no bookie has one")
+    if silent:
+        verb = "is registered and does" if len(silent) == 1 else "are registered and do"
+        parts.append(f"but nothing that {names_of(silent)} may have, which {verb} not answer")
     return "; ".join(parts)
+
+
+def _which(bookies: Collection[BookieId]) -> str:
+    return "which is" if len(bookies) == 1 else "which are"

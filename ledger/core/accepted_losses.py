@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from ledger.core.gaps import ENTRY_MAX, Acceptance, Evidence, OffsetRange, Position
 from ledger.core.loss import AuthoritativeStatus, CopyAnswer, CopyState, Verdict
+from ledger.core.text import printable
 from ledger.errors import CorruptFormat, InvalidArgument
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.sealed import seal, unseal
@@ -24,6 +25,11 @@ RANGES_MAX = 1_000
 """Most ranges of one stream. With evidence of seven bookies each they fit into one node."""
 
 OPERATOR_BYTES_MAX = 100
+
+_REMEDY = (
+    "which losses were accepted is unknown, so the partition is not served: if a newer release "
+    "wrote the node, upgrade; otherwise restore the node from a backup of the metadata store"
+)
 
 _AT_MS_END = 253_402_300_800_000  # the year 10000, which a date cannot show
 
@@ -150,6 +156,13 @@ def decode_losses(data: bytes, path: str) -> StreamLosses:
     """Decode a node. An empty one has no losses. Raises CorruptFormat with `path`."""
     if not data:
         return NO_LOSSES
+    try:
+        return _decoded(data, path)
+    except CorruptFormat as error:
+        raise CorruptFormat(f"{error}; {_REMEDY}") from error
+
+
+def _decoded(data: bytes, path: str) -> StreamLosses:
     document = unseal(data, path)
     rows = document.get("ranges")
     if not isinstance(rows, list):
@@ -220,7 +233,7 @@ def _range_of(row: dict[str, Any]) -> LostRange:
         Verdict(row["verdict"]),
         tuple(_copy_of(copy) for copy in row["copies"]),
         version,
-        Acceptance(at_ms, by),
+        Acceptance(at_ms, printable(by)),
     )
     return LostRange(
         segment, EntryId(first), EntryId(last), OffsetRange(low, high, exact), evidence

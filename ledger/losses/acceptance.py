@@ -22,7 +22,8 @@ from ledger.core.accepted_losses import (
 )
 from ledger.core.gaps import ENTRY_MAX, Acceptance, OffsetRange
 from ledger.core.ledger_metadata import LedgerMetadata
-from ledger.errors import AddFailed, EntryUnknown, NotEnoughBookies
+from ledger.core.text import printable
+from ledger.errors import AddFailed, EntryUnknown, InvalidArgument, NotEnoughBookies
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.losses.forced_close import ForcedClose
 from ledger.losses.place import LedgerPlace, find_place
@@ -32,6 +33,8 @@ from ledger.ports.clock import Clock
 from ledger.repair.checker import LossTerms, bookies_of
 from ledger.repair.entry_ranges import EntryRanges, merged, union
 from ledger.streams.accepted_losses import accept_losses
+
+_ATTEMPTS_MAX = 10  # examinations of a ledger whose stream or bookies change meanwhile
 
 Mark = Callable[[LedgerId], Awaitable[None]]
 
@@ -74,19 +77,15 @@ class LossAcceptor:
 
         Copies with a wrong digest, and those of bookies that are not registered, count as lost.
         Raises NoSuchLedger, MetadataUnavailable, WrongState if the segment before it is not
-        completed, EntryUnknown if none of its bookies answers, and InvalidArgument if there is no
-        room for more losses.
+        completed, EntryUnknown if none of its bookies is registered or one that is needed does not
+        answer, and InvalidArgument if there is no room for more losses.
         """
         metadata = (await self._metadata.read_latest(ledger)).metadata
         highest = await self._highest_written(metadata)
-        forced = not metadata.closed and await self._close(ledger, by)
+        forced = not metadata.closed and await self._close(metadata, by)
         metadata = (await self._metadata.read_latest(ledger)).metadata
         assert metadata.last_entry is not None
-        place = await find_place(self._metadata.store, metadata)
-        absent = bookies_of(metadata) - self._bookies.registered().keys()
-        seen = await self._survey.examine(place, deep=True, terms=LossTerms(absent, damaged=True))
-        lost = [each for each in seen.proved if _is_settled(each, seen)]
-        await self.store(place, lost, by)
+        seen, lost = await self._give_up(metadata, by)
         ended = await self._end_limbos(metadata)
         if self._mark is not None:
             await self._mark(ledger)
@@ -103,25 +102,63 @@ class LossAcceptor:
             tuple(each for each in seen.found if each not in lost),
         )
 
-    async def _close(self, ledger: LedgerId, by: str) -> bool:
+    async def _give_up(
+        self, metadata: LedgerMetadata, by: str
+    ) -> tuple[LedgerLosses, list[LostRange]]:
+        """Store what is lost of a closed ledger. Returns what was found, and what was stored.
+
+        Repeats if the segment was completed, or a bookie registered, after it was looked at.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            place = await find_place(self._metadata.store, metadata)
+            absent = bookies_of(metadata) - self._bookies.registered().keys()
+            terms = LossTerms(absent, damaged=True)
+            seen = await self._survey.examine(place, deep=True, terms=terms)
+            if absent & self._bookies.registered().keys():
+                continue  # it can answer for itself now
+            lost = [each for each in seen.proved if _is_settled(each, seen)]
+            try:
+                await self.store(place, lost, by)
+            except InvalidArgument:
+                if (await find_place(self._metadata.store, metadata)).end == place.end:
+                    raise
+                continue
+            return seen, lost
+        raise EntryUnknown(
+            f"ledger {metadata.ledger}: its bookies come and go, or its stream changes; try again"
+        )
+
+    async def _close(self, metadata: LedgerMetadata, by: str) -> bool:
         """Recover the ledger. Close it by force if too few bookies are left for that.
 
         Returns whether it was closed by force.
 
-        A bookie in limbo never counts for a recovery, so the end that it finds is proved.
+        A bookie in limbo never counts for a recovery, so the end that it finds is proved. But
+        bookies that lost all of the ledger without a trace would prove that nothing was written.
+        So if no bookie has an entry of it, offsets are reserved as after a forced close.
         """
-        try:
-            await self._client.recover(ledger)
-        except (EntryUnknown, AddFailed, NotEnoughBookies):
-            await ForcedClose(
-                self._metadata, self._bookies, self._client_config, self._acceptance(by)
-            ).run(ledger)
-            return True
-        return False
+        ledger = metadata.ledger
+        if not await self.is_denied(metadata):
+            try:
+                await self._client.recover(ledger)
+                return False
+            except (EntryUnknown, AddFailed, NotEnoughBookies):
+                pass
+        await ForcedClose(
+            self._metadata, self._bookies, self._client_config, self._acceptance(by)
+        ).run(ledger)
+        return True
+
+    async def is_denied(self, metadata: LedgerMetadata) -> bool:
+        """Return whether the ledger is open, and no bookie that answers has an entry of it."""
+        if metadata.closed:
+            return False
+        replicas = await self._survey.copier(metadata).list_replicas(bookies_of(metadata))
+        return not any(replica.held for replica in replicas.values())
 
     def _acceptance(self, by: str) -> Acceptance:
         name = by.encode(errors="replace")[:OPERATOR_BYTES_MAX].decode(errors="ignore")
-        return Acceptance(self._clock.now_ms(), name)
+        return Acceptance(self._clock.now_ms(), printable(name))
 
     async def store(self, place: LedgerPlace, lost: Sequence[LostRange], by: str) -> None:
         """Store losses of one ledger as accepted. Those that are stored already change nothing."""

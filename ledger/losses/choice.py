@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ledger.core.accepted_losses import LostRange, StreamLosses
 from ledger.core.gaps import OffsetRange
 from ledger.core.loss import waited_for
+from ledger.core.text import names_of
 from ledger.errors import InvalidArgument
 
 _NAMED_MAX = 5  # losses that an error names
@@ -47,10 +48,11 @@ def _holds(loss: LostRange, offset: int) -> bool:
 def _check(loss: LostRange, wanted: OffsetRange) -> None:
     first, last, exact = loss.offsets
     if not loss.evidence.verdict.lost:
-        bookies = " and ".join(sorted(set(waited_for(loss.evidence.copies))))
+        bookies = names_of(waited_for(loss.evidence.copies))
         raise InvalidArgument(
-            f"offsets {first} to {last} are not proved lost: {bookies} may have them. Start it "
-            "with what is left of its directory; if its disk is gone, stop it and pass --give-up"
+            f"offsets {first} to {last} are not proved lost: {bookies} may have them. Start each "
+            "of these bookies with what is left of its directory; if its disk is gone, stop it and "
+            "pass --give-up"
         )
     if not exact:
         raise InvalidArgument(

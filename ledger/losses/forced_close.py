@@ -5,6 +5,9 @@ So all offsets that the rest of its segment may have are reserved, in the step t
 ledger: no process sees it closed and its offsets free. The owner of the stream loses it in the same
 step, because it may have read the list before.
 
+Only bookies that are not registered are given up. A registered one that does not answer may have
+the rest, so the ledger stays open until it answers, or was stopped.
+
 The ledger is fenced on too few bookies to exclude its writer. A running writer that reaches Qa
 bookies that did not answer here may acknowledge entries above the end. So the writer must have
 stopped, or have seen the closed ledger, before.
@@ -31,6 +34,7 @@ from ledger.core.loss import (
     state_of,
 )
 from ledger.core.records import parse_entry
+from ledger.core.text import names_of
 from ledger.errors import (
     BadVersion,
     CorruptFormat,
@@ -86,7 +90,7 @@ class ForcedClose:
     async def run(self, ledger: LedgerId) -> None:
         """Close the ledger, unless another process does.
 
-        Raises EntryUnknown if none of its bookies answers, or one that was fenced stops answering.
+        Raises EntryUnknown if none of its bookies is registered, or one that is does not answer.
         Raises WrongState, InvalidArgument, CorruptFormat and MetadataUnavailable.
         """
         budget = RetryBudget(self._client_config)
@@ -110,7 +114,9 @@ class ForcedClose:
         metadata = stored.metadata
         unlisted = await self._still_unlisted(metadata)
         place = await find_place(self._metadata.store, metadata)
-        end = await self._find_end(metadata, await self._fence(metadata))
+        fenced = await self._fence(metadata)
+        end = await self._find_end(metadata, fenced)
+        self._check_all_fenced(metadata, fenced)  # one that registered meanwhile may have the rest
         closed = metadata.close(end.last, await self._length_up_to(metadata, end.last))
         path = metadata_format.ledger_path(metadata.ledger)
         ops: list[Op] = [Set(path, metadata_format.encode(closed), stored.version)]
@@ -183,7 +189,7 @@ class ForcedClose:
     async def _fence(self, metadata: LedgerMetadata) -> dict[BookieId, CopyAnswer]:
         """Fence the ledger. Returns what each bookie that did it says of entries that it lacks.
 
-        Raises EntryUnknown if none of them answers.
+        Raises EntryUnknown if no bookie is registered, or one that is does not answer.
         """
         ensemble = metadata.last_fragment.ensemble
         here = [bookie for bookie in ensemble if bookie in self._bookies.registered()]
@@ -192,9 +198,26 @@ class ForcedClose:
         fenced = {
             bookie: _FENCED[reply.status] for bookie, reply in replies if reply.status in _FENCED
         }
-        if not fenced:
-            raise EntryUnknown(f"ledger {metadata.ledger}: none of {', '.join(ensemble)} answers")
+        if not here:
+            raise EntryUnknown(
+                f"ledger {metadata.ledger}: none of its bookies is registered: start one of "
+                f"{names_of(ensemble)}"
+            )
+        self._check_all_fenced(metadata, fenced)
         return fenced
+
+    def _check_all_fenced(
+        self, metadata: LedgerMetadata, fenced: Mapping[BookieId, CopyAnswer]
+    ) -> None:
+        """Raise EntryUnknown if a registered bookie of the last fragment was not fenced."""
+        here = self._bookies.registered().keys() & set(metadata.last_fragment.ensemble)
+        silent = here - fenced.keys()
+        if silent:
+            raise EntryUnknown(
+                f"ledger {metadata.ledger}: no answer from {names_of(silent)}: registered, and "
+                "perhaps with its last entries. Wait for the answer, or stop a bookie that will "
+                "never give one, and try again"
+            )
 
     async def _find_end(
         self, metadata: LedgerMetadata, fenced: Mapping[BookieId, CopyAnswer]

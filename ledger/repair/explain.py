@@ -9,6 +9,7 @@ from enum import Enum
 from ledger.core.accepted_losses import LostRange
 from ledger.core.ledger_metadata import LedgerMetadata, LedgerState
 from ledger.core.loss import CopyAnswer, Verdict, judge, state_of, waited_for
+from ledger.core.text import names_of
 from ledger.ids import BookieId, EntryId
 from ledger.ports.bookies import BookieInfo
 from ledger.repair.checker import UNKNOWN_CONTENTS, LedgerCheck, ReplicaContents, bookies_of
@@ -159,7 +160,7 @@ def _repair(facts: LedgerFacts) -> list[str]:
                 "It was created with fewer copies than wanted, because there were too few bookies."
             )
     else:
-        lost = " and ".join(sorted(mark.missing))
+        lost = names_of(mark.missing)
         because = f" because of {lost}" if lost else ""
         lines.append(f"It is on the repair list{because}{_since(mark.since_ms, facts.now_ms)}.")
         if facts.worker is not None:
@@ -210,5 +211,5 @@ def _conclusion(
         return f"Entry {entry} can be read."
     if verdict.lost:
         return f"Entry {entry} is lost: none of its {len(copies)} bookies has it."
-    waiting = " and ".join(sorted(waited_for(copies)))
+    waiting = names_of(waited_for(copies))
     return f"Entry {entry} cannot be read now, but may not be lost: {waiting} may have it."

@@ -9,7 +9,9 @@ node is an error, never "no loss".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from ledger.core.accepted_losses import (
     NO_LOSSES,
@@ -18,9 +20,9 @@ from ledger.core.accepted_losses import (
     decode_losses,
     encode_losses,
 )
-from ledger.core.gaps import Position
+from ledger.core.gaps import OffsetRange, Position
 from ledger.core.loss import EntryAwaited, EntryLost
-from ledger.core.segments import decode_segment
+from ledger.core.segments import Segment, decode_segment
 from ledger.errors import (
     BadVersion,
     InvalidArgument,
@@ -159,13 +161,18 @@ async def accept_losses(
     MetadataUnavailable.
     """
 
-    def change(losses: StreamLosses) -> StreamLosses:
+    async def change(losses: StreamLosses) -> _Changed:
+        ops: list[Op] = []
         for each in added:
+            if losses.with_range(each) is losses:
+                continue
+            if each.forced:
+                each, marks = await _end_of_dense_ids(metadata, name, each)
+                ops += marks
             losses = losses.with_range(each)
-        return losses
+        return _Changed(losses, ops)
 
-    forced = [each.segment for each in added if each.forced]
-    return await _change(metadata, name, change, forced)
+    return await _change(metadata, name, change)
 
 
 async def reserve_ops(metadata: MetadataStore, name: str, reserved: LostRange) -> list[Op]:
@@ -179,41 +186,47 @@ async def reserve_ops(metadata: MetadataStore, name: str, reserved: LostRange) -
     await metadata.sync(path)
     node = await _read(metadata, path)
     before = NO_LOSSES if node is None else decode_losses(node.data, path)
-    after = before.with_range(reserved)
-    if after == before:
+    if before.with_range(reserved) is before:
         return []
-    data = encode_losses(after)
+    reserved, marks = await _end_of_dense_ids(metadata, name, reserved)
+    data = encode_losses(before.with_range(reserved))
     change = Create(path, data) if node is None else Set(path, data, node.version)
-    return [change, *await _end_of_dense_ids(metadata, name, reserved.segment)]
+    return [change, *marks]
 
 
 async def drop_truncated(metadata: MetadataStore, name: str, start: Position) -> StreamLosses:
     """Remove the ranges that end before `start`, the durable start of the stream `name`."""
-    return await _change(metadata, name, lambda losses: losses.without_below(start))
+
+    async def change(losses: StreamLosses) -> _Changed:
+        return _Changed(losses.without_below(start), [])
+
+    return await _change(metadata, name, change)
+
+
+class _Changed(NamedTuple):
+    """The losses after a change, and further changes for the same step."""
+
+    losses: StreamLosses
+    ops: list[Op]
 
 
 async def _change(
     metadata: MetadataStore,
     name: str,
-    change: Callable[[StreamLosses], StreamLosses],
-    forced: Sequence[int] = (),
+    change: Callable[[StreamLosses], Awaitable[_Changed]],
 ) -> StreamLosses:
     path = losses_path(name)
     for _ in range(_ATTEMPTS_MAX):
         await metadata.sync(path)
         node = await _read(metadata, path)
         before = NO_LOSSES if node is None else decode_losses(node.data, path)
-        after = change(before)
-        if after == before:
-            return after
-        data = encode_losses(after)
-        ops: list[Op] = [
-            Create(path, data) if node is None else Set(path, data, node.version),
-        ]
         try:
-            for number in forced:
-                ops += await _end_of_dense_ids(metadata, name, number)
-            await metadata.multi(ops)
+            after, marks = await change(before)
+            if after == before:
+                return after
+            data = encode_losses(after)
+            stored = Create(path, data) if node is None else Set(path, data, node.version)
+            await metadata.multi([stored, *marks])
         except (NodeExists, BadVersion):
             continue  # another process changed the node: look again
         except MetadataUnavailable:
@@ -222,25 +235,45 @@ async def _change(
     raise MetadataUnavailable(f"{path}: {_ATTEMPTS_MAX} attempts to change it failed")
 
 
-async def _end_of_dense_ids(metadata: MetadataStore, name: str, number: int) -> list[Op]:
-    """Return the changes that mark a segment and end its owner, for one step with the losses."""
+async def _end_of_dense_ids(
+    metadata: MetadataStore, name: str, reserved: LostRange
+) -> tuple[LostRange, list[Op]]:
+    """Return the changes that mark a segment and end its owner, for one step with the losses.
+
+    A segment in progress may follow, if another program listed it before it completed this one.
+    If its start is known, the reserved offsets end there; otherwise it begins behind them.
+    """
+    number = reserved.segment
     root = f"{log_root(name)}/ledgers"
     listed = await metadata.get(root)
     names = sorted(await metadata.children(root), key=lambda child: child.rpartition("_")[2])
-    if not names or not names[-1].endswith(f"_{number:018d}"):
+    both = [f"inprogress_{each:018d}" for each in (number, number + 1)]
+    names = both if names[-2:] == both else names[-1:]
+    if not names or not names[0].endswith(f"_{number:018d}"):
         raise InvalidArgument(
             f"{name}: segment {number} is not the last one, so no offset behind it can be reserved"
         )
-    path = f"{root}/{names[-1]}"
-    try:
-        node = await metadata.get(path)
-    except NoNode as error:
-        raise BadVersion(path) from error  # its owner completed it meanwhile
-    marked = decode_segment(node.data, where=path).with_jump
-    return [
-        Set(path, marked.encode(), node.version),
-        Set(root, listed.data, listed.version),  # another version: the owner's changes fail
-    ]
+    ops: list[Op] = [Set(root, listed.data, listed.version)]  # then the owner's changes fail
+    for child in names:
+        path = f"{root}/{child}"
+        try:
+            node = await metadata.get(path)
+        except NoNode as error:
+            raise BadVersion(path) from error  # its owner completed it meanwhile
+        segment = decode_segment(node.data, where=path)
+        if segment.number > number:
+            reserved, segment = _apart(reserved, segment)
+        ops.append(Set(path, segment.with_jump.encode(), node.version))
+    return reserved, ops
+
+
+def _apart(reserved: LostRange, following: Segment) -> tuple[LostRange, Segment]:
+    """Return the reserved offsets and the segment behind them, with no offset in both."""
+    first, last, exact = reserved.offsets
+    start = following.start_sequence_id
+    if start < first:  # unknown
+        return reserved, replace(following, start_sequence_id=last + 1)
+    return reserved._replace(offsets=OffsetRange(first, min(last, start - 1), exact)), following
 
 
 async def _read(metadata: MetadataStore, path: str) -> Node | None:

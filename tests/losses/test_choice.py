@@ -59,7 +59,7 @@ def test_whole_losses_are_chosen_without_those_that_were_accepted(wanted, entrie
         ((10, 18), "within the loss 10 to 19"),
         ((15, 15), "within the loss 10 to 19"),
         ((27, 33), "offset 30 is not lost"),
-        ((60, 69), "are not proved lost: a and b and c may have them.*--give-up"),
+        ((60, 69), "are not proved lost: a, b and c may have them.*--give-up"),
         ((80, 89), "the ends of the loss at offset 80 are unknown"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.admin.client import AdminError
 from gateway.admin.ledgers import recover
+from gateway.admin.losses import preview_recovery
 from ledger.core.accepted_losses import RESERVED_OFFSETS
 from ledger.core.gaps import ENTRY_MAX, OffsetRange
 from ledger.core.segments import Segment
@@ -19,6 +20,7 @@ from ledger.streams.stream import STREAM_KEY
 from tests.ledger.follow_rig import Owner
 from tests.losses.rig import STREAM, loss_rig
 from tests.sim.metadata import SimMetadata
+from tests.sim.network import SimBookies
 
 
 class Killed(Exception):
@@ -182,7 +184,7 @@ async def test_a_lost_end_of_a_closed_ledger_that_is_not_listed_yet_reserves_off
 
 
 class Meanwhile:
-    """A metadata store on which something happens right before the first `method` of `path`."""
+    """A port on which something happens right before the first `method` of `path`."""
 
     def __init__(self, store, method, happen, path=None):
         self.store = store
@@ -217,14 +219,124 @@ async def test_a_forced_close_gives_up_no_earlier_entry_that_a_silent_bookie_may
         [spare] = set(rig.members(segment.ledger)) - {first, second}
         rig.world.bookies[spare].ledgers.pop(segment.ledger, None)
         for bookie in (first, second):
-            rig.world.network.cut("admin", bookie)
+            rig.world.bookies[bookie].crash()
+        rig.world.bookies[third].restart()
+        rig.world.network.cut("admin", third)
         with pytest.raises(AdminError, match=r"may have entry . and does not answer"):
             await recover(rig.storage(), segment.ledger, accept_loss=True)
         assert rig.losses().ranges == ()
         assert not rig.world.metadata_of(segment.ledger).closed
         rig.world.network.mend()
         await recover(rig.storage(), segment.ledger, accept_loss=True)
-        assert rig.losses().ranges == (), "all of it was there"
+        [reserved] = rig.losses().ranges
+        assert reserved.offsets.first == 3, "what the silent bookie had is kept"
+
+
+async def test_a_registered_bookie_of_the_last_fragment_that_is_silent_is_named_and_kept(
+    monkeypatch,
+):
+    """Seed 002: a bookie that may come back is waited for, whatever the operator confirmed."""
+    async with loss_rig(monkeypatch) as rig:
+        owner, ledger, away = await half_lost(rig)
+        silent, gone = away
+        rig.world.bookies[silent].restart()
+        rig.world.network.cut("admin", silent)
+        asked = await preview_recovery(rig.storage(), ledger)
+        assert f"the copies of {gone}, which is not registered" in asked
+        assert f"but nothing that {silent} may have, which is registered and does not" in asked
+        with pytest.raises(AdminError, match=f"no answer from {silent}: registered") as refused:
+            await recover(rig.storage(), ledger, accept_loss=True)
+        assert gone not in str(refused.value)
+        assert rig.losses().ranges == ()
+        assert not rig.world.metadata_of(ledger).closed
+        rig.world.network.mend()
+        found = await recover(rig.storage(), ledger, accept_loss=True)
+        assert rig.losses().ranges == (), "it had all that was acknowledged"
+        assert not found["forced"]
+        follower = await next_owner(rig, [gone])
+        assert min(follower.answers.values()) == len(owner.answers)
+
+
+async def test_a_bookie_that_registers_during_a_forced_close_is_not_given_up(monkeypatch):
+    async with loss_rig(monkeypatch) as rig:
+        owner, ledger, away = await half_lost(rig)
+
+        async def come_back():
+            rig.world.bookies[away[0]].restart()
+
+        bookies = Meanwhile(SimBookies(rig.world.network, "admin"), "read_many", come_back)
+        with pytest.raises(AdminError, match=f"no answer from {away[0]}"):
+            await recover(rig.storage(bookies=bookies), ledger, accept_loss=True)
+        await recover(rig.storage(), ledger, accept_loss=True)
+        assert rig.losses().ranges == ()
+        follower = await next_owner(rig, [away[1]])
+        assert min(follower.answers.values()) == len(owner.answers)
+
+
+async def test_a_ledger_of_which_no_bookie_has_a_trace_reserves_its_offsets(monkeypatch):
+    """To a recovery it looks like one that was never written."""
+    async with loss_rig(monkeypatch) as rig:
+        owner = await rig.written([1, 1], [1, 1, 1])
+        await asyncio.sleep(1)
+        owner.kill()
+        _, segment = rig.listed()
+        for name in rig.members(segment.ledger):
+            del rig.world.bookies[name].ledgers[segment.ledger]
+        assert "no bookie has one" in await preview_recovery(rig.storage(), segment.ledger)
+        found = await recover(rig.storage(), segment.ledger, accept_loss=True)
+        assert (found["forced"], found["last_entry"]) == (True, -1)
+        [reserved] = rig.losses().ranges
+        assert (reserved.first, reserved.offsets.first) == (0, 2)
+        follower = await next_owner(rig, [])
+        assert set(follower.answers.values()).isdisjoint(owner.answers.values())
+
+
+@pytest.mark.parametrize("start", [6, -1])
+async def test_the_offsets_of_a_segment_in_progress_behind_it_are_kept_apart(monkeypatch, start):
+    """Another program may list a segment before it completes the one before it."""
+    async with loss_rig(monkeypatch) as rig:
+        _, ledger, away = await half_lost(rig)
+        writer = await rig.world.client("other").create(
+            ensemble_size=1,
+            write_quorum=1,
+            ack_quorum=1,
+            custom={STREAM_KEY: STREAM.encode()},
+        )
+        store = SegmentStore(SimMetadata(rig.world.tree), STREAM)
+        await store.load()
+        await store.start(
+            Segment(number=2, ledger=writer.ledger, first_txid=6, start_sequence_id=start)
+        )
+        await recover(rig.storage(), ledger, accept_loss=True)
+        [reserved] = rig.losses().ranges
+        end = 6 if start == 6 else 2 + RESERVED_OFFSETS
+        assert reserved.offsets == OffsetRange(2, end - 1, False)
+        follower = await next_owner(rig, away)
+        assert min(follower.answers.values()) == end
+        assert rig.listed()[1].start_sequence_id == end
+
+
+async def test_a_segment_that_is_completed_during_the_acceptance_is_looked_at_again(monkeypatch):
+    async with loss_rig(monkeypatch) as rig:
+        owner = await rig.written([1, 1, 1])
+        await asyncio.sleep(1)
+        owner.kill()
+        [segment] = rig.listed()
+        await rig.world.client("recovery").recover(segment.ledger)
+        last = rig.world.metadata_of(segment.ledger).last_entry
+        holder, *others = rig.members(segment.ledger)
+        rig.forget(segment.ledger, last, on=others)
+        rig.lose(holder)
+        takeovers = []
+
+        async def take_over():
+            takeovers.append(await next_owner(rig, [holder]))
+
+        store = Meanwhile(SimMetadata(rig.world.tree), "sync", take_over, losses_path(STREAM))
+        found = await recover(rig.storage(store), segment.ledger, accept_loss=True)
+        assert len(takeovers) == 1
+        assert rig.losses().ranges == ()
+        assert found["waiting"] == []
 
 
 async def test_a_ledger_that_is_listed_during_its_forced_close_has_its_offsets_reserved(
