@@ -24,6 +24,8 @@ Probe = Callable[[BookieId], Coroutine[Any, Any, None]]
 PROBES_AT_ONCE = 4
 """Most probes in flight. Each holds the bytes of one answer."""
 
+_FORGET_EVERY_S = 60.0  # how often records of bookies that are gone are looked for
+
 NEW_FRAGMENT_BYTES = 1024 * 1024
 """The load that a new fragment counts for, so that empty fragments are spread too."""
 
@@ -56,6 +58,7 @@ class BookieHealth:
     __slots__ = (
         "_bookies",
         "_config",
+        "_forget_at_s",
         "_greylist",
         "_load",
         "_now_s",
@@ -82,6 +85,8 @@ class BookieHealth:
         self._now_s = now_s
         self._random = random
         self._greylist = Greylist(config.health_rules())
+        # When records of bookies that are gone are looked for next.
+        self._forget_at_s = 0.0
         # Probes in flight, at most `PROBES_AT_ONCE`. A probe leaves the set when it ends.
         self._probes: set[asyncio.Task[None]] = set()
         self._load = DecayingLoad(config.load_half_life_s)
@@ -106,7 +111,11 @@ class BookieHealth:
 
     def on_result(self, bookie: BookieId, ok: bool) -> None:
         """Count the outcome of a request. `ok` is True if the bookie did its work."""
-        self._greylist.on_result(bookie, ok, self._now_s())
+        now_s = self._now_s()
+        self._greylist.on_result(bookie, ok, now_s)
+        if now_s >= self._forget_at_s:
+            self._forget_at_s = now_s + _FORGET_EVERY_S
+            self._greylist.forget_gone(self._bookies.registered(), now_s)
 
     def on_sample(
         self, bookie: BookieId, answer: Answer, seconds: float, beside: Collection[BookieId] = ()

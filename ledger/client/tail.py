@@ -19,7 +19,7 @@ from ledger.client.reader import LedgerReader
 from ledger.client.speculative_read import Attempt, SpeculativeRead
 from ledger.core.latency import SampleKind
 from ledger.core.quorum import coverage_size
-from ledger.core.read_plan import tail_order
+from ledger.core.read_plan import Lateness, tail_order
 from ledger.errors import EntryUnknown, MetadataUnavailable
 from ledger.ids import BookieId, EntryId
 from ledger.ports.bookies import Bookies, ReadReply, Status
@@ -214,6 +214,9 @@ class TailReader:
         metadata = self.reader.metadata
         order = iter(self._order(wanted))
         empties_left = coverage_size(metadata.ensemble_size, metadata.ack_quorum)
+        left_s = max(0.0, end_s - self._loop.time())
+        timeout_s = min(left_s + self._late_s - self._long_poll_s, self._round_s)
+        lateness = Lateness(self._loop.time() + timeout_s)
 
         def on_empty() -> None:
             nonlocal empties_left
@@ -223,14 +226,13 @@ class TailReader:
             bookie = next(order, None)
             if bookie is None or empties_left == 0:
                 return None
-            return self._poll_bookie(bookie, wanted, end_s, on_empty)
+            return self._poll_bookie(bookie, wanted, end_s, on_empty, lateness)
 
-        left_s = max(0.0, end_s - self._loop.time())
         self._poll = SpeculativeRead(
             next_attempt,
             late_s=self._late_s,
             late_s_max=self._late_s_max,
-            timeout_s=min(left_s + self._late_s - self._long_poll_s, self._round_s),
+            timeout_s=timeout_s,
             on_late=self._health.on_speculative_lac_read,
         )
         try:
@@ -257,7 +259,12 @@ class TailReader:
         return sorted(order, key=lambda bookie: (bookie in last, bookie in self._quiet))
 
     async def _poll_bookie(
-        self, bookie: BookieId, wanted: EntryId, end_s: float, on_empty: Callable[[], None]
+        self,
+        bookie: BookieId,
+        wanted: EntryId,
+        end_s: float,
+        on_empty: Callable[[], None],
+        lateness: Lateness,
     ) -> Tail | None:
         reader = self.reader
         asked_at_s = self._loop.time()
@@ -274,6 +281,7 @@ class TailReader:
                 return None
             self._answered = True
             reader.last_add_confirmed = max(reader.last_add_confirmed, reply.lac)
+            lateness.on_found(self._loop.time() - asked_at_s)
             if reply.lac >= wanted:
                 self._quiet.discard(bookie)
                 self._on_news(bookie, wanted, reply)
@@ -285,9 +293,10 @@ class TailReader:
         finally:
             if ok is not None:
                 self._health.on_result(bookie, ok)
-            elif self._loop.time() - asked_at_s >= self._late_s:  # cancelled for being late
+            elif self._loop.time() - asked_at_s >= self._late_s:
                 self._quiet.add(bookie)
-                self._health.on_result(bookie, False)
+                if lateness.is_late(asked_at_s, self._loop.time(), self._late_s):
+                    self._health.on_result(bookie, False)  # cancelled, as another one was faster
 
     def _start_probe(self, bookie: BookieId, wanted: EntryId, period_s: float) -> None:
         """Ask another bookie for the same news, if a comparison is due.

@@ -178,6 +178,7 @@ class Greylist:
 
     __slots__ = (
         "_failing",
+        "_gone_since_s",
         "_margin",
         "_margin_since_s",
         "_over_at_s",
@@ -189,9 +190,11 @@ class Greylist:
 
     def __init__(self, rules: HealthRules) -> None:
         self._rules = rules
-        # Every bookie with a result, or a sample. They are never dropped: bookies are few.
+        # Every bookie with a result, or a sample, until `forget_gone` drops it.
         self._failing: dict[BookieId, _Failing] = {}
         self._slow: dict[BookieId, _Slow] = {}
+        # Since when bookies with a record are gone. Replaced by each `forget_gone`.
+        self._gone_since_s: dict[BookieId, float] = {}
         # The samples of each class, by bookie. Being greylisted clears those of the bookie.
         self._samples: dict[SampleClass, dict[BookieId, LatencySamples]] = {}
         # The margin after the last catch, and the time of it. Each catch doubles the margin, and
@@ -202,6 +205,23 @@ class Greylist:
         self._over_at_s = 0.0
         # How often a bookie was found slow. Only rises.
         self.catches = 0
+
+    def forget_gone(self, present: Collection[BookieId], now_s: float) -> None:
+        """Drop the records of bookies that are gone for as long as a sample counts.
+
+        `present` are the bookies that exist. Every call counts as one look at them.
+        """
+        gone = (self._failing.keys() | self._slow.keys()).difference(present)
+        self._gone_since_s = {name: self._gone_since_s.get(name, now_s) for name in gone}
+        for name, since_s in list(self._gone_since_s.items()):
+            if now_s - since_s >= self._rules.average_s:
+                self._forget(name)
+
+    def _forget(self, bookie: BookieId) -> None:
+        for records in (self._failing, self._slow, self._gone_since_s, *self._samples.values()):
+            records.pop(bookie, None)
+        for record in self._slow.values():
+            record.probed.pop(bookie, None)
 
     # -- failures ------------------------------------------------------------------------------
 

@@ -46,19 +46,43 @@ def tail_order(
     return tuple(ensemble[index] for index in order)
 
 
-class ReadPlan:
+class Lateness:
+    """What one request to several bookies says of those that have not answered."""
+
+    __slots__ = ("_found_s", "_over_at_s")
+
+    def __init__(self, over_at_s: float = inf) -> None:
+        """The request is given up at `over_at_s`."""
+        self._over_at_s = over_at_s
+        # How long the bookie took that had what was asked for, None before that.
+        self._found_s: float | None = None
+
+    def on_found(self, seconds: float) -> None:
+        """Record that a bookie returned what was asked for after this time."""
+        self._found_s = seconds
+
+    def is_late(self, asked_at_s: float, now_s: float, late_s: float) -> bool:
+        """Return whether a bookie that has not answered failed.
+
+        It did if it had more time than `late_s` and than the bookie that had the answer, or until
+        the request is given up. Who cancels it earlier knows nothing about the bookie.
+        """
+        if now_s >= self._over_at_s:
+            return now_s - asked_at_s >= late_s
+        return self._found_s is not None and now_s - asked_at_s > max(late_s, self._found_s)
+
+
+class ReadPlan(Lateness):
     """One read of a write set: the next bookie to ask, and the answers so far."""
 
-    __slots__ = ("_ack_quorum", "_answers", "_found_s", "_next", "_over_at_s", "bookies")
+    __slots__ = ("_ack_quorum", "_answers", "_next", "bookies")
 
     def __init__(
         self, bookies: tuple[BookieId, ...], ack_quorum: int, over_at_s: float = inf
     ) -> None:
         """`bookies` are asked in this order, each once. The read is given up at `over_at_s`."""
+        super().__init__(over_at_s)
         self.bookies = bookies
-        self._over_at_s = over_at_s
-        # How long the bookie took that returned the entry, None before that.
-        self._found_s: float | None = None
         self._ack_quorum = ack_quorum
         # The index in `bookies` to ask next, which only rises.
         self._next = 0
@@ -75,20 +99,6 @@ class ReadPlan:
     def on_answer(self, bookie: BookieId, answer: CopyAnswer) -> None:
         """Record what the bookie said about the first entry of the read."""
         self._answers[bookie] = answer
-
-    def on_found(self, seconds: float) -> None:
-        """Record that a bookie returned the first entry after this time."""
-        self._found_s = seconds
-
-    def is_late(self, asked_at_s: float, now_s: float, late_s: float) -> bool:
-        """Return whether a bookie that has not answered failed.
-
-        It did if it had more time than `late_s` and than the bookie that returned the entry, or
-        until the read is given up. Who cancels a read earlier knows nothing about the bookie.
-        """
-        if now_s >= self._over_at_s:
-            return now_s - asked_at_s >= late_s
-        return self._found_s is not None and now_s - asked_at_s > max(late_s, self._found_s)
 
     @property
     def copies(self) -> tuple[CopyState, ...]:

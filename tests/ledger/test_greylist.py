@@ -45,6 +45,21 @@ def greylist(detection=SlowDetection.ENABLED, **rules):
     return Greylist(HealthRules(detection=detection, **(defaults | rules)))
 
 
+def test_a_bookie_that_is_gone_is_forgotten_after_half_an_hour_and_one_that_returns_is_not():
+    one = greylist(failing_s=600.0, failing_s_max=600.0)
+    measured(one, {"b0": 0.001, "b1": 0.001, "b2": 0.2})
+    fail(one, "b3", 1.0)
+    one.forget_gone(["b0", "b1"], 1.0)
+    one.forget_gone(["b0", "b1", "b3"], 1000.0)
+    one.forget_gone(["b0", "b1"], 1800.0)
+    assert {each.bookie for each in one.entries(30.0)} == {"b2", "b3"}
+    one.forget_gone(["b0", "b1"], 1801.0)
+    assert {each.bookie for each in one.entries(30.0)} == {"b3"}, "it was there meanwhile"
+    assert all("b2" not in samples for samples in one._samples.values())
+    one.forget_gone(["b0", "b1"], 3600.0)
+    assert one.entries(30.0) == []
+
+
 def fail(one, bookie, now_s, times=3):
     for _ in range(times):
         one.on_result(bookie, False, now_s)

@@ -284,3 +284,45 @@ async def test_equally_slow_bookies_of_a_write_set_put_none_on_the_greylist(dela
     for _ in range(40):
         await rig.reader.read(0, 0, 1)
         assert rig.health.greylist() == []
+
+
+async def test_polls_at_the_tail_that_their_callers_cancel_put_no_bookie_on_the_greylist():
+    world = cluster()
+    writer, _ = await grown(world, 3)
+    rig = await reader_of(world, writer.ledger)
+    rig.port.delays.update(dict.fromkeys(world.bookies, 3.0))
+    for _ in range(10):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.8):  # a poll is late after 1.5 s, and given up after 2 s
+                await rig.tail.read_next(3, 30.0)
+    assert rig.health.greylist() == []
+
+
+async def test_polls_at_the_tail_that_are_never_answered_put_their_bookie_on_the_greylist():
+    world = cluster()
+    writer, _ = await grown(world, 3)
+    rig = await reader_of(world, writer.ledger)
+    silent = rig.reader.metadata.last_fragment.ensemble[0]
+    rig.port.stalled.add(silent)
+    for _ in range(30):
+        await rig.tail.read_next(3, 30.0)
+    [found] = rig.health.greylist()
+    assert (found.found.bookie, found.found.reason) == (silent, Reason.FAILING)
+
+
+# Bookies that are gone
+
+
+async def test_records_of_bookies_that_are_gone_are_dropped():
+    world = cluster()
+    rig = await reader_of(world, await ledger_of(world))
+    for number in range(200):
+        rig.health.on_result(f"old{number}", ok=False)
+    await read_round(rig)
+    known = rig.health._greylist._failing
+    assert len(known) > 200
+    for _ in range(4):
+        await asyncio.sleep(600)
+        await read_round(rig)
+    assert set(known) <= set(world.bookies)
+    assert known
