@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -10,8 +11,9 @@ import click
 from gateway.admin.notation import read_time
 from gateway.pipelines.archives import ArchiveFormat
 from gateway.pipelines.job import job_options, run_job, seconds_type
-from gateway.pipelines.replays.model import ReplayReport, ReplayRequest, default_state
+from gateway.pipelines.replays.model import ReplayReport, ReplayRequest
 from gateway.pipelines.replays.plan import parse_offsets
+from gateway.pipelines.replays.plan_store import FilePlans, PlanStore, TablePlans, default_state
 from gateway.pipelines.shared.errors import JobError
 from ledger.command_line import units
 from ledger.command_line.output import Format, as_json, as_table, emit, headings, usage
@@ -70,7 +72,18 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
     shown="inside the archive",
     help="Directory for the state of the replay, from which a later run resumes.",
 )
+@option(
+    "--continue",
+    "extend",
+    is_flag=True,
+    help="Also write the records that were archived after the replay began.",
+)
 @option("--create", is_flag=True, help="Create the topic if it does not exist.")
+@option(
+    "--append",
+    is_flag=True,
+    help="Write after records that the topic already has, of other producers.",
+)
 @option(
     "--compression",
     type=Value("codec", units.one_of(*_CODECS)),
@@ -99,7 +112,9 @@ def replay(
     end_time: str,
     offsets: str,
     state: str,
+    extend: bool,
     create: bool,
+    append: bool,
     compression: str,
     transactional: bool,
     timeout: float,
@@ -110,18 +125,9 @@ def replay(
 ) -> None:
     """Write archived records to a topic, each exactly once.
 
-    A run that was interrupted is resumed by the same command.
+    A run that was interrupted is resumed by the same command. The target must be empty at first.
     """
-    if transactional:
-        usage(
-            "--transactional: transactions are not served yet; --idempotent, the default, writes "
-            "each record exactly once as well",
-            output,
-        )
-    if kind is ArchiveFormat.iceberg and not state:
-        usage("--state is missing: pass a directory on a disk, NFS or HDFS", output)
-    if offsets and (start_time or end_time):
-        usage("--offsets, and --start-time or --end-time: pass one or the other", output)
+    _check_options(transactional, bool(offsets and (start_time or end_time)), output)
     request = ReplayRequest(
         topic,
         to_topic or topic,
@@ -131,6 +137,8 @@ def replay(
         create=create,
         codec=compression,
         stall_s_max=timeout,
+        append=append,
+        extend=extend,
     )
 
     def work(spark: SparkSession) -> ReplayReport:
@@ -138,16 +146,41 @@ def replay(
         from gateway.pipelines.replays.progress import show_progress
         from gateway.pipelines.replays.replay_job import check_other_topic
         from gateway.pipelines.replays.replay_job import replay as run_replay
+        from gateway.pipelines.replays.target import cluster_id
 
         archive = open_archive(spark, source, kind.value)
         if not to_topic:
             check_other_topic(archive, bootstrap, topic)
-        partition = state or default_state(source, request)
+        wanted = replace(request, cluster=cluster_id(bootstrap))
+        plans = _open_plans(spark, source, kind, state, wanted)
         with show_progress(spark, bootstrap) as watcher:
-            return run_replay(spark, archive, bootstrap, request, partition, watcher=watcher)
+            return run_replay(spark, archive, bootstrap, wanted, plans, watcher=watcher)
 
     report = run_job("replay", master, conf, output, work)
     emit(_text(report) if output is Format.table else as_json(_data(report)))
+
+
+def _check_options(transactional: bool, both: bool, output: Format) -> None:
+    """End the command if it asks for transactions, or for `both` offsets and times."""
+    if transactional:
+        usage(
+            "--transactional: transactions are not served yet; --idempotent, the default, writes "
+            "each record exactly once as well",
+            output,
+        )
+    if both:
+        usage("--offsets, and --start-time or --end-time: pass one or the other", output)
+
+
+def _open_plans(
+    spark: SparkSession, source: str, kind: ArchiveFormat, state: str, request: ReplayRequest
+) -> PlanStore:
+    """Open the state: in the directory `state`, or in the archive."""
+    if state:
+        return FilePlans(spark, state)
+    if kind is ArchiveFormat.iceberg:
+        return TablePlans(spark, source, request.digest())
+    return FilePlans(spark, default_state(source, request.digest()))
 
 
 def _offsets(text: str, topic: str, output: Format) -> dict[int, tuple[int, int]] | None:
@@ -181,8 +214,11 @@ def _data(report: ReplayReport) -> dict[str, object]:
         "to_topic": report.target,
         "state": report.state,
         "resumed": report.resumed,
-        "records": sum(each.records for each in report.partitions),
-        "written": sum(each.written for each in report.partitions),
+        "records": report.records,
+        "written": report.written,
+        "beyond": report.beyond,
+        "plan": report.number,
+        "records_unproved": report.unproved,
         "partitions": [each._asdict() for each in report.partitions],
     }
 
@@ -190,8 +226,22 @@ def _data(report: ReplayReport) -> dict[str, object]:
 def _text(report: ReplayReport) -> str:
     rows = [each._asdict() for each in report.partitions]
     columns = headings("partition", "records", "written", "base_offset", "end_offset", "looks")
-    written = sum(each.written for each in report.partitions)
-    records = sum(each.records for each in report.partitions)
-    ended = f"Topic {report.target} has all {records} records of {report.topic}; "
-    ended += f"this run wrote {written}."
-    return f"{as_table(columns, rows)}\n{ended}\nState: {report.state}"
+    parts = [as_table(columns, rows)]
+    if report.earlier:
+        parts.append(f"Earlier plans of this replay wrote {report.earlier} records.")
+    parts.append(
+        f"Topic {report.target} has the {report.records} records of this replay of {report.topic};"
+        f" this run wrote {report.written}."
+    )
+    if report.beyond:
+        parts.append(
+            f"The archive holds {report.beyond} offsets more, archived after this replay began;"
+            " add --continue to replay them too."
+        )
+    if report.unproved:
+        parts.append(
+            f"{report.unproved} archived records have no sums and could not be proved: they were"
+            " archived by an earlier version."
+        )
+    parts.append(f"State: {report.state}")
+    return "\n".join(parts)

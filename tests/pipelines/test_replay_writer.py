@@ -7,6 +7,7 @@ Kafka: it is plain protocol), with rows made here; librdkafka reads the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,27 @@ def test_another_producer_after_the_end_does_no_harm(gateway: Gateway, topic: Ca
     again.write(records())
     assert again.written == 0
     assert read(gateway, plan.target) == [*expected(), b"foreign"]
+
+
+@pytest.mark.parametrize("change", ["epoch", "sequence", "producer"])
+def test_records_of_another_run_of_the_producer_are_foreign(
+    gateway: Gateway, topic: Callable[[], str], change: str
+):
+    """Another epoch of the same producer id, or the same producer with shifted sequences."""
+    plan = plan_for(gateway, topic())
+    writer(plan, gateway).write(records())
+    if change == "sequence":
+        # The target's first record is the second one of this plan, so offset n has sequence n - 1.
+        (part,) = plan.partitions
+        shifted = replace(part, base_offset=1, count=COUNT - 1, last=COUNT - 2)
+        other = replace(plan, partitions=(shifted,))
+    elif change == "epoch":
+        other = replace(plan, producer_epoch=plan.producer_epoch + 1)
+    else:
+        other = replace(plan, producer_id=plan.producer_id + 1)
+    with pytest.raises(JobError, match="another producer") as failed:
+        writer(other, gateway).find_next_record()
+    assert failed.value.code == "FOREIGN_WRITES"
 
 
 def test_earlier_records_of_the_target_stay(gateway: Gateway, topic: Callable[[], str]):

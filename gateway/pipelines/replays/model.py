@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gateway.pipelines.shared.files import join_path
-
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
     """The records to replay, and the target.
 
-    `offsets` maps a partition to its first offset and the offset after its last one.
+    `offsets` maps a partition to its first offset and the offset after its last one. With `extend`,
+    a replay that has ended continues with the records that were archived since its last plan.
     """
 
     topic: str
@@ -26,6 +25,9 @@ class ReplayRequest:
     create: bool = False
     codec: str = "none"
     stall_s_max: float = 120.0
+    append: bool = False  # write after the records that the target already has
+    extend: bool = False
+    cluster: str = ""  # the id of the target's cluster
 
     def line(self) -> str:
         """Encode the fields that identify the records and the target.
@@ -34,12 +36,17 @@ class ReplayRequest:
         """
         fields = {
             "topic": self.topic,
+            "cluster": self.cluster,
             "to": self.target,
             "start_ms": self.start_ms,
             "end_ms": self.end_ms,
             "offsets": None if self.offsets is None else sorted(self.offsets.items()),
         }
         return json.dumps(fields, separators=(",", ":"))
+
+    def digest(self) -> str:
+        """Return a short name of the replay. Equal replays have equal names."""
+        return hashlib.sha256(self.line().encode()).hexdigest()[:16]
 
 
 class ReplayedPartition(NamedTuple):
@@ -57,16 +64,26 @@ class ReplayedPartition(NamedTuple):
 
 
 class ReplayReport(NamedTuple):
-    """The result of a run. `resumed` is true if an earlier run began the replay."""
+    """The result of a run.
+
+    `resumed` is true if an earlier run began the replay. `partitions` describe the plan of that
+    `number`; earlier plans have `earlier` records. This run wrote `written` records. `beyond`
+    counts the archived offsets that no plan covers. `unproved` counts records in the files that
+    were read, which an archive without sums could not prove.
+    """
 
     topic: str
     target: str
     state: str
     resumed: bool
     partitions: tuple[ReplayedPartition, ...]
+    written: int
+    number: int = 1
+    earlier: int = 0
+    beyond: int = 0
+    unproved: int = 0
 
-
-def default_state(directory: str, request: ReplayRequest) -> str:
-    """Return the state directory of this request: a hidden directory inside the archive."""
-    digest = hashlib.sha256(request.line().encode()).hexdigest()[:16]
-    return join_path(directory, "_replays", digest)
+    @property
+    def records(self) -> int:
+        """The number of records of all plans, which the target now has."""
+        return self.earlier + sum(each.records for each in self.partitions)

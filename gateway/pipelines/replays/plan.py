@@ -18,7 +18,7 @@ from typing import Any
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange
 
-FORMAT = 1
+FORMAT = 2
 SEQUENCE_MAX = 2**31 - 1
 
 
@@ -85,7 +85,12 @@ class ReplayPlan:
     """The decisions of a replay.
 
     `asked` is the request in one line. `topic_id` identifies the target, and `source_id` the
-    archived topic ("" if unknown), to detect topics that were recreated.
+    archived topic ("" if unknown), to detect topics that were recreated. `target_ends` are the end
+    offsets of all partitions of the target before the first record of the plan.
+
+    A replay that continues has several plans. `number` counts them from 1. `covered` are the
+    archived offsets of this plan and all earlier ones, and `earlier` counts the records of the
+    earlier ones.
     """
 
     asked: str
@@ -97,6 +102,21 @@ class ReplayPlan:
     record_bytes_max: int
     partitions: tuple[PartitionPlan, ...]
     source_id: str = ""
+    target_ends: tuple[int, ...] = ()
+    covered: tuple[OffsetRange, ...] = ()
+    number: int = 1
+    earlier: int = 0
+
+    @property
+    def records(self) -> int:
+        """The number of records of this plan."""
+        return sum(each.count for each in self.partitions)
+
+    @property
+    def ends_after(self) -> dict[int, int]:
+        """The target's end offsets once all records of this plan are written."""
+        ends = dict(enumerate(self.target_ends))
+        return ends | {each.partition: each.end_offset for each in self.partitions}
 
     def encode(self) -> bytes:
         """Encode the plan as JSON with a version."""
@@ -117,8 +137,14 @@ class ReplayPlan:
             selection = fields.pop("selection")
             ranges = tuple(OffsetRange(*each) for each in selection.pop("ranges"))
             partitions = tuple(PartitionPlan(**each) for each in fields.pop("partitions"))
+            covered = tuple(OffsetRange(*each) for each in fields.pop("covered"))
+            ends = tuple(map(int, fields.pop("target_ends")))
             return cls(
-                selection=Selection(ranges=ranges, **selection), partitions=partitions, **fields
+                selection=Selection(ranges=ranges, **selection),
+                partitions=partitions,
+                covered=covered,
+                target_ends=ends,
+                **fields,
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise JobError(f"{path}: not the state of a replay: {error!r}", "BAD_STATE") from error
@@ -166,6 +192,39 @@ def select_ranges(
             raise JobError(f"{requested}: not all archived; there is {there}", "NOT_ARCHIVED")
         chosen += parts
     return tuple(chosen)
+
+
+def subtract_ranges(
+    ranges: Iterable[OffsetRange], covered: Iterable[OffsetRange]
+) -> tuple[OffsetRange, ...]:
+    """Return the parts of `ranges` that are not in `covered`, in order."""
+    known: dict[int, list[OffsetRange]] = {}
+    for each in sorted(covered):
+        known.setdefault(each.partition, []).append(each)
+    found: list[OffsetRange] = []
+    for each in sorted(ranges):
+        start = each.start
+        for one in known.get(each.partition, ()):
+            if one.end <= start or one.start >= each.end:
+                continue
+            if one.start > start:
+                found.append(each._replace(start=start, end=one.start))
+            start = one.end
+        if start < each.end:
+            found.append(each._replace(start=start))
+    return tuple(found)
+
+
+def join_ranges(*parts: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """Return all ranges in order, and merge those that touch. The ranges must not overlap."""
+    found: list[OffsetRange] = []
+    for each in sorted(one for part in parts for one in part):
+        before = found[-1] if found else None
+        if before is not None and (*before[:2], before.end) == each[:3]:
+            found[-1] = before._replace(end=each.end)
+        else:
+            found.append(each)
+    return tuple(found)
 
 
 def parse_offsets(text: str, topic: str) -> dict[int, tuple[int, int]]:

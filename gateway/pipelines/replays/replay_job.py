@@ -2,14 +2,15 @@
 
 The job decides once which records to replay and where, and stores this plan as its state. Any later
 run continues the plan from the end of the target. Concurrent runs do no harm: they write the same
-records with the same sequences.
+records with the same sequences. Records that are archived later get a plan of their own, which is
+stored once the plan before it is complete.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gateway.pipelines.archives.port import Archive
@@ -20,20 +21,25 @@ from gateway.pipelines.replays.plan import (
     ReplayChunk,
     ReplayPlan,
     Selection,
+    join_ranges,
     next_chunk,
     select_ranges,
+    subtract_ranges,
 )
+from gateway.pipelines.replays.plan_store import PlanStore, StoredPlan
+from gateway.pipelines.replays.selected import measure, one_task_each, read_selected
 from gateway.pipelines.replays.target import (
     ReplayTarget,
+    check_empty,
+    check_ends,
     check_target,
     create_if_missing,
     describe_target,
     new_producer_id,
 )
 from gateway.pipelines.replays.task import RESULT, SendOptions, chunk_writer, new_writer
-from gateway.pipelines.replays.writer import WriterLimits
+from gateway.pipelines.replays.writer import WriterLimits, check_topic_id
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.files import join_path, open_files
 from gateway.pipelines.shared.partitions import OffsetRange
 from gateway.pipelines.shared.session import session_settings
 from gateway.pipelines.shared.spark_errors import translate_spark_errors
@@ -42,11 +48,10 @@ from ledger.adapters.system.clock import SystemClock
 from ledger.ports.clock import Clock
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 
-PLAN = "plan.json"
 _RETRY_S = 1.0
 _RETRIED = frozenset({"UNREACHABLE", "NO_LEADER", "COORDINATOR_LOAD_IN_PROGRESS"})
 _BATCH_BYTES = 512 * 1024
@@ -56,7 +61,6 @@ _ARROW_ROWS_MAX = 10_000  # Spark's default of maxRecordsPerBatch
 _ARROW_BYTES = 16 * 1024 * 1024
 OFFSETS_AT_ONCE = 250_000
 """Offsets of a partition per chunk. The limit bounds a task's sort for topics of any size."""
-_SALTS = 64  # candidate salts per task, so that Spark's hash maps at least one salt to each task
 _ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
@@ -78,7 +82,7 @@ def replay(
     archive: Archive,
     bootstrap: str,
     request: ReplayRequest,
-    state: str,
+    plans: PlanStore,
     *,
     watcher: ReplayWatcher | None = None,
     clock: Clock | None = None,
@@ -86,30 +90,32 @@ def replay(
 ) -> ReplayReport:
     """Write all requested records to the target, once each, in order. Raises JobError.
 
-    `state` is a directory. A new replay begins if it contains no plan. `offsets_at_once` is the
+    `plans` contains the state. A new replay begins if it contains no plan. `offsets_at_once` is the
     number of offsets per partition in a chunk.
     """
     job = _ReplayRun(
-        archive, bootstrap, request, watcher or ReplayWatcher(), clock or SystemClock()
+        spark, archive, bootstrap, request, watcher or ReplayWatcher(), clock or SystemClock()
     )
-    files = open_files(spark, state)
-    path = join_path(state, PLAN)
-    data = files.read(path)
-    resumed = data is not None
-    if data is None:
-        files.put_if_absent(path, job.plan().encode())
-        # Read the plan back, because a concurrent run may have stored its plan first.
-        data = files.read(path)
-        assert data is not None, "plans are never removed"
-    plan = ReplayPlan.decode(data, path)
-    if plan.asked != request.line():
-        raise JobError(
-            f"{path} is the state of another replay ({plan.asked}); use another --state",
-            "OTHER_REPLAY",
-        )
-    job.check_source(plan, path)
+    stored = plans.last()
+    resumed = stored is not None
+    plan = job.begin(plans) if stored is None else job.load(stored)
+    rows = job.write(plan, offsets_at_once)
+    written = sum(each.written for each in rows)
+    while request.extend and (later := job.extend(plans, plan)) is not None:
+        plan = later
+        rows = job.write(plan, offsets_at_once)
+        written += sum(each.written for each in rows)
     return ReplayReport(
-        request.topic, request.target, state, resumed, job.write(spark, plan, offsets_at_once)
+        request.topic,
+        request.target,
+        plans.name,
+        resumed,
+        rows,
+        written,
+        plan.number,
+        plan.earlier,
+        beyond=sum(each.length for each in job.beyond(plan)),
+        unproved=job.unproved,
     )
 
 
@@ -135,32 +141,112 @@ class _ReplayRun:
 
     def __init__(
         self,
+        spark: SparkSession,
         archive: Archive,
         bootstrap: str,
         request: ReplayRequest,
         watcher: ReplayWatcher,
         clock: Clock,
     ) -> None:
+        self._spark = spark
         self._archive = archive
         self._bootstrap = bootstrap
         self._request = request
         self._watcher = watcher
         self._clock = clock
         self._topics = Topics(bootstrap)
+        # The ranges whose records were compared with the archive's log in this run.
+        self._proved: tuple[OffsetRange, ...] = ()
+        # The number of records in their files that were archived without sums.
+        self.unproved = 0
 
-    def plan(self) -> ReplayPlan:
-        """Decide which records to write and where, and obtain a producer id."""
+    def begin(self, plans: PlanStore) -> ReplayPlan:
+        """Store the first plan, or load the one that a concurrent run stored first."""
+        try:
+            plan = self._first_plan()
+        except JobError as error:
+            # A concurrent run may have stored its plan and written records.
+            stored = plans.last() if error.code == "TARGET_NOT_EMPTY" else None
+            if stored is None:
+                raise
+            return self.load(stored)
+        return self._store(plans, plan)
+
+    def load(self, stored: StoredPlan) -> ReplayPlan:
+        """Decode a stored plan. Raises JobError if the plan belongs to another replay."""
+        plan = ReplayPlan.decode(stored.data, stored.where)
+        if plan.asked != self._request.line():
+            raise JobError(
+                f"{stored.where} is the state of another replay ({plan.asked}); use another"
+                " --state",
+                "OTHER_REPLAY",
+            )
+        now = self._source_id()
+        if plan.source_id and now and plan.source_id != now:
+            raise JobError(
+                f"{stored.where} is the state of a replay of another topic {self._request.topic!r}"
+                f" (its id is {plan.source_id}, not {now}); use another --state",
+                "OTHER_REPLAY",
+            )
+        return plan
+
+    def extend(self, plans: PlanStore, done: ReplayPlan) -> ReplayPlan | None:
+        """Store a plan for the records beyond `done`, all of whose records are written.
+
+        Returns None if the archive has no more records.
+        """
+        ranges = self.beyond(done)
+        if not ranges:
+            return None
+        self._check_continues(done, self._retry(self._describe_target))
+        return self._store(plans, self._plan(ranges, done))
+
+    def beyond(self, plan: ReplayPlan) -> tuple[OffsetRange, ...]:
+        """Return the archived ranges that no plan covers. Named offsets are all in the plan."""
+        if self._request.offsets is not None:
+            return ()
+        return subtract_ranges(self._archived(), plan.covered)
+
+    def _store(self, plans: PlanStore, plan: ReplayPlan) -> ReplayPlan:
+        plans.put_if_absent(plan.number, plan.encode())
+        # Read the plan back, because a concurrent run may have stored its plan first.
+        stored = plans.last()
+        assert stored is not None, "plans are never removed"
+        return self.load(stored)
+
+    def _archived(self) -> tuple[OffsetRange, ...]:
+        return select_ranges(self._request.topic, self._archive.ranges(), self._request.offsets)
+
+    def _check_continues(self, done: ReplayPlan | None, target: ReplayTarget) -> None:
+        """Raise JobError unless the target holds exactly what the plans up to `done` wrote."""
+        if done is not None:
+            check_topic_id(done, target.topic_id or None)
+            check_ends(target, done.ends_after, self._request.append)
+        elif not self._request.append:
+            check_empty(target)
+
+    def _first_plan(self) -> ReplayPlan:
         request = self._request
-        ranges = select_ranges(request.topic, self._archive.ranges(), request.offsets)
+        ranges = self._archived()
         if request.create:
             known = [p.partition for p in self._archive.state().ends if p.topic == request.topic]
             known += [each.partition for each in ranges]
             create_if_missing(self._topics, request.target, max(known) + 1)
         # Check the target before the scan, which takes long.
-        describe_target(self._topics, self._bootstrap, request.target)
+        self._check_continues(None, self._describe_target())
+        return self._plan(ranges, None)
+
+    def _plan(self, ranges: tuple[OffsetRange, ...], done: ReplayPlan | None) -> ReplayPlan:
+        """Decide which records of `ranges` to write and where, and obtain a producer id.
+
+        The plan continues after `done`, or is the first one.
+        """
+        request = self._request
+        self._prove(ranges)
         selection = Selection(request.topic, ranges, request.start_ms, request.end_ms)
-        extents = translate_spark_errors(lambda: _measure(self._archive, selection))
+        extents = translate_spark_errors(lambda: measure(self._spark, self._archive, selection))
         target = self._retry(self._describe_target)
+        self._check_continues(done, target)  # again: the base offsets are those of this look
         check_target(
             target,
             max((row.partition for row in extents), default=-1) + 1,
@@ -182,39 +268,49 @@ class _ReplayRun:
                 for row in extents
             ),
             source_id=self._source_id(),
+            target_ends=tuple(target.ends[each] for each in sorted(target.ends)),
+            covered=join_ranges(done.covered if done else (), ranges),
+            number=done.number + 1 if done else 1,
+            earlier=done.earlier + done.records if done else 0,
         )
-
-    def check_source(self, plan: ReplayPlan, path: str) -> None:
-        """Raise JobError if the plan belongs to another topic of the same name."""
-        now = self._source_id()
-        if plan.source_id and now and plan.source_id != now:
-            raise JobError(
-                f"{path} is the state of a replay of another topic {self._request.topic!r} (its id"
-                f" is {plan.source_id}, not {now}); use another --state",
-                "OTHER_REPLAY",
-            )
 
     def _source_id(self) -> str:
         return self._archive.state().topic_ids.get(self._request.topic, "")
 
-    def write(
-        self, spark: SparkSession, plan: ReplayPlan, offsets_at_once: int
-    ) -> tuple[ReplayedPartition, ...]:
+    def write(self, plan: ReplayPlan, offsets_at_once: int) -> tuple[ReplayedPartition, ...]:
         """Write all records of the plan that the target does not have yet."""
-        room = int(self._describe_target().batch_bytes_max * _BATCH_ROOM)
+        target = self._describe_target()
+        room = int(target.batch_bytes_max * _BATCH_ROOM)
         sending = SendOptions(
             self._bootstrap,
             CODECS[self._request.codec],
             min(_BATCH_BYTES, room),
             WriterLimits(self._request.stall_s_max),
         )
+        check_topic_id(plan, target.topic_id or None)
         present = {
-            each.partition: _records_present(plan, each, sending) for each in plan.partitions
+            each.partition: _records_present(plan, each, sending)
+            # An end at or below the base offset needs no look at the last batch. The writers of
+            # the tasks check it again.
+            if target.ends.get(each.partition, 0) > each.base_offset
+            else 0
+            for each in plan.partitions
         }
+        if sum(present.values()) < plan.records:
+            self._prove(plan.selection.ranges)
         self._watcher.on_planned(plan, sum(present.values()))
-        writing = _ChunkedWrite(spark, self._archive, plan, sending, offsets_at_once)
+        writing = _ChunkedWrite(self._spark, self._archive, plan, sending, offsets_at_once)
         self._watcher.run(lambda: translate_spark_errors(lambda: writing.run(present)))
         return tuple(_replayed(each, writing.done.get(each.partition)) for each in plan.partitions)
+
+    def _prove(self, ranges: tuple[OffsetRange, ...]) -> None:
+        """Raise JobError unless the archive holds what its log says, once for the same ranges."""
+        if ranges == self._proved:
+            return
+        topics = [self._request.topic]
+        proof = translate_spark_errors(lambda: self._archive.verify(topics, ranges))
+        proof.expect_intact("the archive")
+        self._proved, self.unproved = ranges, proof.unproved_rows
 
     def _describe_target(self) -> ReplayTarget:
         return describe_target(self._topics, self._bootstrap, self._request.target)
@@ -229,73 +325,6 @@ class _ReplayRun:
                     raise
                 self._watcher.on_retry(error, _RETRY_S)
             time.sleep(_RETRY_S)
-
-
-# --- planning ---------------------------------------------------------------------------------
-
-
-class _PartitionExtent(NamedTuple):
-    """The extent of the selected records of one partition."""
-
-    partition: int
-    records: int
-    first: int
-    last: int
-    oldest_ms: int
-    record_bytes_max: int
-
-
-def _measure(archive: Archive, selection: Selection) -> list[_PartitionExtent]:
-    """Measure the selected records of each partition. Returns the partitions in order."""
-    from pyspark.sql import functions as F
-
-    header_bytes = (
-        "aggregate(headers, 0, (a, h) -> a + length(h.key) + coalesce(length(h.value), 0))"
-    )
-    record_bytes = (
-        F.coalesce(F.length("key"), F.lit(0))
-        + F.coalesce(F.length("value"), F.lit(0))
-        + F.coalesce(F.expr(header_bytes), F.lit(0))
-    )
-    rows = (
-        _read_selected(archive, selection, selection.ranges)
-        .groupBy("partition")
-        .agg(
-            F.count("*"),
-            F.min("offset"),
-            F.max("offset"),
-            F.unix_millis(F.min("timestamp")),
-            F.max(record_bytes),
-        )
-        .collect()  # one row per partition
-    )
-    return sorted(_PartitionExtent(*row) for row in rows)
-
-
-def _read_selected(
-    archive: Archive, selection: Selection, within: Sequence[OffsetRange]
-) -> DataFrame:
-    """Read the records of these ranges. The ranges are part of the selection."""
-    from pyspark.sql import functions as F
-
-    wanted: Column = F.lit(False)
-    for each in within:
-        wanted = wanted | (
-            (F.col("partition") == each.partition)
-            & F.col("offset").between(each.start, each.end - 1)
-        )
-    records = archive.read([selection.topic], within).where(wanted)
-    if selection.start_ms is not None:
-        records = records.where(F.col("day") >= F.lit(_day(selection.start_ms)))
-        records = records.where(F.col("timestamp") >= F.timestamp_millis(F.lit(selection.start_ms)))
-    if selection.end_ms is not None:
-        records = records.where(F.col("day") <= F.lit(_day(selection.end_ms)))
-        records = records.where(F.col("timestamp") < F.timestamp_millis(F.lit(selection.end_ms)))
-    return records
-
-
-def _day(timestamp_ms: int) -> Any:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).date()
 
 
 # --- writing ----------------------------------------------------------------------------------
@@ -351,6 +380,9 @@ class _ChunkedWrite:
         ]
         while chunks:
             rows = self._write(chunks)
+            # The frames of a chunk refer to each other. Until Python collects them, the JVM keeps
+            # their plans and shuffles.
+            gc.collect()
             _raise_failures(rows, left, chunks)
             numbers = {each.partition: each.number for each in chunks}
             for row in rows:
@@ -377,10 +409,10 @@ class _ChunkedWrite:
             for each in selection.of(one.partition)
             if each.start < one.end and one.first < each.end
         ]
-        records = _read_selected(self._archive, selection, within).select(
+        records = read_selected(spark, self._archive, selection, within).select(
             "partition", "offset", "timestamp", "key", "value", "headers"
         )
-        spread = _one_task_each(spark, records, [each.partition for each in chunks])
+        spread = one_task_each(spark, records, [each.partition for each in chunks])
         ordered = spread.sortWithinPartitions("partition", "offset")
         record_bytes = max(1, self._plan.record_bytes_max)
         arrow_rows = max(1, min(_ARROW_ROWS_MAX, _ARROW_BYTES // record_bytes))
@@ -407,28 +439,6 @@ def _raise_failures(
             " missing",
             "SOURCE_CHANGED",
         )
-
-
-def _one_task_each(spark: SparkSession, records: DataFrame, partitions: Sequence[int]) -> DataFrame:
-    """Repartition into one task per partition.
-
-    Spark assigns rows to tasks by a hash. Therefore each partition is mapped to a number whose hash
-    selects the partition's task.
-    """
-    from pyspark.sql import functions as F
-
-    count = len(partitions)
-    if count == 1:
-        return records.repartition(1)
-    salt = F.col("id").cast("int")
-    numbers = spark.range(_SALTS * count).select(
-        salt.alias("salt"), F.pmod(F.hash(salt), F.lit(count)).alias("task")
-    )
-    found = {row["task"]: row["salt"] for row in numbers.collect()}
-    words: list[Any] = []
-    for task, partition in enumerate(partitions):
-        words += [F.lit(partition), F.lit(found.get(task, task))]
-    return records.repartition(count, F.element_at(F.create_map(*words), F.col("partition")))
 
 
 def _replayed(partition: PartitionPlan, done: _WrittenSoFar | None) -> ReplayedPartition:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from gateway.admin.client import AdminClient, raise_for
@@ -18,12 +19,16 @@ CREATED_WITH = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
 
 
 class ReplayTarget(NamedTuple):
-    """The target topic. `ends` maps each partition to the offset that its next record will get."""
+    """The target topic. `ends` maps each partition to the offset that its next record will get.
+
+    `held` is the number of offsets from the log starts to the ends.
+    """
 
     name: str
     topic_id: str
     configs: dict[str, str]
     ends: dict[int, int]
+    held: int = 0
 
     @property
     def batch_bytes_max(self) -> int:
@@ -60,8 +65,48 @@ def describe_target(topics: Topics, bootstrap: str, name: str) -> ReplayTarget:
             f" gateway topic alter {name} -c message.timestamp.type=CreateTime",
             "LOG_APPEND_TIME",
         )
-    ends = {partition.partition: found.latest for partition, found in topics.bounds([name]).items()}
-    return ReplayTarget(name, description.topic_id or "", configs, ends)
+    bounds = topics.bounds([name])
+    ends = {partition.partition: found.latest for partition, found in bounds.items()}
+    held = sum(found.latest - found.earliest for found in bounds.values())
+    return ReplayTarget(name, description.topic_id or "", configs, ends, held)
+
+
+def check_empty(target: ReplayTarget) -> None:
+    """Raise JobError if the target has records, which may be those of an earlier replay."""
+    if target.held:
+        raise JobError(
+            f"topic {target.name!r} holds {target.held} records and no state of this replay was"
+            " found; replay into an empty topic, name the state of an earlier run with --state, or"
+            " add --append to write after these records",
+            "TARGET_NOT_EMPTY",
+        )
+
+
+def check_ends(target: ReplayTarget, expected: Mapping[int, int], append: bool) -> None:
+    """Raise JobError unless the target ends where the last plan of the replay ended."""
+    for partition, end in sorted(expected.items()):
+        now = target.ends.get(partition, 0)
+        if now < end:
+            raise JobError(
+                f"{target.name}-{partition}: ends at {now}, but the replay had written up to {end}:"
+                " the target lost records",
+                "TARGET_LOST",
+            )
+        if now > end and not append:
+            raise JobError(
+                f"{target.name}-{partition}: ends at {now}, but the replay had written up to {end}:"
+                " another producer has written since; add --append to continue after its records",
+                "FOREIGN_WRITES",
+            )
+
+
+def cluster_id(bootstrap: str) -> str:
+    """Return the id of the cluster, or "" if it has none. Raises JobError."""
+
+    async def work(client: AdminClient) -> str:
+        return (await client.metadata([])).cluster_id or ""
+
+    return run_admin(bootstrap, work)
 
 
 def check_target(target: ReplayTarget, partitions: int, oldest_age_ms: int) -> None:

@@ -45,8 +45,9 @@ def chunk_writer(
         import pyarrow
 
         wanted = {each.partition: each for each in chunks}
+        partitions = {each.partition: each for each in plan.partitions}
         for partition, parts in groupby(_slices(batches), key=itemgetter(0)):
-            row = _write_chunk(plan, sending, wanted[partition], parts)
+            row = _write_chunk(plan, partitions[partition], sending, wanted[partition], parts)
             yield pyarrow.RecordBatch.from_pylist([row], schema=_schema())
 
     return write
@@ -72,10 +73,13 @@ def new_writer(plan: ReplayPlan, partition: PartitionPlan, sending: SendOptions)
 
 
 def _write_chunk(
-    plan: ReplayPlan, sending: SendOptions, chunk: ReplayChunk, parts: Iterator[PartitionSlice]
+    plan: ReplayPlan,
+    partition: PartitionPlan,
+    sending: SendOptions,
+    chunk: ReplayChunk,
+    parts: Iterator[PartitionSlice],
 ) -> dict[str, Any]:
     """Write one chunk. Errors are returned in the row, because Spark would retry a raised error."""
-    (partition,) = (each for each in plan.partitions if each.partition == chunk.partition)
     writer = new_writer(plan, partition, sending)
     code = error = None
     number = chunk.number
