@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.admin.notation import read_moment
+from gateway.pipelines.archives.port import ArchiveProof
 from gateway.pipelines.audits.audit_job import AuditRequest, Step
 from gateway.pipelines.audits.audit_job import audit as compared
 from gateway.pipelines.audits.counting import TimeRange
 from gateway.pipelines.audits.model import Align, AuditReport
-from gateway.pipelines.audits.report import as_data, as_text
-from gateway.pipelines.audits.sources import SourceAccess, open_sides, parse_source
+from gateway.pipelines.audits.report import as_data, as_text, proof_data, proof_text
+from gateway.pipelines.audits.sources import (
+    AuditSource,
+    SourceAccess,
+    check_alone,
+    open_sides,
+    parse_source,
+    prove_archive,
+)
 from gateway.pipelines.job import job_options, run_job
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation
@@ -23,7 +31,7 @@ from gateway.pipelines.shared.partitions import TopicPartition
 from gateway.pipelines.shared.topics import OffsetBounds
 from ledger.adapters.system.clock import SystemClock
 from ledger.command_line import units
-from ledger.command_line.exit_codes import EXIT_FAILED, EXIT_OK
+from ledger.command_line.exit_codes import EXIT_DIFFERS, EXIT_OK
 from ledger.command_line.output import Format, ProgressLine, as_json, emit, usage
 from ledger.command_line.program import Command, Value, option
 
@@ -35,7 +43,14 @@ _SOURCE = "topic:NAME, segments:NAME, archive:PATH[#TOPIC] or iceberg:CATALOG.NS
 
 @click.command(cls=Command)
 @click.argument("left", metavar="LEFT", help=_SOURCE)
-@click.argument("right", metavar="RIGHT", help="The source to compare it with, in the same form.")
+@click.argument(
+    "right",
+    metavar="[RIGHT]",
+    required=False,
+    default="",
+    help="The source to compare it with, in the same form. Leave it out to compare an archive with "
+    "its own log.",
+)
 @option(
     "--align",
     type=Value("by", units.member(Align)),
@@ -48,6 +63,16 @@ _SOURCE = "topic:NAME, segments:NAME, archive:PATH[#TOPIC] or iceberg:CATALOG.NS
     "--allow-gaps",
     is_flag=True,
     help="Accept offsets without a record, which transactions and compaction leave.",
+)
+@option(
+    "--strict",
+    is_flag=True,
+    help="Count truncated and expired records as differences.",
+)
+@option(
+    "--any-timestamp-type",
+    is_flag=True,
+    help="Accept another timestampType, as in the replay of a topic with LogAppendTime.",
 )
 @option(
     "--start-time",
@@ -96,6 +121,21 @@ _SOURCE = "topic:NAME, segments:NAME, archive:PATH[#TOPIC] or iceberg:CATALOG.NS
     shown="those of --bootstrap",
     help="Servers of the topic on the right.",
 )
+@option(
+    "--option",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Option of the sources: tls.ca, tls.certificate and tls.key of segments, or kafka.* of "
+    "topics, such as kafka.security.protocol; repeat for several.",
+)
+@option(
+    "--right-option",
+    "right_options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Option of the right side only, instead of the same --option; repeat for several.",
+)
 @job_options
 def audit(
     left: str,
@@ -103,6 +143,8 @@ def audit(
     align: Align,
     common: bool,
     allow_gaps: bool,
+    strict: bool,
+    any_timestamp_type: bool,
     start_time: str,
     end_time: str,
     left_offsets: str,
@@ -111,17 +153,18 @@ def audit(
     isolation: Isolation,
     metadata: str,
     right_bootstrap: str,
+    options: Sequence[str],
+    right_options: Sequence[str],
     bootstrap: str,
     master: str,
     conf: Sequence[str],
     output: Format,
 ) -> int:
-    """Compare two of: a topic, its segments, an archive.
+    """Compare two of: a topic, its segments, an archive; or an archive with its own log.
 
-    Exits with 1 if records are LOST or differ.
+    Exits with 3 if records are LOST or differ.
     """
     try:
-        sources = parse_source(left), parse_source(right)
         wanted = AuditRequest(
             align,
             examples,
@@ -130,11 +173,20 @@ def audit(
             TimeRange(_moment("--start-time", start_time), _moment("--end-time", end_time)),
             _offsets("--left-offsets", left_offsets),
             _offsets("--right-offsets", right_offsets),
+            strict,
+            any_timestamp_type,
         )
+        access = SourceAccess(bootstrap, metadata, isolation)
+        access = access.with_options(_settings("--option", options))
+        others = access._replace(bootstrap=right_bootstrap or bootstrap)
+        others = others.with_options(_settings("--right-option", right_options))
+        source = parse_source(left)
+        if not right:
+            check_alone(source)
+            return _prove(source, master, conf, output)
+        sources = source, parse_source(right)
     except JobError as error:
         usage(str(error), output)
-    access = SourceAccess(bootstrap, metadata, isolation)
-    others = access._replace(bootstrap=right_bootstrap or bootstrap)
 
     def work(spark: SparkSession) -> AuditReport:
         with _progress() as on_step:
@@ -144,7 +196,21 @@ def audit(
 
     report = run_job("audit", master, conf, output, work)
     emit(as_json(as_data(report)) if output is Format.json else as_text(report))
-    return EXIT_FAILED if report.differences else EXIT_OK
+    return EXIT_DIFFERS if report.differences else EXIT_OK
+
+
+def _prove(source: AuditSource, master: str, conf: Sequence[str], output: Format) -> int:
+    """Compare an archive with its own log and print the result."""
+
+    def work(spark: SparkSession) -> ArchiveProof:
+        with _progress() as on_step:
+            on_step("reading the archive")
+            return prove_archive(spark, source)
+
+    proof = run_job("audit", master, conf, output, work)
+    place = str(source)
+    emit(as_json(proof_data(place, proof)) if output is Format.json else proof_text(place, proof))
+    return EXIT_DIFFERS if proof.problems else EXIT_OK
 
 
 @contextmanager
@@ -164,6 +230,17 @@ def _moment(option: str, word: str) -> int | None:
         return read_moment(word, SystemClock().now_ms())
     except ValueError as error:
         raise JobError(f"{option}: {error}", "USAGE") from None
+
+
+def _settings(option: str, words: Sequence[str]) -> dict[str, str]:
+    """Parse `KEY=VALUE`. Raises JobError."""
+    found: dict[str, str] = {}
+    for each in words:
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            raise JobError(f"{option} {each!r}: must be key=value", "USAGE")
+        found[key] = value
+    return found
 
 
 def _offsets(option: str, text: str) -> dict[TopicPartition, OffsetBounds] | None:

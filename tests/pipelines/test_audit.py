@@ -23,8 +23,7 @@ from gateway.pipelines.audits.model import (
     Side,
 )
 from gateway.pipelines.audits.report import as_data, as_text
-from gateway.pipelines.audits.sides import cleanup_rules, filter_ranges
-from gateway.pipelines.audits.sources import parse_source
+from gateway.pipelines.audits.sides import filter_ranges
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.pipelines.shared.topics import OffsetBounds
@@ -39,7 +38,7 @@ START_MS = 1_760_000_000_000
 COUNT = 40
 SCHEMA = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, ms BIGINT,"
-    " headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    " headers ARRAY<STRUCT<key: STRING, value: BINARY>>, timestampType INT"
 )
 
 
@@ -53,6 +52,7 @@ class One(NamedTuple):
     offset: int
     ms: int
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_type: int = 0
 
 
 def log(topic: str, partition: int, first: int = 0, count: int = COUNT) -> list[One]:
@@ -69,10 +69,10 @@ def side(
     bounds: dict[TopicPartition, OffsetBounds],
     **more: Any,
 ) -> Side:
-    rows = [(*one[:6], list(one.headers) or None) for one in records]
+    rows = [(*one[:6], list(one.headers) or None, one.timestamp_type) for one in records]
     frame = spark.createDataFrame(rows, SCHEMA).selectExpr(
         "key", "value", "topic", "partition", "offset",
-        "timestamp_millis(ms) AS timestamp", "0 AS timestampType", "headers",
+        "timestamp_millis(ms) AS timestamp", "timestampType", "headers",
     )  # fmt: skip
     return Side(name, bounds, lambda ranges: filter_ranges(spark, frame, ranges), **more)
 
@@ -522,6 +522,26 @@ def test_a_copy_with_other_offsets_and_name_is_equal_by_rank(spark: SparkSession
     assert (example.left["offset"], example.right["offset"]) == (5, 703)
 
 
+def test_another_timestamp_type_is_another_record(spark: SparkSession) -> None:
+    records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
+    left = side(spark, "topic", records, bounds)
+    stamped = [*records[:7], records[7]._replace(timestamp_type=1), *records[8:]]
+    right = side(spark, "copy", stamped, bounds)
+    report = audit(spark, left, right, AuditRequest())
+    assert (report.differences, report.examples[0].what) == (1, ("timestampType",))
+    assert audit(spark, left, right, AuditRequest(any_timestamp_type=True)).verdict == "equal"
+
+
+def test_records_out_of_order_are_a_difference_though_none_is_missing(spark: SparkSession) -> None:
+    records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
+    swapped = [*records[:4], records[5], records[4], *records[6:]]
+    left = side(spark, "archive", records, bounds)
+    right = side(spark, "topic", swapped, bounds, ordered=True)
+    report = audit(spark, left, right, AuditRequest())
+    assert (report.verdict, report.differences) == ("differs", 1)
+    assert report.partitions[0].right.disorder == 1 and not report.missing
+
+
 def test_only_the_wanted_offsets_and_times_are_compared(spark: SparkSession) -> None:
     records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     left = side(spark, "left", records, bounds)
@@ -556,27 +576,3 @@ def test_offsets_of_a_missing_partition_are_refused(spark: SparkSession) -> None
     wanted = AuditRequest(left_offsets={TopicPartition("typo", 0): OffsetBounds(0, 10)})
     with pytest.raises(JobError, match="left has no typo-0"):
         audit(spark, left, left, wanted)
-
-
-# --- words ---------------------------------------------------------------------------------------
-
-
-def test_a_source_is_a_kind_a_location_and_sometimes_a_topic() -> None:
-    assert parse_source("topic:a") == ("topic", "a", None)
-    assert parse_source("archive:/x/#1#t") == ("archive", "/x/#1", "t")
-    assert parse_source("iceberg:lake.db.t") == ("iceberg", "lake.db.t", None)
-
-
-@pytest.mark.parametrize("text", ["", "t", "topic:", "archive:#t", "archive:/x#", "kafka:t"])
-def test_an_invalid_source_is_refused_with_the_grammar(text: str) -> None:
-    with pytest.raises(JobError, match=r"archive:PATH\[#TOPIC\]") as refused:
-        parse_source(text)
-    assert refused.value.code == "USAGE"
-
-
-def test_the_settings_of_a_topic_determine_the_cleanup_rules() -> None:
-    assert cleanup_rules({}) == CleanupRules()
-    told = {"cleanup.policy": "compact,delete", "retention.ms": "5", "retention.bytes": "-1"}
-    assert cleanup_rules(told) == CleanupRules(compact=True, delete=True, retention_ms=5)
-    told = {"cleanup.policy": "compact", "delete.retention.ms": "0", "min.compaction.lag.ms": "7"}
-    assert cleanup_rules(told) == COMPACT._replace(tombstone_ms=0, lag_ms=7)

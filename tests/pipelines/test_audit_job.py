@@ -7,10 +7,13 @@ added, deleted and changed; the JSON and the exit code are checked.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 
@@ -60,10 +63,13 @@ class Rig:
     def topic(self, name: str, *parts: list[Record]) -> None:
         self.loader.create_topic(name, len(parts), KEPT)
         for partition, part in enumerate(parts):
-            producer = self.loader.producer(ProducerOptions(codec="zstd", idempotent=True))
-            producer.send(name, part, partition)
-            producer.wait()
-            producer.close()
+            self.append(name, part, partition)
+
+    def append(self, name: str, part: list[Record], partition: int = 0) -> None:
+        producer = self.loader.producer(ProducerOptions(codec="zstd", idempotent=True))
+        producer.send(name, part, partition)
+        producer.wait()
+        producer.close()
 
     def job(self, name: str, *words: str) -> tuple[int, str, str]:
         server = ["--bootstrap", self.gateway.bootstrap]
@@ -113,6 +119,100 @@ def test_an_archive_still_has_records_deleted_from_its_topic(rig: Rig) -> None:
         "No difference; all missing records could be removed legitimately. Records: 40 truncated."
         in said
     )
+    code, told = rig.audit("topic:cut", f"archive:{place}", "--strict")
+    assert (code, told["differences"], told["losses"]["truncated"]) == (3, 40, 40)
+
+
+def test_an_archive_is_behind_its_topic_and_a_topic_is_not_behind_its_archive(rig: Rig) -> None:
+    place = str(rig.work / "behind")
+    rig.topic("behind", records(30))
+    code, _, error = rig.job("archive", "behind", "--to", place)
+    assert code == 0, error
+    rig.append("behind", records(5))
+    code, told = rig.audit("topic:behind", f"archive:{place}")
+    assert (code, told["verdict"], told["later"]) == (0, "equal", {"left": 5, "right": 0})
+    assert told["records"] == {"left": 30, "right": 30}
+
+
+def test_an_archive_alone_is_compared_with_its_own_log(rig: Rig) -> None:
+    """A value is changed, or a row dropped; the same archive compared with its copy is equal."""
+    place = rig.work / "money"
+    rig.topic("money", records(50))
+    code, _, error = rig.job("archive", "money", "--to", str(place))
+    assert code == 0, error
+    code, told = rig.audit(f"archive:{place}")
+    assert (code, told["verdict"], told["records"], told["problems"]) == (0, "equal", 50, [])
+    (path,) = place.rglob("*.parquet")
+    sound = path.read_bytes()
+    table = pyarrow.parquet.read_table(path)
+    values = table.column("value").to_pylist()
+    changed = [b"value 9" if each == b"value 8" else each for each in values]
+    at = table.schema.get_field_index("value")
+    kind = table.schema.field(at)
+    for damaged in (
+        table.set_column(at, kind, pyarrow.array(changed, kind.type)),
+        pyarrow.concat_tables([table.slice(0, 20), table.slice(21)]),
+    ):
+        pyarrow.parquet.write_table(damaged, path, coerce_timestamps="us")
+        for each in path.parent.glob(".*.crc"):
+            each.unlink()
+        code, told = rig.audit(f"archive:{place}#money")
+        assert (code, told["verdict"]) == (3, "differs") and told["differences"] >= 1
+        assert path.name in told["problems"][0]["where"]
+        code, said, _ = rig.job("audit", f"archive:{place}")
+        assert code == 3 and path.name in said and "DIFFERENT: the archive is damaged" in said
+    path.write_bytes(sound)
+    assert rig.audit(f"archive:{place}")[0] == 0
+
+
+def test_a_topic_that_is_written_meanwhile_equals_its_segments(rig: Rig) -> None:
+    rig.topic("written", records(100))
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            rig.append("written", records(20))
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        for words in (("topic:written", "segments:written"), ("segments:written", "topic:written")):
+            code, told = rig.audit(*words, "--metadata", rig.metadata)
+            assert (code, told["verdict"]) == (0, "equal"), told
+            assert told["records"]["left"] == told["records"]["right"] > 100
+    finally:
+        ended.set()
+        writing.join()
+
+
+def test_one_look_after_another_leaves_no_traceback(
+    spark: SparkSession, rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each look runs in a loop of its own, and gRPC completes calls of loops that have ended."""
+    _, segments = twice(spark, rig, AuditSource("segments", "source", None))
+    for _ in range(20):
+        assert segments.now() == segments.bounds
+    assert [each for each in caplog.records if each.name == "asyncio"] == []
+
+
+def test_kafka_client_properties_and_tls_reach_the_driver_and_the_tasks(rig: Rig) -> None:
+    """A client that asks for TLS finds none here, and says so in one line, as any client does."""
+    client = ["--option", "kafka.client.id=auditor", "--option", "kafka.request.timeout.ms=20000"]
+    words = ["topic:source", "segments:source", "--metadata", rig.metadata]
+    code, told = rig.audit(*words, *client)
+    assert (code, told["verdict"], told["records"]["left"]) == (0, "equal", COUNT + 50)
+    tls = ["kafka.security.protocol=SSL", "kafka.default.api.timeout.ms=4000"]
+    tls += ["kafka.request.timeout.ms=3000"]
+    for wrong, fix in (
+        ([f"--option={each}" for each in tls], "Kafka at 127.0.0.1"),
+        ([f"--right-option={each}" for each in ("tls.ca=/a", "tls.key=/b")], "tls.certificate"),
+        (["--option", "kafka.security.protocol=NONSENSE"], "security.protocol"),
+        (["--option", "kafka.bootstrap.servers=x"], "must be one of"),
+        (["--option", "fetch"], "must be key=value"),
+    ):
+        code, said, error = rig.job("audit", *words, *wrong)
+        assert code in (1, 2, 69) and said == "" and error.count("\n") == 1, error
+        assert fix in error
 
 
 def test_an_archived_topic_without_records_is_not_mistaken_for_another(rig: Rig) -> None:
@@ -125,13 +225,13 @@ def test_an_archived_topic_without_records_is_not_mistaken_for_another(rig: Rig)
     assert (code, told["verdict"], told["records"]) == (0, "equal", {"left": 0, "right": 0})
 
 
-def test_a_copy_that_lacks_a_record_and_changed_one_ends_with_1(rig: Rig) -> None:
+def test_a_copy_that_lacks_a_record_and_changed_one_ends_with_3(rig: Rig) -> None:
     whole = records(30)
     worse = [*whole[:4], whole[4]._replace(value=b"other"), *whole[5:-1]]
     rig.topic("whole", whole)
     rig.topic("worse", worse)
     code, told = rig.audit("topic:whole", "topic:worse", "--align", "rank")
-    assert (code, told["verdict"], told["differences"]) == (1, "differs", 2)
+    assert (code, told["verdict"], told["differences"]) == (3, "differs", 2)
     assert (told["losses"]["LOST"], told["differ"]) == (1, 1)
     assert [each["what"] for each in told["examples"]] == [["value"], ["missing on the right"]]
 
@@ -206,6 +306,8 @@ def test_a_side_returns_the_current_bounds_of_its_topic(spark: SparkSession, rig
         (["topic:source", "segments:source"], 2, "--metadata"),
         (["topic:source", "topic:source", "--left-offsets", "{}"], 2, '{"topic":{"0":[0,100]}}'),
         (["topic:source", "archive:/nowhere/at/all"], 1, "the archive is empty"),
+        (["archive:/nowhere/at/all"], 1, "the archive is empty"),
+        (["topic:source"], 2, "only an archive is audited alone"),
     ],
 )
 def test_sources_that_cannot_be_compared_are_one_line_with_the_remedy(

@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gateway.pipelines.audits.compare import Comparison, PairCounts, PartitionSums, count_pairs
-from gateway.pipelines.audits.counting import TimeRange, clip, rename_topic
+from gateway.pipelines.audits.counting import (
+    TimeRange,
+    clip,
+    ignore_timestamp_type,
+    rename_topic,
+)
+from gateway.pipelines.audits.ends import EndSettler, same_log_topics
 from gateway.pipelines.audits.examples import find_examples
 from gateway.pipelines.audits.losses import LossClassifier, merge_ranges
 from gateway.pipelines.audits.model import (
@@ -44,6 +50,8 @@ class AuditRequest:
     times: TimeRange = TimeRange()
     left_offsets: Ranges | None = None
     right_offsets: Ranges | None = None
+    strict: bool = False  # truncated and expired records are differences
+    any_timestamp_type: bool = False  # do not compare timestampType
 
     @property
     def whole(self) -> bool:
@@ -62,11 +70,17 @@ def audit(
     notes = _notes(left, right, request)
     left = _cut(left, request.left_offsets)
     right = _cut(right, request.right_offsets)
+    same_log = same_log_topics(left, right)
     if len(left.topics) == 1 and len(right.topics) == 1:
         right = rename_topic(right, left.topics[0])
+    later: Mapping[str, int] = {}
+    if request.left_offsets is None and request.right_offsets is None:
+        left, right, later = EndSettler(left, right, request.align, same_log).settle()
+    if request.any_timestamp_type:
+        left, right = ignore_timestamp_type(left), ignore_timestamp_type(right)
     comparison = Comparison(spark, left, right, request.align, request.times)
     try:
-        report = _Audit(comparison, request, on_step).report(notes)
+        report = _Audit(comparison, request, on_step).report(notes, later)
     finally:
         comparison.close()
     for side in (left, right):
@@ -82,7 +96,7 @@ class _Audit:
         self._request = request
         self._on_step = on_step
 
-    def report(self, notes: list[str]) -> AuditReport:
+    def report(self, notes: list[str], later: Mapping[str, int]) -> AuditReport:
         comparison = self._comparison
         self._on_step("reading both sides")
         buckets = comparison.join_buckets()
@@ -122,6 +136,8 @@ class _Audit:
             tuple(sorted(losses)),
             tuple(shown),
             tuple(notes),
+            later,
+            self._request.strict,
         )
 
     def _explain(

@@ -21,9 +21,9 @@ from gateway.pipelines.audits.counting import (
     count_buckets,
     hash_records,
     non_empty,
-    small_frame,
 )
 from gateway.pipelines.audits.model import SIDES, Align, Side, unrelated_topics
+from gateway.pipelines.shared.frames import small_frame
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition, partition_of
 from gateway.pipelines.shared.topics import OffsetBounds
 

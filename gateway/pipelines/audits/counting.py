@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.pipelines.audits.columns import BUCKET, BUCKETS, PARTIALS, SUMS
 from gateway.pipelines.audits.model import Ranges, Side
+from gateway.pipelines.shared.frames import small_frame
 from gateway.pipelines.shared.partitions import TopicPartition
 from gateway.pipelines.shared.topics import OffsetBounds
 
@@ -18,7 +19,8 @@ BUCKET_KEYS = ["topic", "partition", "bucket"]
 PARTITION_KEYS = ["topic", "partition"]
 
 _HASH = (
-    "xxhash64(key IS NULL, key, value IS NULL, value, timestamp, coalesce(size(headers), 0),"
+    "xxhash64(key IS NULL, key, value IS NULL, value, timestamp, timestampType,"
+    " coalesce(size(headers), 0),"
     " CASE WHEN size(headers) > 0 THEN"
     " transform(headers, one -> struct(one.key, one.value IS NULL, one.value)) END)"
 )
@@ -81,6 +83,17 @@ def rename_topic(side: Side, name: str) -> Side:
     )
 
 
+def ignore_timestamp_type(side: Side) -> Side:
+    """Return the side with the timestampType of CreateTime in all records."""
+    from pyspark.sql import functions as F
+
+    def changed(read: Callable[[Ranges], DataFrame]) -> Callable[[Ranges], DataFrame]:
+        return lambda ranges: read(ranges).withColumn("timestampType", F.lit(0))
+
+    uncommitted = None if side.uncommitted is None else changed(side.uncommitted)
+    return replace(side, read=changed(side.read), uncommitted=uncommitted)
+
+
 def hash_records(frame: DataFrame, times: TimeRange) -> DataFrame:
     """Reduce each record to its partition, offset, timestamp and hash."""
     chosen = frame.selectExpr(*PARTITION_KEYS, "offset", f"{MS} AS ms", f"{_HASH} AS hash")
@@ -112,17 +125,6 @@ def count_buckets(side: Side, bases: Mapping[TopicPartition, int], times: TimeRa
     order = [column.split()[0] for column in PARTIALS.split(", ")]
     merged = counted.groupBy(*BUCKET_KEYS).agg(*lowest, *highest, *sums).select(*order)
     return merged.mapInArrow(add_density, BUCKETS)
-
-
-def small_frame(spark: SparkSession, rows: Iterable[Sequence[Any]], schema: str) -> DataFrame:
-    """Make a small frame of these rows. Unlike createDataFrame, this starts no Python process."""
-    import json
-
-    names = [column.split()[0] for column in schema.split(",")]
-    text = json.dumps([dict(zip(names, row, strict=True)) for row in rows])
-    fields = ", ".join(f"{name}: {kind}" for name, kind in map(str.split, schema.split(",")))
-    query = f"SELECT inline(from_json(:rows, 'ARRAY<STRUCT<{fields}>>'))"
-    return spark.sql(query, args={"rows": text})
 
 
 def add_positions(

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.pipelines.audits.compare import Comparison, records_differ
-from gateway.pipelines.audits.counting import PARTITION_KEYS, small_frame
+from gateway.pipelines.audits.counting import PARTITION_KEYS
 from gateway.pipelines.audits.model import SIDES, DifferenceExample, LossReason
+from gateway.pipelines.shared.frames import small_frame
 from gateway.pipelines.shared.partitions import TopicPartition, partition_of
 from gateway.pipelines.shared.topics import OffsetBounds
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 PREVIEW_BYTES = 40
-_COMPARED = ("key", "value", "headers", "timestamp")
+_COMPARED = ("key", "value", "headers", "timestamp", "timestampType")
 _FIELDS = (
     "offset",
     "unix_millis(timestamp) AS timestamp_ms",
@@ -29,6 +30,7 @@ _FIELDS = (
     "CASE WHEN size(headers) > 0 THEN xxhash64(transform(headers,"
     " one -> struct(one.key, one.value IS NULL, one.value))) END AS headers_hash",
     "timestamp AS timestamp_hash",
+    "timestampType AS timestampType_hash",
 )
 
 
@@ -102,6 +104,7 @@ def _shown(row: Row) -> dict[str, Any]:
     return {
         "offset": row["offset"],
         "timestamp_ms": row["timestamp_ms"],
+        "timestamp_type": row["timestampType_hash"],
         "key": _text(row["key_start"], row["key_bytes"]),
         "value": _text(row["value_start"], row["value_bytes"]),
         "headers": row["headers_count"],

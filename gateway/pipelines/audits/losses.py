@@ -13,7 +13,6 @@ from gateway.pipelines.audits.counting import (
     clip,
     hash_records,
     non_empty,
-    small_frame,
 )
 from gateway.pipelines.audits.model import (
     Align,
@@ -23,6 +22,7 @@ from gateway.pipelines.audits.model import (
     Ranges,
     Side,
 )
+from gateway.pipelines.shared.frames import small_frame
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition, partition_of
 from gateway.pipelines.shared.topics import OffsetBounds
 

@@ -116,8 +116,8 @@ class PartitionTotals:
 
     `gaps` counts the offsets from `start` to `end` - 1 without a record. `disorder` counts
     positions not above the previous one, and `back` timestamps below the previous one. Both are
-    None if the source has no order. `checksum` is the sum of the hashes of key, value, headers and
-    timestamp.
+    None if the source has no order. `checksum` is the sum of the hashes of key, value, headers,
+    timestamp and timestampType.
     """
 
     start: int
@@ -176,7 +176,11 @@ class PartitionComparison:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The findings of an audit. `examples` are the first few unexplained differences."""
+    """The findings of an audit. `examples` are the first few unexplained differences.
+
+    `later` counts the offsets of each side after the end of the comparison. With `strict`,
+    truncated and expired records are differences.
+    """
 
     left: str
     right: str
@@ -185,6 +189,8 @@ class AuditReport:
     missing: tuple[MissingRecords, ...]
     examples: tuple[DifferenceExample, ...] = ()
     notes: tuple[str, ...] = ()
+    later: Mapping[str, int] = field(default_factory=dict[str, int])
+    strict: bool = False
 
     def totals(self, name: str) -> list[PartitionTotals]:
         """Return the totals of the side "left" or "right", per partition."""
@@ -197,8 +203,14 @@ class AuditReport:
 
     @property
     def differences(self) -> int:
-        """The sum of LOST, different, duplicate and misplaced records, and of unexplained gaps."""
-        found = self.losses[LossReason.LOST]
+        """The sum of LOST, different, duplicate and misplaced records, and of unexplained gaps.
+
+        If the audit is strict, truncated and expired records are added.
+        """
+        losses = self.losses
+        found = losses[LossReason.LOST]
+        if self.strict:
+            found += losses[LossReason.truncated] + losses[LossReason.expired]
         for each in self.partitions:
             found += each.differ + each.unexplained_gaps
             for held in (each.left, each.right):

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gateway.pipelines.archives.port import ArchiveProof
 from gateway.pipelines.audits.model import (
     SIDES,
     AuditReport,
@@ -31,8 +32,8 @@ def as_data(report: AuditReport) -> dict[str, Any]:
       align                offset or rank
       verdict              equal, explained (all missing records could be removed legitimately)
                            or differs
-      differences          LOST, differ, duplicates, disorder and unexplained gaps added up; 0 is
-                           exit code 0
+      differences          LOST, differ, duplicates, disorder and unexplained gaps added up, with
+                           --strict also truncated and expired; 0 is exit code 0, else 3
       records, duplicates  the numbers for each side
       losses               records missing on a side, by reason
       partitions           for each partition the figures of each side, differ and gaps
@@ -40,6 +41,8 @@ def as_data(report: AuditReport) -> dict[str, Any]:
                            (loss), the first and the last offset
       examples             position (offset or rank), the columns that differ, and the record of
                            each side, cut short
+      later                offsets of each side after the end of the comparison, which were
+                           written during the audit or are not archived yet
       notes                sentences for people
 
     Figures of a side in `partitions`:
@@ -50,8 +53,8 @@ def as_data(report: AuditReport) -> dict[str, Any]:
       disorder, back       null if the source has no order; back counts timestamps below the
                            previous one
       first_ms, last_ms    timestamps
-      checksum             sum of the hashes of key, value, headers and timestamp, in any order;
-                           text, because the sum exceeds 2^64
+      checksum             sum of the hashes of key, value, headers, timestamp and timestampType, in
+                           any order; text, because the sum exceeds 2^64
     """
     return {
         "job": "audit",
@@ -70,8 +73,47 @@ def as_data(report: AuditReport) -> dict[str, Any]:
         "partitions": [_partition(each) for each in report.partitions],
         "missing": [_missing(each) for each in report.missing],
         "examples": [_example(each) for each in report.examples],
+        "later": {name: report.later.get(name, 0) for name in SIDES},
         "notes": list(report.notes),
     }
+
+
+def proof_data(place: str, proof: ArchiveProof) -> dict[str, Any]:
+    """Return the comparison of an archive with its own log as `-o json` prints it.
+
+    archive              the source
+    verdict              equal or differs
+    differences          the number of problems; 0 is exit code 0, else 3
+    files, records       as the log names them
+    records_unproved     records that a version without sums committed: read and counted only
+    problems             the file or partition (where), and the problem
+    """
+    return {
+        "job": "audit",
+        "archive": place,
+        "verdict": "differs" if proof.problems else "equal",
+        "differences": len(proof.problems),
+        "files": proof.files,
+        "records": proof.rows,
+        "records_unproved": proof.unproved_rows,
+        "problems": [each._asdict() for each in proof.problems],
+    }
+
+
+def proof_text(place: str, proof: ArchiveProof) -> str:
+    """Format one line for each problem, then the verdict."""
+    parts = [place, *map(str, proof.problems)]
+    if proof.unproved_rows:
+        parts.append(
+            f"note: {proof.unproved_rows:,} records were committed without sums, and were counted"
+            " only"
+        )
+    held = f"{proof.rows:,} records in {proof.files:,} files"
+    if proof.problems:
+        parts.append(f"DIFFERENT: the archive is damaged; its log names {held}.")
+    else:
+        parts.append(f"Equal: the archive holds what its log names, {held}.")
+    return "\n".join(parts)
 
 
 def _partition(each: PartitionComparison) -> dict[str, Any]:
@@ -113,6 +155,11 @@ def as_text(report: AuditReport) -> str:
     if report.examples:
         parts.append("\n".join(_example_line(each) for each in report.examples))
     parts += [f"note: {note}" for note in report.notes]
+    parts += [
+        f"note: the {name} side has {count:,} offsets after the end of the comparison"
+        for name, count in report.later.items()
+        if count
+    ]
     parts.append(_verdict(report))
     return "\n\n".join(parts)
 

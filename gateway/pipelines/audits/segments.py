@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gateway.interrupt import run_interruptibly
@@ -24,29 +25,21 @@ if TYPE_CHECKING:
 
 
 def segments_side(
-    spark: SparkSession, name: str, topic: str, metadata: str, isolation: Isolation
+    spark: SparkSession,
+    name: str,
+    topic: str,
+    metadata: str,
+    isolation: Isolation,
+    tls: Mapping[str, str],
 ) -> Side:
     """Open the topic's segments as they are now. Raises JobError.
 
     Segments are never compacted, even if the topic's settings ask for it. Therefore a missing
     record is lost.
     """
-    if not metadata:
-        raise JobError(
-            f"{name}: set --metadata to the storage: zk://host:port/chroot of a cluster, or"
-            " grpc://127.0.0.1:3181 of `gateway dev`",
-            "USAGE",
-        )
     register(spark)
-    options = parse({"metadata": metadata, "subscribe": topic})
+    options = _options(name, topic, metadata, tls)
     stored, bounds, accepted = run_interruptibly(_look_up(options))
-    config = topic_config(stored.configs)
-    rules = CleanupRules(
-        compact=False,
-        delete="delete" in config.cleanup_policy,
-        retention_ms=config.retention_ms,
-        retention_bytes=config.retention_bytes,
-    )
 
     def reading(chosen: Isolation, ranges: Ranges) -> DataFrame:
         assigned = sorted(partition.partition for partition in ranges)
@@ -63,7 +56,11 @@ def segments_side(
             failOnDataLoss="true",
             acceptedLoss="skip",
             isolation=str(chosen),
+            **tls,
         ).load()
+
+    def now() -> Ranges:
+        return run_interruptibly(_look_up(options))[1]
 
     def confirm() -> None:
         now, _, _ = run_interruptibly(_look_up(options))
@@ -78,10 +75,31 @@ def segments_side(
         if committed
         else None,
         ordered=True,
-        rules={topic: rules},
+        rules={topic: _rules(stored)},
         accepted=accepted,
         topic_ids={topic: str(stored.topic_id)},
+        now=now,
         confirm=confirm,
+    )
+
+
+def _options(name: str, topic: str, metadata: str, tls: Mapping[str, str]) -> Options:
+    if not metadata:
+        raise JobError(
+            f"{name}: set --metadata to the storage: zk://host:port/chroot of a cluster, or"
+            " grpc://127.0.0.1:3181 of `gateway dev`",
+            "USAGE",
+        )
+    return parse({"metadata": metadata, "subscribe": topic, **tls})
+
+
+def _rules(stored: Topic) -> CleanupRules:
+    config = topic_config(stored.configs)
+    return CleanupRules(
+        compact=False,
+        delete="delete" in config.cleanup_policy,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
     )
 
 

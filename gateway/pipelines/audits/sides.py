@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.pipelines.archives.port import Archive
-from gateway.pipelines.audits.counting import small_frame
 from gateway.pipelines.audits.model import CleanupRules, Ranges, Side
 from gateway.pipelines.shared.accepted_losses import LossesUnknown, read_accepted
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.frames import filter_offsets, small_frame
+from gateway.pipelines.shared.kafka_admin import KafkaAdmin
 from gateway.pipelines.shared.kafka_source import Isolation, read_ranges
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.pipelines.shared.topics import OffsetBounds, Topics
@@ -17,7 +18,7 @@ from gateway.pipelines.shared.topics import OffsetBounds, Topics
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_CONDITION_RANGES_MAX = 64  # maximum number of ranges in one filter condition
+_PLAIN = "PLAINTEXT"
 
 
 def cleanup_rules(settings: Mapping[str, str | None]) -> CleanupRules:
@@ -41,18 +42,22 @@ def topic_side(
     bootstrap: str,
     isolation: Isolation,
     metadata: str = "",
+    client: Mapping[str, str] | None = None,
 ) -> Side:
     """Open a topic as a side. Spark's own source reads the records from the cluster.
 
-    `metadata` is needed if the address that the gateways name leads nowhere from here.
+    `metadata` is needed if the address that the gateways name leads nowhere from here. `client` are
+    properties of Kafka's client, with which the driver and the tasks connect.
     """
-    topics = Topics(bootstrap)
+    topics = KafkaAdmin(spark, bootstrap, client) if client else Topics(bootstrap)
     topics.named([topic])
-    accepted, notes = _accepted_of(name, topic, bootstrap, metadata)
+    plain = (client or {}).get("security.protocol", _PLAIN).upper() == _PLAIN
+    accepted, notes = _accepted_of(name, topic, bootstrap if plain else "", metadata)
 
     def reading(chosen: Isolation, ranges: Ranges) -> DataFrame:
         wanted = [OffsetRange(*partition, *each) for partition, each in ranges.items()]
-        options = {"kafka.isolation.level": str(chosen)}
+        options = {f"kafka.{key}": value for key, value in (client or {}).items()}
+        options["kafka.isolation.level"] = str(chosen)
         return without_lost(spark, read_ranges(spark, bootstrap, wanted, options), accepted)
 
     def confirm() -> None:
@@ -81,10 +86,18 @@ def topic_side(
 def _accepted_of(
     name: str, topic: str, bootstrap: str, metadata: str
 ) -> tuple[tuple[OffsetRange, ...], tuple[str, ...]]:
-    """Return the accepted losses of a topic, and a note if they are unknown."""
+    """Return the accepted losses of a topic, and a note if they are unknown.
+
+    Without `bootstrap`, only the store at `metadata` is read.
+    """
+    if not bootstrap and not metadata:
+        return (), (
+            f"{name}: accepted losses are unknown, because gateways are asked for their metadata"
+            " without TLS only; name it with --metadata if the topic is served by gateways",
+        )
     try:
         try:
-            found = read_accepted(bootstrap, [topic])
+            found = read_accepted(bootstrap, [topic], "" if bootstrap else metadata)
         except LossesUnknown:
             if not metadata:
                 raise
@@ -169,18 +182,6 @@ def range_bounds(ranges: list[OffsetRange]) -> dict[TopicPartition, OffsetBounds
 
 def filter_ranges(spark: SparkSession, frame: DataFrame, wanted: Ranges) -> DataFrame:
     """Keep the records of these ranges, with the columns of `COLUMNS`."""
-    from pyspark.sql import functions as F
-
     columns = [column for column in frame.columns if column != "day"]
-    offset = F.col("offset")
-    # Spark can skip files by a condition, unlike by a join.
-    if len(wanted) <= _CONDITION_RANGES_MAX:
-        here = F.lit(False)
-        for partition, each in wanted.items():
-            one = (F.col("topic") == partition.topic) & (F.col("partition") == partition.partition)
-            here |= one & (offset >= each.earliest) & (offset < each.latest)
-        return frame.where(here).select(*columns)
-    rows = [(*partition, *each) for partition, each in wanted.items()]
-    known = small_frame(spark, rows, "topic STRING, partition INT, first BIGINT, end BIGINT")
-    near = frame.join(F.broadcast(known), ["topic", "partition"])
-    return near.where("offset >= first AND offset < end").select(*columns)
+    ranges = [OffsetRange(*partition, *each) for partition, each in wanted.items()]
+    return filter_offsets(spark, frame, ranges).select(*columns)

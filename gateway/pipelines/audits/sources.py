@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.pipelines.archives import open_archive
+from gateway.pipelines.archives.port import ArchiveProof
 from gateway.pipelines.audits.model import Side
 from gateway.pipelines.audits.sides import archive_side, topic_side
 from gateway.pipelines.shared.errors import JobError
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
 
 KINDS = ("topic", "archive", "iceberg", "segments")
 _ARCHIVES = {"archive": "parquet", "iceberg": "iceberg"}
+_TLS = ("tls.ca", "tls.certificate", "tls.key")
+_KAFKA = "kafka."
+_SET_BY_SOURCE = frozenset({"kafka.bootstrap.servers", "kafka.isolation.level"})
+_NO_OPTIONS: Mapping[str, str] = {}
 
 
 class AuditSource(NamedTuple):
@@ -29,11 +35,33 @@ class AuditSource(NamedTuple):
 
 
 class SourceAccess(NamedTuple):
-    """The access to sources: bootstrap servers, storage metadata, and the isolation level."""
+    """The access to sources: bootstrap servers, storage metadata, and the isolation level.
+
+    `tls` are the `tls.` options of `format("ledger")`, and `client` the properties of Kafka's
+    client, without the prefix `kafka.`.
+    """
 
     bootstrap: str
     metadata: str = ""
     isolation: Isolation = Isolation.read_committed
+    tls: Mapping[str, str] = _NO_OPTIONS
+    client: Mapping[str, str] = _NO_OPTIONS
+
+    def with_options(self, options: Mapping[str, str]) -> SourceAccess:
+        """Return this access with more options. Raises JobError for an unknown option."""
+        tls, client = dict(self.tls), dict(self.client)
+        for key, value in options.items():
+            if key in _TLS:
+                tls[key] = value
+            elif key.startswith(_KAFKA) and key not in _SET_BY_SOURCE:
+                client[key.removeprefix(_KAFKA)] = value
+            else:
+                raise JobError(
+                    f"option {key!r}: must be one of {', '.join(_TLS)}, or a property of Kafka's"
+                    " client such as kafka.security.protocol",
+                    "USAGE",
+                )
+        return self._replace(tls=tls, client=client)
 
 
 def parse_source(text: str) -> AuditSource:
@@ -69,17 +97,45 @@ def open_sides(
     )
 
 
+def check_alone(source: AuditSource) -> None:
+    """Raise JobError unless the source can be audited without another one."""
+    if source.kind not in _ARCHIVES:
+        raise JobError(
+            f"{source}: name the source to compare it with; only an archive is audited alone",
+            "USAGE",
+        )
+
+
+def prove_archive(spark: SparkSession, source: AuditSource) -> ArchiveProof:
+    """Compare the records of an archive, or of one topic in it, with its own log."""
+    archive = open_archive(spark, source.where, _ARCHIVES[source.kind])
+    known = sorted({partition.topic for partition in archive.state().ends})
+    if not known:
+        raise JobError(f"{source}: the archive is empty", "EMPTY_ARCHIVE")
+    if source.topic is not None and source.topic not in known:
+        raise JobError(f"{source}: it holds {', '.join(known)}", "UNKNOWN_TOPIC")
+    return archive.verify(known if source.topic is None else [source.topic])
+
+
 def _open(
     spark: SparkSession, source: AuditSource, access: SourceAccess, others: str | None
 ) -> Side:
     if source.kind == "topic":
         return topic_side(
-            spark, str(source), source.where, access.bootstrap, access.isolation, access.metadata
+            spark,
+            str(source),
+            source.where,
+            access.bootstrap,
+            access.isolation,
+            access.metadata,
+            access.client,
         )
     if source.kind == "segments":
         # Imported here because `segments` needs PyArrow.
         from gateway.pipelines.audits.segments import segments_side
 
-        return segments_side(spark, str(source), source.where, access.metadata, access.isolation)
+        return segments_side(
+            spark, str(source), source.where, access.metadata, access.isolation, access.tls
+        )
     archive = open_archive(spark, source.where, _ARCHIVES[source.kind])
     return archive_side(spark, str(source), archive, source.topic, others)

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from gateway.pipelines.shared.errors import JobError
@@ -66,12 +67,26 @@ async def open_storage(
     server counts as unreachable if it does not answer within `connect_s` seconds.
     """
     tls = _tls(ca, certificate, key)
+    loop = asyncio.get_running_loop()
+    if loop.get_exception_handler() is None:
+        loop.set_exception_handler(_report_exception)
     stops: list[Callable[[], Awaitable[None]]] = []
     try:
         yield await _open(metadata, tls, stops, connect_s)
     finally:
         while stops:
             await stops.pop()()
+
+
+def _report_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report an exception in a callback, unless it concerns a loop that has ended.
+
+    gRPC completes the calls of all loops of a process through one queue, from which any loop takes.
+    A job runs one loop after the other, and what completes after its loop has ended is not needed.
+    """
+    late = "PollerCompletionQueue" in context.get("message", "")
+    if not (late and str(context.get("exception")) == "Event loop is closed"):
+        loop.default_exception_handler(context)
 
 
 async def _open(
