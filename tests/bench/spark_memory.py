@@ -4,14 +4,14 @@ In local mode driver and executors are one JVM. What is left after a collection 
 says little: it leaves garbage in old regions, the more the longer the job runs. So a full
 collection is asked for every half second, and what it leaves is what is alive at that moment.
 `heap` is the most that was found; what is held for less than half a second may be missed, and a
-longer job is looked at more often. `jvm` is resident, with the whole heap in it from the start:
-what it has beyond the heap's size is native memory, buffers of Kafka, Arrow and zstd among it.
-Python's driver and the largest of its workers are resident peaks, as Linux counts them.
+longer job is looked at more often, unless `pause_s` is shorter for the smaller one. `jvm` is
+resident, with the whole heap in it from the start: what it has beyond the heap's size is native
+memory, buffers of Kafka, Arrow and zstd among it. Python's driver and the largest of its workers
+are resident peaks, as Linux counts them.
 
 There is one core, so one task at a time. With more, the peak tells above all whether two tasks were
 at theirs in one moment, which happens sooner or later where there are many; each further core takes
-what a task takes once more. A task reads 8 MiB of an archive, not Spark's 128: what it holds grows
-with what it reads, up to that, and the smaller archive has less than 128 MiB in all.
+what a task takes once more.
 
 The heap has one size for both runs. That a job ends at all is the other half of the statement:
 it needs no more than that, whatever was missed.
@@ -35,7 +35,6 @@ from tests.peers.processes import process_tree
 from tests.peers.spark import conf_words, environment
 
 TIMEOUT_S = 900.0
-_FILES = "spark.sql.files.maxPartitionBytes=8m"
 _LOOK_S = 0.1
 _COLLECT_S = 0.5
 _ALIVE = re.compile(r"Pause Full .*?\d+M->(\d+)M\(")
@@ -94,7 +93,7 @@ WAYS = ("gateway", "direct", "archive", "replay", "audit_of_archive", "audit_of_
 """In an order in which each finds what it needs: an archive is made before it is read."""
 
 
-def measure(bench: Bench, what: str, topic: str) -> Memory:
+def measure(bench: Bench, what: str, topic: str, pause_s: float = _COLLECT_S) -> Memory:
     """`what` was done to the topic, by a Spark of its own. Raises when it fails."""
     scratch = bench.scratch / f"{what}-{topic}"
     scratch.mkdir(parents=True)
@@ -102,7 +101,7 @@ def measure(bench: Bench, what: str, topic: str) -> Memory:
     conf = conf_words(scratch / "spark")
     at = next(n for n, word in enumerate(conf) if word.startswith("spark.driver.extraJavaOptions"))
     conf[at] += f" -Xlog:gc:file={log} -Xms{bench.heap} -XX:+AlwaysPreTouch"
-    conf += ["--conf", f"spark.driver.memory={bench.heap}", "--conf", _FILES]
+    conf += ["--conf", f"spark.driver.memory={bench.heap}"]
     words = [*bench.words(what, topic), "--master", "local[1]"]
     with (scratch / "output").open("w") as output:
         job = subprocess.Popen(
@@ -112,14 +111,14 @@ def measure(bench: Bench, what: str, topic: str) -> Memory:
             stderr=subprocess.STDOUT,
             cwd=ROOT,
         )
-        resident = _watch(job, log)
+        resident = _watch(job, log, pause_s)
     if job.returncode:
         raise RuntimeError(f"{what} {topic}: {(scratch / 'output').read_text()[-2000:]}")
     alive = max((int(each) for each in _ALIVE.findall(log.read_text())), default=0)
     return Memory(alive, *(resident[kind] // 1024 for kind in ("jvm", "driver", "worker")))
 
 
-def _watch(job: subprocess.Popen[bytes], log: Path) -> dict[str, int]:
+def _watch(job: subprocess.Popen[bytes], log: Path, pause_s: float) -> dict[str, int]:
     """Resident peaks in kB by kind of process, when the job has ended."""
     ended = threading.Event()
     waiting = threading.Thread(target=lambda: (job.wait(TIMEOUT_S), ended.set()), daemon=True)
@@ -138,7 +137,9 @@ def _watch(job: subprocess.Popen[bytes], log: Path) -> dict[str, int]:
                 continue
             peaks[kind] = max(peaks[kind], *map(int, _PEAK.findall(status)), 0)
             if kind == "jvm" and collecting is None and log.exists():
-                collecting = threading.Thread(target=_collect, args=(pid, ended), daemon=True)
+                collecting = threading.Thread(
+                    target=_collect, args=(pid, ended, pause_s), daemon=True
+                )
                 collecting.start()
     return peaks
 
@@ -149,12 +150,12 @@ def _kind(words: list[bytes]) -> str | None:
     return "worker" if b"pyspark.daemon" in words else None  # which forks them
 
 
-def _collect(pid: int, ended: threading.Event) -> None:
+def _collect(pid: int, ended: threading.Event, pause_s: float) -> None:
     """Full collections, one after the other with a pause between, until the JVM is gone."""
     jcmd = str(Path(install.java()).with_name("jcmd"))
     subprocess.run([jcmd, str(pid), "GC.run"], capture_output=True, check=False)
     with suppress(OSError):
-        while not ended.wait(_COLLECT_S):
+        while not ended.wait(pause_s):
             _collect_once(f"/tmp/.java_pid{pid}")  # that jcmd has had it open
 
 

@@ -21,6 +21,16 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # A job runs a query for each of many chunks. Of those that have ended, Spark would keep plans,
+    # metrics and generated code in the heap, by default of 1,000 queries and 100,000 tasks.
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
+    "spark.ui.retainedTasks": "100",
+    "spark.sql.ui.retainedExecutions": "2",
+    "spark.sql.codegen.cache.maxEntries": "20",
+    # A task that reads an archive reads one row group. With Spark's 128 MB, what a task holds grows
+    # with the archive until its files exceed that.
+    "spark.sql.files.maxPartitionBytes": "16m",
 }
 
 
