@@ -140,8 +140,15 @@ def changed(**values):
     ],
 )
 def test_a_node_that_cannot_be_trusted_is_an_error_with_its_path(data):
-    with pytest.raises(CorruptFormat, match=r"^/losses: "):
+    with pytest.raises(CorruptFormat, match=r"^/losses: .*; .*upgrade; .*restore the node"):
         decode_losses(data, "/losses")
+
+
+def test_the_name_of_an_operator_reaches_no_terminal_with_control_characters():
+    stored = decode_losses(changed(by="\x1b[31mops\x9b\u202e\n@höst"), "/losses")
+    acceptance = stored.ranges[0].evidence.acceptance
+    assert acceptance.by == "\ufffd[31mops\ufffd\ufffd\ufffd@höst"
+    assert decode_losses(encode_losses(stored), "/losses") == stored
 
 
 @given(st.binary(max_size=200))
