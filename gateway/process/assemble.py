@@ -32,6 +32,7 @@ from gateway.topics.producer_ids import ProducerIds
 from gateway.topics.reply_memory import ReplyMemory
 from ledger.errors import LedgerError
 from ledger.streams.stream import StreamServices
+from ledger.tasks import report
 from subscriptions.store import SubscriptionsStore
 
 if TYPE_CHECKING:
@@ -89,13 +90,23 @@ class Running:
 
 
 async def stop_all(stops: list[Stop]) -> None:
-    """Stop the newest part first. A failure does not keep the other parts from stopping."""
+    """Stop the newest part first. A failure does not keep the other parts from stopping.
+
+    The parts that are left after a cancellation do not stop; the process ends.
+    """
     while stops:
         stop = stops.pop()
         try:
             await stop()
         except (LedgerError, OSError) as error:
             logger().warning("a part did not stop cleanly", reason=str(error))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            report("the end of a part", error)  # cancelled by what it awaited
+        except Exception as error:  # noqa: BLE001  the session must be closed all the same
+            report("the end of a part", error)
 
 
 async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Running:

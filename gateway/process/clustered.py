@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gateway.cluster.lease import Lease
 from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.config import GatewayConfig
@@ -52,7 +54,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     closer.start()
     stops.append(closer.stop)
     metadata = await _connect(config, closer)
-    stops.append(metadata.close)
+    stops[-1] = partial(_end_session, metadata, closer)
     await read_instance_id(metadata, config.zookeeper)
     _tell_session(config, metadata)
     discovery = Discovery(metadata)
@@ -105,6 +107,12 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         session_ms=metadata.negotiated_session_ms,
     )
     return await serve(config, parts, stops)
+
+
+async def _end_session(metadata: ZooKeeperMetadata, closer: SessionCloser) -> None:
+    """Close the session, then end the child, which closes it if this fails."""
+    await metadata.close()
+    await closer.stop()
 
 
 def _warn_without_bookies(config: GatewayConfig, client: LedgerClient) -> None:

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.cluster.balancer import Balancer
 from gateway.groups.group_scanner import EXPIRE_S
+from gateway.process.assemble import stop_all
 from gateway.topics.catalog import Catalog
 from subscriptions.znodes.znode_store import GroupZnodeStore
 from tests.gateway.group_world import World
@@ -272,3 +273,36 @@ async def test_streams_are_balanced_after_a_surprise(call):
     assert moved == ["stream"]
     assert len(heard) == 1
     await balancer.stop()
+
+
+@pytest.mark.parametrize("surprise", [SURPRISE, asyncio.CancelledError(), OSError("disk")])
+async def test_a_part_that_fails_to_stop_keeps_no_other_part_from_stopping(surprise):
+    heard, stopped = reports(), []
+
+    async def fails() -> None:
+        raise surprise
+
+    async def closes() -> None:
+        stopped.append("the session")
+
+    stops = [closes, fails, closes, fails]
+    await stop_all(stops)
+    assert (stopped, stops) == (["the session"] * 2, [])
+    assert len(heard) == (0 if isinstance(surprise, OSError) else 2)
+
+
+async def test_a_stop_that_is_cancelled_leaves_the_session_to_the_closer():
+    reached = asyncio.Event()
+
+    async def hangs() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    async def closes() -> None:
+        raise AssertionError("it runs after the cancellation")
+
+    stopping = asyncio.create_task(stop_all([closes, hangs]))
+    await reached.wait()
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping

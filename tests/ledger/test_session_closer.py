@@ -7,6 +7,7 @@ off and bereft of their closer. A node that is still there after 10 s fails the 
 import asyncio
 import os
 import signal
+import socket
 import socketserver
 import struct
 import subprocess
@@ -152,6 +153,13 @@ async def test_a_closer_that_was_stopped_closes_nothing(lives):
         assert not alive(closer)
         await life.kill()
         await life.node_stays()
+
+
+async def test_a_loop_that_ends_without_stopping_its_closer_loses_its_session_at_once(lives):
+    """As after a failure on the way to the end of the process."""
+    async with lives() as life:
+        life.process.send_signal(signal.SIGUSR1)
+        await life.node_goes()
 
 
 async def test_a_closer_that_stands_still_ends_with_the_others(lives):
@@ -339,6 +347,41 @@ def hostile(answer):
             server.over.set()
             server.shutdown()
             serving.join()
+
+
+class Forgetful(socketserver.BaseRequestHandler):
+    """A server that lets a client connect to ZooKeeper, and fails at its next request."""
+
+    def handle(self):
+        self.server.taken.append(self.request.recv(4096))
+        with socket.create_connection(self.server.behind) as zookeeper:
+            zookeeper.sendall(self.server.taken[-1])
+            self.request.sendall(zookeeper.recv(4096))
+            self.request.recv(4096)
+
+
+async def test_a_session_that_a_server_did_not_close_ends_with_the_shortest_timeout(
+    lives, zookeeper
+):
+    async with lives() as life:
+        closer = await life.closer()
+        os.kill(closer, signal.SIGSTOP)
+        await life.kill()
+        os.kill(closer, signal.SIGKILL)
+        [line] = [each for each in life.process.output().splitlines() if "session" in each]
+        session = Session.of_line(line.removeprefix("session ").encode())
+        assert session.timeout_ms >= 60_000
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Forgetful) as server:
+            server.daemon_threads = True
+            server.taken, server.behind = [], ("127.0.0.1", zookeeper.port)
+            serving = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+            serving.start()
+            place = ("127.0.0.1", server.server_address[1])
+            brief = session._replace(timeout_ms=300, servers=(place,))
+            assert await asyncio.to_thread(run, brief.line()) == 1
+            server.shutdown()
+            assert server.taken
+        await life.node_goes()
 
 
 @pytest.mark.parametrize(

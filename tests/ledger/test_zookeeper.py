@@ -13,7 +13,7 @@ import pytest
 from kazoo.protocol import serialization as wire
 
 from ledger.adapters.system.clock import monotonic_s
-from ledger.adapters.zookeeper.zookeeper_bridge import IN_FLIGHT_MAX
+from ledger.adapters.zookeeper.zookeeper_bridge import IN_FLIGHT_MAX, _Inbox
 from ledger.errors import EntryTooLarge, MetadataUnavailable
 from ledger.ports.metadata import ANY_VERSION, NODE_BYTES_MAX, Create, Delete, Node, Set
 from tests.ledger.zookeeper_rig import SHORT_MS, Told, World, connected, no_thread_is_left, waits
@@ -571,3 +571,26 @@ async def test_a_walk_passes_over_nodes_that_go_meanwhile(sessions):
             await world.near.delete(path)
         for found in await walks:
             assert set(found) >= {"/tree", *paths[1::2]}
+
+
+# A failure on the way to the loop
+
+
+async def test_a_failure_with_one_item_keeps_no_other_one_from_the_loop():
+    taken, reported = [], []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+
+    def take(item):
+        if isinstance(item, Exception):
+            raise item
+        taken.append(item)
+
+    surprise = RuntimeError("nobody planned it")
+    inbox = _Inbox(loop, take)
+    for item in (1, surprise, 2, surprise, 3):
+        inbox.put(item)
+    await until(lambda: taken == [1, 2, 3], "the items behind the failures", 10)
+    inbox.put(4)
+    await until(lambda: taken == [1, 2, 3, 4], "a later item", 10)
+    assert reported == [surprise, surprise]

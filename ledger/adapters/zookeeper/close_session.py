@@ -28,6 +28,10 @@ _LINE_BYTES_MAX = 65_536
 _ANSWER_BYTES_MAX = 4096
 _TRY_S_MAX = 1.0  # wait for each answer of one server
 _PAUSE_S = 0.1  # pause before all servers are tried again
+# The session timeout that a connection asks for, by which a connect renews the session. A server
+# takes its shortest one instead. So the session ends soon even if the server fails before it has
+# closed it. Source: ZooKeeper, `ZooKeeperServer.reopenSession` and `ExpiryQueue.update`.
+_TIMEOUT_MS = 1
 # protocol version, last zxid seen (0: any server will do), timeout, session id, password, read-only
 _CONNECT = ">iqiqi16sb"
 _CONNECTED = ">iiq"  # protocol version, timeout, session id
@@ -91,7 +95,7 @@ def _close_at(server: tuple[str, int], session: Session) -> None:
     with socket.create_connection(server, timeout=_TRY_S_MAX) as connection:
         connection.settimeout(_TRY_S_MAX)
         request = struct.pack(
-            _CONNECT, 0, 0, session.timeout_ms, session.session_id, 16, session.password, 0
+            _CONNECT, 0, 0, _TIMEOUT_MS, session.session_id, 16, session.password, 0
         )
         _send(connection, request)
         _, _, session_id = struct.unpack_from(_CONNECTED, _receive(connection))

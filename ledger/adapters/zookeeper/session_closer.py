@@ -35,6 +35,8 @@ class SessionCloser:
         self._session: Session | None = None
         # Not None while the child runs.
         self._child: Process | None = None
+        # Set by `stop`. A task that is cancelled before it ends with the process.
+        self._stopped = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -55,6 +57,7 @@ class SessionCloser:
 
     async def stop(self) -> None:
         """End the child. The session is left to its owner."""
+        self._stopped = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -69,12 +72,16 @@ class SessionCloser:
             start_new_session=True,  # Ctrl-C in a terminal does not reach the child
         )
         self._child = child
+        farewell = True
         try:
             if self._session is not None:
                 self._tell(self._session.line())
             code = await child.wait()
+        except asyncio.CancelledError:
+            farewell = self._stopped or not _is_cancelled()
+            raise
         finally:
-            await self._dismiss(child)
+            await self._dismiss(child, farewell)
         raise ChildEnded(f"exit code {code}")
 
     def _tell(self, line: bytes) -> None:
@@ -83,9 +90,13 @@ class SessionCloser:
             with suppress(RuntimeError):  # uvloop has closed the pipe of a child that has ended
                 self._child.stdin.write(line)
 
-    async def _dismiss(self, child: Process) -> None:
-        """Say farewell and wait for the end of the child, at most for a second."""
-        self._tell(DONE + b"\n")
+    async def _dismiss(self, child: Process, farewell: bool) -> None:
+        """End the input of the child and wait for its end, at most for a second.
+
+        Without a farewell the child closes the session.
+        """
+        if farewell:
+            self._tell(DONE + b"\n")
         self._child = None
         if child.stdin is not None:
             child.stdin.close()
@@ -95,3 +106,8 @@ class SessionCloser:
         except TimeoutError:
             with suppress(ProcessLookupError):
                 child.kill()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -92,8 +92,13 @@ class _Inbox:
     def _drain(self) -> None:
         # Cleared before the first item is taken, so that later items wake the loop again
         self._woken = False
-        while self._items:
-            self._take(self._items.popleft())
+        try:
+            while self._items:
+                self._take(self._items.popleft())
+        finally:
+            if self._items:  # after a failure, which the loop reports
+                self._woken = True
+                self._loop.call_soon(self._drain)
 
 
 class _Answer:
