@@ -44,7 +44,7 @@ from ledger.errors import (
     NodeExists,
     NoNode,
 )
-from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.losses.place import LedgerPlace, find_place, stream_of
 from ledger.ports.bookies import Bookies, ReadReply, Status
 from ledger.ports.metadata import Check, Op, Set
@@ -193,7 +193,8 @@ class ForcedClose:
         """
         ensemble = metadata.last_fragment.ensemble
         here = [bookie for bookie in ensemble if bookie in self._bookies.registered()]
-        asked = [self._read(bookie, metadata, NO_ENTRY, fence=True) for bookie in here]
+        # No bookie has this entry. Its last one may be damaged, which would look like a failure.
+        asked = [self._read(bookie, metadata, _LAST, fence=True) for bookie in here]
         replies = zip(here, await asyncio.gather(*asked), strict=True)
         fenced = {
             bookie: _FENCED[reply.status] for bookie, reply in replies if reply.status in _FENCED
@@ -214,7 +215,7 @@ class ForcedClose:
         silent = here - fenced.keys()
         if silent:
             raise EntryUnknown(
-                f"ledger {metadata.ledger}: no answer from {names_of(silent)}: registered, and "
+                f"ledger {metadata.ledger}: not fenced at {names_of(silent)}: registered, and "
                 "perhaps with its last entries. Wait for the answer, or stop a bookie that will "
                 "never give one, and try again"
             )

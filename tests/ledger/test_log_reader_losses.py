@@ -58,6 +58,7 @@ async def test_a_stream_that_starts_among_reserved_offsets_begins_with_the_rest_
         await other.add(2)
         await other.stream.truncate(700)
         fresh = await Reading(rig).start(first)
+        assert fresh.entry_reads == 0, "the list of losses says where they begin"
         found = await fresh.take(records=2)
         assert gaps(found)[-1] == (GapKind.DATALOSS, (1, 3), (1, ENTRY_MAX), (700, 1001, False))
         trims = [] if first in (Edge.EARLIEST, Offset(700)) else [GapKind.TRIM]

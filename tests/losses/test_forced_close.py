@@ -244,7 +244,7 @@ async def test_a_registered_bookie_of_the_last_fragment_that_is_silent_is_named_
         asked = await preview_recovery(rig.storage(), ledger)
         assert f"the copies of {gone}, which is not registered" in asked
         assert f"but nothing that {silent} may have, which is registered and does not" in asked
-        with pytest.raises(AdminError, match=f"no answer from {silent}: registered") as refused:
+        with pytest.raises(AdminError, match=f"not fenced at {silent}: registered") as refused:
             await recover(rig.storage(), ledger, accept_loss=True)
         assert gone not in str(refused.value)
         assert rig.losses().ranges == ()
@@ -257,6 +257,20 @@ async def test_a_registered_bookie_of_the_last_fragment_that_is_silent_is_named_
         assert min(follower.answers.values()) == len(owner.answers)
 
 
+async def test_a_bookie_whose_last_entry_is_damaged_is_fenced_and_what_it_has_is_kept(monkeypatch):
+    async with loss_rig(monkeypatch) as rig:
+        owner = await rig.written([1, 1, 1, 1])
+        await asyncio.sleep(1)
+        owner.kill()
+        [segment] = rig.listed()
+        left, *away = rig.members(segment.ledger)
+        rig.lose(*away)
+        last = max(rig.world.bookies[left].ledgers[segment.ledger].entries)
+        rig.world.bookies[left].rotten[segment.ledger, last] = "unreadable"
+        found = await recover(rig.storage(), segment.ledger, accept_loss=True)
+        assert (found["forced"], found["last_entry"]) == (True, last - 1)
+
+
 async def test_a_bookie_that_registers_during_a_forced_close_is_not_given_up(monkeypatch):
     async with loss_rig(monkeypatch) as rig:
         owner, ledger, away = await half_lost(rig)
@@ -265,7 +279,7 @@ async def test_a_bookie_that_registers_during_a_forced_close_is_not_given_up(mon
             rig.world.bookies[away[0]].restart()
 
         bookies = Meanwhile(SimBookies(rig.world.network, "admin"), "read_many", come_back)
-        with pytest.raises(AdminError, match=f"no answer from {away[0]}"):
+        with pytest.raises(AdminError, match=f"not fenced at {away[0]}"):
             await recover(rig.storage(bookies=bookies), ledger, accept_loss=True)
         await recover(rig.storage(), ledger, accept_loss=True)
         assert rig.losses().ranges == ()
