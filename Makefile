@@ -83,6 +83,9 @@ bench-spark: $(RUN)/.ready $(DEV)/.ready ## 10 million records in one partition,
 bench-spark-memory: $(RUN)/.ready $(DEV)/.ready ## Java heap of archive, replay, audit at ten times the records; ratios
 	$(DEV)/bin/python -m tests.bench.spark_growth
 
+bench-direct-plan: $(RUN)/.ready $(DEV)/.ready ## what a look at 100 to 10,000 partitions costs a query of Spark
+	$(DEV)/bin/python -m tests.bench.direct_plan
+
 bench-scale: $(RUN)/.ready $(DEV)/.ready ## 1,000 to 100,000 groups, 100 to 10,000 partitions: growth
 	$(DEV)/bin/python -m tests.bench.scale
 
@@ -96,4 +99,4 @@ bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, bes
 	$(DEV)/bin/python -m tests.bench.start
 
 .PHONY: help run cluster check test-fast test proof proof-ledger proof-reading proof-failover proof-spark proof-hostile demo spark bench \
-	bench-ledger bench-subscriptions bench-spark bench-spark-memory bench-scale bench-neighbours bench-reading bench-start
+	bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-start

@@ -143,16 +143,18 @@ class LedgerClient:
             except MetadataUnavailable as error:
                 await budget.wait_or_raise(error)
 
-    async def open(self, ledger: LedgerId) -> LedgerReader:
+    async def open(self, ledger: LedgerId, *, read_lac: bool = True) -> LedgerReader:
         """Open the ledger for reading up to its LAC, without recovery.
 
         If too few bookies return their LAC, the reader starts with the LAC from the metadata.
-        Raises NoSuchLedger, MetadataUnavailable.
+        Without `read_lac` none is asked, for a caller that reads the LAC next. Raises NoSuchLedger,
+        MetadataUnavailable.
         """
         stored = await self._metadata.read(ledger)
         reader = self._reader(stored)
         try:
-            await reader.read_lac(refresh=False)
+            if read_lac:
+                await reader.read_lac(refresh=False)
         except EntryUnknown:
             pass  # a later read or read_lac retries, and reports the failure
         return reader

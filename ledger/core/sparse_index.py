@@ -101,6 +101,24 @@ class SparseIndex:
                 yield max(self.sequence_ids[at], first), None if last else self.sequence_ids[at + 1]
             at += 1
 
+    def slice_points(self, low: int, high: int, wanted: int) -> list[tuple[int, int]]:
+        """Choose up to `wanted` places where slices begin: (sequence id, entry), the first `low`.
+
+        A slice is never smaller than a stride of the index.
+        """
+        points = [(low, self.entry_for(low))]
+        if wanted > len(self):
+            places = list(zip(self.sequence_ids, self.entries, strict=True))
+        else:
+            shares = range(1, wanted)
+            places = [self.point_before(low + (high - low) * n // wanted) for n in shares]
+        for at, entry in places:
+            if at >= high:
+                break
+            if at > points[-1][0] and entry > points[-1][1]:
+                points.append((at, entry))
+        return points
+
     def encode(self) -> bytes:
         columns = [array("q", c) for c in (self.sequence_ids, self.entries, self.timestamps_max)]
         for column in columns:

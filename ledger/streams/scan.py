@@ -1,6 +1,7 @@
 """Reads of a bounded range of a stream, fast and in order, by processes that do not own it.
 
-    open ─▶ start, end, segments        as of now, the end by LAC; `refresh` updates them
+    open ─▶ start, end, segments        as of now, the end by LAC; `refresh` updates them, and
+                                        `refresh_end` the end alone
     cut  ─▶ slices                      about equal shares, each within one segment
     read_slice ─▶ chunks of records     in any process: it takes a slice and the two ports
 
@@ -118,11 +119,13 @@ class StreamScan:
         client: LedgerClient,
         timestamp_max: Callable[[memoryview], int] = lambda data: ANY_TIMESTAMP,
         limits: StreamLimits | None = None,
+        *,
+        synced: bool = False,
     ) -> StreamScan:
         """Create a scan and refresh it. Raises as `refresh`."""
         scan = cls(name, store, client, timestamp_max, limits)
         try:
-            await scan.refresh()
+            await scan.refresh(synced=synced)
         except BaseException:
             scan.close()
             raise
@@ -158,14 +161,16 @@ class StreamScan:
 
     # -- segments, start and end --------------------------------------------------------------
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, synced: bool = False) -> None:
         """Update segments, start and end.
 
-        The end is at or past every record that was acknowledged and readable before the call.
-        Raises NoNode if the stream does not exist, EntryUnknown if too few bookies return their
-        LAC, MetadataUnavailable, CorruptFormat.
+        The end is at or past every record that was acknowledged and readable before the call. With
+        `synced`, before the caller's last `sync` of the metadata store: one is enough for many
+        scans. Raises NoNode if the stream does not exist, EntryUnknown if too few bookies return
+        their LAC, MetadataUnavailable, CorruptFormat.
         """
-        await self._list.sync()
+        if not synced:
+            await self._list.sync()
         for attempts_left in reversed(range(_REFRESHES_MAX)):
             await self._list.load()
             try:
@@ -174,6 +179,24 @@ class StreamScan:
             except NoSuchLedger:
                 if not attempts_left:
                     raise
+
+    async def refresh_end(self) -> None:
+        """Update the end after a `sync` of the metadata store, as `refresh(synced=True)` does.
+
+        While the ledger of the newest segment is open, no later segment has records. Then its LAC
+        is the end, and the list is not read: start and losses stay as they were. Raises as
+        `refresh`.
+        """
+        tail, table = self._newest, self._table
+        if tail is not None and table.in_progress is not None:
+            try:
+                if not await tail.sync():
+                    await tail.jump()
+                    table.move_end(max(tail.end_sequence_id, table.end_sequence_id))
+                    return
+            except NoSuchLedger:
+                pass  # the list tells what became of it
+        await self.refresh(synced=True)
 
     async def _update(self, segments: list[Segment]) -> None:
         holding = [s for s in segments if not s.completed or s.last_entry >= 0]
@@ -212,7 +235,6 @@ class StreamScan:
         """Return the end of the segment as of now, 0 without one."""
         if tail is None or segment is None:
             return 0
-        await tail.open()
         await tail.sync()
         await tail.jump()
         # Behind a loss at the end of the segment only its node tells the number of records.
@@ -273,7 +295,7 @@ class StreamScan:
         index = await self._index_of(segment)
         record_bytes = await self._record_bytes(segment, index)
         wanted = max(1, round((high - low) * record_bytes / slice_bytes))
-        points = _points(index, low, high, wanted)
+        points = index.slice_points(low, high, wanted)
         slices: list[StreamSlice] = []
         for (first, entry), (after, next_entry) in zip(
             points, [*points[1:], (high, None)], strict=True
@@ -348,22 +370,6 @@ class StreamScan:
         Only records that end past `first` count. Call it only if `open` received `timestamp_max`.
         """
         return await self._reads.find_timestamp(timestamp, first, self.read)
-
-
-def _points(index: SparseIndex, low: int, high: int, wanted: int) -> list[tuple[int, int]]:
-    """Choose up to `wanted` places where slices begin: (sequence id, entry), the first at `low`."""
-    points = [(low, index.entry_for(low))]
-    if wanted > len(index):  # slices are never smaller than a stride of the index
-        places = list(zip(index.sequence_ids, index.entries, strict=True))
-    else:
-        shares = range(1, wanted)
-        places = [index.point_before(low + (high - low) * n // wanted) for n in shares]
-    for at, entry in places:
-        if at >= high:
-            break
-        if at > points[-1][0] and entry > points[-1][1]:
-            points.append((at, entry))
-    return points
 
 
 def _entry_before(

@@ -91,8 +91,11 @@ class SegmentTail:
     async def open(self) -> None:
         """Open the ledger, unless it is already open. Raises NoSuchLedger, MetadataUnavailable."""
         if self._reader is None:
-            self._reader = await self._client.open(self._ledger)
-            self._tailer = self._client.tail(self._reader)
+            await self._open(read_lac=True)
+
+    async def _open(self, *, read_lac: bool) -> None:
+        self._reader = await self._client.open(self._ledger, read_lac=read_lac)
+        self._tailer = self._client.tail(self._reader)
 
     def close(self) -> None:
         """Stop watching the ledger."""
@@ -105,13 +108,18 @@ class SegmentTail:
         reader, _ = self._opened()
         reader.last_add_confirmed = max(reader.last_add_confirmed, last)
 
-    async def sync(self) -> None:
+    async def sync(self) -> bool:
         """Read the LAC from enough bookies, so that the next `jump` reaches it.
 
-        Raises EntryUnknown if too few bookies answer, NoSuchLedger.
+        Opens the ledger if needed. Returns whether the ledger is closed. Raises EntryUnknown if too
+        few bookies answer, NoSuchLedger, MetadataUnavailable.
         """
+        new = self._reader is None
+        if new:
+            await self._open(read_lac=False)
         reader, _ = self._opened()
-        await reader.read_lac()
+        await reader.read_lac(refresh=not new)
+        return reader.metadata.closed
 
     # -- all entries --------------------------------------------------------------------------
 

@@ -5,8 +5,6 @@ Method: options as Spark passes them, and plain objects named like pyspark's fil
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, cast
 
@@ -18,6 +16,7 @@ from gateway.pipelines.direct.checkpoint import StreamOffsets, from_json, to_jso
 from gateway.pipelines.direct.offsets import PartitionSource, TopicRecreated
 from gateway.pipelines.direct.options import EARLIEST, LATEST, OffsetLimit, Options, TlsPaths, parse
 from gateway.pipelines.direct.pruning import limit_trigger, pushed_filters
+from gateway.pipelines.direct.triggers import Triggers
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
@@ -253,44 +252,38 @@ class _Late:
         self.end_sequence_id = 7
 
 
-class _Runner:
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run(work)
+class _Partitions:
+    """One partition of topic t, whose id is `id`."""
+
+    async def refresh(self) -> dict[TopicPartition, PartitionSource]:
+        place = TopicPartition("t", 0)
+        return {place: PartitionSource(place, "id", cast("Any", _Late()))}
+
+    async def topics_exist(self) -> bool:
+        return True
 
 
-def stream(**given: str) -> Any:
-    """Make a reader of a topic with one partition, whose id is `id`."""
-    from gateway.pipelines.direct.stream import LedgerStreamReader
-
-    place = TopicPartition("t", 0)
-    sources = {place: PartitionSource(place, "id", cast("Any", _Late()))}
-
-    class Reader(LedgerStreamReader):
-        def _connected(self) -> Any:
-            return _Runner()
-
-        def _refresh(self) -> dict[TopicPartition, PartitionSource]:
-            return sources
-
-    return Reader(options(streaming=True, **given))
+def triggers(**given: str) -> Triggers:
+    return Triggers(cast("Any", _Partitions()), options(streaming=True, **given))
 
 
-def test_a_stream_waits_for_the_end_in_its_checkpoint() -> None:
-    reader = stream()
-    at = {"t": {"0": 7}}
-    assert reader.partitions(at, at) == []  # as Spark does when a query continues
-    assert reader.latestOffset() == at | {"t@id": {}}
+async def test_a_stream_waits_for_the_end_in_its_checkpoint() -> None:
+    stream = triggers()
+    at = StreamOffsets({TopicPartition("t", 0): 7})
+    assert await stream.tasks(at, at) == []  # as Spark does when a query continues
+    assert await stream.latest(None, None) == StreamOffsets(at.offsets, {"t": "id"})
 
 
-def test_a_topic_recreated_with_fewer_partitions_is_reported() -> None:
-    at = {"t": {"0": 7, "1": 3}, "t@old": {}}
-    reader = stream()
-    reader.partitions(at, at)
+async def test_a_topic_recreated_with_fewer_partitions_is_reported() -> None:
+    at = StreamOffsets({TopicPartition("t", 0): 7, TopicPartition("t", 1): 3}, {"t": "old"})
+    stream = triggers()
+    await stream.tasks(at, at)
     with pytest.raises(TopicRecreated, match="its id was old, is id"):
-        reader.latestOffset()
-    reader = stream(failOnDataLoss="false")
-    reader.partitions(at, at)
-    assert reader.latestOffset() == {"t": {"0": 5}, "t@id": {}}
+        await stream.latest(None, None)
+    stream = triggers(failOnDataLoss="false")
+    await stream.tasks(at, at)
+    found = await stream.latest(None, None)
+    assert found == StreamOffsets({TopicPartition("t", 0): 5}, {"t": "id"})
 
 
 # -- checkpoints -------------------------------------------------------------------------------

@@ -345,6 +345,7 @@ class Scanning(ByOffset):
     """A scan, which also reads slices."""
 
     scan = None
+    refreshes = 0
 
     async def open(self):
         port, session = self.world.connect(self.host)
@@ -359,11 +360,20 @@ class Scanning(ByOffset):
             self.scan = None
 
     async def catch_up(self):
-        await self.scan.refresh()
+        await self._refresh()
+
+    async def _refresh(self):
+        """Refresh all, or only the end, in turn."""
+        self.refreshes += 1
+        if self.refreshes % 2:
+            await self.scan.refresh()
+        else:
+            await self.session.sync("/")
+            await self.scan.refresh_end()
 
     async def bounds(self):
         if self.draw.random() < 0.3:
-            await self.scan.refresh()
+            await self._refresh()
         return self.scan.start_sequence_id, self.scan.end_sequence_id
 
     async def read(self, at, bytes_max):

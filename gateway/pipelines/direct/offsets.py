@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Awaitable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from gateway.pipelines.direct.checkpoint import StreamOffsets
@@ -19,15 +21,16 @@ from gateway.pipelines.direct.options import EARLIEST, LATEST, OffsetLimit, Opti
 from gateway.pipelines.shared.errors import DataLost, JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.pipelines.shared.storage import ReadStorage, read_topic, read_topics
-from gateway.topics.catalog import Topic
+from gateway.topics.catalog import IDS, Topic
 from gateway.topics.configs import LossMode, topic_config
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
 from gateway.wire.steps import result_of
-from ledger.errors import NoNode
+from ledger.errors import MetadataUnavailable, NoNode
 from ledger.streams.scan import StreamScan
 
-_AT_ONCE = 16
+_AT_ONCE = 128  # partitions that are read at once; each has at most a few requests in flight
+_LISTS_PER_LOOK = 256  # partitions of a look whose start and losses are read again
 _PARTITIONS_MAX = 100_000
 # Interval and number of checks whether a requested offset is acknowledged
 _POLL_S, _POLLS = 0.1, 30
@@ -56,13 +59,21 @@ class TopicRecreated(DataLost):
 
 
 class PartitionSources:
-    """All partitions that the options select. The partitions stay open until `close`."""
+    """All partitions that the options select. The partitions stay open until `close`.
+
+    A look at many partitions must cost little, because a stream takes one in each trigger. So a
+    look syncs the metadata store once. For a partition that was open before, it reads the end, and
+    only for some of them in turn the start and the losses: tasks find out what was removed
+    meanwhile.
+    """
 
     def __init__(self, storage: ReadStorage, options: Options) -> None:
         self._storage = storage
         self._options = options
         # The partitions of the last refresh. A refresh closes partitions of deleted topics.
         self._open: dict[TopicPartition, PartitionSource] = {}
+        # The open partitions in the order in which their lists were read, the oldest first.
+        self._by_age: OrderedDict[TopicPartition, None] = OrderedDict()
 
     async def refresh(self) -> dict[TopicPartition, PartitionSource]:
         """Return the selected partitions with their current state. Raises JobError, LedgerError."""
@@ -73,14 +84,11 @@ class PartitionSources:
                 wanted[TopicPartition(topic.name, index)] = topic
         if len(wanted) > _PARTITIONS_MAX:
             raise JobError(f"{len(wanted)} partitions exceed the limit of {_PARTITIONS_MAX}")
-        for partition, source in list(self._open.items()):
-            topic = wanted.get(partition)
-            if topic is None or str(topic.topic_id) != source.topic_id:
-                source.scan.close()
-                del self._open[partition]
+        self._close_others(wanted)
         partitions = sorted(wanted)
-        found = await _gathered(
-            [self._open_source(partition, wanted[partition]) for partition in partitions]
+        oldest = set(islice(self._by_age, _LISTS_PER_LOOK))
+        found = await gathered(
+            [self._look(each, wanted[each], read_list=each in oldest) for each in partitions]
         )
         modes = {topic.name: topic_config(topic.configs).loss_mode for topic in topics}
         self._open = {
@@ -89,13 +97,37 @@ class PartitionSources:
         }
         return dict(self._open)
 
+    def _close_others(self, wanted: Mapping[TopicPartition, Topic]) -> None:
+        """Close the partitions of topics that were deleted, also if they were created again."""
+        for partition, source in list(self._open.items()):
+            topic = wanted.get(partition)
+            if topic is None or str(topic.topic_id) != source.topic_id:
+                source.scan.close()
+                del self._open[partition]
+                self._by_age.pop(partition, None)
+
+    async def topics_exist(self) -> bool:
+        """Return whether no topic of the last refresh was deleted since, one call for each topic.
+
+        A topic that was created again has another id. Raises JobError.
+        """
+        store = self._storage.store
+        ids = sorted({source.topic_id for source in self._open.values()})
+        try:
+            await store.sync(IDS)
+            return all(await gathered([store.exists(f"{IDS}/{topic_id}") for topic_id in ids]))
+        except MetadataUnavailable as error:
+            raise JobError(f"topics cannot be read: {error}", type(error).__name__) from error
+
     async def _topics(self) -> list[Topic]:
+        """Return the selected topics, after a sync of the metadata store."""
         options, store = self._options, self._storage.store
         if options.pattern:
             pattern = re.compile(options.pattern)
             known = await read_topics(store)
             return [t for t in known if not t.is_internal and pattern.fullmatch(t.name)]
-        found = [await read_topic(store, name) for name in options.topics or options.assigned]
+        names = options.topics or tuple(options.assigned)
+        found = await gathered([read_topic(store, name) for name in names])
         for topic in found:
             for index in options.assigned.get(topic.name, ()):
                 if index >= topic.partitions:
@@ -105,17 +137,29 @@ class PartitionSources:
                     )
         return found
 
-    async def _open_source(self, partition: TopicPartition, topic: Topic) -> PartitionSource:
+    async def _look(
+        self, partition: TopicPartition, topic: Topic, *, read_list: bool
+    ) -> PartitionSource:
         known = self._open.get(partition)
-        if known is not None:
-            await known.scan.refresh()
+        if known is not None and not read_list:
+            await known.scan.refresh_end()
             return known
+        if known is None:
+            known = await self._open_source(partition, topic)
+        else:
+            await known.scan.refresh(synced=True)
+        self._by_age[partition] = None
+        self._by_age.move_to_end(partition)
+        return known
+
+    async def _open_source(self, partition: TopicPartition, topic: Topic) -> PartitionSource:
         try:
             scan = await StreamScan.open(
                 stream_name(topic.topic_id, partition.partition),
                 self._storage.store,
                 self._storage.client,
                 batches.timestamp_max,
+                synced=True,
             )
         except NoNode as error:
             raise JobError(f"{partition} was deleted meanwhile", "UNKNOWN_TOPIC") from error
@@ -125,9 +169,10 @@ class PartitionSources:
         for source in self._open.values():
             source.scan.close()
         self._open.clear()
+        self._by_age.clear()
 
 
-async def _gathered(work: Sequence[Awaitable[T]]) -> list[T]:
+async def gathered(work: Sequence[Awaitable[T]]) -> list[T]:
     """Return all results in order, with bounded concurrency.
 
     All work ends before an error is raised.
@@ -267,7 +312,7 @@ async def wait_until_known(sources: OpenSources, wanted: Mapping[TopicPartition,
         if not behind:
             return
         await asyncio.sleep(_POLL_S)
-        await _gathered([scan.refresh() for scan in behind])
+        await gathered([scan.refresh() for scan in behind])
 
 
 async def _resolve(
@@ -286,7 +331,7 @@ async def _resolve(
             return scan.start_sequence_id
         return scan.end_sequence_id if offset == LATEST else offset
 
-    found = await _gathered([one(source) for source in sources.values()])
+    found = await gathered([one(source) for source in sources.values()])
     return dict(zip(sources, found, strict=True))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from gateway.pipelines.direct.losses import find_loss, not_accepted, pass_accepted, report_loss
-from gateway.pipelines.direct.offsets import OpenSources
+from gateway.pipelines.direct.offsets import OpenSources, gathered
 from gateway.pipelines.direct.options import Options
 from gateway.pipelines.direct.pruning import PushedFilters
 from gateway.pipelines.direct.storage_connection import cached_connection, drop_cached, is_cached
@@ -63,21 +63,21 @@ async def plan_tasks(
     filters: PushedFilters,
 ) -> list[SliceTask]:
     """Cut the ranges into slices that may hold matching records. Raises JobError."""
-    tasks: list[SliceTask] = []
-    for whole in ranges:
-        each = filters.narrowed(whole)
-        if each is None:
-            continue
-        try:
-            pieces = await sources[each.topic_partition].scan.cut(each.start, each.end, slice_bytes)
-        except LedgerError as error:
-            raise _fault(each, error) from error
-        tasks += [
-            SliceTask(each.topic_partition, piece, sources[each.topic_partition].loss_mode)
-            for piece in pieces
-            if filters.may_hold(None, piece.timestamp_max)
-        ]
-    return tasks
+    wanted = [each for whole in ranges if (each := filters.narrowed(whole)) is not None]
+    cut = await gathered([_cut(each, sources, slice_bytes) for each in wanted])
+    return [
+        SliceTask(each.topic_partition, piece, sources[each.topic_partition].loss_mode)
+        for each, pieces in zip(wanted, cut, strict=True)
+        for piece in pieces
+        if filters.may_hold(None, piece.timestamp_max)
+    ]
+
+
+async def _cut(each: OffsetRange, sources: OpenSources, slice_bytes: int) -> list[StreamSlice]:
+    try:
+        return await sources[each.topic_partition].scan.cut(each.start, each.end, slice_bytes)
+    except LedgerError as error:
+        raise _fault(each, error) from error
 
 
 def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
