@@ -6,6 +6,7 @@ PYTHON ?= python3
 RUN := .venv
 DEV := .venv-dev
 SPARK := .venv-spark
+NEWEST := .venv-spark-newest
 INSTALL := compose/install.sh
 
 FAST := not (process or zookeeper or spark or compat or cluster or proof or slow)
@@ -23,6 +24,9 @@ $(DEV)/.ready: compose/requirements-dev.txt pyproject.toml $(INSTALL)
 
 $(SPARK)/.ready: compose/requirements-spark.txt pyproject.toml $(INSTALL)
 	@$(INSTALL) $(SPARK) compose/requirements-spark.txt
+
+$(NEWEST)/.ready: compose/requirements-spark-newest.txt pyproject.toml $(INSTALL)
+	@$(INSTALL) $(NEWEST) compose/requirements-spark-newest.txt
 
 run: $(RUN)/.ready ## install and start the embedded gateway (PORT=, DATA=)
 	@exec $(RUN)/bin/python -m gateway dev --port $(PORT) --data $(DATA)
@@ -43,7 +47,7 @@ check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules; hin
 test-fast: $(DEV)/.ready ## every test that needs no server and no second: under a minute
 	$(DEV)/bin/python -m pytest -q -m "$(FAST)" -n 2 --dist worksteal
 
-test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it needs
+test: $(RUN)/.ready $(DEV)/.ready $(NEWEST)/.ready ## every test of a commit; installs what it needs
 	$(DEV)/bin/python -m pytest -q -m "not proof" -n 2 --dist loadfile --ignore tests/cluster
 	$(DEV)/bin/python -m pytest -q -m "not proof" tests/cluster
 

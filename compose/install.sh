@@ -8,7 +8,8 @@ started=$SECONDS
 if [ -t 2 ]; then echo "installing $environment ..." >&2; fi
 if command -v uv >/dev/null 2>&1; then
     uv venv --quiet --allow-existing --python "$python" "$environment"
-    VIRTUAL_ENV="$PWD/$environment" uv pip install --quiet --require-hashes -r "$requirements"
+    # Named outright: uv prefers UV_PYTHON of the caller to VIRTUAL_ENV.
+    uv pip install --quiet --python "$environment/bin/python" --require-hashes -r "$requirements"
 else
     "$python" -m venv "$environment"
     "$environment/bin/python" -m pip install --quiet --disable-pip-version-check \

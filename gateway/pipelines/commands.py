@@ -25,5 +25,10 @@ job: Final = CommandGroup(
             "audit",
             "Compare two of: a topic, its segments, an archive.",
         ),
+        "packages": Deferred(
+            "gateway.pipelines.packages_command",
+            "packages",
+            "Print what `spark-submit --packages` needs for the jobs.",
+        ),
     },
 )

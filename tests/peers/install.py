@@ -237,10 +237,18 @@ def _resolve_spark(directory: Path) -> None:
     )
     # Ivy also looks into $HOME/.m2; a home of its own keeps that out.
     _run([sys.executable, "-c", script], {"SPARK_SUBMIT_OPTS": f"-Duser.home={directory}"})
-    for name in ("spark-sql-kafka", "iceberg-spark-runtime"):
+    for name in (coordinate.split(":")[1] for coordinate in packages()):
         if not list((directory / "jars").glob(f"*{name}*.jar")):
             raise PeerMissing(f"Spark did not run: {name} did not resolve")
     (directory / ".ready").touch()
+
+
+def newest_spark_python() -> str:
+    """Return the interpreter of the environment with the newest PySpark that the tests run."""
+    path = ROOT / ".venv-spark-newest" / "bin" / "python"
+    if not path.exists():
+        raise PeerMissing("the newest Spark did not run: `make .venv-spark-newest/.ready`")
+    return str(path)
 
 
 def gateway_python() -> str:

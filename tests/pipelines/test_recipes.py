@@ -16,6 +16,7 @@ import subprocess
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow.dataset
 import pytest
 from click.testing import CliRunner
 
@@ -24,12 +25,15 @@ from tests.documents import Block, code_blocks
 from tests.gateway.test_readme import as_pattern, plain
 from tests.house import ROOT, read_sources
 from tests.peers.gateway import Gateway
+from tests.peers.install import spark_jars
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
 
 HERE = "tests/pipelines/test_recipes.py"
 PYTHON = "python with Spark"
 INSTALL_S_MAX = 240
+SUBMIT_S_MAX = 240
+RECORDS = 1000
 COMMAND = re.compile(r"^\.venv(-spark)?/bin/python -m gateway ")
 
 
@@ -44,8 +48,10 @@ def steps() -> list[tuple[Block, str | None]]:
     ]
 
 
-def run_commands(text: str) -> str:
+def run_commands(text: str, work: Path) -> str:
     """Run the commands and return their output. Each must exit with 0."""
+    if "spark-submit" in text:
+        return run_submit(text, work)
     printed = []
     for line in text.replace("\\\n", " ").strip().splitlines():
         if line.startswith("make "):
@@ -56,6 +62,28 @@ def run_commands(text: str) -> str:
         assert done.exit_code == 0, f"{line}\n{done.output}"
         printed.append(done.stdout)
     return "".join(printed)
+
+
+def run_submit(text: str, work: Path) -> str:
+    """Run spark-submit as written, with a Spark that has no connectors of its own.
+
+    Only where Spark keeps what it fetched is set, so that a second run fetches nothing.
+    """
+    conf = work / "submit-conf"
+    conf.mkdir()
+    (conf / "spark-defaults.conf").write_text(f"spark.jars.ivy {spark_jars()[0].parents[1]}\n")
+    around = {**os.environ, "SPARK_CONF_DIR": str(conf), "SPARK_LOCAL_IP": "127.0.0.1"}
+    around["SPARK_SUBMIT_OPTS"] = f"-Duser.home={conf}"  # Ivy also looks into the home
+    done = subprocess.run(
+        ["bash", "-euc", text],
+        cwd=ROOT,
+        env=around,
+        capture_output=True,
+        text=True,
+        timeout=SUBMIT_S_MAX,
+    )
+    assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
 
 
 def install_jobs(command: str) -> None:
@@ -84,7 +112,16 @@ def test_the_recipes_work_as_documented(spark, tmp_path: Path):
             text = block.text
             for there, replaced in here.items():
                 text = text.replace(there, replaced)
-            printed = run_python(text, names) if block.info == PYTHON else run_commands(text)
+            printed = (
+                run_python(text, names) if block.info == PYTHON else run_commands(text, tmp_path)
+            )
             if shown is not None:
                 place = f"{block.path}:{block.line}"
                 assert re.fullmatch(as_pattern(plain(shown)), plain(printed)), f"{place}\n{printed}"
+    assert archived(tmp_path / "submitted") == archived(tmp_path / "archive") == RECORDS
+
+
+def archived(archive: Path) -> int:
+    """Return the rows of the archive's files, counted without Spark."""
+    found = pyarrow.dataset.dataset(archive, partitioning="hive", exclude_invalid_files=True)
+    return found.count_rows()

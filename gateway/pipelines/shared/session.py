@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from gateway.pipelines.shared.errors import JobError
@@ -15,7 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCALA = "2.13"
-ICEBERG_VERSION = "1.11.0"
+ICEBERG_VERSIONS = {"4.0": "1.11.0", "4.1": "1.11.0"}
+"""The Iceberg release for each line of Spark. Iceberg has published none for later lines."""
+
 _JARS = ("spark.jars", "spark.jars.packages")
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
@@ -37,14 +38,15 @@ _DEFAULTS = {
 def packages() -> list[str]:
     """Return the Maven coordinates of the connectors for Kafka and Iceberg.
 
-    The coordinates fit the installed pyspark.
+    The coordinates fit the importable pyspark. Raises JobError without one.
     """
     spark = _pyspark_version()
     line = ".".join(spark.split(".")[:2])
-    return [
-        f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{spark}",
-        f"org.apache.iceberg:iceberg-spark-runtime-{line}_{SCALA}:{ICEBERG_VERSION}",
-    ]
+    found = [f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{spark}"]
+    iceberg = ICEBERG_VERSIONS.get(line)
+    if iceberg is not None:
+        found.append(f"org.apache.iceberg:iceberg-spark-runtime-{line}_{SCALA}:{iceberg}")
+    return found
 
 
 def running_session() -> SparkSession | None:
@@ -99,11 +101,13 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Genera
 
 
 def _pyspark_version() -> str:
+    """Return the version of the pyspark that is imported here, also that of a stock Spark."""
     try:
-        return version("pyspark")
-    except PackageNotFoundError:
+        from pyspark.version import __version__
+    except ImportError:
         raise JobError(
             "pyspark is not installed here: `make spark`, then .venv-spark/bin/python -m gateway"
             " job ...; or run pip install 'ledger-gateway[spark]'",
             "NO_SPARK",
         ) from None
+    return __version__

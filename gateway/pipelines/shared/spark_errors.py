@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.session import packages
 
 T = TypeVar("T")
 
@@ -22,12 +23,26 @@ def translate_spark_errors(work: Callable[[], T]) -> T:
     try:
         return work()
     except AnalysisException as error:
+        if error.getCondition() == "DATA_SOURCE_NOT_FOUND":
+            raise _no_connector(error) from error
         raise JobError(f"Spark: {_one_line(error)}", "SPARK_REFUSED") from error
     except (PySparkException, Py4JError) as error:
         raise JobError(f"Spark: {_one_line(error)}", "SPARK_FAILED") from error
     except ConnectionError as error:  # Py4J raises only ConnectionError once the JVM is gone
         message = "Spark's JVM has ended (out of memory?); start the job again"
         raise JobError(message, "SPARK_GONE") from error
+
+
+def _no_connector(error: Exception) -> JobError:
+    """Return the error of a Spark that was started without the connectors.
+
+    Under spark-submit Spark has already started when the job does, so the job cannot add them.
+    """
+    return JobError(
+        f"Spark: {_one_line(error)}; start Spark with the connectors: spark-submit --packages"
+        f" {','.join(packages())}",
+        "NO_CONNECTOR",
+    )
 
 
 def _one_line(error: Exception) -> str:
