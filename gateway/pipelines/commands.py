@@ -28,7 +28,7 @@ job: Final = CommandGroup(
         "packages": Deferred(
             "gateway.pipelines.packages_command",
             "packages",
-            "Print what `spark-submit --packages` needs for the jobs.",
+            "Print the Maven packages that the jobs need, for `spark-submit --packages`.",
         ),
     },
 )

@@ -7,8 +7,10 @@ that count their calls; the topic's own partitions say what was acknowledged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -17,11 +19,14 @@ from gateway.pipelines.direct import offsets
 from gateway.pipelines.direct.checkpoint import StreamOffsets
 from gateway.pipelines.direct.offsets import PartitionSources
 from gateway.pipelines.direct.options import parse
+from gateway.pipelines.direct.tasks import continued
 from gateway.pipelines.direct.triggers import Triggers
 from gateway.pipelines.shared.errors import DataLost
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.pipelines.shared.storage import ReadStorage
 from ledger.client.client import LedgerClient
+from ledger.errors import EntryUnknown
+from ledger.streams.scan import ScannedRecord, StreamSlice, read_slice
 from tests.gateway.stream_cluster import StreamCluster, batch, started_cluster
 from tests.pipelines.counted import Counted
 from tests.sim.loop import SimClock
@@ -189,6 +194,32 @@ async def test_partitions_added_later_are_read_from_their_start() -> None:
         assert await query.trigger() == [OffsetRange("t", 4, 0, 2)]
 
 
+async def test_a_topic_created_again_with_as_many_records_is_read_from_its_start() -> None:
+    async with filled(1) as cluster:
+        query = Query(cluster, failOnDataLoss="false")
+        await query.trigger()
+        await cluster.catalog.delete("t")
+        await cluster.topic("t", 1, control_record_policy="immediate")
+        await add(cluster, 0)
+        await asyncio.sleep(1)
+        assert await query.trigger() == [OffsetRange("t", 0, 0, 2)]
+
+
+async def test_a_batch_planned_before_its_topic_was_created_again_reads_nothing_of_the_new_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with filled(1) as cluster:
+        query = Query(cluster, failOnDataLoss="false")
+        start = await query.triggers.initial()
+        end = await query.triggers.latest(start, None)
+        await cluster.catalog.delete("t")
+        await cluster.topic("t", 1, control_record_policy="immediate")
+        await add(cluster, 0)
+        await asyncio.sleep(1)
+        assert await query.triggers.tasks(start, end) == []
+    assert "deleted and recreated: t" in capsys.readouterr().err
+
+
 # -- all that is available now -----------------------------------------------------------------
 
 
@@ -219,3 +250,46 @@ async def test_available_now_continues_a_checkpoint_from_before() -> None:
         assert end.offsets == {place(0): 2, place(1): 2}
         planned = ranges_of(await query.triggers.tasks(before, end))
         assert planned == [OffsetRange("t", 0, 1, 2), OffsetRange("t", 1, 0, 2)]
+
+
+# -- a slice whose link is lost ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost_after", [0, 1, 2])
+async def test_a_slice_continues_where_its_link_was_lost(lost_after: int) -> None:
+    async with filled(1) as cluster:
+        for _ in range(5):
+            await add(cluster, 0)
+        await asyncio.sleep(1)
+        query = Query(cluster)
+        await query.triggers.latest(None, None)
+        (source,) = (await query.sources.refresh()).values()
+        (piece,) = await source.scan.cut(0, source.scan.end_sequence_id, 1 << 20)
+        storage = query.sources._storage
+        reads: list[StreamSlice] = []
+
+        async def chunks(left: StreamSlice) -> list[list[ScannedRecord]]:
+            found = read_slice(storage.store, storage.client, left, chunk_bytes=1)
+            return [chunk async for chunk in found]
+
+        whole = {piece.first: await chunks(piece)}
+        for chunk in whole[piece.first]:
+            left = replace(piece, first=chunk[-1].end_sequence_id)
+            whole.setdefault(left.first, await chunks(left))
+
+        def read(left: StreamSlice) -> Iterator[list[ScannedRecord]]:
+            reads.append(left)
+            found = whole[left.first]
+            if len(reads) > 1:
+                return iter(found)
+            return chain(found[:lost_after], lost())
+
+        def lost() -> Iterator[list[ScannedRecord]]:
+            raise EntryUnknown("the link is lost")
+            yield
+
+        got = [record for chunk in continued(piece, read, lambda: True) for record in chunk]
+        assert [record.sequence_id for record in got] == [0, 2, 4, 6, 8, 10]
+        reads.clear()
+        with pytest.raises(EntryUnknown):
+            list(continued(piece, read, lambda: False))

@@ -5,7 +5,7 @@ A slice is self-contained, so a task runs on any worker that reaches the bookies
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -128,22 +128,42 @@ def _chunks(piece: StreamSlice, options: Options) -> Iterator[list[ScannedRecord
     """Yield the chunks of the slice in order.
 
     A cached connection may be broken, for example after bookies moved to new addresses. A failed
-    read over it is retried once over a new connection.
+    read over it is continued once over a new connection.
     """
     where = options.metadata, options.tls
     was_kept = is_cached(*where)
-    connection = cached_connection(*where)
+
+    def read(left: StreamSlice) -> Iterator[list[ScannedRecord]]:
+        connection = cached_connection(*where)
+        storage = connection.storage
+        return connection.iterate(read_slice(storage.store, storage.client, left))
+
+    def reconnect() -> bool:
+        if was_kept:
+            drop_cached(*where)
+        return was_kept
+
+    return continued(piece, read, reconnect)
+
+
+def continued(
+    piece: StreamSlice,
+    read: Callable[[StreamSlice], Iterator[list[ScannedRecord]]],
+    reconnect: Callable[[], bool],
+) -> Iterator[list[ScannedRecord]]:
+    """Yield the chunks that `read` yields, also if the link is lost between two of them.
+
+    Then the rest of the slice is read again, behind the last chunk, if `reconnect` returns True.
+    """
+    left = piece
     try:
-        for chunk in connection.iterate(
-            read_slice(connection.storage.store, connection.storage.client, piece)
-        ):
+        for chunk in read(piece):
             yield chunk
-            piece = replace(piece, first=chunk[-1].end_sequence_id)
+            left = replace(left, first=chunk[-1].end_sequence_id)
     except (EntryUnknown, MetadataUnavailable):
-        if not was_kept:
+        if not reconnect():
             raise
-        drop_cached(*where)
-        yield from _chunks(piece, options)
+        yield from read(left)
 
 
 def _fault(a_range: OffsetRange, error: LedgerError) -> JobError:
