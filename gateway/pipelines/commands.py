@@ -23,7 +23,7 @@ job: Final = CommandGroup(
         "audit": Deferred(
             "gateway.pipelines.audit_command",
             "audit",
-            "Compare two of: a topic, its segments, an archive.",
+            "Compare two of: a topic, its segments, an archive; or an archive with its own log.",
         ),
         "packages": Deferred(
             "gateway.pipelines.packages_command",
