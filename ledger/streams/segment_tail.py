@@ -266,7 +266,7 @@ class SegmentTail:
                 await self.pull(0.0)
             return
         await self._index_up_to(entry, log_records.snapshot_distance(payload))
-        if count > self.count:
+        if count > self.count and not self.behind_loss:  # else the stretch has its point already
             self._index_gap(self.count, self.last_entry)
         self.last_entry, self.count, self._past_head = entry, count, True
         self.behind_loss = False
@@ -318,7 +318,7 @@ class SegmentTail:
         self.index = snapshot.index
         self.index.stride_bytes = self._limits.index_stride_bytes
         if entry > self.last_entry:
-            self.last_entry, self.count = entry, count
+            self.last_entry, self.count, self.behind_loss = entry, count, False
 
     async def _read_snapshot(
         self, first: EntryId, last: EntryId

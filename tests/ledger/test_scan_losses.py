@@ -320,3 +320,23 @@ async def test_losses_that_cannot_be_read_are_an_error_that_names_their_node():
         await owner.session.create(losses_path(NAME), b"1 00000000 {}")
         with pytest.raises(CorruptFormat, match=losses_path(NAME)):
             await passed(by, slices)
+
+
+async def test_a_loss_at_the_known_end_is_found_after_the_end_has_moved():
+    """The end was known by an entry before the loss, and then by one behind it."""
+    async with started_rig(limits=DENSE, control_ms=100) as rig:
+        owner = await singly_written(rig, 5)
+        ledger = listed(rig)[0].ledger
+        entries = {
+            each for bookie in rig.world.bookies.values() for each in bookie.ledgers[ledger].entries
+        }
+        forget(rig, 1, *sorted(entries)[2:-1])  # the last one is not known to be acknowledged
+        _, scan = await scan_of(rig)
+        first = scan.end_sequence_id
+        await owner.add(3)
+        await asyncio.sleep(1)
+        await scan.refresh()
+        assert (0 < first < 5, scan.end_sequence_id) == (True, 8)
+        with pytest.raises(EntryLost):
+            await scan.read(first, 1000)
+        assert [each.sequence_id for each in await scan.read(5, 1000)] == [5, 6, 7]
