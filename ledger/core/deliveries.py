@@ -123,6 +123,9 @@ class Deliveries:
                 f"segment {segment.number} begins at offset {start}, and the one before it ends at "
                 f"offset {self._end_offset}"
             )
+        left = self._end_offset
+        if left is not None and left > start:
+            return  # a TRIM ended within this segment: what is lost before its end was truncated
         self._end_offset, self._follows = start, True
 
     @property

@@ -368,6 +368,19 @@ def test_a_trim_may_span_many_segments():
     assert gap.offsets == (0, 1, False)
 
 
+def test_what_a_trim_covered_up_to_within_a_segment_is_covered_once():
+    """The entry of the new start is among lost ones, so the trim ends before all of them."""
+    chain = Chain([[Entry((3,))], [Entry((1,), lost=True), Entry((2,), lost=True), Entry((1,))]])
+    core = Deliveries(ReadRange(Position(1, 0)))
+    step(chain, core)
+    (before,) = core.on_trim(Position(2, 0), 4)
+    assert (before.kind, before.first, before.offsets) == (GapKind.TRIM, (1, 1), (3, 3, True))
+    while core.next < (2, 2):
+        assert step(chain, core) == []
+    (behind,) = core.on_trim(Position(2, 2), 6)
+    assert (behind.kind, behind.first, behind.offsets) == (GapKind.TRIM, (2, 0), (4, 5, True))
+
+
 def test_joined_evidence_is_weak_if_a_part_is_and_accepted_only_together():
     weak = Evidence(7, Verdict.NON_AUTHORITATIVE, (state_of("B1", CopyAnswer.LOST),))
     both = joined([PROOF, weak])
