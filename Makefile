@@ -66,6 +66,10 @@ proof-failover: $(RUN)/.ready $(DEV)/.ready ## owners killed under load, nothing
 proof-spark: $(RUN)/.ready $(DEV)/.ready ## archive, replay, audit of the flights under kill -9 (KILLS=)
 	$(DEV)/bin/python -m tests.pipelines.proof --kills $(or $(KILLS),10)
 
+proof-spark-newest: $(RUN)/.ready $(DEV)/.ready $(NEWEST)/.ready ## tests of pipelines on the newest PySpark, but for Iceberg
+	PYTHONPATH=$$($(NEWEST)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+		$(DEV)/bin/python -m pytest -q -n 0 -m "not proof" -k "not iceberg" tests/pipelines
+
 proof-hostile: $(RUN)/.ready $(DEV)/.ready ## random hostile requests beside honest clients (MINUTES=)
 	$(DEV)/bin/python -m tests.hostile.crowd --minutes $(or $(MINUTES),10)
 
@@ -102,5 +106,5 @@ bench-reading: $(RUN)/.ready $(DEV)/.ready ## what a slow bookie costs readers, 
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
-.PHONY: help run cluster check test-fast test proof proof-ledger proof-reading proof-failover proof-spark proof-hostile demo spark bench \
+.PHONY: help run cluster check test-fast test proof proof-ledger proof-reading proof-failover proof-spark proof-spark-newest proof-hostile demo spark bench \
 	bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-start

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.bench.sides import create_topic, produce
+from tests.bench.spark_archive import measured as archives
 from tests.bench.spark_memory import WAYS, Bench, Memory, measure
 from tests.peers.broker import Broker
 from tests.peers.gateway import Gateway
@@ -151,6 +152,11 @@ def run(asked: argparse.Namespace, scratch: Path) -> dict[str, object]:
                 data = {"kafka": kafka.data, "gateway": gateway.data, "direct": gateway.data}
                 found = measured_rounds(readers, data, asked.records, asked.rounds)
                 sums = {side: readers.sums(side, TOPIC) for side in ("gateway", "direct")}
+                if asked.archive:
+                    copied = scratch / "copied"
+                    copied.mkdir()
+                    told = (SMALL_TOPIC, asked.records // 10, copied, asked.rounds)
+                    result |= archives(spark, gateway.bootstrap, *told)
             finally:
                 spark.stop()
         assert sums["gateway"] == sums["direct"], sums
@@ -178,6 +184,7 @@ def main() -> int:
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     words.add_argument("--records", type=int, default=10_000_000)
     words.add_argument("--rounds", type=int, default=3, help="the worst of so many is reported")
+    words.add_argument("--archive", action=argparse.BooleanOptionalAction, default=True)
     words.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True)
     words.add_argument("--memory-records", type=int, default=4_000_000)
     words.add_argument("--heap", default="1g", help="of the JVM whose memory is measured")

@@ -17,7 +17,7 @@ from gateway.pipelines.direct import register
 from gateway.pipelines.direct.batch import LedgerBatchReader
 from gateway.pipelines.direct.checkpoint import OffsetsJson
 from gateway.pipelines.direct.options import parse
-from gateway.pipelines.direct.stream import LedgerStreamReader
+from gateway.pipelines.direct.stream import LIMITS, LedgerStreamReader
 from gateway.pipelines.shared.errors import DataLost
 from gateway.pipelines.shared.partitions import OffsetRange
 from gateway.pipelines.shared.topics import Topics
@@ -320,7 +320,7 @@ def test_available_now_reads_one_batch_of_all_records_or_of_its_limit(
         rig.direct(topic, endingOffsets=rig.ends(topic)).count()
         frame = stream(rig, topic, startingOffsets="earliest", maxOffsetsPerTrigger=limit)
         found.append([rows for rows in run_query(frame, tmp_path, availableNow=True) if rows])
-    assert found == [[100], [100], [20]]
+    assert found == [[100], [100], [20] * 5 if LIMITS else [20]]  # all, from PySpark 4.2 on
 
 
 def test_a_stream_with_an_end_reads_up_to_there_in_limited_triggers(

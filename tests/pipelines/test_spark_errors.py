@@ -10,8 +10,10 @@ import socket
 import pytest
 from py4j.clientserver import ClientServer, JavaParameters
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import AnalysisException
 
 from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.session import packages
 from gateway.pipelines.shared.spark_errors import translate_spark_errors
 
 
@@ -32,3 +34,16 @@ def test_a_failed_call_is_reported_by_its_innermost_cause() -> None:
     with pytest.raises(JobError, match=r"^Spark: the one$") as said:
         translate_spark_errors(work)
     assert said.value.code == "SPARK_FAILED"
+
+
+SAID = "Failed to find data source: kafka. Please deploy the application as per the guide"
+
+
+def test_a_missing_connector_is_reported_with_the_packages_to_start_spark_with() -> None:
+    def work() -> None:
+        raise AnalysisException(SAID)
+
+    with pytest.raises(JobError, match=r"spark-submit --packages org\.apache\.spark:") as said:
+        translate_spark_errors(work)
+    assert said.value.code == "NO_CONNECTOR"
+    assert str(said.value).endswith(",".join(packages()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -9,6 +10,9 @@ from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.session import packages
 
 T = TypeVar("T")
+
+# Spark has one text for the source "kafka", another one for all others.
+_NO_SOURCE = re.compile(r"Failed to find (the )?data source: ")
 
 
 def translate_spark_errors(work: Callable[[], T]) -> T:
@@ -23,7 +27,7 @@ def translate_spark_errors(work: Callable[[], T]) -> T:
     try:
         return work()
     except AnalysisException as error:
-        if error.getCondition() == "DATA_SOURCE_NOT_FOUND":
+        if _NO_SOURCE.search(str(error)):
             raise _no_connector(error) from error
         raise JobError(f"Spark: {_one_line(error)}", "SPARK_REFUSED") from error
     except (PySparkException, Py4JError) as error:
