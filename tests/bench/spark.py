@@ -122,6 +122,17 @@ def worst(found: list[dict[str, float]], side: str, other: str) -> float:
     return round(min(each[side] / each[other] for each in found), 2)
 
 
+def archived(
+    asked: argparse.Namespace, spark: SparkSession, gateway: Broker, scratch: Path
+) -> dict[str, object]:
+    """The archive job beside Spark's own streaming write, of the tenth of the records."""
+    if not asked.archive:
+        return {}
+    scratch.mkdir()
+    count = asked.records // 10
+    return archives(spark, gateway.bootstrap, SMALL_TOPIC, count, scratch, asked.rounds)
+
+
 def memory(bench: Bench, gateway: Broker, records: int) -> dict[str, tuple[Memory, Memory]]:
     """What each way took for a tenth of the records, and for all."""
     topics = {"memory-tenth": records // 10, "memory-whole": records}
@@ -152,11 +163,7 @@ def run(asked: argparse.Namespace, scratch: Path) -> dict[str, object]:
                 data = {"kafka": kafka.data, "gateway": gateway.data, "direct": gateway.data}
                 found = measured_rounds(readers, data, asked.records, asked.rounds)
                 sums = {side: readers.sums(side, TOPIC) for side in ("gateway", "direct")}
-                if asked.archive:
-                    copied = scratch / "copied"
-                    copied.mkdir()
-                    told = (SMALL_TOPIC, asked.records // 10, copied, asked.rounds)
-                    result |= archives(spark, gateway.bootstrap, *told)
+                result |= archived(asked, spark, gateway, scratch / "copied")
             finally:
                 spark.stop()
         assert sums["gateway"] == sums["direct"], sums
