@@ -15,6 +15,7 @@ from tests.crash.load import read_all
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
 from tests.peers.gateway import ClusterGateway
+from tests.peers.processes import wait_until
 
 RECORDS = 50
 
@@ -28,6 +29,12 @@ def run(zookeeper, *words, code=0):
     assert "Traceback" not in done.stderr
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
+
+
+def registered(zookeeper):
+    """The bookies that are registered. Only others are given up."""
+    rows = json.loads(run(zookeeper, "bookie", "list", "-o", "json"))
+    return [row["bookie"] for row in rows if row["address"] is not None]
 
 
 def produce(gateway, first):
@@ -60,6 +67,7 @@ def test_a_partition_goes_on_behind_a_forced_close(zookeeper, tmp_path):
         listed = json.loads(run(place, "ledger", "list", "--state", "OPEN", "-o", "json"))
         [ledger] = [str(row["ledger"]) for row in listed if row["topic"] == "log"]
         run(place, "ledger", "recover", ledger, "--yes", code=1)
+        wait_until(lambda: registered(place) == ["b0"], "the end of two sessions", pause_s=0.5)
         words = ("ledger", "recover", ledger, "--accept-loss", "--yes", "-o", "json")
         closed = json.loads(run(place, *words))
         assert closed["forced"]

@@ -152,12 +152,16 @@ async def hanging_rig(*methods):
     yield rig, port, Storage(rig.session("admin"), port, SimClock(), "admin")
 
 
-async def test_a_bookie_that_hangs_does_not_keep_the_others_from_being_used():
+async def test_a_registered_bookie_that_hangs_is_named_and_given_up_only_once_it_was_stopped():
     async with hanging_rig("read", "read_many", "read_lac", "list_entries") as (rig, port, storage):
         ledger, writer, _ = await open_ledger(rig)
         _, hanging, lost = writer.metadata.last_fragment.ensemble
         port.names.add(hanging)
         rig.lose(lost)
+        with pytest.raises(AdminError, match=f"not fenced at {hanging}: registered"):
+            await recover(storage, ledger, accept_loss=True)
+        assert not rig.metadata(ledger).closed
+        rig.lose(hanging)
         found = await recover(storage, ledger, accept_loss=True)
         assert (found["last_entry"], found["forced"]) == (5, True)
         assert rig.metadata(ledger).length == len(b"entry 0") * 6
