@@ -209,12 +209,6 @@ def test_the_headers_column_exists_only_on_request() -> None:
     assert rows([batch])[0]["headers"] == [{"key": "name", "value": b"x"}]
 
 
-def test_an_invalid_header_key_is_replaced_as_in_java() -> None:
-    inside = b"\0\0\0" + varint(-1) + varint(-1) + varint(1) + varint(1) + b"\xff" + varint(-1)
-    batch = raw_batch(varint(len(inside)) + inside)
-    assert rows([batch])[0]["headers"] == [{"key": "\ufffd", "value": None}]
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -410,3 +404,32 @@ def test_small_records_come_in_parts_of_a_bounded_number(batches: int) -> None:
     found = [each.num_rows for each in Decoder("t", 0).decode(small, *ALL)]
     assert sum(found) == 300_000
     assert len(found) == 3 and max(found) <= decode.RECORDS_AT_ONCE
+
+
+# timestamps and header keys that Spark or Python cannot represent
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_timestamp_that_spark_cannot_represent_is_refused_or_given_up(sign: int) -> None:
+    last = sign * decode.TIMESTAMP_MS_MAX
+    batch = built([(0, b"k", b"v", []), (sign, b"k", b"w", [])], 0, 5, last)
+    (good,) = Decoder("topic", 3).decode([batch], 0, 6)
+    assert good["value"].to_pylist() == [b"v"], "records outside the range do not matter"
+    with pytest.raises(decode.TimestampOutOfRange, match=rf"offset 6 .*{last + sign} ms"):
+        list(Decoder("topic", 3).decode([batch], *ALL))
+    met: list[tuple[int, int]] = []
+    decoder = Decoder("topic", 3, False, lambda *record: met.append(record))
+    (found,) = decoder.decode([batch], *ALL)
+    assert found["timestamp"].cast("int64").to_pylist() == [last * 1000, None]
+    assert found["value"].to_pylist() == [b"v", b"w"]
+    assert met == [(6, last + sign)]
+
+
+def test_a_header_key_keeps_its_bytes() -> None:
+    keys = [b"", b"\xff\xfe", "é".encode(), b"a\x00"]
+    plain = b"".join(varint(len(key)) + key + varint(-1) for key in keys)
+    fields = b"\0\0\0" + varint(-1) + varint(-1) + varint(len(keys)) + plain
+    batch = raw_batch(varint(len(fields)) + fields, 1)
+    (found,) = Decoder("topic", 3, True).decode([batch], *ALL)
+    stored = found["headers"].values.field("key").view("binary")
+    assert stored.to_pylist() == keys

@@ -119,6 +119,7 @@ def test_certificates_are_all_given_or_none() -> None:
         ({"sliceBytes": "0"}, "must be at least 1"),
         ({"isolation": "strict"}, "read_committed or read_uncommitted"),
         ({"startingOffsetsByTimestampStrategy": "first"}, "error or latest"),
+        ({"timestampOutOfRange": "skip"}, "must be fail or null"),
     ],
 )
 def test_an_invalid_option_is_reported_with_the_valid_values(

@@ -12,7 +12,7 @@ Pure. Source: Kafka, DefaultRecordBatch and DefaultRecord; columns as in Spark's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -48,6 +48,16 @@ The three are the batch, a piece of the batch, and the columns of the piece. If 
 one record, the piece is the whole batch.
 """
 
+TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
+TIMESTAMP_MS_MIN = -TIMESTAMP_MS_MAX
+"""The timestamps that Spark can represent: it counts microseconds in 64 bits, Kafka milliseconds.
+
+Spark's Kafka source fails for the same timestamps. Source: Spark, DateTimeUtils.millisToMicros.
+"""
+
+OnUnrepresentable = Callable[[int, int], None]
+"""A function that takes the offset and the timestamp of a record that Spark cannot represent."""
+
 _PIECE_BYTES = 4 * 1024 * 1024
 # Added after the last record, because varints are read before lengths are checked
 _PADDING = bytes(16)
@@ -65,6 +75,10 @@ _FIELDS = [
 ]
 SCHEMA = pa.schema(_FIELDS)
 SCHEMA_WITH_HEADERS = pa.schema([*_FIELDS, ("headers", pa.list_(HEADER))])
+
+
+class TimestampOutOfRange(CorruptFormat):
+    """A record has a timestamp that Spark cannot represent."""
 
 
 class _Gathered(NamedTuple):
@@ -94,12 +108,22 @@ class Decoder:
 
     A result has at most RECORDS_AT_ONCE rows and about 4 MiB of keys, values and headers. A single
     larger record makes a larger result. The column of topic names is not included.
+
+    The row of a record whose timestamp Spark cannot represent has no timestamp, if
+    `on_unrepresentable` takes the record. Without this function, TimestampOutOfRange is raised.
     """
 
-    def __init__(self, topic: str, partition: int, include_headers: bool = False) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        include_headers: bool = False,
+        on_unrepresentable: OnUnrepresentable | None = None,
+    ) -> None:
         self.schema = SCHEMA_WITH_HEADERS if include_headers else SCHEMA
         self._partition_name = f"{topic}-{partition}"
         self._include_headers = include_headers
+        self._on_unrepresentable = on_unrepresentable
         self._topic, self._partition = topic, partition
         # Columns of one repeated value. They grow to the size of the largest result; smaller
         # results use slices of them.
@@ -186,7 +210,7 @@ class Decoder:
             self._topics.slice(0, count),
             self._partitions.slice(0, count),
             pa.array(offsets),
-            _timestamps(headers, appended, records),
+            self._timestamps(_times_ms(headers, appended, records), offsets, first, end),
             pa.array(appended.astype(np.int32)[records.batch]),
         ]
         if headers_of_records is not None:
@@ -198,6 +222,21 @@ class Decoder:
         low, high = map(int, np.searchsorted(offsets, (first, end)))
         if low < high:
             yield whole.slice(low, high - low)
+
+    def _timestamps(self, times_ms: Positions, offsets: Positions, first: int, end: int) -> Any:
+        """Make the column of timestamps. Raises TimestampOutOfRange for a record of the range."""
+        if times_ms.max() <= TIMESTAMP_MS_MAX and times_ms.min() >= TIMESTAMP_MS_MIN:
+            return pa.array(times_ms * _US_PER_MS).cast(_TIMESTAMP)
+        beyond = (times_ms > TIMESTAMP_MS_MAX) | (times_ms < TIMESTAMP_MS_MIN)
+        for at in np.flatnonzero(beyond & (offsets >= first) & (offsets < end)).tolist():
+            if self._on_unrepresentable is None:
+                raise TimestampOutOfRange(
+                    f"{self._partition_name}: the record at offset {offsets[at]} has the timestamp"
+                    f" {times_ms[at]} ms, which Spark cannot represent"
+                )
+            self._on_unrepresentable(int(offsets[at]), int(times_ms[at]))
+        times_us = np.where(beyond, 0, times_ms) * _US_PER_MS
+        return pa.array(times_us, mask=beyond).cast(_TIMESTAMP)
 
     def _in_pieces(
         self, header: BatchHeader, body: Buffer, first: int, end: int
@@ -304,10 +343,10 @@ def _fields(
     )
 
 
-def _timestamps(headers: list[BatchHeader], appended: NDArray[Any], records: _Records) -> pa.Array:
+def _times_ms(headers: list[BatchHeader], appended: NDArray[Any], records: _Records) -> Positions:
     greatest = np.array([h.max_timestamp for h in headers], np.int64)
     created = np.array([h.base_timestamp for h in headers], np.int64)[records.batch]
     created += records.timestamp_deltas
     if appended.any():
         created = np.where(appended[records.batch], greatest[records.batch], created)
-    return pa.array(created * _US_PER_MS).cast(_TIMESTAMP)
+    return created

@@ -93,9 +93,9 @@ def _walk(
 
 
 def _texts(keys: Any) -> pa.Array:
-    """Cast the keys to UTF-8. Invalid bytes become U+FFFD, as in Java."""
-    try:
-        return keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        decoded = [key.decode("utf-8", "replace") for key in keys.to_pylist()]
-        return pa.array(decoded, pa.string())
+    """Return the keys as strings with the same bytes, even if those are not UTF-8.
+
+    Spark keeps such bytes in its strings, and in the files that it writes: `CAST(key AS BINARY)`
+    returns them. Only Python and Java replace them with U+FFFD.
+    """
+    return keys.view(pa.string())

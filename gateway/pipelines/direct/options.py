@@ -26,6 +26,7 @@ _OURS = (
     *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders"),
     *("maxOffsetsPerTrigger", "sliceBytes", "isolation", "acceptedLoss"),
+    "timestampOutOfRange",
     *("tls.ca", "tls.certificate", "tls.key"),
 )
 _KNOWN = {name.lower(): name for name in _OURS}
@@ -63,6 +64,7 @@ class Options:
     latest_where_no_time: bool = False  # start at the end if every record is older
     fail_on_data_loss: bool = True
     skip_accepted: bool = False  # pass accepted losses in silence, whatever the topic is set to
+    null_timestamps: bool = False  # rows without those timestamps that Spark cannot represent
     include_headers: bool = False
     offsets_per_trigger_max: int | None = None
     slice_bytes: int = SLICE_BYTES
@@ -87,6 +89,9 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
     accepted = texts.get("acceptedLoss", "topic").lower()
     if accepted not in ("topic", "skip"):
         raise _fault(f"acceptedLoss {accepted!r}: must be topic or skip")
+    beyond = texts.get("timestampOutOfRange", "fail").lower()
+    if beyond not in ("fail", "null"):
+        raise _fault(f"timestampOutOfRange {beyond!r}: must be fail or null")
     return Options(
         metadata=texts["metadata"],
         topics=topics,
@@ -97,6 +102,7 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
         latest_where_no_time=strategy == "latest",
         fail_on_data_loss=_flag(texts, "failOnDataLoss", True),
         skip_accepted=accepted == "skip",
+        null_timestamps=beyond == "null",
         include_headers=_flag(texts, "includeHeaders", False),
         offsets_per_trigger_max=_optional(texts, "maxOffsetsPerTrigger", _positive),
         slice_bytes=_optional(texts, "sliceBytes", _positive) or SLICE_BYTES,

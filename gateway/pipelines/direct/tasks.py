@@ -85,10 +85,14 @@ def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
 
     Uses memory for two chunks of the slice and for decoding one batch.
     """
-    from gateway.pipelines.direct.decode import Decoder
+    from gateway.pipelines.direct.decode import Decoder, TimestampOutOfRange
 
     piece = task.piece
-    decoder = Decoder(*task.topic_partition, options.include_headers)
+    decoder = Decoder(
+        *task.topic_partition,
+        options.include_headers,
+        _ignore_timestamp if options.null_timestamps else None,
+    )
     following = piece.first
     try:
         for chunk in _chunks(piece, options):
@@ -98,12 +102,19 @@ def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
         connection = cached_connection(options.metadata, options.tls)
         gap = connection.run(find_loss(connection.storage, piece, error.entry))
         raise not_accepted(task.topic_partition, following, error, gap) from error
+    except TimestampOutOfRange as error:
+        message = f"{error}; set timestampOutOfRange=null to read its row without a timestamp"
+        raise JobError(message, "TIMESTAMP_OUT_OF_RANGE") from error
     except LedgerError as error:
         drop_cached(options.metadata, options.tls)
         left = OffsetRange(*task.topic_partition, following, piece.end)
         if not isinstance(error, _GONE):
             raise _fault(left, error) from error
         report_loss([left], f"deleted while they were read ({error})", options.fail_on_data_loss)
+
+
+def _ignore_timestamp(offset: int, timestamp_ms: int) -> None:
+    """Leave the row of a record without a timestamp, which timestampOutOfRange=null allows."""
 
 
 def _rows(
