@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from itertools import count, takewhile
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -26,7 +27,7 @@ from gateway.topics.loss_delivery import LossDelivery
 from gateway.topics.partition_state import PartitionState
 from gateway.topics.partition_warnings import PartitionWarnings, ProduceWatch
 from gateway.topics.produced import OUTCOME_UNKNOWN, OnProduced, Produced, ProducedBatch
-from gateway.topics.producer_ids import next_block
+from gateway.topics.producer_ids import learn_certain_id
 from gateway.topics.timestamp_search import SearchBudget, TimestampSearch
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
@@ -40,6 +41,7 @@ from ledger.errors import (
     NotOwner,
     StreamUnavailable,
 )
+from ledger.streams.accepted_losses import EntryAwaited
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import Stream, StreamServices
@@ -47,6 +49,7 @@ from ledger.streams.tail_cache import StoredRecord
 from ledger.tasks import report, reported, start_once, start_restarting
 
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
+_WHOLE_ATTEMPTS = 5  # failed openings after which a partition whose state waits is readable only
 # The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT.
 _WAITING_MAX = 10_000
 
@@ -175,13 +178,13 @@ class Partition:
         if not self._advanced_since_open:
             # The last epoch accepted nothing, so do not add another segment at once.
             await self._pause()
-        while not self.closed:
+        for attempt in takewhile(lambda _: not self.closed, count()):
             try:
                 # An opening that failed may have left the stream half open.
                 await self.stream.close()
                 async with self._opening_permits:
                     await self._wait_for_lease()
-                    await self._open_once()
+                    await self._open_once(whole=attempt < _WHOLE_ATTEMPTS)
             except LedgerError as error:
                 self._log.warn("cannot open a partition; will retry", error)
                 self.losses.on_open_failed(error)
@@ -210,16 +213,14 @@ class Partition:
                 raise NotOwner(self.name)
             await asyncio.sleep(_REOPEN_S_FIRST)
 
-    async def _open_once(self) -> None:
+    async def _open_once(self, *, whole: bool) -> None:
         try:
-            await self.stream.open(begin=self._begins)
+            await self.stream.open(begin=self._begins, whole=whole)
         # A crash between creating the topic and its streams left the topic without them.
         except NoNode:
             await create_streams(self._services.metadata, [self.name])
             await self.stream.open()
-        losses = self._state.producers.losses
-        if losses.needs_certain_id:
-            losses.first_certain_id = await next_block(self._services.metadata)
+        await learn_certain_id(self._state.producers.losses, self._services.metadata)
 
     async def ensure_readable(self) -> None:
         """Wait until the partition is readable. Raises NotOwner if it is closed."""
@@ -389,10 +390,13 @@ class Partition:
         try:
             await self.ensure_readable()
             await self.stream.begin()
+            await learn_certain_id(self._state.producers.losses, self._services.metadata)
         except LedgerError as error:
             self._refuse_waiting(error)
             if isinstance(error, NoSuchEntry):
                 self._log.warn("a partition takes no records until its loss is accepted", error)
+            if isinstance(error, EntryAwaited):
+                self._log.warn("a partition takes no records while its state is unreadable", error)
             if isinstance(error, NotEnoughBookies):
                 self._log.warn("too few bookies take writes; producers retry", error)
             if isinstance(error, MetadataError) and not self.closed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from gateway.core.producer_losses import ProducerLosses
 from ledger.errors import BadVersion, CorruptFormat, NodeExists, NoNode
 from ledger.ports.metadata import MetadataStore
 from ledger.sealed import seal, unseal
@@ -25,6 +26,12 @@ async def next_block(store: MetadataStore) -> int:
         return _first_of((await store.get(PATH)).data)
     except NoNode:
         return 0
+
+
+async def learn_certain_id(losses: ProducerLosses, metadata: MetadataStore) -> None:
+    """Find the first id of producers that begin after the loss, unless it is known."""
+    if losses.needs_certain_id:
+        losses.first_certain_id = await next_block(metadata)
 
 
 def _first_of(data: bytes) -> int:

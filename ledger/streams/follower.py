@@ -41,6 +41,7 @@ from ledger.tasks import start_once
 _PULL_S = 30.0  # timeout of one wait for the next entry; a change of its ledger ends it earlier
 _LAG_S = 1.0  # period in which the end is polled while readers are behind
 _CHUNKS_AHEAD = 4  # chunks pulled and not read, beyond which pulling pauses
+_AWAITED_MAX = 1  # heads that are asked for in vain, before older ones are left for later
 _PAUSE_S, _PAUSE_S_MAX = 0.02, 1.0  # delay before a retry, which doubles up to the maximum
 
 
@@ -143,7 +144,7 @@ class FollowedStream:
             self._list.watch(self._list_changed.set)
             try:
                 await self._list.sync()
-                await self._refresh_list()
+                await self._refresh_first_list()
                 await self._find_first_end()
             except BaseException:
                 self._release()
@@ -158,6 +159,13 @@ class FollowedStream:
                 following.cancel()
                 await asyncio.wait([following])
                 self._release()  # the task may never have begun
+
+    async def _refresh_first_list(self) -> None:
+        try:
+            await self._refresh_list()
+        except EntryAwaited as error:  # an epoch is not known yet, all else is
+            self._on_retry(error)
+            self._list_changed.set()
 
     async def _find_first_end(self) -> None:
         """Move the end past every record that other readers may have seen, if bookies answer."""
@@ -234,14 +242,17 @@ class FollowedStream:
             raise
 
     async def _refresh_list(self) -> None:
-        """Load the stored list, the epochs of completed segments, and the end."""
+        """Load the stored list, the epochs of completed segments, and the end.
+
+        Raises EntryAwaited, after all else was done, if an epoch could not be read now.
+        """
         async with self._list_lock:
             await self._refresh_list_locked()
 
     async def _refresh_list_locked(self) -> None:
         await self._list.load()
         segments = visible(self._list.segments)
-        await self._learn_epochs(segments)
+        awaited = await self._learn_epochs(segments)
         self._check_live(segments)
         table, losses = self._table, self._list.losses
         if losses is not table.losses:  # cached records may be lost now
@@ -250,6 +261,8 @@ class FollowedStream:
         table.move_start(self._list.start_sequence_id)
         self._wake_tail.set()
         self._move_end(max(table.listed_end_sequence_id, table.start_sequence_id))
+        if awaited is not None:
+            raise awaited
 
     def _check_live(self, segments: list[Segment]) -> None:
         """Check that a completed segment holds every record that was shown as committed.
@@ -267,9 +280,15 @@ class FollowedStream:
                     f"{segment.record_count} records, {live.count} were committed"
                 )
 
-    async def _learn_epochs(self, segments: list[Segment]) -> None:
-        """Read epochs from the head of the newest segment with records, which has older ones."""
+    async def _learn_epochs(self, segments: list[Segment]) -> EntryAwaited | None:
+        """Read epochs from the head of the newest segment with records, which has older ones.
+
+        Returns why an epoch could not be read now, or None.
+        """
+        awaited: list[EntryAwaited] = []
         for segment in reversed(segments):
+            if len(awaited) > _AWAITED_MAX:
+                break
             if not segment.record_count or self._table.knows(segment.number):
                 continue
             try:
@@ -279,13 +298,14 @@ class FollowedStream:
                 head = None  # the segment was removed, and the list will change
             except EntryLost:
                 continue  # its epoch stays unknown; the newest known one is shown
-            except EntryAwaited:
+            except EntryAwaited as error:
                 if not self._list.losses.of_segment(segment.number):
-                    raise
-                continue  # a damaged copy of an accepted loss
+                    awaited.append(error)
+                continue  # perhaps a damaged copy of an accepted loss
             if head is not None:
                 self._table.learn(segment.number, head)
             self._table.learn_own_epoch(segment.number, segment.start_sequence_id)
+        return awaited[0] if awaited else None
 
     # -- the tail -----------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.core import records as log_records
 from ledger.core.accepted_losses import NO_LOSSES, LostRange, StreamLosses
-from ledger.core.loss import EntryLost
+from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.core.records import LogRecord
 from ledger.core.segments import EMPTY_TXID, Segment, started_after
 from ledger.core.snapshot_format import (
@@ -36,6 +36,7 @@ from ledger.ports.clock import Clock
 from ledger.streams.segment_store import SegmentStore
 
 _READ_BYTES = 1024 * 1024
+_AWAITED_MAX = 2  # heads that are asked for although their bookies do not answer
 REPLAYED_PER_STEP = 500  # records that are replayed before other tasks run: a few milliseconds
 
 
@@ -84,9 +85,10 @@ class LoadedStream:
     index_number: int = 0
     # A segment that is still to be listed as completed: (before, after).
     left_over: tuple[Segment, Segment] | None = None
-    # The loss that hides a part of the state, until an operator accepts it. Nothing may be written
-    # without the whole state; all segments and their ends are known.
-    blocked: EntryLost | None = None
+    # The entry that hides a part of the state: lost until an operator accepts it, or awaited until
+    # a bookie returns it. Nothing may be written without the whole state; all segments and their
+    # ends are known.
+    blocked: EntryLost | EntryAwaited | None = None
 
 
 async def load_stream(
@@ -95,12 +97,14 @@ async def load_stream(
     clock: Clock,
     state: OwnerState,
     on_left_over: Callable[[], None] | None = None,
+    *,
+    whole: bool = True,
 ) -> LoadedStream:
     """Recover and close all ledgers, and set `state` to that after the last durable record.
 
     Lists every recovered segment as completed, except `left_over`. Calls `on_left_over` before the
     first recovery, if one is due. Raises EntryLost if the end of the stream lies in a loss that
-    nobody accepted.
+    nobody accepted. For `whole` see `load_state`.
     """
     segments = await store.load()
     if on_left_over is not None and not all(segment.completed for segment in segments):
@@ -119,13 +123,30 @@ async def load_stream(
         segments[at] = _complete(last, before, lost, clock.now_ms())
         left_over = before, segments[at]
     loaded = LoadedStream(segments, store.losses, left_over=left_over)
+    await load_state(loaded, client, state, last, whole=whole)
+    return loaded
+
+
+async def load_state(
+    loaded: LoadedStream,
+    client: LedgerClient,
+    state: OwnerState,
+    recovered: _LastEntry | None = None,
+    *,
+    whole: bool,
+) -> None:
+    """Set `state` to that after the last durable record, or `blocked` if a part of it is lost.
+
+    With `whole`, raises EntryAwaited if an entry cannot be read now. Otherwise `blocked` is set.
+    """
     try:
-        await _rebuild(loaded, client, state, last)
-    except EntryLost as error:
+        await _rebuild(loaded, client, state, recovered)
+    except (EntryLost, EntryAwaited) as error:
+        if whole and isinstance(error, EntryAwaited):
+            raise
         loaded.blocked = error
         loaded.index, loaded.index_number = SparseIndex(), 0
         await _load_summaries(loaded, client)
-    return loaded
 
 
 def _complete(
@@ -160,10 +181,15 @@ def _complete(
 async def _load_summaries(loaded: LoadedStream, client: LedgerClient) -> None:
     """Load the newest summaries that a head snapshot has, for readers."""
     loaded.summaries = {}
+    awaited = 0
     for segment in reversed(loaded.segments):
-        if segment.last_entry < 0:
+        if segment.last_entry < 0 or awaited > _AWAITED_MAX:
             continue
-        head = await read_head_snapshot(await client.open(segment.ledger), segment.last_entry)
+        try:
+            head = await read_head_snapshot(await client.open(segment.ledger), segment.last_entry)
+        except EntryAwaited:
+            awaited += 1
+            continue
         if head is not None:
             loaded.summaries = {
                 # It was written before the records of its own segment.

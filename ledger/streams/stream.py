@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from ledger.client.writer import LedgerWriter
 from ledger.core.accepted_losses import StreamLosses
-from ledger.core.loss import EntryLost
+from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import EMPTY_TXID, Segment
 from ledger.core.snapshot_format import StateSnapshot
@@ -34,7 +34,7 @@ from ledger.streams.accepted_losses import WatchedLosses
 from ledger.streams.config import StreamConfig
 from ledger.streams.next_ledger import NextLedger
 from ledger.streams.reads import SegmentReads
-from ledger.streams.recovery import LoadedStream, OwnerState, load_stream
+from ledger.streams.recovery import LoadedStream, OwnerState, load_state, load_stream
 from ledger.streams.retention import Retention
 from ledger.streams.segment_store import SegmentStore
 from ledger.streams.services import StreamServices
@@ -42,10 +42,8 @@ from ledger.streams.tail_cache import StoredRecord, StreamTail
 from ledger.streams.writer import SEGMENT_RECORDS_MAX, OnDurable, SegmentWriter
 from ledger.tasks import start_once
 
-STREAM_KEY = "stream"
-"""Key in a ledger's custom metadata; the value is the name of its stream."""
-_ROLL_RETRY_S = 1.0
-"""Delay before a roll is retried if no ledger could be created. Meanwhile the segment grows."""
+STREAM_KEY = "stream"  # key in a ledger's custom metadata; the value is the name of its stream
+_ROLL_RETRY_S = 1.0  # delay before a roll is retried if no ledger could be created
 
 
 class Stream:
@@ -100,9 +98,9 @@ class Stream:
         # Set while a roll waits for its retry, because no ledger could be created.
         self._roll_retry: asyncio.TimerHandle | None = None
         self._next_ledger = NextLedger(self._create_ledger, services.clock)
-        # The loss that hides a part of the owner's state, until an operator accepts it. Set by
-        # `open`. Meanwhile the stream is readable, and takes no record.
-        self._blocked: EntryLost | None = None
+        # The entry that hides a part of the owner's state, lost until an operator accepts it, or
+        # awaited. Set by `open`. Meanwhile the stream is readable, and takes no record.
+        self._blocked: EntryLost | EntryAwaited | None = None
         # A segment that the store lists and no writer writes yet. Set by `_complete_segment` in a
         # roll, taken by `_start_segment`, cleared by `_drop_writer`.
         self._begun: tuple[Segment, LedgerWriter] | None = None
@@ -113,7 +111,7 @@ class Stream:
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def open(self, *, begin: bool = False) -> None:
+    async def open(self, *, begin: bool = False, whole: bool = True) -> None:
         """Recover and complete segments in progress, and rebuild the state. Then it is readable.
 
         With `begin` (a takeover) it is also writable, and the head snapshot of its first segment
@@ -121,7 +119,8 @@ class Stream:
         `epoch` may be published. If it raises a LedgerError, it may be opened again.
 
         If the owner's state lies in a loss, it is readable only, until `on_failed` runs because an
-        operator accepted losses.
+        operator accepted losses. Without `whole` the same if the state cannot be read now: `begin`
+        reads it again.
         """
         async with self._change_lock:
             self._drop_writer()
@@ -133,6 +132,7 @@ class Stream:
                 services.clock,
                 self._state,
                 on_left_over=self._next_ledger.begin_creating if begin else None,
+                whole=whole,
             )
             left_over, self._blocked = loaded.left_over, loaded.blocked
             beginning = begin and left_over is not None and await self._has_next_ledger()
@@ -141,7 +141,8 @@ class Stream:
             self._reset_table(loaded)
             if beginning:
                 await self._start_segment(left_over=left_over)
-                await self._wait_for_head_snapshot()
+                assert self._writer is not None
+                await self._writer.wait_until_durable()
 
     def _reset_table(self, loaded: LoadedStream) -> None:
         self._reads.clear()
@@ -153,7 +154,7 @@ class Stream:
             loaded.index_number,
             start_sequence_id=self._store.start_sequence_id,
             epoch=self._store.number_max + 1,
-            losses=self._store.losses,
+            losses=loaded.losses,
         )
         self._losses.catch_up()
 
@@ -184,25 +185,28 @@ class Stream:
             return False
         return not self._closing
 
-    async def _wait_for_head_snapshot(self) -> None:
-        writer = self._writer
-        assert writer is not None
-        await writer.wait_until_idle()
-        if writer.failed is not None:
-            raise writer.failed
-
     async def begin(self) -> None:
         """Create the first segment of this ownership, headed by a state snapshot.
 
-        Raises EntryLost if the owner's state lies in a loss that nobody accepted.
+        Raises EntryLost or EntryAwaited if a part of the owner's state cannot be read.
         """
         async with self._change_lock:
+            if isinstance(self._blocked, EntryAwaited):
+                await self._load_state_again()
             if self._blocked is not None:
                 raise self._blocked.with_traceback(None)
             if self._closing:
                 raise NotOwner(f"{self.name} is closing")
             if self._writer is None:
                 await self._start_segment()
+
+    async def _load_state_again(self) -> None:
+        """Rebuild the state from the segments as they are known: another process may own them."""
+        loaded = LoadedStream([*self._table.segments], self._table.losses)
+        await load_state(loaded, self._services.client, self._state, whole=False)
+        if loaded.losses is self._table.losses:  # otherwise the owner opens the stream again
+            self._blocked = loaded.blocked
+            self._reset_table(loaded)
 
     async def close(self) -> None:
         """Wait until all accepted records are durable, then complete the segment.

@@ -169,6 +169,12 @@ class SegmentWriter:
     def ledger(self) -> LedgerId:
         return self._sink.ledger
 
+    async def wait_until_durable(self) -> None:
+        """Wait until no entry is in flight. Raises the error that ended the writer."""
+        await self.wait_until_idle()
+        if self.failed is not None:
+            raise self.failed
+
     async def wait_until_idle(self) -> None:
         """Wait until no entry is in flight, or the writer failed. Records may still wait."""
         while self._in_flight and self.failed is None:

@@ -364,8 +364,12 @@ async def test_a_reader_of_an_entry_that_may_return_is_shown_with_the_bookies():
 
 async def test_a_partition_whose_end_cannot_be_read_is_blocked_there():
     async with lossy_cluster() as cluster:
-        partition, _ = await cluster.lose(await filled(cluster), 8, 9, Status.UNREACHABLE)
-        await cluster.restart()
+        partition = await filled(cluster)
+        await cluster.crash()
+        [segment] = partition.stream.segments
+        reader = await cluster.services.client.recover(segment.ledger)  # and then crash again
+        last = segment.ledger, reader.last_add_confirmed
+        cluster.port.missing[last] = Status.UNREACHABLE
         partition = cluster.partitions.find("t", 0)
         await asyncio.sleep(STALLED_S + 20)
         assert not partition.readable

@@ -21,23 +21,27 @@ OK = ErrorCode.none
 UNKNOWN = ErrorCode.unknown_producer_id
 
 
-def lose(port, ledger, *entries):
-    """The bookie denies these entries, like one that never had them."""
+def lose(port, ledger, *entries, status=Status.NO_ENTRY):
+    """The bookie denies these entries, like one that never had them. Returns those that it lacks.
+
+    With another status it does not return them.
+    """
     lost = {(ledger, entry) for entry in entries}
     read, read_many = port.read, port.read_many
 
     async def denying_read(bookie, ledger, entry, *, fence_key=None):
         if (ledger, entry) in lost:
-            return ReadReply(Status.NO_ENTRY)
+            return ReadReply(status)
         return await read(bookie, ledger, entry, fence_key=fence_key)
 
     async def denying_read_many(bookie, ledger, first, last, max_bytes):
         if (ledger, first) in lost:
-            return ReadManyReply(Status.NO_ENTRY)
+            return ReadManyReply(status)
         last = min([last, *(entry - 1 for of, entry in lost if of == ledger and entry > first)])
         return await read_many(bookie, ledger, first, last, max_bytes)
 
     port.read, port.read_many = denying_read, denying_read_many
+    return lost
 
 
 async def accept(cluster, partition, *ranges):
@@ -64,6 +68,49 @@ async def test_a_lost_head_snapshot_blocks_writes_only_and_until_it_is_given_up(
         await asyncio.sleep(1)
         [answer] = await cluster.sent(partition, batch())
         assert (answer.error, answer.base_offset) == (OK, 6)
+
+
+async def test_a_state_that_no_bookie_returns_now_blocks_writes_only_and_until_it_does(capsys):
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(0), batch(2), batch(4))
+        await cluster.restart()
+        partition = await cluster.partition()
+        [segment] = partition.stream.segments
+        await cluster.partitions.stop()
+        lost = lose(cluster.port, segment.ledger, 0, status=Status.UNREACHABLE)
+        await cluster.start_gateway()
+        async with asyncio.timeout(10):
+            partition = await cluster.partition()
+        assert base_offsets(await cluster.read_all(partition)) == [0, 2, 4]
+        for _ in range(2):
+            [refused] = await cluster.sent(partition, batch(6))
+            assert refused.error is ErrorCode.kafka_storage_error
+        assert partition.readable
+        assert "takes no records while its state is unreadable" in capsys.readouterr().err
+        lost.clear()
+        [known, answer] = await cluster.sent(partition, batch(4), batch(6))
+        assert (known.error, known.base_offset) == (OK, 4)
+        assert (answer.error, answer.base_offset) == (OK, 6)
+
+
+async def test_a_short_silence_of_bookies_refuses_no_producer():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(0))
+        await cluster.restart()
+        [segment] = (await cluster.partition()).stream.segments
+        await cluster.partitions.stop()
+        lost = lose(cluster.port, segment.ledger, 0, status=Status.UNREACHABLE)
+        await cluster.start_gateway()
+        partition = cluster.partitions.find("t", 0)
+        answers = cluster.send(partition, batch(2))
+        await asyncio.sleep(0.3)
+        lost.clear()
+        async with asyncio.timeout(10):
+            while not answers:
+                await asyncio.sleep(0.1)
+        assert (answers[0].error, answers[0].base_offset) == (OK, 2)
 
 
 async def after_a_forced_close(cluster):

@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from ledger.core.accepted_losses import RESERVED_OFFSETS
-from ledger.core.loss import EntryLost
+from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.errors import StreamUnavailable
 from ledger.streams.accepted_losses import losses_path
 from ledger.streams.config import StreamLimits
@@ -160,6 +160,39 @@ async def test_epochs_go_on_if_their_snapshots_are_lost():
 
 
 # Before the acceptance
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+async def test_a_state_that_waits_for_a_silent_bookie_leaves_the_stream_readable(lost):
+    """Two of three bookies lost an entry that the state is built from, and the third is silent."""
+    rig = await rig_of()
+    _, second = await written(rig, 3, 4)
+    silent, *others = rig.world.metadata_of(second.ledger).bookies_of(lost)
+    for name in others:
+        del rig.world.bookies[name].ledgers[second.ledger].entries[lost]
+    rig.world.bookies[silent].crash()
+    owner = Owner(rig, "next", state=TellingState())
+    assert isinstance(await fails(owner.stream.open()), EntryAwaited)
+    await owner.stream.open(whole=False)
+    stream = owner.stream
+    assert (stream.start_sequence_id, stream.end_sequence_id) == (0, 7)
+    for offset in (0, 6):
+        assert (await stream.read(offset, 1))[0].sequence_id == offset
+    follower = await rig.follower()
+    assert (follower.stream.end_sequence_id, follower.stream.is_open) == (7, True)
+    assert (await follower.stream.read(0, 1))[0].sequence_id == 0
+    for _ in range(2):
+        assert isinstance(await fails(stream.begin()), EntryAwaited)
+    assert not stream.writable
+    await rig.world.bookies[silent].start()
+    await stream.begin()
+    await owner.add(1)
+    assert list(owner.answers.values()) == [7]
+    assert owner.failures == []
+    assert stream._state.seen == [("all below", 3), 3, 4, 5, 6]
+    async with asyncio.timeout(60):
+        while follower.stream.epoch_at(3) != stream.epoch_at(3):
+            await asyncio.sleep(0.1)
 
 
 async def test_before_the_acceptance_the_stream_is_readable_and_takes_nothing():

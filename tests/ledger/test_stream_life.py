@@ -69,7 +69,7 @@ async def test_completing_and_creating_in_parallel_takes_less_than_the_one_and_t
     async def one_after_the_other(stream):
         await stream.open()
         await stream.begin()
-        await stream._wait_for_head_snapshot()
+        await stream._writer.wait_until_durable()
 
     async with watched_rig() as rig:
         (await taking_over(rig, "first")).kill()
