@@ -22,7 +22,7 @@ Probe = Callable[[BookieId], Coroutine[Any, Any, None]]
 """Sends the same request to this bookie too, and counts the outcome. Drops the answer."""
 
 PROBES_AT_ONCE = 4
-"""Most probes in flight. Each holds the bytes of one answer."""
+"""Most probes of each kind in flight. Each holds the bytes of one answer."""
 
 _FORGET_EVERY_S = 60.0  # how often records of bookies that are gone are looked for
 
@@ -87,8 +87,11 @@ class BookieHealth:
         self._greylist = Greylist(config.health_rules())
         # When records of bookies that are gone are looked for next.
         self._forget_at_s = 0.0
-        # Probes in flight, at most `PROBES_AT_ONCE`. A probe leaves the set when it ends.
-        self._probes: set[asyncio.Task[None]] = set()
+        # Probes in flight by kind, oldest first, at most `PROBES_AT_ONCE` of each. A probe leaves
+        # when it ends.
+        self._probes: dict[SampleKind, dict[asyncio.Task[None], None]] = {
+            kind: {} for kind in SampleKind
+        }
         self._load = DecayingLoad(config.load_half_life_s)
         # The last known rack of every bookie. Lost bookies stay, because ensembles may still name
         # them.
@@ -130,16 +133,24 @@ class BookieHealth:
     ) -> None:
         """Send a request to `bookie` to another replica too, if a comparison is due.
 
-        A process has at most `PROBES_AT_ONCE` probes in flight.
+        A process has at most `PROBES_AT_ONCE` probes of each kind in flight. At the tail the oldest
+        one makes room: its ledger has no news, so it compares nothing.
         """
-        if len(self._probes) >= PROBES_AT_ONCE:
+        probes = self._probes[kind]
+        full = len(probes) >= PROBES_AT_ONCE
+        if full and kind is not SampleKind.TAIL:
             return
         other = self._greylist.choose_probe(bookie, kind, replicas, self._now_s())
-        if other is not None:
-            self.probes += 1
-            task = start_once("a probe of a bookie", probe(other))
-            self._probes.add(task)
-            task.add_done_callback(self._probes.discard)
+        if other is None:
+            return
+        if full:
+            oldest = next(iter(probes))
+            del probes[oldest]
+            oldest.cancel()
+        self.probes += 1
+        task = start_once("a probe of a bookie", probe(other))
+        probes[task] = None
+        task.add_done_callback(lambda ended: probes.pop(ended, None))
 
     def on_placed(self, bookies: Iterable[BookieId], size: int = NEW_FRAGMENT_BYTES) -> None:
         """Count `size` more bytes as load of each of `bookies`."""

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from ledger.core.bookie_health import Reason, SlowDetection
+from ledger.client.health import PROBES_AT_ONCE
+from ledger.core.bookie_health import PROBE_EVERY, Reason, SlowDetection
+from ledger.core.latency import SampleKind
 from ledger.ports.bookies import Status
 from tests.ledger.calm_cluster import cluster, written
 from tests.ledger.reader_rig import add_one, grown, reader_of, settled, timed
@@ -125,6 +127,35 @@ async def test_a_bookie_alone_with_its_samples_is_not_slow():
     for _ in range(5):
         await read_round(rig)
     assert not slow_now(rig) and rig.health.probes == 0
+
+
+async def test_tails_without_news_keep_no_other_bookie_from_being_compared():
+    """A poll of an idle ledger takes its whole period, and so does its probe."""
+    world = cluster()
+    rig = await reader_of(world, await ledger_of(world))
+    replicas = world.metadata_of(rig.reader.metadata.ledger).bookies_of(0)
+    waiting, cancelled = [], []
+
+    async def wait_for_news(bookie):
+        waiting.append(bookie)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(bookie)
+            raise
+
+    for _ in range(10 * PROBE_EVERY):
+        rig.health.start_probe(replicas[0], SampleKind.TAIL, replicas, wait_for_news)
+        await asyncio.sleep(0.001)
+    assert len(waiting) == 10
+    assert len(waiting) - len(cancelled) == PROBES_AT_ONCE
+    await read_round(rig)
+    slow = rig.reader._last_good
+    rig.port.delays[slow] = 0.05
+    for _ in range(3):
+        await read_round(rig)
+    assert slow_now(rig) == {slow}
+    assert not {each.found.reason for each in rig.health.greylist()} - {Reason.SLOW}
 
 
 # Coming back
