@@ -99,9 +99,7 @@ class LedgerLines:
         tail = client.tail(reader)
         try:
             while reader.last_add_confirmed < entry and not reader.metadata.closed:
-                found = await tail.read_next(entry, _TAIL_S)
-                if found.payload is not None:
-                    reader.last_add_confirmed = max(reader.last_add_confirmed, entry)
+                await tail.wait_lac(EntryId(entry - 1), _TAIL_S)  # the entry itself may be lost
                 await reader.refresh()
         finally:
             tail.close()

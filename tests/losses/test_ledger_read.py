@@ -78,6 +78,23 @@ async def test_following_waits_for_the_next_entries_until_the_ledger_is_closed(m
         assert rows[-1]["kind"] == "BRIDGE"
 
 
+async def test_following_shows_a_loss_that_it_meets_at_the_tail(monkeypatch):
+    async with loss_rig(monkeypatch, control_ms=-1) as rig:
+        owner = await rig.written([1, 1])
+        [segment] = rig.listed()
+        stored = [rig.world.bookies[name] for name in rig.members(segment.ledger)]
+        newest = max(stored[0].durable_entries(segment.ledger))
+        reading = asyncio.create_task(read(rig, segment.ledger, follow=True))
+        await asyncio.sleep(1)
+        rig.forget(segment.ledger, newest)  # no reader knows yet that it is confirmed
+        await owner.add(1)
+        await asyncio.sleep(5)
+        await owner.stream.close()
+        rows, _ = await reading
+        assert places(rows) == [*range(newest), "DATALOSS", newest + 1, "BRIDGE"]
+        assert rows[newest]["offsets"] == [1, 1]
+
+
 async def test_an_entry_that_may_come_back_ends_the_reading_with_its_name(monkeypatch):
     async with loss_rig(monkeypatch) as rig:
         await rig.written([1, 1], [1])
