@@ -65,6 +65,26 @@ def test_offsets_within_one_loss_count_once():
     assert [each.lost_offsets for each in reads.places(0, 1)] == [7, 1]
 
 
+def test_an_entry_that_may_return_is_shown_also_within_a_loss():
+    """The readers behind it are other ones, and the loss may have been measured before."""
+    reads = BlockedReads()
+    reads.on_failed(5, 0, lost=True)
+    reads.know_following(5, 12)
+    reads.on_failed(8, 0, lost=False, waits_for=("bookie-2",))
+    assert [(each.offset, each.lost) for each in reads.places(0, 0)] == [(5, True), (8, False)]
+
+
+def test_a_reader_that_asks_again_stays_though_nothing_is_read():
+    reads = BlockedReads()
+    assert not reads.on_asked(7, 0)
+    reads.on_failed(7, 0, lost=True)
+    assert reads.on_asked(7, EXPIRY_S)
+    assert reads.readers_blocked(EXPIRY_S, 2 * EXPIRY_S) == 1
+    assert reads.any_lost(2 * EXPIRY_S)
+    assert not reads.on_asked(7, 2 * EXPIRY_S + 1)
+    assert not reads.any_lost(2 * EXPIRY_S + 1)
+
+
 def test_places_are_bounded_and_the_oldest_is_forgotten_first():
     reads = BlockedReads()
     for offset in range(3 * PLACES_MAX):

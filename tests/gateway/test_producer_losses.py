@@ -61,6 +61,14 @@ def test_a_refused_producer_begins_again_in_a_higher_epoch():
     assert states.check(1, 2, 0, 2) is ErrorCode.invalid_producer_epoch
 
 
+def test_a_late_batch_of_an_old_epoch_does_not_clear_a_newer_one():
+    states = with_loss()
+    assert states.check(1, 3, 0, 2) is UNKNOWN
+    assert states.check(1, 1, 0, 2) is UNKNOWN
+    assert states.check(1, 3, 0, 2) is UNKNOWN, "it may be a retry all the same"
+    assert states.check(1, 4, 0, 2) is OK
+
+
 def test_an_unknown_producer_is_refused_unless_its_id_is_newer_than_the_loss():
     states = with_loss(first_certain_id=1000)
     for first in (0, 7):
