@@ -32,9 +32,9 @@ def run(zookeeper, *words, code=0):
 
 
 def registered(zookeeper):
-    """The bookies that are registered. Only others are given up."""
+    """How many bookies are registered. Only others are given up."""
     rows = json.loads(run(zookeeper, "bookie", "list", "-o", "json"))
-    return [row["bookie"] for row in rows if row["address"] is not None]
+    return sum(row["address"] is not None for row in rows)
 
 
 def produce(gateway, first):
@@ -67,7 +67,7 @@ def test_a_partition_goes_on_behind_a_forced_close(zookeeper, tmp_path):
         listed = json.loads(run(place, "ledger", "list", "--state", "OPEN", "-o", "json"))
         [ledger] = [str(row["ledger"]) for row in listed if row["topic"] == "log"]
         run(place, "ledger", "recover", ledger, "--yes", code=1)
-        wait_until(lambda: registered(place) == ["b0"], "the end of two sessions", pause_s=0.5)
+        wait_until(lambda: registered(place) == 1, "the end of two sessions", 90, pause_s=0.5)
         words = ("ledger", "recover", ledger, "--accept-loss", "--yes", "-o", "json")
         closed = json.loads(run(place, *words))
         assert closed["forced"]
