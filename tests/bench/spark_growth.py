@@ -1,10 +1,11 @@
 """What ten times the records cost the jobs in Java heap: archive, replay, audit.
 
-    make bench-spark-memory                               4 million records of 100 B, and a tenth
-    python -m tests.bench.spark_growth --records 1000000
+    make bench-spark-memory                               2.5 million records of 100 B, and a tenth
+    python -m tests.bench.spark_growth --records 10000000
 
 Each job runs in a Spark of its own, first over a topic of a tenth of the records, then over one of
-all. Prints one line of JSON: the ratio of what is alive in the heap at most, by job, and the peaks
+all. Tasks and chunks have up to 250,000 offsets, so that a tenth has at least one of that size.
+Prints one line of JSON: the ratio of what is alive in the heap at most, by job, and the peaks
 in MB. Exits with 1 if a ratio is above `--at-most`. How the peak is measured is told in
 tests/bench/spark_memory.py. The smaller run is looked at more often, because it is shorter: the
 most of few looks is less than the most of many, also where nothing grows.
@@ -53,7 +54,7 @@ def run(asked: argparse.Namespace, scratch: Path) -> dict[str, object]:
 def main() -> int:
     """Run, and print one line of JSON."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    words.add_argument("--records", type=int, default=4_000_000)
+    words.add_argument("--records", type=int, default=2_500_000)
     words.add_argument("--heap", default="1g", help="of the JVM whose memory is measured")
     words.add_argument("--at-most", type=float, default=1.1)
     asked = words.parse_args()
