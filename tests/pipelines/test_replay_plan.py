@@ -52,11 +52,11 @@ def test_changed_source_offsets_are_an_error(offsets: list[int]):
 
 def test_chunks_skip_unselected_offsets_and_end_with_the_last_record():
     ranges = (OffsetRange(SOURCE, 1, 0, 99), *(OffsetRange(SOURCE, 0, n, n + 4) for n in (2, 20)))
-    selection, partition = Selection(SOURCE, ranges), PartitionPlan(0, 7, 8, 2, 23)
-    assert next_chunk(selection, partition, 2, 0, 3) == ReplayChunk(0, 2, 5, 0, last=False)
-    assert next_chunk(selection, partition, 5, 3, 3) == ReplayChunk(0, 5, 8, 3, last=False)
-    assert next_chunk(selection, partition, 8, 4, 4) == ReplayChunk(0, 20, 24, 4, last=True)
-    assert next_chunk(selection, partition, 2, 0, 99) == ReplayChunk(0, 2, 24, 0, last=True)
+    held, partition = Selection(SOURCE, ranges).by_partition()[0], PartitionPlan(0, 7, 8, 2, 23)
+    assert next_chunk(held, partition, 2, 0, 3) == ReplayChunk(0, 2, 5, 0, last=False)
+    assert next_chunk(held, partition, 5, 3, 3) == ReplayChunk(0, 5, 8, 3, last=False)
+    assert next_chunk(held, partition, 8, 4, 4) == ReplayChunk(0, 20, 24, 4, last=True)
+    assert next_chunk(held, partition, 2, 0, 99) == ReplayChunk(0, 2, 24, 0, last=True)
 
 
 def test_a_plan_that_is_damaged_or_newer_is_refused():

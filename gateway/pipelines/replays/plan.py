@@ -11,7 +11,7 @@ Pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -76,8 +76,12 @@ class Selection:
     start_ms: int | None = None
     end_ms: int | None = None
 
-    def of(self, partition: int) -> list[OffsetRange]:
-        return [each for each in self.ranges if each.partition == partition]
+    def by_partition(self) -> dict[int, list[OffsetRange]]:
+        """Return the ranges of each partition, in order."""
+        found: dict[int, list[OffsetRange]] = {}
+        for each in self.ranges:
+            found.setdefault(each.partition, []).append(each)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +155,20 @@ class ReplayPlan:
 
 
 def next_chunk(
-    selection: Selection, partition: PartitionPlan, offset: int, number: int, offsets_max: int
+    ranges: Sequence[OffsetRange],
+    partition: PartitionPlan,
+    offset: int,
+    number: int,
+    offsets_max: int,
 ) -> ReplayChunk:
     """Return the next chunk, of at most `offsets_max` offsets, at or after `offset`.
 
-    The chunk begins at its first selected offset, and `number` is the number of its first record.
+    `ranges` are the selected ones of the partition. The chunk begins at its first selected offset,
+    and `number` is the number of its first record.
     `offset` must not be beyond the last record.
     """
     assert offsets_max > 0 and offset <= partition.last, (offsets_max, offset, partition)
-    ends = [each for each in selection.of(partition.partition) if each.end > offset]
+    ends = [each for each in ranges if each.end > offset]
     first = max(offset, min((each.start for each in ends), default=offset))
     end = min(first + offsets_max, partition.last + 1)
     return ReplayChunk(partition.partition, first, end, number, end > partition.last)

@@ -366,6 +366,7 @@ class _ChunkedWrite:
         self._plan = plan
         self._sending = sending
         self._offsets_at_once = offsets_at_once
+        self._ranges = plan.selection.by_partition()
         self.done: dict[int, _WrittenSoFar] = {}
 
     def run(self, present: Mapping[int, int]) -> None:
@@ -397,8 +398,8 @@ class _ChunkedWrite:
             ]
 
     def _chunk(self, partition: PartitionPlan, offset: int, number: int) -> ReplayChunk:
-        selection = self._plan.selection
-        return next_chunk(selection, partition, offset, number, self._offsets_at_once)
+        ranges = self._ranges[partition.partition]
+        return next_chunk(ranges, partition, offset, number, self._offsets_at_once)
 
     def _write(self, chunks: Sequence[ReplayChunk]) -> list[Any]:
         """Write the chunks. Returns one row of `RESULT` per partition, even on failure."""
@@ -406,7 +407,7 @@ class _ChunkedWrite:
         within = [
             each._replace(start=max(each.start, one.first), end=min(each.end, one.end))
             for one in chunks
-            for each in selection.of(one.partition)
+            for each in self._ranges[one.partition]
             if each.start < one.end and one.first < each.end
         ]
         records = read_selected(spark, self._archive, selection, within).select(
