@@ -1,7 +1,7 @@
 """Code that the commands of all jobs share: options, the Spark session, exit codes.
 
-Exit codes: 0 done, 1 the job failed or found differences, 2 wrong usage, 69 no server reached, 130
-Ctrl-C. A failure is one line on stderr, or JSON with `-o json`.
+Exit codes: 0 done, 1 the job failed, 2 wrong usage, 3 an audit found differences, 69 no server
+reached, 130 Ctrl-C. A failure is one line on stderr, or JSON with `-o json`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ledger.command_line.exit_codes import (
 )
 from ledger.command_line.output import Format, fail, output_option, usage
 from ledger.command_line.program import Value, option
+from ledger.errors import LedgerError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,6 +96,8 @@ def run_job(
         fail(EXIT_FAILED, str(error), error.code, output)
     except Unreachable as error:
         fail(EXIT_UNREACHABLE, str(error), "UNREACHABLE", output)
+    except (LedgerError, OSError) as error:  # of the storage, when segments are read
+        fail(EXIT_FAILED, f"{type(error).__name__}: {error}", "STORAGE", output)
     except KeyboardInterrupt:
         print("gateway: interrupted", file=sys.stderr)
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None

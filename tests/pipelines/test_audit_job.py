@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -21,10 +22,13 @@ from gateway.pipelines.audits.audit_job import AuditRequest, audit
 from gateway.pipelines.audits.counting import rename_topic
 from gateway.pipelines.audits.model import Side
 from gateway.pipelines.audits.sources import AuditSource, SourceAccess, open_sides
+from gateway.pipelines.job import run_job
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import TopicPartition
 from gateway.pipelines.shared.topics import OffsetBounds
 from gateway.process.cli import program
+from ledger.command_line.output import Format
+from ledger.errors import MetadataUnavailable
 from tests.compat.clients.base import ProducerOptions, Record
 from tests.compat.clients.with_aiokafka import Aiokafka
 from tests.peers.gateway import Gateway, ports_in_a_row
@@ -193,6 +197,18 @@ def test_one_look_after_another_leaves_no_traceback(
     for _ in range(20):
         assert segments.now() == segments.bounds
     assert [each for each in caplog.records if each.name == "asyncio"] == []
+
+
+def test_an_error_of_the_storage_is_one_line(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(_: SparkSession) -> None:
+        raise MetadataUnavailable("no quorum")
+
+    with pytest.raises(click.exceptions.Exit) as ended:
+        run_job("audit", "", (), Format.table, work)
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err == "gateway: MetadataUnavailable: no quorum\n"
 
 
 def test_kafka_client_properties_and_tls_reach_the_driver_and_the_tasks(rig: Rig) -> None:
