@@ -34,7 +34,7 @@ def run(asked: argparse.Namespace, scratch: Path) -> dict[str, object]:
     heap_mb: dict[str, list[float]] = {job: [] for job in JOBS}
     with Gateway(scratch / "gateway", ("--journal-sync", "never")) as gateway:
         bench = Bench(gateway.bootstrap, gateway.ledgers, scratch, asked.heap)
-        runs = (("tenth", asked.records // 10, 0.05), ("whole", asked.records, 0.5))
+        runs = (("tenth", asked.records // 10, 0.1), ("whole", asked.records, 0.5))
         for topic, count, pause_s in runs:
             create_topic(gateway, topic, 1)
             produce(gateway, topic, RECORD_BYTES, count)

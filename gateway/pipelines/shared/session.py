@@ -29,9 +29,9 @@ _DEFAULTS = {
     "spark.ui.retainedTasks": "100",
     "spark.sql.ui.retainedExecutions": "2",
     "spark.sql.codegen.cache.maxEntries": "20",
-    # A task that reads an archive reads one row group. With Spark's 128 MB, what a task holds grows
-    # with the archive until its files exceed that.
-    "spark.sql.files.maxPartitionBytes": "16m",
+    # Less than a row group, so that a task that reads an archive holds one of them. With Spark's
+    # 128 MB, what a task holds grows with the archive until its files exceed that.
+    "spark.sql.files.maxPartitionBytes": "8m",
 }
 
 
