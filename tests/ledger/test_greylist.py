@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.client.config import LedgerClientConfig
 from ledger.core.bookie_health import (
     DEVIATIONS,
     PROBE_EVERY,
@@ -564,3 +565,17 @@ def test_load_halves_and_is_forgotten():
     assert load.at(110) == {"b0": 6, "b1": 1}
     assert load.at(120) == {"b0": 3, "b1": 0.5}
     assert load.at(1000) == {}
+
+
+def test_two_answers_of_each_other_bookie_prove_nothing_and_three_do():
+    slow, *others = replicas = ("r0", "r1", "r2")
+    greylist = Greylist(LedgerClientConfig().health_rules())
+    found = []
+    for second in range(10):
+        if second >= 7:
+            for other in others:
+                greylist.on_sample(other, SampleKind.READ, 100, 0.001, second, (slow,))
+        if greylist.on_sample(slow, SampleKind.READ, 100, 0.05, second):
+            greylist.judge(slow, SampleKind.READ, 100, second, replicas)
+        found.append([each.bookie for each in greylist.entries(second)])
+    assert found == [[]] * 9 + [[slow]]
