@@ -63,6 +63,12 @@ proof-reading: $(DEV)/.ready ## readers and losses under faults: seeds, small wo
 proof-failover: $(RUN)/.ready $(DEV)/.ready ## owners killed under load, nothing lost or doubled (ROUNDS=, SERVERS=)
 	$(DEV)/bin/python -m tests.cluster.failover --rounds $(or $(ROUNDS),20) --servers $(or $(SERVERS),0)
 
+proof-losses: $(RUN)/.ready $(DEV)/.ready ## copies and owners lost under load, losses accepted (ROUNDS=, SEED=)
+	$(DEV)/bin/python -m tests.cluster.losses --rounds $(or $(ROUNDS),5) --seed $(or $(SEED),0)
+
+proof-upgrade: $(RUN)/.ready $(DEV)/.ready ## a rolling upgrade from 8966dba with a forced close in it (SEED=)
+	$(DEV)/bin/python -m tests.cluster.upgrade --seed $(or $(SEED),0)
+
 proof-spark: $(RUN)/.ready $(DEV)/.ready ## archive, replay, audit of the flights under kill -9 (KILLS=)
 	$(DEV)/bin/python -m tests.pipelines.proof --kills $(or $(KILLS),10)
 
@@ -106,5 +112,6 @@ bench-reading: $(RUN)/.ready $(DEV)/.ready ## what a slow bookie costs readers, 
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
-.PHONY: help run cluster check test-fast test proof proof-ledger proof-reading proof-failover proof-spark proof-spark-newest proof-hostile demo spark bench \
+.PHONY: help run cluster check test-fast test proof proof-ledger proof-reading proof-failover proof-losses proof-upgrade \
+	proof-spark proof-spark-newest proof-hostile demo spark bench \
 	bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-start

@@ -68,6 +68,8 @@ class Zombie(NamedTuple):
 class Stage:
     """Everything runs on entry, and has ended on exit. Calls block."""
 
+    goes_on_s_max = GOES_ON_S_MAX
+
     def __init__(
         self,
         directory: Path,
@@ -77,6 +79,8 @@ class Stage:
         pace: float = 2.0,
         options: Sequence[str] = (),
         ensemble: bool = False,
+        bookies: int = 3,
+        proxied: bool = False,
     ) -> None:
         self.directory = directory
         self.recorder = Recorder()
@@ -84,7 +88,14 @@ class Stage:
         self._pace = pace
         self._background = Background()
         self._turn = -1
-        self.rig = OwnershipRig(directory, self._background, gateways=gateways, ensemble=ensemble)
+        self.rig = OwnershipRig(
+            directory,
+            self._background,
+            gateways=gateways,
+            bookies=bookies,
+            proxied=proxied,
+            ensemble=ensemble,
+        )
         for gateway in self.rig.gateways:
             gateway.options += options
 
@@ -167,7 +178,7 @@ class Stage:
                 said, since_s = now, time.monotonic()
             return time.monotonic() - since_s > CALM_S
 
-        wait_until(calm, "clients to be calm", GOES_ON_S_MAX, pause_s=0.2)
+        wait_until(calm, "clients to be calm", self.goes_on_s_max, pause_s=0.2)
 
     def _group_is_whole(self) -> bool:
         """Return whether the group is stable, with each member of the load once."""
@@ -187,7 +198,7 @@ class Stage:
             self.load.fail_if_ended()
             return all(self.since(at_s, keys or self.keys).values())
 
-        wait_until(written, what, GOES_ON_S_MAX, pause_s=0.1)
+        wait_until(written, what, self.goes_on_s_max, pause_s=0.1)
 
     # -- harm ------------------------------------------------------------------------------------
 

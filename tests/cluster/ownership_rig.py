@@ -25,7 +25,7 @@ from tests.peers.proxy import Proxy
 
 SESSION_MS = 1_000
 OPTIONS = ("--group-initial-rebalance-delay-ms", "0")
-LED_S_MAX = 60.0
+LED_S_MAX = 120.0
 ASK_S_MAX = 2.0
 EXPIRE_S_MAX = 30.0
 KILLED_S_MAX = 10.0
@@ -47,11 +47,12 @@ class OwnershipRig(Lifecycle):
         *,
         gateways: int = 3,
         bookies: int = 3,
+        proxied: bool = False,
         options: Sequence[str] = OPTIONS,
         session_ms: int = SESSION_MS,
         ensemble: bool = False,
     ) -> None:
-        self.world = World(directory, bookies, proxied=False, ensemble=ensemble)
+        self.world = World(directory, bookies, proxied=proxied, ensemble=ensemble)
         servers = self.world.zookeeper.servers
         self.gateways = Gateways(directory, servers, gateways, options, session_ms=session_ms)
         members = self.world.ensemble.members if self.world.ensemble else [self.world.zookeeper]

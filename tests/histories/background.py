@@ -16,7 +16,7 @@ from tests.peers.processes import Lifecycle
 
 T = TypeVar("T")
 THREADS_MAX = 32
-CALL_S_MAX = 180.0
+CALL_S_MAX = 360.0
 
 
 class Background(Lifecycle):

@@ -42,32 +42,46 @@ async def send(
     idempotent: bool,
     pause_s: float,
 ) -> None:
-    """A producer that writes one record after the other, each to the next key, until `stop`."""
-    producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap,
-        enable_idempotence=idempotent,
-        acks="all",
-        request_timeout_ms=REQUEST_MS,
-        retry_backoff_ms=BACKOFF_MS,
-    )
+    """A producer that writes one record after the other, each to the next key, until `stop`.
+
+    An idempotent one is replaced after a failure, because its sequences may have a hole then.
+    """
     client = f"{CLIENT} {'idempotent' if idempotent else 'plain'}"
-    await producer.start()
+    failed = asyncio.Event()
+
+    async def started() -> AIOKafkaProducer:
+        failed.clear()
+        producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            enable_idempotence=idempotent,
+            acks="all",
+            request_timeout_ms=REQUEST_MS,
+            retry_backoff_ms=BACKOFF_MS,
+        )
+        await producer.start()
+        return producer
 
     def done(key: Key, value: int, start_s: float, sent: asyncio.Future) -> None:
         error = sent.exception()
         if error is not None:
             recorder.complain(process, error)
+            failed.set()
         result, offset = (OK, sent.result().offset) if error is None else (INFO, None)
         recorder.add(process, client, "send", result, start_s, [(key, value, offset)])
 
+    producer = await started()
     try:
-        while not stop.is_set():
-            for key in keys:
-                value, start_s = recorder.value(), recorder.now_s()
-                topic, partition = place_of(key)
-                sent = await producer.send(topic, b"%d" % value, partition=partition)
-                sent.add_done_callback(partial(done, key, value, start_s))
-                await asyncio.sleep(pause_s)
+        for key in itertools.cycle(keys):
+            if stop.is_set():
+                break
+            if idempotent and failed.is_set():
+                await producer.stop()
+                producer = await started()
+            value, start_s = recorder.value(), recorder.now_s()
+            topic, partition = place_of(key)
+            sent = await producer.send(topic, b"%d" % value, partition=partition)
+            sent.add_done_callback(partial(done, key, value, start_s))
+            await asyncio.sleep(pause_s)
     finally:
         await producer.stop()
 

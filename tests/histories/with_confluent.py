@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -21,6 +23,7 @@ from tests.histories.recorder import Recorder
 
 CLIENT = "librdkafka"
 CALL_S_MAX = 10.0
+GIVE_UP_S_MAX = 10.0
 COMMON = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 100,
@@ -54,13 +57,14 @@ def send(
     idempotent: bool,
     pause_s: float,
 ) -> None:
-    """A producer that writes one record after the other, each to the next key."""
+    """A producer that writes one record after the other, each to the next key.
+
+    It is replaced after a fatal error: librdkafka may not retry what is perhaps written already.
+    """
     options = {"enable.idempotence": idempotent, "acks": "all", "linger.ms": 0}
     if not idempotent:
         options["max.in.flight.requests.per.connection"] = 1  # else a retry may change the order
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "delivery.timeout.ms": 60_000, **COMMON, **options}
-    )
+    settings = {"bootstrap.servers": bootstrap, "delivery.timeout.ms": 60_000, **COMMON, **options}
     client = f"{CLIENT} {'idempotent' if idempotent else 'plain'}"
 
     def done(key: Key, value: int, start_s: float, error: KafkaError | None, message) -> None:
@@ -71,15 +75,38 @@ def send(
         offset = message.offset() if error is None else None
         recorder.add(process, client, "send", result, start_s, [(key, value, offset)])
 
-    while not stop.is_set():
-        for key in keys:
-            value, start_s = recorder.value(), recorder.now_s()
-            topic, partition = place_of(key)
-            told = partial(done, key, value, start_s)
+    producer = Producer(settings)
+    for key in itertools.cycle(keys):
+        if stop.is_set():
+            break
+        value, start_s = recorder.value(), recorder.now_s()
+        topic, partition = place_of(key)
+        told = partial(done, key, value, start_s)
+        try:
             producer.produce(topic, b"%d" % value, partition=partition, on_delivery=told)
-            producer.poll(pause_s)
-            stop.wait(pause_s)
-    producer.flush(60.0)
+        except KafkaException as fatal:
+            recorder.complain(process, fatal)
+            _give_up(producer)
+            producer = Producer(settings)
+        _serve(producer, pause_s)
+        stop.wait(pause_s)
+    with contextlib.suppress(KafkaException):
+        producer.flush(60.0)
+    _give_up(producer)
+
+
+def _serve(producer: Producer, wait_s: float) -> None:
+    """Call back about what was delivered. A fatal error is raised by `produce` as well."""
+    with contextlib.suppress(KafkaException):
+        producer.poll(wait_s)
+
+
+def _give_up(producer: Producer) -> None:
+    """Let every record that is not acknowledged fail."""
+    producer.purge()
+    until_s = time.monotonic() + GIVE_UP_S_MAX
+    while len(producer) and time.monotonic() < until_s:
+        _serve(producer, 0.1)
 
 
 def _consumer(bootstrap: str, group: str) -> Consumer:

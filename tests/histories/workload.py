@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.histories import raw_clients, with_aiokafka, with_confluent
@@ -34,15 +36,24 @@ PAUSE_S = 0.02  # between two records of one stock producer
 PROBE_S = 0.04
 LOOK_S = 0.1
 COMMIT_S = 0.04
-END_S_MAX = 90.0
-CREATE_S_MAX = 30.0
+END_S_MAX = 150.0
+CREATE_S_MAX = 120.0
 
 
 def make_topic(bootstrap: str, topic: str, partitions: int, copies: int) -> list[Key]:
-    """The topic is there; its keys."""
+    """The topic is there; its keys. Raises KafkaException if that takes too long."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    for created in admin.create_topics([NewTopic(topic, partitions, copies)]).values():
-        created.result(CREATE_S_MAX)
+    until_s = time.monotonic() + CREATE_S_MAX
+    while True:
+        [created] = admin.create_topics([NewTopic(topic, partitions, copies)]).values()
+        try:
+            created.result(CREATE_S_MAX)
+            break
+        except KafkaException as refused:
+            if refused.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                break  # an answer was lost
+            if time.monotonic() > until_s:
+                raise
     return [key_of(topic, number) for number in range(partitions)]
 
 
@@ -67,6 +78,7 @@ class Workload:
         self._topic = keys[0].rpartition(":")[0]
         self._stops: dict[str, list[Callable[[], None]]] = {"write": [], "read": []}
         self._tasks: dict[str, list[asyncio.Task[Any]]] = {"write": [], "read": []}
+        self._brief: set[asyncio.Task[Any]] = set()  # readers that may end before the others
 
     async def start(self) -> None:
         """Everybody works, or is about to."""
@@ -112,12 +124,31 @@ class Workload:
         running = asyncio.to_thread(client, *words, stop, **options)
         self._tasks[role].append(asyncio.create_task(running))
 
+    async def read_also(self, keys: Sequence[Key], name: str) -> Callable[[], None]:
+        """Let one more reader of each kind begin at the start of these keys.
+
+        Returns what ends them; it must be called in the loop.
+        """
+        before = len(self._stops["read"])
+        both = (self.recorder, self.bootstrap, keys)
+        self._loop("read", with_aiokafka.read, *both, f"a-{name}")
+        self._thread("read", with_confluent.read, *both, f"l-{name}")
+        stops = self._stops["read"][before:]
+        self._brief |= set(self._tasks["read"][-len(stops) :])
+
+        def stop() -> None:
+            for each in stops:
+                each()
+
+        return stop
+
     def fail_if_ended(self) -> None:
         """A client ends by itself only where it has failed."""
         for task in (*self._tasks["write"], *self._tasks["read"]):
             if task.done():
                 task.result()
-                raise AssertionError("a client ended by itself")
+                if task not in self._brief:
+                    raise AssertionError("a client ended by itself")
 
     async def end(self) -> None:
         """Writers end first; then everything there is was read by a reader of its own."""

@@ -41,6 +41,8 @@ class BookieProcess(ServerProcess):
         self.name = name
         self.rack = rack
         self.session = session
+        # The interpreter of another release, empty for this tree.
+        self.python = ""
         self._id = ""
 
     @property
@@ -57,7 +59,7 @@ class BookieProcess(ServerProcess):
         place = ["--zookeeper", self.zookeeper, "--data", str(self.data), "--port", str(self.port)]
         who = ["--name", self.name, "--rack", self.rack, "--session", self.session]
         words = [*place, *who, *SHARED_DISK, *self.options]
-        return [install.gateway_python(), "-m", "ledger", "serve", *words]
+        return [self.python or install.gateway_python(), "-m", "ledger", "serve", *words]
 
     def prepare(self) -> None:
         self._id = ""

@@ -47,6 +47,8 @@ class Gateway(Broker):
     def __init__(self, data: Path, options: Sequence[str] = ()) -> None:
         super().__init__(data)
         self.options = list(options)
+        # The interpreter of another release, empty for this tree.
+        self.python = ""
         self.ledger_port = free_port()
 
     @property
@@ -57,7 +59,14 @@ class Gateway(Broker):
     def argv(self) -> list[str]:
         place = ["--port", str(self.port), "--data", str(self.data)]
         place += ["--ledger-port", str(self.ledger_port)]
-        return [install.gateway_python(), "-m", "gateway", "dev", *place, *self.options]
+        return [
+            self.python or install.gateway_python(),
+            "-m",
+            "gateway",
+            "dev",
+            *place,
+            *self.options,
+        ]
 
     def wait_started(self, timeout_s: float | None = None) -> Self:
         """Wait until it answers Metadata, and then until it has logged `started`."""
@@ -92,6 +101,8 @@ class ClusterGateway(Gateway):
         self.node_id = node_id
         self.rack = rack
         self.session_ms = session_ms
+        # The flag for the session and the unit of its value; releases differ.
+        self.session_flag = ("--session", "ms")
         self.port = port or ports_in_a_row(1)[0]
         self.name = f"gateway {node_id}"
 
@@ -100,9 +111,18 @@ class ClusterGateway(Gateway):
 
     def argv(self) -> list[str]:
         place = ["--port", str(self.port), "--zookeeper", self.zookeeper]
-        who = ["--node-id", str(self.node_id), "--session", f"{self.session_ms}ms"]
+        flag, unit = self.session_flag
+        who = ["--node-id", str(self.node_id), flag, f"{self.session_ms}{unit}"]
         who += ["--rack", self.rack] if self.rack else []
-        return [install.gateway_python(), "-m", "gateway", "serve", *place, *who, *self.options]
+        return [
+            self.python or install.gateway_python(),
+            "-m",
+            "gateway",
+            "serve",
+            *place,
+            *who,
+            *self.options,
+        ]
 
     def serves(self) -> bool:
         return "started" in self.output() and super().serves()

@@ -326,6 +326,8 @@ class ServerProcess(Lifecycle):
         self.data = data
         self.log = data.with_name(f"{data.name}.log")
         self.port = free_port()
+        # Variables of the next run, besides those of this process.
+        self.environment: dict[str, str] = {}
         # Seconds from the last start until it served; 0 before the first.
         self.start_s = 0.0
         # The last run, ended or not; None before the first.
@@ -356,7 +358,7 @@ class ServerProcess(Lifecycle):
         """Start it without waiting; `wait_started` waits."""
         assert not self.running, "already started"
         self.prepare()
-        self._process = Process(self.argv(), self.log)
+        self._process = Process(self.argv(), self.log, self.environment)
         return self
 
     def wait_started(self, timeout_s: float | None = None) -> Self:
