@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
 from gateway.admin.notation import read_moment
 from gateway.pipelines.archives import ArchiveFormat
-from gateway.pipelines.archives.archive_job import (
+from gateway.pipelines.archives.archive_job import ArchiveJob
+from gateway.pipelines.archives.archive_model import (
     EARLIEST,
     LATEST,
-    ArchiveJob,
     ArchiveReport,
     ArchiveRequest,
     ArchiveWatcher,
+    ArchiveWatchers,
 )
+from gateway.pipelines.archives.port import SKIPPED, LostOffsets
 from gateway.pipelines.archives.rounds import ArchiveRound
-from gateway.pipelines.job import job_options, run_job, seconds_type
+from gateway.pipelines.job import is_verbose, job_options, run_job, seconds_type
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation
 from ledger.adapters.system.clock import SystemClock
 from ledger.command_line import units
+from ledger.command_line.exit_codes import EXIT_FAILED
 from ledger.command_line.output import (
     Format,
     ProgressLine,
     as_json,
     as_table,
     emit,
+    fail,
     headings,
     usage,
 )
@@ -41,6 +46,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _INT64_MAX = 2**63 - 1
+_COMMIT_S = 600.0
+_SHOWN_MAX = 20  # losses in the summary
 
 
 @click.command(cls=Command)
@@ -80,6 +87,17 @@ _INT64_MAX = 2**63 - 1
     help="With --follow: time between two reads; a bare number is seconds.",
 )
 @option(
+    "--commit-size",
+    type=Value("size", units.size(1, _INT64_MAX)),
+    help="With --follow: wait until about this many bytes of keys and values can be committed.",
+)
+@option(
+    "--commit-time",
+    type=seconds_type(),
+    shown="10m with --commit-size, otherwise the --interval",
+    help="With --follow: commit at the latest after this time; a bare number is seconds.",
+)
+@option(
     "--max-offsets-per-round",
     "offsets_max",
     type=Value("count", units.whole(1, _INT64_MAX)),
@@ -88,8 +106,11 @@ _INT64_MAX = 2**63 - 1
 )
 @option(
     "--accept-loss",
-    is_flag=True,
-    help="Continue without records that were deleted before they were archived, or that are lost.",
+    metavar="TOPIC",
+    multiple=True,
+    help="Continue this topic without records that were deleted before they were archived, are "
+    "lost, or cannot be represented in Spark. If it was recreated, archive the new topic beside "
+    "the old one. Repeat for several.",
 )
 @option(
     "--allow-gaps",
@@ -123,6 +144,17 @@ _INT64_MAX = 2**63 - 1
     default="2m",
     help="How long to retry transient errors; a bare number is seconds.",
 )
+@option(
+    "--metrics-port",
+    type=Value("port", units.whole(0, 65_535)),
+    help="Serve the metrics of the job on this HTTP port while it runs; 0 takes a free one.",
+)
+@option(
+    "--metrics-host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    help="Address on which --metrics-port listens; 0.0.0.0 is every address.",
+)
 @job_options
 def archive(
     topics: Sequence[str],
@@ -132,14 +164,18 @@ def archive(
     begin: str,
     follow: bool,
     interval: float,
+    commit_size: int | None,
+    commit_time: float | None,
     offsets_max: int,
-    accept_loss: bool,
+    accept_loss: Sequence[str],
     allow_gaps: bool,
     metadata: str,
     compact: bool,
     file_size: int,
     isolation: Isolation,
     timeout: float,
+    metrics_port: int | None,
+    metrics_host: str,
     bootstrap: str,
     master: str,
     conf: Sequence[str],
@@ -151,32 +187,88 @@ def archive(
     """
     if not topics and not pattern:
         usage("name a topic, or a --pattern", output)
+    _check_accepted(accept_loss, topics, pattern, output)
     wanted = ArchiveRequest(
         topics=tuple(topics),
         pattern=pattern,
         start=_start(begin, output),
         offsets_per_round_max=offsets_max,
-        accept_loss=accept_loss,
+        accept_loss=frozenset(accept_loss),
         allow_gaps=allow_gaps,
         isolation=isolation,
         interval_s=interval,
+        commit_bytes=commit_size or 0,
+        commit_s=commit_time if commit_time is not None else _COMMIT_S if commit_size else 0.0,
         timeout_s=timeout,
         file_bytes=file_size if compact else 0,
         metadata=metadata,
     )
 
-    def work(spark: SparkSession) -> ArchiveReport:
-        from gateway.pipelines.archives import open_archive
-
-        target = open_archive(spark, to, kind.value)
-        with _ending(follow) as ending, _Progress() as watcher:
-            job = ArchiveJob(
-                spark, target, bootstrap, wanted, watcher=watcher, stop=lambda: ending.asked
-            )
-            return job.follow() if follow else job.run()
-
-    report = run_job("archive", master, conf, output, work)
+    where = _Where(to, kind, bootstrap, follow, metrics_host, metrics_port)
+    report = run_job("archive", master, conf, output, lambda spark: _run(spark, wanted, where))
     emit(as_json(_as_data(report, to, kind)) if output is Format.json else _as_text(report, to))
+    if report.set_aside:
+        _fail(report.set_aside, output)
+
+
+class _Where(NamedTuple):
+    """The archive, the servers, and how the job runs."""
+
+    to: str
+    kind: ArchiveFormat
+    bootstrap: str
+    follow: bool
+    metrics_host: str
+    metrics_port: int | None
+
+
+def _run(spark: SparkSession, request: ArchiveRequest, where: _Where) -> ArchiveReport:
+    from gateway.pipelines.archives import open_archive
+
+    target = open_archive(spark, where.to, where.kind.value)
+    with _ending(where.follow) as ending, _watchers(where) as watcher:
+        job = ArchiveJob(
+            spark, target, where.bootstrap, request, watcher=watcher, stop=lambda: ending.asked
+        )
+        return job.follow() if where.follow else job.run()
+
+
+@contextmanager
+def _watchers(where: _Where) -> Generator[ArchiveWatcher]:
+    """Show the progress, and serve the metrics if a port is given."""
+    with _Progress(where.follow) as progress, ExitStack() as stack:
+        if where.metrics_port is None:
+            yield progress
+            return
+        # Imported here because most jobs have no page.
+        from gateway.pipelines.archive_metrics import ArchiveMetrics, served
+
+        metrics = ArchiveMetrics(SystemClock())
+        page = stack.enter_context(served(metrics, where.metrics_host, where.metrics_port))
+        print(f"gateway: metrics: {page}", file=sys.stderr)
+        yield ArchiveWatchers(progress, metrics)
+
+
+def _check_accepted(
+    accepted: Sequence[str], topics: Sequence[str], pattern: str, output: Format
+) -> None:
+    """End the command if a topic of --accept-loss is not one that it archives."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        usage(f"--pattern {pattern!r}: {error}", output)
+    for name in accepted:
+        if name not in topics and not (pattern and compiled.fullmatch(name)):
+            usage(f"--accept-loss {name}: the command names no such topic", output)
+
+
+def _fail(set_aside: Mapping[str, JobError], output: Format) -> NoReturn:
+    """End the command because of these topics, with one line on stderr."""
+    if len(set_aside) == 1:
+        (error,) = set_aside.values()
+        fail(EXIT_FAILED, str(error), error.code, output)
+    each = "; ".join(f"{topic}: {error}" for topic, error in sorted(set_aside.items()))
+    fail(EXIT_FAILED, f"{len(set_aside)} topics are set aside: {each}", "SET_ASIDE", output)
 
 
 def _start(word: str, output: Format) -> str | int:
@@ -218,10 +310,16 @@ def _ending(follow: bool) -> Generator[_Ending]:
 
 
 class _Progress(ArchiveWatcher):
-    """A progress line on stderr, if stderr is a terminal. Retried errors are always printed."""
+    """A progress line on stderr, if stderr is a terminal. Retried errors are always printed.
 
-    def __init__(self) -> None:
+    With `follow`, topics that are set aside are printed at once; other jobs end soon and report
+    them. With --verbose, every commit is printed.
+    """
+
+    def __init__(self, follow: bool) -> None:
         self._line = ProgressLine()
+        self._follow = follow
+        self._verbose = is_verbose()
         self._planned = 0  # offsets of all planned rounds; `_done` counts the archived ones
         self._done = 0
 
@@ -237,11 +335,28 @@ class _Progress(ArchiveWatcher):
 
     def on_committed(self, done: ArchiveRound) -> None:
         self._done += done.offsets
+        if self._verbose:
+            lost = sum(each.range.length for each in done.lost)
+            self._print(
+                f"committed {done.offsets} offsets of {len(done.partitions)} partitions, {lost}"
+                " lost or skipped"
+            )
         self._show()
 
     def on_retry(self, error: JobError, wait_s: float) -> None:
+        self._print(f"{error}; retrying in {wait_s:.0f} s")
+
+    def on_set_aside(self, topic: str, error: JobError) -> None:
+        if self._follow or self._verbose:
+            self._print(f"topic {topic} is set aside: {error}")
+
+    def on_recovered(self, topic: str, error: JobError) -> None:
+        if self._follow or self._verbose:
+            self._print(f"topic {topic} is archived again")
+
+    def _print(self, text: str) -> None:
         self._line.clear()
-        print(f"gateway: {error}; retrying in {wait_s:.0f} s", file=sys.stderr)
+        print(f"gateway: {text}", file=sys.stderr)
 
     def _show(self) -> None:
         self._line.bar(self._done, self._planned, "offsets archived")
@@ -264,7 +379,8 @@ def _rows(report: ArchiveReport) -> list[dict[str, Any]]:
 def _as_data(report: ArchiveReport, to: str, kind: ArchiveFormat) -> dict[str, Any]:
     """Return the report for JSON. Programs read the JSON, so its keys must not change.
 
-    `lost` counts offsets that were deleted before they were archived, or whose loss was accepted.
+    `lost` counts the offsets that the archive goes without, except `skipped` ones: those before the
+    start of topics that appeared later. `losses` lists both.
     """
     return {
         "archive": to,
@@ -272,6 +388,12 @@ def _as_data(report: ArchiveReport, to: str, kind: ArchiveFormat) -> dict[str, A
         "commits": report.commits,
         "offsets": report.offsets,
         "lost": report.lost,
+        "skipped": report.skipped,
+        "losses": [{**each.range._asdict(), "reason": each.reason} for each in report.losses],
+        "set_aside": [
+            {"topic": topic, "code": error.code, "reason": str(error)}
+            for topic, error in sorted(report.set_aside.items())
+        ],
         "places": _rows(report),
         "compacted": report.compacted._asdict() if report.compacted else None,
     }
@@ -284,7 +406,20 @@ def _as_text(report: ArchiveReport, to: str) -> str:
         lines += [as_table(columns, _rows(report)), ""]
     lines.append(f"{report.offsets} offsets archived to {to}; commits: {report.commits}")
     if report.lost:
-        lines.append(f"{report.lost} offsets were deleted or lost before they could be archived")
+        lines.append(f"{report.lost} offsets are lost:")
+        lines += _listed(each for each in report.losses if each.reason != SKIPPED)
+    if report.skipped:
+        lines.append(f"{report.skipped} offsets of later topics are before the start (--from):")
+        lines += _listed(each for each in report.losses if each.reason == SKIPPED)
+    for topic, error in sorted(report.set_aside.items()):
+        lines.append(f"Topic {topic} is set aside ({error.code})")
     if report.compacted:
         lines.append("{} files before compaction, {} after".format(*report.compacted))
     return "\n".join(lines)
+
+
+def _listed(losses: Iterable[LostOffsets]) -> list[str]:
+    """Return a line for each of the first losses."""
+    found = list(losses)
+    lines = [f"  {each.range}: {each.reason}" for each in found[:_SHOWN_MAX]]
+    return lines if len(found) <= _SHOWN_MAX else [*lines, f"  and {len(found) - _SHOWN_MAX} more"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -34,6 +35,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _USAGE = frozenset({"USAGE", "BAD_PATTERN", "BAD_BOOTSTRAP"})
+_VERBOSE = "gateway.pipelines.verbose"
 _TIME_S_MAX = 10 * 365 * 86_400
 
 
@@ -58,7 +60,25 @@ def job_options(function: F) -> F:
         default="",
         help="Spark master; leave it out if spark-submit has set one.",
     )
-    return bootstrap_option(master(conf(output_option(function))))
+    verbose = option(
+        "--verbose",
+        "-v",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_verbose,
+        help="Report every step, and the whole trace of a failure, on stderr.",
+    )
+    return bootstrap_option(master(conf(verbose(output_option(function)))))
+
+
+def _note_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta[_VERBOSE] = value
+
+
+def is_verbose() -> bool:
+    """Return whether the command that runs has --verbose."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_VERBOSE))
 
 
 def run_job(
@@ -91,6 +111,8 @@ def run_job(
         finally:
             _stop(spark)
     except JobError as error:
+        if is_verbose():
+            print("".join(format_exception(error)), file=sys.stderr, end="")
         fail(_exit_code(error), str(error), error.code, output)
     except AdminError as error:
         fail(EXIT_FAILED, str(error), error.code, output)

@@ -6,6 +6,7 @@ A test class inherits `ArchiveContract` and opens its archive in `opened`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -193,7 +194,11 @@ class ArchiveContract:
 
     def test_lost_offsets_are_recorded_and_split_the_ranges(self, spark: SparkSession, name: str):
         first, gone, then = (OffsetRange("a", 0, *each) for each in ((0, 4), (4, 9), (9, 12)))
-        lost = (LostOffsets(gone, 1_700_000_000_000),)
+        early, late = gone._replace(end=6), gone._replace(start=6)
+        lost = (
+            LostOffsets(early, 1_700_000_000_000),
+            LostOffsets(late, 1_700_000_000_000, "unrepresentable: timestamp 9 ms"),
+        )
         assert self.append(spark, name, first)
         assert self.append(spark, name, then, lost=lost)
         archive = self.opened(spark, name)
@@ -202,8 +207,23 @@ class ArchiveContract:
         assert archive.ranges() == [first, then]
         assert read(archive) == rows(first, then)
 
+    def test_a_commit_that_is_not_confirmed_adds_nothing(self, spark: SparkSession, name: str):
+        def refuse() -> None:
+            raise JobError("the topic was recreated", "TOPIC_CHANGED")
+
+        wanted = OffsetRange("a", 0, 0, 4)
+        archive = self.opened(spark, name)
+        before = archive.state()
+        given = replace(commit(wanted), confirm=refuse)
+        with pytest.raises(JobError, match="recreated"):
+            archive.append(frame(spark, rows(wanted)), given, before)
+        again = self.opened(spark, name)
+        assert again.state().ends == {}
+        assert read(again) == []
+        assert self.append(spark, name, wanted)
+
     def test_topics_of_any_name_are_kept_apart(self, spark: SparkSession, name: str):
-        names = ["2024", "2024-01-01", "1.50", "1.5", "null", "true", "A", "a", "x_y-z.", "%41"]
+        names = ["2024", "2024-01-01", "1.50", "1.5", "null", "true", "A", "a", "x_y-z.", "a@1"]
         ranges = [OffsetRange(each, 0, 0, 2) for each in sorted(names)]
         assert self.append(spark, name, *ranges)
         archive = self.opened(spark, name)

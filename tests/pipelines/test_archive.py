@@ -10,95 +10,36 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as PartitionOffset
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient
 
-from gateway.pipelines.archives.archive_job import (
-    ArchiveJob,
-    ArchiveReport,
-    ArchiveRequest,
-    ArchiveWatcher,
-)
+from gateway.pipelines.archives.exact_read import find_unrepresentable
+from gateway.pipelines.archives.lives import select_life
 from gateway.pipelines.archives.parquet import ParquetArchive
-from gateway.pipelines.archives.port import ArchiveState
-from gateway.pipelines.archives.rounds import ArchiveRound, next_round
+from gateway.pipelines.archives.port import Commit
 from gateway.pipelines.commands import job
+from gateway.pipelines.direct.batch import LedgerBatchReader
+from gateway.pipelines.direct.options import parse
 from gateway.pipelines.shared.errors import DataLost, JobError
+from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
-from gateway.pipelines.shared.topics import OffsetBounds
+from gateway.pipelines.shared.topics import Topics
+from tests.batches import plain_batch
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
-from tests.pipelines.archive_contract import Row
+from tests.pipelines.archive_rig import START, Between, Broker, Rig, records
 from tests.pipelines.test_archive_parquet import at_once, judged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-START = datetime(2024, 2, 28, 23, 59, 50, tzinfo=UTC)
-
-
-def record(topic: str, partition: int, offset: int) -> Row:
-    """Return the record that `Broker.produce` writes: nulls, empty ones, headers in turn."""
-    time = START + timedelta(seconds=offset)
-    key = (None, b"", b"key %d" % offset)[offset % 3]
-    value = None if offset % 7 == 6 else b"\x00\xff %d %d" % (partition, offset)
-    headers = (("n", b"%d" % offset), ("none", None), ("n", b"")) if offset % 4 == 0 else None
-    return Row(key, value, topic, partition, offset, time, 0, headers, time.date())
-
-
-def records(*ranges: OffsetRange) -> list[Row]:
-    return [record(*r.topic_partition, offset) for r in ranges for offset in range(r.start, r.end)]
-
-
-class Broker(NamedTuple):
-    """The gateway, with the operations of the tests."""
-
-    gateway: Gateway
-    admin: AdminClient
-
-    @property
-    def bootstrap(self) -> str:
-        return self.gateway.bootstrap
-
-    def create(self, topic: str, partitions: int = 1, **config: str) -> str:
-        made = self.admin.create_topics([NewTopic(topic, partitions, config=config)])
-        made[topic].result(10)
-        return topic
-
-    def delete(self, topic: str) -> None:
-        self.admin.delete_topics([topic])[topic].result(10)
-
-    def add_partitions(self, topic: str, total: int) -> None:
-        self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(10)
-
-    def truncate(self, topic: str, before: int) -> None:
-        at = PartitionOffset(topic, 0, before)
-        self.admin.delete_records([at])[at].result(10)
-
-    def produce(self, *ranges: OffsetRange, codec: str = "none") -> None:
-        """Produce the records of these ranges, in batches of about ten."""
-        settings = {"bootstrap.servers": self.bootstrap, "batch.num.messages": 10}
-        producer = Producer({**settings, "compression.type": codec, "linger.ms": 5})
-        for one in records(*ranges):
-            producer.produce(
-                one.topic,
-                one.value,
-                one.key,
-                one.partition,
-                timestamp=int(one.timestamp.timestamp() * 1000),
-                headers=list(one.headers or ()),
-            )
-        assert producer.flush(30) == 0
 
 
 @pytest.fixture(scope="module")
@@ -107,45 +48,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield Broker(gateway, AdminClient({"bootstrap.servers": gateway.bootstrap}))
 
 
-class Rig:
-    """Jobs into one archive."""
-
-    def __init__(self, spark: SparkSession, bootstrap: str, path: Path) -> None:
-        self.spark, self.bootstrap, self.path = spark, bootstrap, path
-
-    def job(self, *topics: str, at_step: Any = lambda _: None, **wanted: Any) -> ArchiveJob:
-        archive = ParquetArchive(self.spark, str(self.path), at_step=at_step)
-        keys = ("watcher", "stop")
-        more = {key: wanted.pop(key) for key in keys if key in wanted}
-        return ArchiveJob(
-            self.spark, archive, self.bootstrap, ArchiveRequest(topics, **wanted), **more
-        )
-
-    def run(self, *topics: str, **wanted: Any) -> ArchiveReport:
-        return self.job(*topics, **wanted).run()
-
-    def ranges(self) -> list[OffsetRange]:
-        return ParquetArchive(self.spark, str(self.path)).ranges()
-
-
 @pytest.fixture
 def rig(spark: SparkSession, broker: Broker, tmp_path: Path) -> Rig:
     return Rig(spark, broker.bootstrap, tmp_path / "archive")
-
-
-class Between(ArchiveWatcher):
-    """Makes one change after each commit, in turn."""
-
-    def __init__(self, *work: Callable[[], object]) -> None:
-        self._work = list(work)
-        self.retries: list[JobError] = []
-
-    def on_committed(self, done: ArchiveRound) -> None:
-        if self._work:
-            self._work.pop(0)()
-
-    def on_retry(self, error: JobError, wait_s: float) -> None:
-        self.retries.append(error)
 
 
 # --- new records -----------------------------------------------------------------------------
@@ -186,7 +91,12 @@ def test_a_pattern_finds_topics_and_partitions_created_later(broker: Broker, rig
     later = OffsetRange(one, 1, 0, 4), OffsetRange(other, 0, 0, 3)
     broker.produce(*later)
     # The second topic is new, so it begins at its end; the second partition is not a new topic.
-    assert rig.run(pattern="log-.", start="latest").offsets == 4
+    report = rig.run(pattern="log-.", start="latest")
+    assert (report.offsets, report.lost, report.skipped) == (4, 0, 3)
+    skipped = ParquetArchive(rig.spark, str(rig.path)).state().lost
+    assert [(each.range, each.reason) for each in skipped] == [
+        (OffsetRange(other, 0, 0, 3), "skipped")
+    ]
     broker.produce(OffsetRange(other, 0, 3, 5))
     rig.run(pattern="log-.", start="latest")
     assert judged(rig.path) == records(first, later[0], OffsetRange(other, 0, 3, 5))
@@ -251,16 +161,22 @@ def test_records_deleted_before_archiving_stop_the_job_until_the_loss_is_accepte
     assert rig.run(topic).lost == 0, "what was never promised is not lost"
     broker.produce(OffsetRange(topic, 0, 10, 20))
     broker.truncate(topic, 14)
-    with pytest.raises(DataLost, match=r"4 offsets .*lost-0\[10\.\.14\).*--accept-loss") as raised:
-        rig.run(topic)
-    assert raised.value.ranges == (OffsetRange(topic, 0, 10, 14),)
-    report = rig.run(topic, accept_loss=True)
+    report = rig.run(topic)
+    error = report.set_aside[topic]
+    assert isinstance(error, DataLost)
+    assert error.ranges == (OffsetRange(topic, 0, 10, 14),)
+    assert "lost-0[10..14)" in str(error)
+    assert str(error).endswith("use --accept-loss lost")
+    assert rig.run(topic, accept_loss=frozenset({"another"})).set_aside.keys() == {topic}
+    report = rig.run(topic, accept_loss=frozenset({topic}))
     assert (report.offsets, report.lost) == (6, 4)
     kept = OffsetRange(topic, 0, 3, 10), OffsetRange(topic, 0, 14, 20)
     assert rig.ranges() == list(kept)
     assert judged(rig.path) == records(*kept)
     lost = ParquetArchive(rig.spark, str(rig.path)).state().lost
-    assert [each.range for each in lost] == [OffsetRange(topic, 0, 10, 14)]
+    assert [(each.range, each.reason) for each in lost] == [
+        (OffsetRange(topic, 0, 10, 14), "deleted")
+    ]
 
 
 def test_a_recreated_topic_is_not_mistaken_for_the_old_one(broker: Broker, rig: Rig):
@@ -270,52 +186,209 @@ def test_a_recreated_topic_is_not_mistaken_for_the_old_one(broker: Broker, rig: 
     broker.delete(topic)
     broker.create(topic)
     broker.produce(OffsetRange(topic, 0, 0, 9))
-    with pytest.raises(JobError, match=r"recreated.*--to") as raised:
-        rig.run(topic)
-    assert raised.value.code == "TOPIC_MADE_ANEW"
+    error = rig.run(topic).set_aside[topic]
+    assert error.code == "TOPIC_MADE_ANEW"
+    assert "--accept-loss anew" in str(error)
     assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 4))
 
 
-def test_a_missing_topic_and_an_unreachable_server_are_reported_at_once(broker: Broker, rig: Rig):
-    with pytest.raises(JobError, match="does not exist"):
-        rig.run("nowhere")
+@pytest.mark.parametrize("wanted", [{"topics": ("swap-n",)}, {"pattern": "swap-p"}])
+def test_no_record_of_a_topic_recreated_during_a_round_is_committed(
+    broker: Broker, rig: Rig, wanted: dict[str, Any]
+):
+    topic = broker.create(wanted.get("pattern") or wanted["topics"][0])
+    broker.produce(OffsetRange(topic, 0, 0, 10))
+    job = rig.job(*wanted.pop("topics", ()), **wanted, timeout_s=0)
+    append = ParquetArchive.append
+
+    def recreate_first(archive: ParquetArchive, *given: Any) -> bool:
+        broker.delete(topic)
+        broker.create(topic)
+        broker.produce(OffsetRange(topic, 0, 0, 15))
+        return append(archive, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ParquetArchive, "append", recreate_first)
+        report = job.run()
+    assert report.set_aside[topic].code == "TOPIC_CHANGED"
+    assert not (rig.path / "_commits").exists()
+    assert list(rig.path.rglob("*.parquet")) == [], "what was staged is removed"
+    assert rig.run(topic).offsets == 15, "a new archive begins with the new topic"
+    assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 15))
+
+
+def test_the_lives_of_a_topic_are_kept_apart(broker: Broker, rig: Rig):
+    topic = broker.create("twice")
+    broker.produce(OffsetRange(topic, 0, 0, 4))
+    rig.run(topic)
+    broker.delete(topic)
+    broker.create(topic)
+    broker.produce(OffsetRange(topic, 0, 0, 9))
+    assert rig.run(topic, accept_loss=frozenset({topic}), start="latest").offsets == 9
+    broker.produce(OffsetRange(topic, 0, 9, 12))
+    report = rig.run(topic)
+    assert (report.offsets, report.set_aside) == (3, {})
+    archive = ParquetArchive(rig.spark, str(rig.path))
+    ids = archive.state().topic_ids
+    life = select_life(ids, ids, topic, next(ids[each] for each in ids if each != topic))
+    assert life == f"{topic}@{ids[life]}"
+    assert archive.ranges() == [OffsetRange(topic, 0, 0, 4), OffsetRange(life, 0, 0, 12)]
+    kept = [each._replace(topic=life) for each in records(OffsetRange(topic, 0, 0, 12))]
+    assert judged(rig.path) == [*records(OffsetRange(topic, 0, 0, 4)), *kept]
+    command = ["audit", f"topic:{topic}", f"archive:{rig.path}", "-b", broker.bootstrap]
+    told = CliRunner().invoke(job, command)
+    assert told.exit_code == 0, (told.stdout, told.stderr)
+    with pytest.raises(JobError, match=r"2 lives .*select one by its id"):
+        select_life(ids, ids, topic)
+    with pytest.raises(JobError, match="no records of topic 'twice' with id none"):
+        select_life(ids, ids, topic, "none")
+
+
+def test_a_bad_topic_does_not_stop_the_others(broker: Broker, rig: Rig):
+    names = [broker.create(f"apart-{each}") for each in ("anew", "gone", "lost", "well")]
+    first = [OffsetRange(name, 0, 0, 10) for name in names]
+    broker.produce(*first)
+    rig.run(pattern="apart-.*")
+    for name in names:
+        broker.produce(OffsetRange(name, 0, 10, 20))
+    broker.truncate("apart-lost", 13)
+    broker.delete("apart-anew")
+    broker.create("apart-anew")
+    broker.delete("apart-gone")
+    report = rig.run("apart-gone", pattern="apart-.*")
+    assert {topic: error.code for topic, error in report.set_aside.items()} == {
+        "apart-anew": "TOPIC_MADE_ANEW",
+        "apart-gone": "UNKNOWN_TOPIC",
+        "apart-lost": "DATA_LOST",
+    }
+    assert report.offsets == 10
+    assert judged(rig.path) == records(*first[:3], OffsetRange("apart-well", 0, 0, 20))
+
+
+def test_a_topic_whose_round_fails_is_found_among_the_others(broker: Broker, rig: Rig):
+    names = [broker.create(f"fails-{each}") for each in ("a", "b", "c")]
+    ranges = [OffsetRange(name, 0, 0, 5) for name in names]
+    broker.produce(*ranges)
+    job = rig.job(pattern="fails-.*")
+    append = ParquetArchive.append
+
+    def refuse_b(archive: ParquetArchive, frame: Any, commit: Commit, on: Any) -> bool:
+        if "fails-b" in commit.topic_ids:
+            raise JobError("5 records of 6 offsets", "WRONG_RECORDS")
+        return append(archive, frame, commit, on)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ParquetArchive, "append", refuse_b)
+        report = job.run()
+    assert [(topic, error.code) for topic, error in report.set_aside.items()] == [
+        ("fails-b", "WRONG_RECORDS")
+    ]
+    assert judged(rig.path) == records(ranges[0], ranges[2])
+
+
+def test_a_topic_that_recovers_is_no_longer_set_aside(broker: Broker, rig: Rig):
+    well, late = broker.create("well"), "late"
+    watcher = Between()
+    watcher.on_set_aside = lambda topic, _: broker.create(topic)  # type: ignore[method-assign]
+    broker.produce(OffsetRange(well, 0, 0, 5))
+    job = rig.job(
+        well,
+        late,
+        watcher=watcher,
+        interval_s=0.1,
+        stop=lambda: TopicPartition(late, 0) in job.report.partitions,
+    )
+    report = job.follow()
+    assert (report.offsets, report.set_aside) == (5, {})
+
+
+def test_a_record_that_spark_cannot_represent_is_named_and_may_be_left_out(
+    broker: Broker, rig: Rig
+):
+    topic = broker.create("nanos", **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    other = broker.create("nanos-not")
+    nanos = 1_760_000_000_000_000_000
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    broker.produce(OffsetRange(topic, 0, 0, 3), OffsetRange(other, 0, 0, 4))
+    producer.produce(topic, b"v", timestamp=nanos)
+    producer.flush()
+    broker.produce(OffsetRange(topic, 0, 4, 6))
+    for late in range(2):
+        producer.produce(topic, b"v", timestamp=nanos + late)
+    producer.flush()
+    broker.produce(OffsetRange(topic, 0, 8, 10))
+
+    report = rig.run(topic, other)
+    assert report.offsets == 7
+    error = report.set_aside[topic]
+    assert "nanos-0[3..4)" in str(error)
+    assert f"timestamp {nanos} ms" in str(error)
+    report = rig.run(topic, other, accept_loss=frozenset({topic}))
+    assert (report.offsets, report.lost, report.set_aside) == (4, 3, {})
+    lost = ParquetArchive(rig.spark, str(rig.path)).state().lost
+    assert [(each.range, each.reason) for each in lost] == [
+        (OffsetRange(topic, 0, 3, 4), f"unrepresentable: timestamp {nanos} ms"),
+        (OffsetRange(topic, 0, 6, 8), f"unrepresentable: timestamp {nanos} ms to {nanos + 1} ms"),
+    ]
+    kept = [OffsetRange(topic, 0, *each) for each in ((0, 3), (4, 6), (8, 10))]
+    assert judged(rig.path) == records(*kept, OffsetRange(other, 0, 0, 4))
+
+
+def test_a_record_that_spark_cannot_represent_is_found_without_spark(broker: Broker):
+    topic = broker.create("unseen", **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    beyond = 10**16
+    broker.produce_batch(topic, plain_batch([1, 2, beyond, beyond + 1]))
+    broker.produce_batch(topic, plain_batch([3, beyond, 4]))
+    place = TopicPartition(topic, 0)
+    whole = OffsetRange(topic, 0, 0, 7)
+    for isolation in Isolation:
+        assert find_unrepresentable(broker.bootstrap, [whole], isolation) == [
+            (place, 2, beyond),
+            (place, 3, beyond + 1),
+            (place, 5, beyond),
+        ]
+    some = whole._replace(start=3, end=5)
+    found = find_unrepresentable(broker.bootstrap, [some], Isolation.read_committed)
+    assert found == [(place, 3, beyond + 1)]
+
+    def read_directly(**options: str) -> list[tuple[int, int | None]]:
+        given = {"metadata": broker.gateway.ledgers, "path": topic, **options}
+        reader = LedgerBatchReader(parse(given))
+        rows = [rows for task in reader.partitions() for rows in reader.read(task)]
+        return [
+            (offset, time)
+            for each in rows
+            for offset, time in zip(
+                each["offset"].to_pylist(), each["timestamp"].cast("int64").to_pylist(), strict=True
+            )
+        ]
+
+    message = rf"unseen-0: the record at offset 2 has the timestamp {beyond} ms.*OutOfRange=null"
+    with pytest.raises(JobError, match=message) as refused:
+        read_directly()
+    assert refused.value.code == "TIMESTAMP_OUT_OF_RANGE"
+    times = [1000, 2000, None, None, 3000, None, 4000]
+    assert read_directly(timestampOutOfRange="null") == list(enumerate(times))
+
+
+def test_every_broker_is_asked_for_the_ids(broker: Broker):
+    topic = broker.create("asked")
+    topics = Topics(broker.bootstrap)
+    (found,) = topics.ids_at_brokers([topic, "nowhere"])
+    assert found == {topic: topics.listed()[topic].topic_id}
+    before = found[topic]
+    broker.delete(topic)
+    assert topics.ids_at_brokers([topic]) == [{}]
+    broker.create(topic)
+    (found,) = topics.ids_at_brokers([topic])
+    assert found[topic] not in (None, before)
+
+
+def test_an_unreachable_server_is_reported_at_once(rig: Rig):
     away = Rig(rig.spark, "127.0.0.1:1", rig.path)
     with pytest.raises(JobError) as raised:
         away.run("nowhere")
     assert raised.value.code == "UNREACHABLE"
-
-
-# --- the plan -------------------------------------------------------------------------------------
-
-
-def state(**ends: int) -> ArchiveState:
-    return ArchiveState("1", {TopicPartition(topic, 0): end for topic, end in ends.items()})
-
-
-def planned(before: ArchiveState, bounds: dict[str, tuple[int, int]], most: int) -> ArchiveRound:
-    found = {TopicPartition(topic, 0): OffsetBounds(*each) for topic, each in bounds.items()}
-    return next_round(before, found, {}, {}, most, 7)
-
-
-def test_a_round_is_shared_by_size_and_skips_no_partition():
-    bounds = {"a": (0, 1_000_000), "b": (5, 105), "c": (0, 1), "d": (4, 4)}
-    plan = planned(state(d=4), bounds, 1_000)
-    assert plan.ranges == (
-        OffsetRange("a", 0, 0, 999),
-        OffsetRange("b", 0, 5, 6),
-        OffsetRange("c", 0, 0, 1),
-    )
-
-
-def test_a_topic_that_lost_all_records_has_an_empty_range_at_its_new_start():
-    plan = planned(state(a=4), {"a": (9, 9)}, 10)
-    assert plan.ranges == (OffsetRange("a", 0, 9, 9),)
-    assert [each.range for each in plan.lost] == [OffsetRange("a", 0, 4, 9)]
-
-
-def test_a_topic_that_ends_before_its_archive_is_refused():
-    with pytest.raises(JobError, match="ends at offset 3, but is archived up to 4"):
-        planned(state(a=4), {"a": (0, 3)}, 10)
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -347,12 +420,25 @@ def test_the_command_prints_a_table_or_json_and_one_line_for_a_failure(
         "commits": 0,
         "offsets": 0,
         "lost": 0,
+        "skipped": 0,
+        "losses": [],
+        "set_aside": [],
         "places": [],
         "compacted": {"files_before": 2, "files_after": 1},
     }
-    told = command(broker, path, "nowhere", "-o", "json")
-    assert (told.exit_code, told.stdout) == (1, "")
+    broker.produce(OffsetRange(topic, 0, 8, 9))
+    told = command(broker, path, topic, "nowhere", "-o", "json")
+    assert told.exit_code == 1
+    summary = json.loads(told.stdout)
+    assert (summary["offsets"], [each["topic"] for each in summary["set_aside"]]) == (
+        1,
+        ["nowhere"],
+    )
     assert json.loads(told.stderr)["code"] == "UNKNOWN_TOPIC"
+    told = command(broker, path, "nowhere", "no-more")
+    assert told.exit_code == 1
+    assert "Topic no-more is set aside (UNKNOWN_TOPIC)" in told.stdout
+    assert "2 topics are set aside: no-more: topic" in told.stderr
 
 
 @pytest.mark.parametrize(
@@ -360,6 +446,8 @@ def test_the_command_prints_a_table_or_json_and_one_line_for_a_failure(
     [
         (["a"], "--to"),
         (["--to", "x"], "name a topic, or a --pattern"),
+        (["a", "--to", "x", "--accept-loss", "b"], "--accept-loss b: the command names no"),
+        (["--to", "x", "--pattern", "a("], "--pattern 'a(': "),
         (["a", "--to", "x", "--from", "noon"], "--from: 'noon' is not a time"),
         (["a", "--to", "x", "--from", "1969-12-31T23:59:59.999Z"], "before 1970; pass earliest"),
     ],

@@ -2,17 +2,34 @@
 
 Only the archive stores the progress; the job keeps no state. Therefore reruns, crashes and
 concurrent jobs need no special treatment: the job that commits second reads the archive again.
+
+Topics do not depend on each other. A topic that cannot be archived is set aside with the reason,
+and the others are archived. If a round fails and the error names no topic, the job runs a round of
+each topic alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from gateway.pipelines.archives.port import Archive, ArchiveState, CompactionResult
-from gateway.pipelines.archives.rounds import ArchiveRound, check_lost, check_topic_ids, next_round
+from gateway.pipelines.archives.archive_model import (
+    EARLIEST,
+    LATEST,
+    ArchiveReport,
+    ArchiveRequest,
+    ArchiveWatcher,
+)
+from gateway.pipelines.archives.lives import base_name, find_life, life_name
+from gateway.pipelines.archives.observed import observe, observed
+from gateway.pipelines.archives.pacing import CommitPacer
+from gateway.pipelines.archives.port import (
+    ACCEPTED,
+    Archive,
+    ArchiveState,
+)
+from gateway.pipelines.archives.rounds import ArchiveRound, GoneRange, RoundInput, next_round
 from gateway.pipelines.shared.accepted_losses import (
     AcceptedRanges,
     LossesUnknown,
@@ -20,9 +37,15 @@ from gateway.pipelines.shared.accepted_losses import (
 )
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation, read_ranges
-from gateway.pipelines.shared.partitions import COLUMNS, TopicPartition
+from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, TopicPartition
 from gateway.pipelines.shared.spark_errors import translate_spark_errors
-from gateway.pipelines.shared.topics import OffsetBounds, Topics
+from gateway.pipelines.shared.topics import (
+    OffsetBounds,
+    Topics,
+    choose_topics,
+    no_topic,
+    unknown_topic,
+)
 from ledger.adapters.system.clock import SystemClock
 from ledger.ports.clock import Clock
 
@@ -31,83 +54,52 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-EARLIEST, LATEST = "earliest", "latest"
 _OFFSETS_PER_TASK = 250_000
 """Offsets per task. The limit bounds a task's sort for topics of any size, without small files."""
 _PAUSE_S = 0.2
 """How often a waiting job checks whether it should stop."""
 _RETRY_S = 1.0
-_RETRIED = frozenset({"UNREACHABLE", "NO_LEADER", "SPARK_FAILED", "LOSSES_UNKNOWN"})
+_RETRIED = frozenset(
+    {
+        "UNREACHABLE",
+        "NO_LEADER",
+        "SPARK_FAILED",
+        "LOSSES_UNKNOWN",
+        "TOPIC_CHANGED",
+        "UNKNOWN_TOPIC",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+    }
+)
+_OF_ONE_TOPIC = frozenset(
+    {
+        *(_RETRIED - {"UNREACHABLE"}),
+        "WRONG_RECORDS",
+        "SPARK_REFUSED",
+        "CORRUPT_METADATA",
+        "TIMESTAMP_OUT_OF_RANGE",
+    }
+)
+"""Codes of errors that one topic may cause, though the error may not name it."""
+_FAILED_AGAIN_S = 300.0
+"""How long a job that follows its topics leaves out a topic whose round failed."""
 _COMPACT_EVERY = 20
 """Number of commits between two compactions, in a job that follows its topics."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveRequest:
-    """The topics to archive, and the settings of the job."""
+class _Selection(NamedTuple):
+    """The topics of a round, by their names in the archive: see `lives`."""
 
-    topics: tuple[str, ...] = ()
-    pattern: str = ""  # also archive topics whose whole name matches this pattern
-    start: str | int = EARLIEST  # where new topics begin: earliest, latest or milliseconds
-    offsets_per_round_max: int = 5_000_000  # approximate number of offsets in one commit
-    accept_loss: bool = False  # continue without records that were deleted, or are lost
-    allow_gaps: bool = False  # accept offsets without a record
-    isolation: Isolation = Isolation.read_committed
-    interval_s: float = 10.0  # pause between rounds, in a job that follows its topics
-    timeout_s: float = 120.0  # how long to retry transient errors
-    file_bytes: int = 0  # approximate size of compacted files; 0 turns compaction off
-    metadata: str = ""  # where accepted losses are read; by default the address the gateways name
+    topics: dict[str, str]
+    """The name of each topic in Kafka."""
+    ids: dict[str, str]
+    """The known topic ids."""
+    refused: dict[str, JobError]
+    """The topics that are left out, by their names in Kafka."""
 
-
-@dataclass(slots=True)
-class PartitionReport:
-    """The archived offsets of one partition: `start` to `end` - 1, minus `lost` deleted offsets."""
-
-    start: int
-    end: int
-    lost: int = 0
-
-
-@dataclass(slots=True)
-class ArchiveReport:
-    """The progress of an archive job."""
-
-    commits: int = 0
-    offsets: int = 0
-    lost: int = 0
-    partitions: dict[TopicPartition, PartitionReport] = field(
-        default_factory=dict[TopicPartition, PartitionReport]
-    )
-    compacted: CompactionResult | None = None
-
-    def add(self, done: ArchiveRound) -> None:
-        self.commits += 1
-        self.offsets += done.offsets
-        for each in done.ranges:
-            report = self.partitions.setdefault(
-                each.topic_partition, PartitionReport(each.start, each.end)
-            )
-            report.end = each.end
-        for each in done.lost:
-            self.lost += each.range.length
-            report = self.partitions[each.range.topic_partition]
-            report.start = min(report.start, each.range.start)
-            report.lost += each.range.length
-
-    def add_compacted(self, done: CompactionResult) -> None:
-        before = self.compacted.files_before if self.compacted else done.files_before
-        self.compacted = CompactionResult(before, done.files_after)
-
-
-class ArchiveWatcher:
-    """Receiver of a job's progress. This base class ignores all reports."""
-
-    def on_planned(self, offsets: int) -> None:
-        """Report how many offsets are still to be archived."""
-
-    def on_committed(self, done: ArchiveRound) -> None: ...
-
-    def on_retry(self, error: JobError, wait_s: float) -> None: ...
+    def to_archive(self, partitions: Mapping[TopicPartition, T]) -> dict[TopicPartition, T]:
+        """Replace the names in Kafka by the names in the archive."""
+        lives = {topic: life for life, topic in self.topics.items()}
+        return {each._replace(topic=lives[each.topic]): of for each, of in partitions.items()}
 
 
 class ArchiveJob:
@@ -135,22 +127,34 @@ class ArchiveJob:
         self._stop = stop
         # Whether the cluster has answered a request. Before the first answer, no error is retried.
         self._answered = False
+        # The offset at which each partition ends, in a job that does not follow its topics. Filled
+        # when a partition is first seen.
+        self._targets: dict[TopicPartition, int] = {}
+        self._follows = False
+        # The topics of the current round, by their names in Kafka.
+        self._current: list[str] = []
+        # The topics whose own rounds failed, with the error and the time of the next attempt.
+        self._failed: dict[str, tuple[JobError, float]] = {}
+        # The records that Spark cannot represent, as far as rounds have met them.
+        self._unrepresentable: dict[TopicPartition, list[GoneRange]] = {}
+        self._pacer = CommitPacer(request.commit_bytes, request.commit_s)
+        # The bytes of keys and values that the last round has read.
+        self._bytes_read = 0
         self.report = ArchiveReport()
 
     def run(self) -> ArchiveReport:
         """Archive up to the current ends of the topics, unless `stop` ends the job earlier."""
-        names = self._topics.named(self._request.topics, self._request.pattern)
-        targets = {partition: each.latest for partition, each in self._bounds(names).items()}
-        while not self._stop() and self._retry(lambda: self._round(targets)):
+        while not self._stop() and self._step():
             pass
         self._compact()
         return self.report
 
     def follow(self) -> ArchiveReport:
         """Archive new records every `interval_s`, until `stop` ends the job."""
+        self._follows = True
         compacted_at = 0
         while not self._stop():
-            worked = self._retry(lambda: self._round({}))
+            worked = self._step()
             if self.report.commits >= compacted_at + _COMPACT_EVERY:
                 self._compact()
                 compacted_at = self.report.commits
@@ -164,48 +168,242 @@ class ArchiveJob:
             size = self._request.file_bytes
             self.report.add_compacted(self._retry(lambda: self._archive.compact(size)))
 
+    # --- topics apart ---------------------------------------------------------------------------
+
+    def _step(self) -> bool:
+        """Run one round. Returns False if there is nothing to archive."""
+        self._current = []
+        try:
+            return self._retry(self._round)
+        except JobError as error:
+            if error.code not in _OF_ONE_TOPIC or not self._current:
+                raise
+            self._one_by_one(self._current, error)
+            return True
+
+    def _one_by_one(self, topics: list[str], cause: JobError) -> None:
+        """Run a round of each topic and set aside those that fail.
+
+        Raises `cause` if no topic failed and nothing was archived.
+        """
+        commits, failed = self.report.commits, 0
+        if len(topics) == 1:
+            self._fail(topics[0], cause)
+            return
+        for topic in topics:
+            try:
+                translate_spark_errors(lambda topic=topic: self._round(topic))
+            except JobError as error:
+                if error.code not in _OF_ONE_TOPIC:
+                    raise
+                self._fail(topic, error)
+                failed += 1
+        if not failed and self.report.commits == commits:
+            raise cause
+
+    def _fail(self, topic: str, error: JobError) -> None:
+        again_s = self._now_s() + _FAILED_AGAIN_S if self._follows else float("inf")
+        self._failed[topic] = error, again_s
+        self._set_aside(topic, error)
+
+    def _set_aside(self, topic: str, error: JobError) -> None:
+        before = self.report.set_aside.get(topic)
+        self.report.set_aside[topic] = error
+        if before is not None and before.code == error.code:
+            return
+        if before is not None:
+            self._watcher.on_recovered(topic, before)
+        self._watcher.on_set_aside(topic, error)
+
     # --- one round ------------------------------------------------------------------------------
 
-    def _round(self, targets: Mapping[TopicPartition, int]) -> bool:
-        """Run one round. Returns False if there is nothing to archive.
+    def _round(self, only: str = "") -> bool:
+        """Run one round, of the topic `only` if it is set. Returns False if nothing is to do.
 
         If another job committed first, this round adds nothing. The next round reads the archive
         again.
         """
         request = self._request
-        names = self._topics.named(request.topics, request.pattern)
         state = self._archive.state()
-        topics = {name: self._topics.describe(name) for name in names}
-        ids = {name: each.topic_id for name, each in topics.items() if each.topic_id is not None}
-        check_topic_ids(state.topic_ids, ids)
-        bounds = self._bounds(names)
-        self._answered = True
-        sparse = frozenset(each for each in names if request.allow_gaps or self._is_compacted(each))
+        selection = self._select(state.topic_ids, only)
+        self._current = list(selection.topics.values())
+        if not self._current:
+            self._report_refused(selection.refused, only)
+            return False
+        bounds = self._bounds(selection)
+        sparse = self._sparse(selection)
         plan = next_round(
-            state,
-            bounds,
-            self._starts(names, state, bounds),
-            targets,
-            request.offsets_per_round_max,
-            self._clock.now_ms(),
-            self._accepted(names, sparse),
+            RoundInput(
+                state,
+                bounds,
+                self._pacer.limit(request.offsets_per_round_max),
+                self._clock.now_ms(),
+                self._starts(selection, state, bounds),
+                self._targets,
+                self._gone(selection, sparse),
+                {each for each, topic in selection.topics.items() if topic in request.accept_loss},
+            )
         )
+        refused = {base_name(topic): error for topic, error in plan.refused.items()}
+        self._report_refused({**selection.refused, **refused}, only)
+        left = _offsets_left(state, bounds, self._targets, plan.refused)
+        self._watcher.on_planned(left)
         if not plan.ranges:
             return False
-        if not request.accept_loss:
-            check_lost(plan)
-        self._watcher.on_planned(_offsets_left(state, bounds, targets))
-        if self._archive.append(self._records(plan), plan.commit(ids, sparse), state):
+        if self._follows and plan.offsets and not self._pacer.is_due(left, self._now_s()):
+            return False
+        if self._append(plan, selection, sparse, state):
+            self._pacer.on_committed(plan.offsets, self._bytes_read)
             self.report.add(plan)
             self._watcher.on_committed(plan)
         return True
 
-    def _bounds(self, names: list[str]) -> dict[TopicPartition, OffsetBounds]:
-        return self._topics.bounds(
-            names, committed=self._request.isolation is Isolation.read_committed
+    def _append(
+        self,
+        plan: ArchiveRound,
+        selection: _Selection,
+        sparse: frozenset[str],
+        state: ArchiveState,
+    ) -> bool:
+        """Read the records and add them. Returns False if nothing was added."""
+        try:
+            return self._read_and_add(plan, selection, sparse, state)
+        except JobError as error:
+            if error.code != "TIMESTAMP_OUT_OF_RANGE":
+                raise
+            # The following rounds stop before the records that Spark cannot represent.
+            if not self._find_unrepresentable(plan, selection):
+                raise
+            return False
+
+    def _read_and_add(
+        self,
+        plan: ArchiveRound,
+        selection: _Selection,
+        sparse: frozenset[str],
+        state: ArchiveState,
+    ) -> bool:
+        ids = {
+            selection.topics[each]: selection.ids[each]
+            for each in plan.topics
+            if each in selection.ids
+        }
+        self._confirm(ids)
+        self._bytes_read = 0
+        if not plan.offsets:
+            nothing = self._spark.createDataFrame([], COLUMNS)
+            commit = plan.commit(selection.ids, sparse, lambda: self._confirm(ids))
+            return self._archive.append(nothing, commit, state)
+        records, watch = observe(self._records(plan, selection))
+
+        def confirm() -> None:
+            self._confirm(ids)
+            self._bytes_read = observed(watch).bytes
+
+        commit = plan.commit(selection.ids, sparse, confirm)
+        return translate_spark_errors(lambda: self._archive.append(records, commit, state))
+
+    def _find_unrepresentable(self, plan: ArchiveRound, selection: _Selection) -> bool:
+        """Find the records of the round that Spark cannot represent. Returns False for none."""
+        # Imported here because it needs numpy.
+        from gateway.pipelines.archives.exact_read import (
+            find_unrepresentable,
+            merge_unrepresentable,
         )
 
-    def _accepted(self, names: list[str], sparse: frozenset[str]) -> AcceptedRanges:
+        ranges = _in_kafka(plan, selection)
+        found = find_unrepresentable(self._bootstrap, ranges, self._request.isolation)
+        for each in merge_unrepresentable(found):
+            (partition,) = selection.to_archive({each.range.topic_partition: None})
+            self._unrepresentable.setdefault(partition, []).append(each)
+        return bool(found)
+
+    def _select(self, archived: Mapping[str, str], only: str) -> _Selection:
+        """Find the topics to archive now, with their names in the archive."""
+        request = self._request
+        listed = self._topics.listed()
+        chosen = choose_topics(listed, request.topics, request.pattern)
+        if not chosen.found and not chosen.missing:
+            raise no_topic()
+        self._answered = True
+        found = _Selection({}, {}, {name: unknown_topic(name) for name in chosen.missing})
+        now_s = self._now_s()
+        for topic in chosen.found:
+            failed, again_s = self._failed.get(topic, (None, 0.0))
+            if failed is not None and now_s < again_s:
+                found.refused[topic] = failed
+                continue
+            self._failed.pop(topic, None)
+            if only and topic != only:
+                continue
+            topic_id = listed[topic].topic_id
+            life = find_life(archived, topic, topic_id)
+            if life is None and topic_id is not None and topic in request.accept_loss:
+                life = life_name(topic, topic_id)
+            if life is None:
+                found.refused[topic] = _made_anew(topic, archived[topic], topic_id)
+                continue
+            found.topics[life] = topic
+            if topic_id is not None:
+                found.ids[life] = topic_id
+        return found
+
+    def _report_refused(self, refused: Mapping[str, JobError], only: str) -> None:
+        if not only:  # this round looked at all topics, so the others have recovered
+            for topic in self.report.set_aside.keys() - refused.keys():
+                self._watcher.on_recovered(topic, self.report.set_aside.pop(topic))
+        for topic, error in refused.items():
+            self._set_aside(topic, error)
+
+    def _confirm(self, ids: Mapping[str, str]) -> None:
+        """Raise JobError if a broker has another topic id than the round was planned with.
+
+        Called before and after the records are read: if the ids are the same, all records belong to
+        them, because a topic id is never used again. All brokers are asked, because one of them may
+        still serve a deleted topic, or name its id, after another one serves the new topic.
+        """
+        for answer in self._topics.ids_at_brokers(ids):
+            for topic, topic_id in ids.items():
+                if answer.get(topic) != topic_id:
+                    raise JobError(
+                        f"topic {topic!r} was deleted or recreated while it was read; nothing was"
+                        " archived of this round",
+                        "TOPIC_CHANGED",
+                    )
+
+    def _bounds(self, selection: _Selection) -> dict[TopicPartition, OffsetBounds]:
+        committed = self._request.isolation is Isolation.read_committed
+        found = self._topics.bounds(selection.topics.values(), committed=committed)
+        bounds = selection.to_archive(found)
+        if not self._follows:
+            for partition, each in bounds.items():
+                self._targets.setdefault(partition, each.latest)
+        return bounds
+
+    def _sparse(self, selection: _Selection) -> frozenset[str]:
+        """Return the topics in which offsets without a record are accepted."""
+        if self._request.allow_gaps:
+            return frozenset(selection.topics)
+        policies = self._topics.setting(selection.topics.values(), "cleanup.policy")
+        return frozenset(
+            life for life, topic in selection.topics.items() if "compact" in policies.get(topic, "")
+        )
+
+    def _gone(
+        self, selection: _Selection, sparse: Collection[str]
+    ) -> dict[TopicPartition, list[GoneRange]]:
+        """Return the offsets that cannot be archived."""
+        accepted = self._accepted(selection.topics.values(), sparse)
+        gone = {
+            partition: [GoneRange(each, ACCEPTED) for each in ranges]
+            for partition, ranges in selection.to_archive(accepted).items()
+        }
+        for partition, records in self._unrepresentable.items():
+            together = [*gone.get(partition, ()), *records]
+            gone[partition] = sorted(together, key=lambda each: each.range.start)
+        return gone
+
+    def _accepted(self, names: Iterable[str], sparse: Collection[str]) -> AcceptedRanges:
         """Return the accepted losses of the topics. Raises JobError.
 
         If they are unknown, a topic whose offsets are dense needs none: the archive refuses its
@@ -218,18 +416,19 @@ class ArchiveJob:
                 raise
             return {}
 
-    def _is_compacted(self, name: str) -> bool:
-        return "compact" in (self._topics.settings(name).get("cleanup.policy") or "")
-
     def _starts(
-        self, names: list[str], state: ArchiveState, bounds: Mapping[TopicPartition, OffsetBounds]
+        self,
+        selection: _Selection,
+        state: ArchiveState,
+        bounds: Mapping[TopicPartition, OffsetBounds],
     ) -> dict[TopicPartition, int]:
         """Return the first offset to archive for each partition of new topics.
 
-        Omitted partitions, such as those added later, begin at their first available offset.
+        Omitted partitions, such as those added later, begin at their first available offset. So do
+        later lives of a topic.
         """
-        known = {partition.topic for partition in state.ends}
-        new = [name for name in names if name not in known]
+        known = {base_name(partition.topic) for partition in state.ends}
+        new = [topic for topic in selection.topics.values() if topic not in known]
         start = self._request.start
         if start == EARLIEST or not new:
             return {}
@@ -244,15 +443,17 @@ class ArchiveJob:
             for partition, end in latest.items()
         }
 
-    def _records(self, plan: ArchiveRound) -> DataFrame:
-        ranges = [each for each in plan.ranges if each.length]
-        if not ranges:
-            return self._spark.createDataFrame([], COLUMNS)
+    def _records(self, plan: ArchiveRound, selection: _Selection) -> DataFrame:
+        ranges = _in_kafka(plan, selection)
         options = {"kafka.isolation.level": str(self._request.isolation)}
         tasks = -(-plan.offsets // _OFFSETS_PER_TASK)
         if tasks > len(ranges):
             options["minPartitions"] = str(tasks)
-        return read_ranges(self._spark, self._bootstrap, ranges, options)
+        records = read_ranges(self._spark, self._bootstrap, ranges, options)
+        return rename_topics(records, {selection.topics[each]: each for each in plan.topics})
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_s()
 
     # --- retries --------------------------------------------------------------------------------
 
@@ -263,7 +464,7 @@ class ArchiveJob:
             try:
                 return translate_spark_errors(work)
             except JobError as error:
-                now_s = self._clock.monotonic_s()
+                now_s = self._now_s()
                 since_s = failing_since_s = now_s if failing_since_s is None else failing_since_s
                 transient = self._answered and error.code in _RETRIED and not self._stop()
                 if not transient or now_s - since_s > self._request.timeout_s:
@@ -273,17 +474,46 @@ class ArchiveJob:
 
     def _wait(self, wait_s: float) -> None:
         """Wait for `wait_s` seconds, or until the job should stop."""
-        until_s = self._clock.monotonic_s() + wait_s
-        while not self._stop() and (left_s := until_s - self._clock.monotonic_s()) > 0:
+        until_s = self._now_s() + wait_s
+        while not self._stop() and (left_s := until_s - self._now_s()) > 0:
             time.sleep(min(_PAUSE_S, left_s))
+
+
+def _in_kafka(plan: ArchiveRound, selection: _Selection) -> list[OffsetRange]:
+    """Return the ranges to read, with the names of the topics in Kafka."""
+    return [
+        each._replace(topic=selection.topics[each.topic]) for each in plan.ranges if each.length
+    ]
+
+
+def rename_topics(records: DataFrame, names: Mapping[str, str]) -> DataFrame:
+    """Replace the names of topics in the column `topic`."""
+    from pyspark.sql.functions import col, lit, when
+
+    topic = col("topic")
+    for old, new in names.items():
+        if old != new:
+            topic = when(col("topic") == old, lit(new)).otherwise(topic)
+    return records.withColumn("topic", topic)
+
+
+def _made_anew(topic: str, before: str, now: str | None) -> JobError:
+    return JobError(
+        f"topic {topic!r} was deleted and recreated: its id is {now}, but {before} in the archive;"
+        f" to archive it beside the records of the old topic, use --accept-loss {topic}, or archive"
+        " it to another location (--to)",
+        "TOPIC_MADE_ANEW",
+    )
 
 
 def _offsets_left(
     state: ArchiveState,
     bounds: Mapping[TopicPartition, OffsetBounds],
     targets: Mapping[TopicPartition, int],
+    refused: Collection[str],
 ) -> int:
     return sum(
         max(0, targets.get(partition, each.latest) - state.ends.get(partition, each.earliest))
         for partition, each in bounds.items()
+        if partition.topic not in refused
     )

@@ -98,7 +98,7 @@ class ArchiveHistory:
             offsets.setdefault(partition.topic, {})[str(partition.partition)] = self.spans[
                 partition
             ]
-        lost = [[*each.range, each.noticed_ms] for each in self.lost]
+        lost = [each.encode() for each in self.lost]
         return {
             FORMAT_KEY: FORMAT,
             OFFSETS_KEY: _pack(offsets),
@@ -137,12 +137,7 @@ def from_properties(properties: Mapping[str, str], where: str) -> ArchiveHistory
             if pairs
         }
         topic_ids = _texts(_unpack(properties[TOPIC_IDS_KEY]))
-        lost = tuple(
-            LostOffsets(
-                OffsetRange(str(topic), int(partition), int(start), int(end)), int(noticed_ms)
-            )
-            for topic, partition, start, end, noticed_ms in _unpack(properties[LOST_KEY])
-        )
+        lost = tuple(LostOffsets.decode(each) for each in _unpack(properties[LOST_KEY]))
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise JobError(f"{where}: damaged: {error!r}", "DAMAGED_ARCHIVE") from error
     return ArchiveHistory(spans, topic_ids, lost)

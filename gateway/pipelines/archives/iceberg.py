@@ -129,6 +129,7 @@ class IcebergArchive:
         self._at_step("check")
         added = self._table.added(staged)
         check_records(commit.ranges, commit.sparse, _found(added), added)
+        commit.confirm()
         self._at_step("publish")
         where = {SNAPSHOT_KEY: str(staged.id), SEQUENCE_KEY: str(staged.sequence)}
         return self._table.publish(branch, staged, current, {**properties, **where})

@@ -93,6 +93,7 @@ class ParquetArchive:
         with self._staging.discard_on_failure(run):
             if any(each.length for each in commit.ranges):
                 staged = self._stage(records, commit, run)
+            commit.confirm()
         entry = CommitEntry(
             number=contents.number + 1,
             run=run.name,

@@ -307,11 +307,11 @@ def _to_sums(rows: Iterable[Any]) -> dict[TopicPartition, RecordSum]:
 
 
 def _from_lost(lost: Iterable[LostOffsets]) -> list[Any]:
-    return [[*each.range, each.noticed_ms] for each in lost]
+    return [each.encode() for each in lost]
 
 
 def _to_lost(rows: Iterable[Any]) -> tuple[LostOffsets, ...]:
-    return tuple(LostOffsets(OffsetRange(*each[:4]), each[4]) for each in rows)
+    return tuple(LostOffsets.decode(each) for each in rows)
 
 
 def _damaged(path: str, problem: str) -> JobError:

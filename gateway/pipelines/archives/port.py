@@ -5,9 +5,9 @@ Two implementations, `parquet` and `iceberg`, pass one contract suite.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
@@ -22,11 +22,36 @@ PROBLEMS_SHOWN_MAX = 5
 """The number of problems that an error names."""
 
 
+DELETED = "deleted"
+"""The reason of offsets that were deleted before they were archived."""
+ACCEPTED = "accepted"
+"""The reason of offsets that are lost, if an operator accepted that for the topic."""
+SKIPPED = "skipped"
+"""The reason of offsets before the start (`--from`) of a topic that appeared later."""
+UNREPRESENTABLE = "unrepresentable"
+"""The first word of the reason of records that Spark cannot represent. Their timestamps follow."""
+
+
 class LostOffsets(NamedTuple):
-    """Offsets that were deleted before they were archived. The operator passed `--accept-loss`."""
+    """Offsets that are not archived, and the reason, which is empty in old archives.
+
+    All were accepted by `--accept-loss`, except those that `--from` skipped.
+    """
 
     range: OffsetRange
     noticed_ms: int
+    reason: str = ""
+
+    def encode(self) -> list[Any]:
+        """Return the list that logs and tables hold: the range, the time and any reason."""
+        return [*self.range, self.noticed_ms, *([self.reason] if self.reason else [])]
+
+    @classmethod
+    def decode(cls, row: Sequence[Any]) -> LostOffsets:
+        """Decode what `encode` returned. Raises TypeError or ValueError for anything else."""
+        topic, partition, start, end, noticed_ms, *reason = row
+        lost = OffsetRange(str(topic), int(partition), int(start), int(end))
+        return cls(lost, int(noticed_ms), *map(str, reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +62,10 @@ class ArchiveState:
     ends: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     """For each partition, the offset after the last archived or lost one."""
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The ids of the archived topics by name. The ids show whether a topic was recreated."""
+    """The ids of the archived topics by name. The ids show whether a topic was recreated.
+
+    The name of a later life of a topic is NAME@ID: see `lives`.
+    """
     lost: tuple[LostOffsets, ...] = ()
 
 
@@ -54,6 +82,11 @@ class Commit:
     topic_ids: Mapping[str, str]
     lost: tuple[LostOffsets, ...] = ()
     sparse: frozenset[str] = frozenset()
+    confirm: Callable[[], None] = lambda: None
+    """A function that an append calls after it has read all records, before it commits them.
+
+    If it raises JobError, nothing is added.
+    """
 
 
 class CompactionResult(NamedTuple):

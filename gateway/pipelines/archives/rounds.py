@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from gateway.pipelines.archives.port import ArchiveState, Commit, LostOffsets
-from gateway.pipelines.shared.accepted_losses import AcceptedRanges
+from gateway.pipelines.archives.lives import base_name
+from gateway.pipelines.archives.port import (
+    ACCEPTED,
+    DELETED,
+    SKIPPED,
+    ArchiveState,
+    Commit,
+    LostOffsets,
+)
 from gateway.pipelines.shared.errors import DataLost, JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.pipelines.shared.topics import OffsetBounds
@@ -14,17 +22,24 @@ from gateway.pipelines.shared.topics import OffsetBounds
 _SHOWN_MAX = 5  # ranges that an error names
 
 
+class GoneRange(NamedTuple):
+    """Offsets inside the bounds of a partition that no archive can hold, with the reason."""
+
+    range: OffsetRange
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class ArchiveRound:
-    """The offsets that one round commits: lost offsets and then a range per partition.
+    """The offsets that one round commits: in each partition lost offsets and then a range.
 
-    The range of a new partition may be empty. Of `lost`, the ranges in `accepted` are in the
-    topic's accepted losses; the others were deleted.
+    The range of a new partition may be empty. `refused` are the topics that the round leaves out,
+    each with the reason.
     """
 
     ranges: tuple[OffsetRange, ...]
-    lost: tuple[LostOffsets, ...]
-    accepted: frozenset[OffsetRange] = frozenset()
+    lost: tuple[LostOffsets, ...] = ()
+    refused: Mapping[str, JobError] = field(default_factory=dict[str, JobError])
 
     @property
     def offsets(self) -> int:
@@ -34,105 +49,143 @@ class ArchiveRound:
     def partitions(self) -> list[TopicPartition]:
         return [each.topic_partition for each in self.ranges]
 
-    def commit(self, topic_ids: Mapping[str, str], sparse: frozenset[str]) -> Commit:
-        return Commit(self.ranges, topic_ids, self.lost, sparse)
+    @property
+    def topics(self) -> list[str]:
+        return sorted({each.topic for each in self.ranges})
+
+    def commit(
+        self, topic_ids: Mapping[str, str], sparse: frozenset[str], confirm: Callable[[], None]
+    ) -> Commit:
+        """Return the commit of this round, with the ids of its own topics only."""
+        ids = {name: topic_ids[name] for name in self.topics if name in topic_ids}
+        return Commit(self.ranges, ids, self.lost, sparse, confirm)
 
 
-def check_topic_ids(archived: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Raise JobError if a topic was recreated since it was archived."""
-    for topic in sorted(found):
-        before = archived.get(topic)
-        if before is not None and before != found[topic]:
-            raise JobError(
-                f"topic {topic!r} was deleted and recreated: its id is {found[topic]}, but"
-                f" {before} in the archive; archive it to another location (--to)",
-                "TOPIC_MADE_ANEW",
-            )
+@dataclass(frozen=True, slots=True)
+class RoundInput:
+    """What a round is planned from. Topics have their names in the archive: see `lives`."""
+
+    state: ArchiveState
+    bounds: Mapping[TopicPartition, OffsetBounds]
+    offsets_max: int
+    """Approximate number of offsets of the round."""
+    now_ms: int
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    """The first offsets of new partitions. By default they begin at the log start."""
+    targets: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    """The offsets at which partitions end. The default is the current end of the log."""
+    gone: Mapping[TopicPartition, Sequence[GoneRange]] = field(
+        default_factory=dict[TopicPartition, Sequence[GoneRange]]
+    )
+    """Offsets that cannot be archived, in order, without overlaps."""
+    accept_loss: Collection[str] = ()
+    """The topics that are archived although offsets of them are lost."""
 
 
-def next_round(
-    state: ArchiveState,
-    bounds: Mapping[TopicPartition, OffsetBounds],
-    starts: Mapping[TopicPartition, int],
-    targets: Mapping[TopicPartition, int],
-    offsets_max: int,
-    now_ms: int,
-    accepted: AcceptedRanges | None = None,
-) -> ArchiveRound:
+class _Draft(NamedTuple):
+    """The next offsets of one partition, before the round is divided among all partitions."""
+
+    begin: int
+    end: int
+    lost: list[LostOffsets]
+
+
+def next_round(given: RoundInput) -> ArchiveRound:
     """Choose the next offsets of every partition, about `offsets_max` in all, at least one each.
 
-    `starts` are the first offsets of partitions that are not in the archive yet. By default they
-    begin at the log start. `targets` are the offsets at which partitions end; the default is the
-    current end of the log. A partition ends before the next of its `accepted` losses, which the
-    following round begins with. Raises JobError if a log ends before the archived offsets.
+    A partition ends before the next of its `gone` ranges, which the following round begins with. A
+    topic is refused if one of its logs ends before the archived offsets, or if offsets are lost
+    that nobody accepted.
     """
-    assert offsets_max > 0, offsets_max
-    begins: dict[TopicPartition, int] = {}
-    ends: dict[TopicPartition, int] = {}
-    lost: list[LostOffsets] = []
-    passed: list[OffsetRange] = []
-    for partition, (earliest, latest) in sorted(bounds.items()):
-        end = state.ends.get(partition)
-        if end is None:
-            begin = max(earliest, min(starts.get(partition, earliest), latest))
-        else:
-            _check_not_shorter(partition, latest, end)
-            begin = max(earliest, end)
-            if earliest > end:
-                lost.append(LostOffsets(OffsetRange(*partition, end, earliest), now_ms))
-        until = min(targets.get(partition, latest), latest)
-        losses = () if accepted is None else accepted.get(partition, ())
-        gone = _accepted_at(begin, until, losses)
-        lost += [LostOffsets(each, now_ms) for each in gone]
-        passed += gone
-        begins[partition] = gone[-1].end if gone else begin
-        ends[partition] = min([until, *(e.start for e in losses if e.start > begins[partition])])
-    left = {partition: max(0, ends[partition] - begin) for partition, begin in begins.items()}
-    takes = _shares(left, offsets_max)
-    touched = {each.range.topic_partition for each in lost}
-    ranges = tuple(
-        OffsetRange(*partition, begin, begin + takes[partition])
-        for partition, begin in begins.items()
-        if takes[partition] or partition in touched or partition not in state.ends
-    )
-    return ArchiveRound(ranges, tuple(lost), frozenset(passed))
-
-
-def _check_not_shorter(partition: TopicPartition, latest: int, archived: int) -> None:
-    if latest < archived:
-        raise JobError(
-            f"{partition} ends at offset {latest}, but is archived up to {archived}: the topic lost"
-            " records or was recreated; archive it to another location (--to)",
-            "OFFSETS_WENT_BACK",
+    assert given.offsets_max > 0, given.offsets_max
+    refused: dict[str, JobError] = {}
+    drafts: dict[TopicPartition, _Draft] = {}
+    lost: dict[str, list[LostOffsets]] = {}
+    for partition, bounds in sorted(given.bounds.items()):
+        if bounds.latest < given.state.ends.get(partition, 0):
+            refused.setdefault(
+                partition.topic, _went_back(partition, bounds, given.state.ends[partition])
+            )
+            continue
+        draft = drafts[partition] = _draft(given, partition, bounds)
+        lost.setdefault(partition.topic, []).extend(
+            each for each in draft.lost if each.reason != SKIPPED
         )
+    for topic, ranges in lost.items():
+        if ranges and topic not in given.accept_loss:
+            refused.setdefault(topic, _data_lost(topic, ranges))
+    drafts = {each: draft for each, draft in drafts.items() if each.topic not in refused}
+    left = {each: max(0, draft.end - draft.begin) for each, draft in drafts.items()}
+    takes = _shares(left, given.offsets_max)
+    chosen = {
+        partition: draft
+        for partition, draft in drafts.items()
+        if takes[partition] or draft.lost or partition not in given.state.ends
+    }
+    return ArchiveRound(
+        tuple(
+            OffsetRange(*partition, draft.begin, draft.begin + takes[partition])
+            for partition, draft in chosen.items()
+        ),
+        tuple(each for draft in chosen.values() for each in draft.lost),
+        refused,
+    )
 
 
-def _accepted_at(begin: int, until: int, losses: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return the accepted losses that follow each other from `begin` on, cut at both ends."""
-    found: list[OffsetRange] = []
-    for each in losses:
+def _draft(given: RoundInput, partition: TopicPartition, bounds: OffsetBounds) -> _Draft:
+    lost: list[LostOffsets] = []
+
+    def lose(start: int, end: int, reason: str) -> None:
+        if start < end:
+            lost.append(LostOffsets(OffsetRange(*partition, start, end), given.now_ms, reason))
+
+    earliest, latest = bounds
+    archived = given.state.ends.get(partition)
+    if archived is None:
+        begin = max(earliest, min(given.starts.get(partition, earliest), latest))
+        if given.state.ends:  # in a new archive, --from is the start of everything
+            lose(earliest, begin, SKIPPED)
+    else:
+        begin = max(earliest, archived)
+        lose(archived, begin, DELETED)
+    until = min(given.targets.get(partition, latest), latest)
+    gone = given.gone.get(partition, ())
+    for each, reason in gone:
         if each.start <= begin < min(each.end, until):
-            found.append(each._replace(start=begin, end=min(each.end, until)))
-            begin = found[-1].end
-    return found
+            lose(begin, min(each.end, until), reason)
+            begin = min(each.end, until)
+    end = min([until, *(each.start for each, _ in gone if each.start > begin)])
+    return _Draft(begin, end, lost)
 
 
-def check_lost(plan: ArchiveRound) -> None:
-    """Raise DataLost if any offsets were lost. The error explains how to continue."""
-    if not plan.lost:
-        return
-    ranges = tuple(each.range for each in plan.lost)
-    deleted = [each for each in ranges if each not in plan.accepted]
-    accepted = [each for each in ranges if each in plan.accepted]
+def _went_back(partition: TopicPartition, bounds: OffsetBounds, archived: int) -> JobError:
+    return JobError(
+        f"{partition} ends at offset {bounds.latest}, but is archived up to {archived}: the topic"
+        " lost records or was recreated; archive it to another location (--to)",
+        "OFFSETS_WENT_BACK",
+    )
+
+
+def _data_lost(topic: str, lost: Sequence[LostOffsets]) -> DataLost:
+    """Return the error for offsets that are lost. The error explains how to continue."""
     reasons: list[str] = []
-    for gone, why in (
-        (deleted, "were deleted before they were archived"),
-        (accepted, "are lost, and an operator accepted that"),
-    ):
-        if gone:
-            count = sum(each.length for each in gone)
-            reasons.append(f"{count} offsets {why}: {_listed(gone)}")
-    raise DataLost(f"{'; '.join(reasons)}; to continue without them, use --accept-loss", ranges)
+    by_reason: dict[str, list[OffsetRange]] = {}
+    for each in lost:
+        by_reason.setdefault(each.reason, []).append(each.range)
+    for reason, ranges in by_reason.items():
+        count = sum(each.length for each in ranges)
+        why = _WHY.get(reason, f"hold records that Spark cannot represent, {reason}")
+        reasons.append(f"{count} offsets {why}: {_listed(ranges)}")
+    return DataLost(
+        f"{'; '.join(reasons)}; to continue without them, use --accept-loss {base_name(topic)}",
+        tuple(each.range for each in lost),
+    )
+
+
+_WHY = {
+    DELETED: "were deleted before they were archived",
+    ACCEPTED: "are lost, and an operator accepted that",
+}
 
 
 def _listed(ranges: Sequence[OffsetRange]) -> str:

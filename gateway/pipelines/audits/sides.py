@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gateway.pipelines.archives.lives import base_name, select_life
 from gateway.pipelines.archives.port import Archive
 from gateway.pipelines.audits.model import CleanupRules, Ranges, Side
 from gateway.pipelines.shared.accepted_losses import LossesUnknown, read_accepted
@@ -137,27 +138,35 @@ def check_same_topic(topic: str, before: str | None, now: str | None) -> None:
 
 
 def archive_side(
-    spark: SparkSession, name: str, archive: Archive, topic: str | None, others: str | None
+    spark: SparkSession,
+    name: str,
+    archive: Archive,
+    topic: str | None,
+    others: str | None,
+    others_id: Callable[[], str] = str,
 ) -> Side:
     """Open an archive as a side, restricted to one topic if one is named.
 
-    `topic` takes precedence over `others`, the topic of the other source.
+    `topic` takes precedence over `others`, the topic of the other source. `others_id` looks up the
+    id of that topic, or an empty text. It selects one of several lives.
     """
     ranges = archive.ranges()
     state = archive.state()
     topics = sorted({partition.topic for partition in state.ends})
     if not topics:
         raise JobError(f"{name}: the archive is empty", "EMPTY_ARCHIVE")
-    if topic is not None:
-        chosen = [topic]
-    elif others in topics:
-        chosen = [others]
+    wanted = others if topic is None else topic
+    known = wanted is not None and base_name(wanted) in map(base_name, topics)
+    if wanted is not None and known:
+        lives = [each for each in topics if base_name(each) == base_name(wanted)]
+        others_life = others_id() if wanted == others and len(lives) > 1 else ""
+        chosen = [select_life(lives, state.topic_ids, wanted, others_life)]
+    elif topic is not None:
+        raise JobError(f"{name}: it holds {', '.join(topics)}", "UNKNOWN_TOPIC")
     elif others is None or len(topics) == 1:
         chosen = topics
     else:
         raise JobError(f"{name} holds {', '.join(topics)}: add #TOPIC to choose one", "USAGE")
-    if chosen[0] not in topics:
-        raise JobError(f"{name}: it holds {', '.join(topics)}", "UNKNOWN_TOPIC")
     bounds = {partition: OffsetBounds(end, end) for partition, end in state.ends.items()}
     bounds |= range_bounds(ranges)
     return Side(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.pipelines.archives import open_archive
+from gateway.pipelines.archives.lives import base_name, select_life
 from gateway.pipelines.archives.port import ArchiveProof
 from gateway.pipelines.audits.model import Side
 from gateway.pipelines.audits.sides import archive_side, topic_side
@@ -88,12 +89,12 @@ def open_sides(
 ) -> tuple[Side, Side]:
     """Open both sources with their current contents.
 
-    An archive of several topics is restricted to the topic that the other source names.
+    An archive of several topics is restricted to the topic that the other source names. If the
+    archive holds several lives of it, the topic id of a live source selects one.
     """
-    wanted = [each.where if each.kind not in _ARCHIVES else each.topic for each in (left, right)]
     return (
-        _open(spark, left, left_access, wanted[1]),
-        _open(spark, right, right_access, wanted[0]),
+        _open(spark, left, left_access, right, right_access),
+        _open(spark, right, right_access, left, left_access),
     )
 
 
@@ -112,13 +113,21 @@ def prove_archive(spark: SparkSession, source: AuditSource) -> ArchiveProof:
     known = sorted({partition.topic for partition in archive.state().ends})
     if not known:
         raise JobError(f"{source}: the archive is empty", "EMPTY_ARCHIVE")
-    if source.topic is not None and source.topic not in known:
+    base = None if source.topic is None else base_name(source.topic)
+    if base is not None and base not in map(base_name, known):
         raise JobError(f"{source}: it holds {', '.join(known)}", "UNKNOWN_TOPIC")
-    return archive.verify(known if source.topic is None else [source.topic])
+    lives = [each for each in known if base in (None, base_name(each))]
+    if source.topic is not None and source.topic != base:
+        lives = [select_life(lives, archive.state().topic_ids, source.topic)]
+    return archive.verify(lives)
 
 
 def _open(
-    spark: SparkSession, source: AuditSource, access: SourceAccess, others: str | None
+    spark: SparkSession,
+    source: AuditSource,
+    access: SourceAccess,
+    other: AuditSource,
+    other_access: SourceAccess,
 ) -> Side:
     if source.kind == "topic":
         return topic_side(
@@ -138,4 +147,11 @@ def _open(
             spark, str(source), source.where, access.metadata, access.isolation, access.tls
         )
     archive = open_archive(spark, source.where, _ARCHIVES[source.kind])
-    return archive_side(spark, str(source), archive, source.topic, others)
+    if other.kind in _ARCHIVES:
+        return archive_side(spark, str(source), archive, source.topic, other.topic)
+
+    def others_id() -> str:
+        live = _open(spark, other, other_access, source, access)
+        return live.topic_ids.get(other.where, "")
+
+    return archive_side(spark, str(source), archive, source.topic, other.where, others_id)

@@ -13,13 +13,17 @@ T = TypeVar("T")
 
 # Spark has one text for the source "kafka", another one for all others.
 _NO_SOURCE = re.compile(r"Failed to find (the )?data source: ")
+_BEYOND = ("java.lang.ArithmeticException: long overflow", "TimestampOutOfRange")
+"""What the errors of Spark's Kafka source and of this project's decoder contain."""
 
 
 def translate_spark_errors(work: Callable[[], T]) -> T:
     """Return the result of `work`, and raise Spark's errors as JobErrors.
 
-    The code is SPARK_REFUSED if a rerun would fail the same way (an invalid plan). It is SPARK_GONE
-    if Spark's JVM has died, and SPARK_FAILED for all other errors.
+    The code is TIMESTAMP_OUT_OF_RANGE if a record has a timestamp that Spark cannot represent,
+    which Spark reports as an overflow without the offset. It is NO_CONNECTOR if Spark lacks a
+    connector, SPARK_REFUSED if a rerun would fail the same way (an invalid plan), SPARK_GONE if
+    Spark's JVM has died, and SPARK_FAILED for all other errors.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import AnalysisException, PySparkException
@@ -31,6 +35,12 @@ def translate_spark_errors(work: Callable[[], T]) -> T:
             raise _no_connector(error) from error
         raise JobError(f"Spark: {_one_line(error)}", "SPARK_REFUSED") from error
     except (PySparkException, Py4JError) as error:
+        if any(sign in str(error) for sign in _BEYOND):
+            raise JobError(
+                "a record has a timestamp that Spark cannot represent: it counts microseconds since"
+                " 1970 in 64 bits",
+                "TIMESTAMP_OUT_OF_RANGE",
+            ) from error
         raise JobError(f"Spark: {_one_line(error)}", "SPARK_FAILED") from error
     except ConnectionError as error:  # Py4J raises only ConnectionError once the JVM is gone
         message = "Spark's JVM has ended (out of memory?); start the job again"

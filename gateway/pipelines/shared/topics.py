@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gateway.admin import topics as asking
 from gateway.admin.client import AdminClient, AdminError, Unreachable
@@ -13,6 +13,9 @@ from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import TopicPartition
 
 T = TypeVar("T")
+
+_METADATA, _DESCRIBE_CONFIGS = 3, 32
+_TOPIC_RESOURCE = 2
 
 
 class OffsetBounds(NamedTuple):
@@ -33,6 +36,43 @@ class TopicDescription(NamedTuple):
     configs: Mapping[str, str]
 
 
+class ListedTopic(NamedTuple):
+    """A topic in the list of all topics. Old brokers assign no ids."""
+
+    topic_id: str | None
+    internal: bool
+
+
+class ChosenTopics(NamedTuple):
+    """The topics that names and a pattern select, sorted, and the names that do not exist."""
+
+    found: list[str]
+    missing: list[str]
+
+
+def choose_topics(
+    listed: Mapping[str, ListedTopic], names: Sequence[str], pattern: str
+) -> ChosenTopics:
+    """Choose `names` and all topics whose whole name matches `pattern`.
+
+    The pattern matches no internal topics. Raises JobError if the pattern is invalid.
+    """
+    found = {name for name in names if name in listed}
+    if pattern:
+        try:
+            compiled = re.compile(pattern)
+        except re.error as error:
+            raise JobError(f"pattern {pattern!r}: {error}", "BAD_PATTERN") from None
+        found |= {
+            name for name, each in listed.items() if compiled.fullmatch(name) and not each.internal
+        }
+    return ChosenTopics(sorted(found), sorted({name for name in names if name not in listed}))
+
+
+def unknown_topic(name: str) -> JobError:
+    return JobError(f"topic {name!r} does not exist", "UNKNOWN_TOPIC")
+
+
 class Topics:
     """The topics of one cluster. Each call opens its own connection and may raise JobError."""
 
@@ -40,29 +80,47 @@ class Topics:
         self._bootstrap = bootstrap
 
     def named(self, names: Sequence[str] = (), pattern: str = "") -> list[str]:
-        """Return `names` and all topics whose whole name matches `pattern`, sorted.
+        """Return the topics of `choose_topics`.
 
-        The pattern matches no internal topics. Raises JobError if a name does not exist, or if no
-        topic is named or matched.
+        Raises JobError if a name does not exist, or if no topic is named or matched.
         """
+        chosen = choose_topics(self.listed(), names, pattern)
+        if chosen.missing:
+            raise unknown_topic(chosen.missing[0])
+        if not chosen.found:
+            raise no_topic()
+        return chosen.found
 
-        async def work(client: AdminClient) -> list[asking.Row]:
-            return await asking.list_topics(client, internal=True)
+    def listed(self) -> dict[str, ListedTopic]:
+        """Return all topics by name, as one broker has them in memory."""
 
-        known = {row["name"]: row["internal"] for row in self._ask(work)}
-        for name in names:
-            if name not in known:
-                raise JobError(f"topic {name!r} does not exist", "UNKNOWN_TOPIC")
-        found = set(names)
-        if pattern:
-            try:
-                compiled = re.compile(pattern)
-            except re.error as error:
-                raise JobError(f"pattern {pattern!r}: {error}", "BAD_PATTERN") from None
-            found |= {n for n, internal in known.items() if compiled.fullmatch(n) and not internal}
-        if not found:
-            raise JobError("no topic is named, and no topic matches the pattern", "NO_TOPIC")
-        return sorted(found)
+        async def work(client: AdminClient) -> dict[str, ListedTopic]:
+            answer = await client.metadata(None)
+            return {
+                topic.name: ListedTopic(_id_of(topic), topic.is_internal)
+                for topic in answer.topics
+                if not topic.error_code.value
+            }
+
+        return self._ask(work)
+
+    def ids_at_brokers(self, names: Iterable[str]) -> list[dict[str, str | None]]:
+        """Return the ids of the topics that exist, as each broker has them in memory.
+
+        A broker that served records of a topic has the id of that topic, while another one may
+        still have an older id. Raises JobError if a broker does not answer.
+        """
+        asked = [{"name": name} for name in names]
+        fields = {"topics": asked, "allow_auto_topic_creation": False}
+
+        async def work(client: AdminClient) -> list[dict[str, str | None]]:
+            answers = await client.at_every_broker(_METADATA, lambda _: fields, lambda _: [])
+            return [
+                {each.name: _id_of(each) for each in answer.topics if not each.error_code.value}
+                for answer in answers
+            ]
+
+        return self._ask(work)
 
     def describe(self, name: str) -> TopicDescription:
         row = self._ask(lambda client: asking.describe_topic(client, name))
@@ -71,6 +129,29 @@ class Topics:
     def settings(self, name: str) -> dict[str, str | None]:
         """Return every setting of the topic, including defaults."""
         return self._ask(lambda client: asking.settings(client, name))
+
+    def setting(self, names: Iterable[str], key: str) -> dict[str, str]:
+        """Return the value of one setting, including its default, for the topics that exist."""
+        resources = [
+            {
+                "resource_type": _TOPIC_RESOURCE,
+                "resource_name": name,
+                "configuration_keys": [key],
+            }
+            for name in names
+        ]
+
+        async def work(client: AdminClient) -> dict[str, str]:
+            answer = await client.send(_DESCRIBE_CONFIGS, {"resources": resources})
+            return {
+                result.resource_name: each.value
+                for result in answer.results
+                if not result.error_code.value
+                for each in result.configs
+                if each.name == key and each.value is not None
+            }
+
+        return self._ask(work)
 
     def bounds(
         self, names: Iterable[str], *, committed: bool = False
@@ -138,6 +219,16 @@ def run_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[T]]) -> T:
         raise JobError(str(error), error.code) from error
     except Unreachable as error:
         raise JobError(str(error), "UNREACHABLE") from error
+
+
+def no_topic() -> JobError:
+    return JobError("no topic is named, and no topic matches the pattern", "NO_TOPIC")
+
+
+def _id_of(topic: Any) -> str | None:
+    """Return the id in a topic of a Metadata reply, or None if the broker assigns none."""
+    topic_id = getattr(topic, "topic_id", None)
+    return None if topic_id is None else str(topic_id)
 
 
 def _no_leader(partition: TopicPartition) -> JobError:

@@ -1,0 +1,175 @@
+"""Reads of a topic by Fetch requests, with this project's own decoder, for what Spark cannot read.
+
+Spark's Kafka source fails at a record whose timestamp it cannot represent, and does not name the
+record. These reads name such records. They are slower, and only used for ranges that need them.
+
+Source: Kafka, CompletedFetch, for the batches of aborted transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from gateway.admin.client import AdminClient, Broker
+from gateway.pipelines.archives.port import UNREPRESENTABLE
+from gateway.pipelines.archives.rounds import GoneRange
+from gateway.pipelines.shared.errors import JobError
+from gateway.pipelines.shared.kafka_source import Isolation
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.topics import run_admin
+from gateway.wire import batches
+
+_FETCH, _FETCH_VERSION_MAX = 1, 12  # later versions name topics by their ids
+_FETCH_BYTES = 4 * 1024 * 1024
+_WAIT_MS = 1000
+_EMPTY_MAX = 5  # replies without a batch, before the read gives up
+
+
+class Unrepresentable(NamedTuple):
+    """A record that Spark cannot represent, with its timestamp."""
+
+    partition: TopicPartition
+    offset: int
+    timestamp_ms: int
+
+
+def find_unrepresentable(
+    bootstrap: str, ranges: Iterable[OffsetRange], isolation: Isolation
+) -> list[Unrepresentable]:
+    """Return the records of these ranges that Spark cannot represent, in order.
+
+    Memory does not depend on the size of the ranges. Raises JobError.
+    """
+    found: list[Unrepresentable] = []
+
+    async def work(client: AdminClient) -> None:
+        from gateway.pipelines.direct.decode import Decoder
+
+        for each in ranges:
+
+            def take(offset: int, timestamp_ms: int, at: OffsetRange = each) -> None:
+                found.append(Unrepresentable(at.topic_partition, offset, timestamp_ms))
+
+            decoder = Decoder(*each.topic_partition, False, take)
+            async for some in _batches(client, each, isolation):
+                for _ in decoder.decode(some, each.start, each.end):
+                    pass
+
+    run_admin(bootstrap, work)
+    return found
+
+
+def merge_unrepresentable(found: Iterable[Unrepresentable]) -> list[GoneRange]:
+    """Return the ranges of these records, which are in order. Adjacent records share a range."""
+    merged: list[list[Unrepresentable]] = []
+    for each in found:
+        last = merged[-1][-1] if merged else None
+        if last is not None and (last.partition, last.offset + 1) == each[:2]:
+            merged[-1].append(each)
+        else:
+            merged.append([each])
+    return [_gone(each) for each in merged]
+
+
+def _gone(records: list[Unrepresentable]) -> GoneRange:
+    lowest = min(each.timestamp_ms for each in records)
+    highest = max(each.timestamp_ms for each in records)
+    span = f"{lowest} ms" if lowest == highest else f"{lowest} ms to {highest} ms"
+    first, last = records[0], records[-1]
+    return GoneRange(
+        OffsetRange(*first.partition, first.offset, last.offset + 1),
+        f"{UNREPRESENTABLE}: timestamp {span}",
+    )
+
+
+async def _batches(
+    client: AdminClient, wanted: OffsetRange, isolation: Isolation
+) -> AsyncIterator[list[bytes]]:
+    """Yield the batches that hold the range, without those of aborted transactions."""
+    leader = await _leader(client, wanted.topic_partition)
+    at, empty = wanted.start, 0
+    while at < wanted.end:
+        answer = await client.at_broker(
+            leader, _FETCH, lambda _, at=at: _fields(wanted, at, isolation), _FETCH_VERSION_MAX
+        )
+        ((found,),) = (each.partitions for each in answer.responses)
+        if found.error_code.value:
+            raise JobError(
+                f"{wanted.topic_partition}: offset {at}: {found.error_code.name}", "NO_LEADER"
+            )
+        whole = [each for each in split_batches(found.records or b"") if _last(each) >= at]
+        if not whole:
+            empty += 1
+            if empty > _EMPTY_MAX:
+                raise JobError(f"{wanted.topic_partition}: no record at offset {at}", "NO_LEADER")
+            continue
+        at, empty = _last(whole[-1]) + 1, 0
+        yield committed_batches(whole, found.aborted_transactions or ())
+
+
+async def _leader(client: AdminClient, partition: TopicPartition) -> Broker:
+    answer = await client.metadata([partition.topic])
+    brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in answer.brokers}
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if each.partition_index == partition.partition and each.leader_id in brokers:
+                return brokers[each.leader_id]
+    raise JobError(f"{partition}: it has no leader now; retry", "NO_LEADER")
+
+
+def _fields(wanted: OffsetRange, at: int, isolation: Isolation) -> dict[str, Any]:
+    part = {
+        "partition": wanted.partition,
+        "current_leader_epoch": -1,
+        "fetch_offset": at,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": _FETCH_BYTES,
+    }
+    return {
+        "replica_id": -1,
+        "max_wait": _WAIT_MS,
+        "min_bytes": 1,
+        "max_bytes": _FETCH_BYTES,
+        "isolation_level": int(isolation is Isolation.read_committed),
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": wanted.topic, "partitions": [part]}],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+        "cluster_id": None,
+    }
+
+
+def split_batches(data: bytes) -> Iterator[bytes]:
+    """Yield the whole batches of a reply. The last one may be cut off."""
+    at = 0
+    while len(data) - at >= batches.HEADER_BYTES:
+        size = int.from_bytes(data[at + 8 : at + 12], "big") + batches.LENGTH_OVERHEAD
+        if size <= batches.HEADER_BYTES or at + size > len(data):
+            return
+        yield data[at : at + size]
+        at += size
+
+
+def _last(batch: bytes) -> int:
+    header = batches.read_header(batch)
+    return header.base_offset + header.last_offset_delta
+
+
+def committed_batches(found: list[bytes], aborted: Iterable[Any]) -> list[bytes]:
+    """Leave out the batches of aborted transactions."""
+    begins = sorted((each.first_offset, each.producer_id) for each in aborted)
+    open_ids: set[int] = set()
+    kept: list[bytes] = []
+    for batch in found:
+        header = batches.read_header(batch)
+        while begins and begins[0][0] <= _last(batch):
+            open_ids.add(begins.pop(0)[1])
+        if header.attributes & batches.CONTROL:  # ends the transaction of its producer
+            open_ids.discard(header.producer_id)
+        elif header.attributes & batches.TRANSACTIONAL and header.producer_id in open_ids:
+            continue
+        kept.append(batch)
+    return kept
