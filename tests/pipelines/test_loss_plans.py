@@ -5,12 +5,15 @@ Method: values, without Spark; and slices of a simulated cluster whose bookies l
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pipelines.archives.port import ArchiveState
-from gateway.pipelines.archives.rounds import check_lost, next_round
+from gateway.pipelines.archives.port import ACCEPTED, ArchiveState
+from gateway.pipelines.archives.rounds import ArchiveRound, GoneRange, RoundInput, next_round
 from gateway.pipelines.direct.losses import (
     LossNotAccepted,
     describe_accepted,
@@ -82,49 +85,56 @@ def test_a_trigger_covers_as_many_readable_offsets_as_its_limit(
 # -- rounds of the archive ------------------------------------------------------------------------
 
 
-def plan(start: int | None, end: int, *accepted: tuple[int, int], most: int = 1000) -> object:
+def plan(
+    start: int | None,
+    bounds: tuple[int, int],
+    *accepted: tuple[int, int],
+    most: int = 1000,
+    topics: Collection[str] = (),
+) -> ArchiveRound:
     state = ArchiveState("1", {} if start is None else {PLACE: start})
-    ranges = {PLACE: tuple(OffsetRange(*PLACE, *each) for each in accepted)}
-    return next_round(state, {PLACE: OffsetBounds(0, end)}, {}, {}, most, 7, ranges)
+    gone = {PLACE: [GoneRange(OffsetRange(*PLACE, *each), ACCEPTED) for each in accepted]}
+    given = RoundInput(
+        state, {PLACE: OffsetBounds(*bounds)}, most, 7, gone=gone, accept_loss=topics
+    )
+    return next_round(given)
 
 
 def test_a_round_ends_before_a_loss_and_the_next_one_begins_with_it() -> None:
-    first = plan(0, 100, (40, 60), (60, 70))
+    first = plan(0, (0, 100), (40, 60), (60, 70))
     assert first.ranges == (OffsetRange(*PLACE, 0, 40),)
     assert first.lost == ()
-    check_lost(first)
-    second = plan(40, 100, (40, 60), (60, 70), most=5)
+    assert not first.refused
+    second = plan(40, (0, 100), (40, 60), (60, 70), most=5)
+    assert second.ranges == ()
+    assert re.search(
+        r"30 offsets are lost, .*: t-0\[40\.\.60\), t-0\[60\.\.70\)", str(second.refused["t"])
+    )
+    second = plan(40, (0, 100), (40, 60), (60, 70), most=5, topics={"t"})
+    assert not second.refused
     assert [each.range for each in second.lost] == [
         OffsetRange(*PLACE, 40, 60),
         OffsetRange(*PLACE, 60, 70),
     ]
     assert second.ranges == (OffsetRange(*PLACE, 70, 75),)
-    with pytest.raises(
-        DataLost, match=r"30 offsets are lost, .*: t-0\[40\.\.60\), t-0\[60\.\.70\)"
-    ):
-        check_lost(second)
 
 
 def test_a_loss_at_both_ends_of_a_log_is_passed() -> None:
-    found = plan(None, 100, (0, 10), (90, 100))
+    found = plan(None, (0, 100), (0, 10), (90, 100), topics={"t"})
     assert [each.range for each in found.lost] == [OffsetRange(*PLACE, 0, 10)]
     assert found.ranges == (OffsetRange(*PLACE, 10, 90),)
-    found = plan(90, 100, (0, 10), (90, 100))
+    found = plan(90, (0, 100), (0, 10), (90, 100), topics={"t"})
     assert [each.range for each in found.lost] == [OffsetRange(*PLACE, 90, 100)]
     assert found.ranges == (OffsetRange(*PLACE, 100, 100),)
 
 
 def test_deleted_and_lost_offsets_are_told_apart() -> None:
-    state = ArchiveState("1", {PLACE: 5})
-    accepted = {PLACE: (OffsetRange(*PLACE, 20, 25),)}
-    found = next_round(state, {PLACE: OffsetBounds(20, 100)}, {}, {}, 1000, 7, accepted)
+    told = plan(5, (20, 100), (20, 25)).refused["t"]
+    assert isinstance(told, DataLost)
+    assert str(told).startswith("15 offsets were deleted before they were archived: t-0[5..20)")
+    assert "5 offsets are lost, and an operator accepted that: t-0[20..25)" in str(told)
+    found = plan(5, (20, 100), (20, 25), topics={"t"})
     assert [each.range[2:] for each in found.lost] == [(5, 20), (20, 25)]
-    with pytest.raises(DataLost) as told:
-        check_lost(found)
-    assert str(told.value).startswith(
-        "15 offsets were deleted before they were archived: t-0[5..20)"
-    )
-    assert "5 offsets are lost, and an operator accepted that: t-0[20..25)" in str(told.value)
 
 
 # -- errors and lines of the log ------------------------------------------------------------------
