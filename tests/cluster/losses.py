@@ -87,7 +87,8 @@ def harm(stage: LossesStage, rounds: int, only: Sequence[str], say: Callable[[st
 def fail(faults: list[str], during: str, say: Callable[[str], None]) -> None:
     """Make a violation of the exception that is being handled."""
     say(traceback.format_exc())
-    faults.append(f"{during} ended with {traceback.format_exc().splitlines()[-1]}")
+    error = sys.exc_info()[1]
+    faults.append(f"{during} ended with {type(error).__name__}: {error}")
 
 
 def given_up(ops: Sequence[Op], accepted: Sequence[Row]) -> int:

@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 from ledger.core.accepted_losses import RESERVED_OFFSETS
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.ids import EntryId, LedgerId
+from tests.cluster.client import Session
 from tests.cluster.gateways_stage import TOPIC, Stage
 from tests.cluster.operator import Operator, Row
 from tests.histories.history import OK, Key, key_of, place_of
@@ -198,7 +199,7 @@ class LossesStage(Stage):
         bookie, _ = self._bookie()
         old = bookie.id
         told = self._begin("wiped", f"bookie {old}")
-        _wipe(bookie)
+        self._wipe(bookie)
         self.operator.decommission(old)
         self._check_nothing_lost(told)
         return told
@@ -259,7 +260,7 @@ class LossesStage(Stage):
         told = self._begin("two copies deleted, a bookie wiped", f"{old}, {_words(doomed)}")
         self.world.end_auditors()
         self._delete(doomed, others)
-        _wipe(wiped)
+        self._wipe(wiped)
         self._accept(doomed, old)
         self.world.auditor()
         self.operator.decommission(old)
@@ -351,6 +352,20 @@ class LossesStage(Stage):
         for bookie in bookies:
             forget(bookie.data / "index", doomed.ledger, doomed.first, doomed.last)
         bring_up(*bookies)
+
+    def _wipe(self, bookie: BookieProcess) -> None:
+        """Let it come back with an empty disk; the session of its old id has ended then."""
+        old = bookie.id
+        bookie.kill()
+        shutil.rmtree(bookie.data)
+        bookie.start()
+
+        async def registered(session: Session) -> bool:
+            return old in session.bookies.registered()
+
+        wait_until(
+            lambda: not self.world.ask(registered), "the old id to go", START_S_MAX, pause_s=0.5
+        )
 
     def _repair(self) -> None:
         self.world.end_auditors()
@@ -478,12 +493,6 @@ def bring_up(*servers: ServerProcess) -> None:
 
 def _words(doomed: Doomed) -> str:
     return f"entries {doomed.first} to {doomed.last} of ledger {doomed.ledger}, {doomed.key}"
-
-
-def _wipe(bookie: BookieProcess) -> None:
-    bookie.kill()
-    shutil.rmtree(bookie.data)
-    bookie.start()
 
 
 def _reconnect(proxies: Sequence[Proxy]) -> None:
