@@ -19,7 +19,8 @@ from ledger.ids import EntryId
 LOST_MAX = 64
 """Lost entries that one search asks for. Each costs a request to all of its bookies."""
 
-_AWAITED_MAX = 2  # the same for entries whose bookies do not answer, because each may take seconds
+AWAITED_MAX = 2
+"""The same for entries whose bookies do not answer, because each may take seconds."""
 
 Unreadable = EntryLost | EntryAwaited
 
@@ -143,7 +144,7 @@ class PlaceSearch:
     @property
     def wanted(self) -> EntryId | None:
         """The entry to read now, or None once the search has ended."""
-        return None if self._awaited > _AWAITED_MAX else self._search.wanted
+        return None if self._awaited > AWAITED_MAX else self._search.wanted
 
     def on_records(self, entry: EntryId, records: Sequence[LogRecord]) -> None:
         """Pass the first and the last record of `entry`, or none if it holds none."""

@@ -19,9 +19,9 @@ from enum import Enum
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.core.deliveries import ReadRange
-from ledger.core.entry_search import EntrySearch
+from ledger.core.entry_search import AWAITED_MAX, EntrySearch
 from ledger.core.gaps import FIRST_POSITION, Position
-from ledger.core.loss import EntryLost
+from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.core.records import LogRecord, parse_entry
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment, Truncation, visible
@@ -73,6 +73,8 @@ class After:
 
 First = Edge | Offset | Time | TransactionId | Dlsn | After
 Until = Offset | Dlsn | None
+
+_Judge = Callable[[LogRecord], bool]
 
 TimestampMax = Callable[[memoryview], int]
 """Returns the greatest timestamp in the data of one stored record, -1 if it has none."""
@@ -178,29 +180,50 @@ class StreamView:
         high = last if segment.completed else last + 1
         search = EntrySearch(max(low, 0), max(high, 0), low if partly else None)
 
-        def reaches(record: LogRecord) -> bool:
-            return record.position + max(record.records, 1) > position
+        def reaches(last: LogRecord) -> bool:
+            return last.position + max(last.records, 1) > position
 
-        return await self._search(segment, search, reaches)
+        def follows(first: LogRecord) -> bool:  # a control record repeats an earlier position
+            return first.position + first.control <= position
+
+        return await self._search(segment, search, reaches, follows)
 
     async def _search(
-        self, segment: Segment, search: EntrySearch, reaches: Callable[[LogRecord], bool]
+        self, segment: Segment, search: EntrySearch, reaches: _Judge, follows: _Judge
     ) -> EntryId:
-        """Read the entries that the search asks for. `reaches` gets the last record of each."""
-        while (entry := search.wanted) is not None:
-            if self.table.losses.at_entry(segment.number, entry) is not None:
-                search.on_lost(entry)  # also if a damaged copy is left, or one was found again
-                continue
-            try:
-                records = await self.records_of(segment, entry)
-            except EntryLost:
+        """Read the entries that the search asks for.
+
+        `reaches` tells from the last record of an entry whether the target is there or before.
+        `follows` tells from the first one whether no entry before it can have the target. Raises
+        EntryAwaited if an entry that may have the target cannot be read now.
+        """
+        awaited: dict[EntryId, EntryAwaited] = {}
+        while (entry := search.wanted) is not None and len(awaited) <= AWAITED_MAX:
+            records = await self._searched(segment, entry, awaited)
+            if not records:
                 search.on_lost(entry)
-                continue
-            if records:
-                search.on_read(entry, reaches(records[-1]))
+            elif reaches(records[-1]) and follows(records[0]):
+                search.on_found(entry)
             else:
-                search.on_lost(entry)
+                search.on_read(entry, reaches(records[-1]))
+        for entry, error in awaited.items():
+            if search.result <= entry < search.behind:
+                raise error
         return search.result
+
+    async def _searched(
+        self, segment: Segment, entry: EntryId, awaited: dict[EntryId, EntryAwaited]
+    ) -> list[LogRecord]:
+        """Read an entry on the way of a search. Returns no records if it cannot be read."""
+        if self.table.losses.at_entry(segment.number, entry) is not None:
+            return []  # also if a damaged copy is left, or one was found again
+        try:
+            return await self.records_of(segment, entry)
+        except EntryLost:
+            return []
+        except EntryAwaited as error:
+            awaited[entry] = error
+            return []
 
     # -- the first position -------------------------------------------------------------------
 
@@ -282,7 +305,9 @@ class StreamView:
             search = EntrySearch(0, await self.last_readable(segment) + 1)
         if segment.end_sequence_id <= self.table.start_sequence_id and segment.completed:
             return ReadRange(await self.start_position(), txid=txid)
-        found = await self._search(segment, search, lambda record: record.txid >= txid)
+        found = await self._search(
+            segment, search, lambda last: last.txid >= txid, lambda first: first.txid < txid
+        )
         start = await self.start_position()
         return ReadRange(max(Position(segment.number, found), start), txid=txid)
 

@@ -6,6 +6,7 @@ Method: as test_log_reader.py.
 import pytest
 
 from ledger.core.gaps import ENTRY_MAX, Gap, GapKind
+from ledger.core.loss import EntryAwaited
 from ledger.ids import Dlsn
 from ledger.streams.stream_seek import Edge, Offset, TransactionId
 from tests.ledger.held_entries import reserved_range
@@ -42,6 +43,50 @@ async def test_a_long_run_of_lost_entries_is_one_gap_wherever_reading_begins():
             for gap in (each for each in found if isinstance(each, Gap)):
                 assert len(gap.evidence.copies) == 3
             await reading.reader.stop()
+
+
+def rot(rig, ledger, entry):
+    """Damage every copy of the entry, which is no proof that it is lost."""
+    for bookie in rig.world.bookies.values():
+        bookie.ledgers[ledger].entries[entry] = b"rot"
+
+
+@pytest.mark.parametrize("rotten", [7, 10, 11, 12])
+async def test_a_start_does_not_wait_for_an_entry_before_it_that_nobody_can_read(rotten):
+    """Bisection meets it. Its neighbour behind it shows that it cannot hold the start."""
+    async with reading_rig() as rig:
+        owner = await written(rig, 20)
+        await owner.roll()
+        rot(rig, listed(rig)[0].ledger, rotten)
+        await owner.stream.truncate(rotten)  # entry n holds offset n - 1
+        behind = rotten + 1  # a transaction id may begin in the entry before
+        for first, due in (
+            (Edge.EARLIEST, rotten),
+            (Offset(rotten), rotten),
+            (TransactionId(behind), behind),
+        ):
+            reading = await Reading(rig).start(first, Offset(19))
+            assert offsets(await reading.rest()) == list(range(due, 20))
+            await reading.reader.stop()
+
+
+async def test_a_start_waits_for_the_entry_that_may_hold_it():
+    async with reading_rig() as rig:
+        owner = await written(rig, 20)
+        await owner.roll()
+        ledger = listed(rig)[0].ledger
+        kept = [dict(each.ledgers[ledger].entries) for each in rig.world.bookies.values()]
+        rot(rig, ledger, 11)
+        for first in (Offset(10), TransactionId(10)):
+            reading = Reading(rig)
+            with pytest.raises(EntryAwaited):
+                await reading.start(first, Offset(19))
+            await reading.reader.stop()
+        for bookie, entries in zip(rig.world.bookies.values(), kept, strict=True):
+            bookie.ledgers[ledger].entries.update(entries)
+        reading = await Reading(rig).start(Offset(10), Offset(19))
+        assert offsets(await reading.rest()) == list(range(10, 20))
+        await reading.reader.stop()
 
 
 @pytest.mark.parametrize("first", [Edge.EARLIEST, Offset(0), Offset(700), Dlsn(1, 1, 0)])
