@@ -10,6 +10,7 @@ import click
 
 from gateway.admin.notation import read_time
 from gateway.pipelines.archives import ArchiveFormat
+from gateway.pipelines.archives.lives import base_name, select_life
 from gateway.pipelines.job import job_options, run_job, seconds_type
 from gateway.pipelines.replays.model import ReplayReport, ReplayRequest
 from gateway.pipelines.replays.plan import parse_offsets
@@ -37,6 +38,13 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
     help="Archive to read: a directory, or catalog.namespace.table with --format iceberg.",
 )
 @option("--topic", "-t", metavar="TOPIC", required=True, help="Archived topic to replay.")
+@option(
+    "--topic-id",
+    metavar="ID",
+    default="",
+    shown="the only one",
+    help="Id of the topic, if it was recreated and the archive holds several topics of that name.",
+)
 @option(
     "--to-topic",
     metavar="TOPIC",
@@ -106,6 +114,7 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 def replay(
     source: str,
     topic: str,
+    topic_id: str,
     to_topic: str,
     kind: ArchiveFormat,
     start_time: str,
@@ -130,7 +139,7 @@ def replay(
     _check_options(transactional, bool(offsets and (start_time or end_time)), output)
     request = ReplayRequest(
         topic,
-        to_topic or topic,
+        to_topic or base_name(topic),
         start_ms=_time("--start-time", start_time, output),
         end_ms=_time("--end-time", end_time, output),
         offsets=_offsets(offsets, topic, output),
@@ -149,9 +158,12 @@ def replay(
         from gateway.pipelines.replays.target import cluster_id
 
         archive = open_archive(spark, source, kind.value)
+        state_now = archive.state()
+        held = {partition.topic for partition in state_now.ends}
+        life = select_life(held, state_now.topic_ids, topic, topic_id)
         if not to_topic:
-            check_other_topic(archive, bootstrap, topic)
-        wanted = replace(request, cluster=cluster_id(bootstrap))
+            check_other_topic(state_now.topic_ids.get(life), bootstrap, base_name(topic))
+        wanted = replace(request, topic=life, cluster=cluster_id(bootstrap))
         plans = _open_plans(spark, source, kind, state, wanted)
         with show_progress(spark, bootstrap) as watcher:
             return run_replay(spark, archive, bootstrap, wanted, plans, watcher=watcher)

@@ -30,7 +30,7 @@ from gateway.pipelines.shared.errors import DataLost, JobError
 from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.pipelines.shared.topics import Topics
-from tests.batches import plain_batch
+from tests.batches import plain_batch, raw_batch, varint
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 from tests.pipelines.archive_rig import START, Between, Broker, Rig, records
@@ -382,6 +382,22 @@ def test_every_broker_is_asked_for_the_ids(broker: Broker):
     broker.create(topic)
     (found,) = topics.ids_at_brokers([topic])
     assert found[topic] not in (None, before)
+
+
+def test_the_keys_of_headers_keep_their_bytes(broker: Broker, rig: Rig):
+    topic = broker.create("keys", 2)
+    broker.produce(OffsetRange(topic, 0, 0, 30), OffsetRange(topic, 1, 0, 3))
+    key = b"k\xff"
+    name = varint(len(key)) + key + varint(1) + b"v"
+    fields = b"\0\0\0" + varint(-1) + varint(-1) + varint(1) + name
+    batch = raw_batch(varint(len(fields)) + fields, base_timestamp=5, max_timestamp=5)
+    broker.produce_batch(topic, batch)
+    assert rig.run(topic).offsets == 34
+    archive = ParquetArchive(rig.spark, str(rig.path))
+    found = archive.read([topic]).where("partition = 0 AND offset = 30")
+    assert found.selectExpr("hex(headers[0].key) AS key").collect() == [(key.hex().upper(),)]
+    rest = archive.read([topic]).where("partition = 1 OR offset < 30").count()
+    assert rest == 33
 
 
 def test_an_unreachable_server_is_reported_at_once(rig: Rig):

@@ -508,7 +508,7 @@ def test_an_unsuitable_target_is_reported_before_any_write(
     fails(ReplayRequest(SOURCE, new_topic(world.gateway, unused(), 2, keeps)), "TOO_FEW_PARTITIONS")
     fails(ReplayRequest("other", unused()), "NOT_ARCHIVED")
     with pytest.raises(JobError, match="--to-topic"):
-        check_other_topic(world.archive, world.gateway.bootstrap, SOURCE)
+        check_other_topic(world.archive.state().topic_ids[SOURCE], world.gateway.bootstrap, SOURCE)
 
 
 def test_the_state_of_another_replay_is_refused(

@@ -267,7 +267,10 @@ class ArchiveJob:
     ) -> bool:
         """Read the records and add them. Returns False if nothing was added."""
         try:
-            return self._read_and_add(plan, selection, sparse, state)
+            try:
+                return self._read_and_add(plan, selection, sparse, state, exactly=False)
+            except _Inexact:
+                return self._read_and_add(plan, selection, sparse, state, exactly=True)
         except JobError as error:
             if error.code != "TIMESTAMP_OUT_OF_RANGE":
                 raise
@@ -282,6 +285,8 @@ class ArchiveJob:
         selection: _Selection,
         sparse: frozenset[str],
         state: ArchiveState,
+        *,
+        exactly: bool,
     ) -> bool:
         ids = {
             selection.topics[each]: selection.ids[each]
@@ -294,11 +299,14 @@ class ArchiveJob:
             nothing = self._spark.createDataFrame([], COLUMNS)
             commit = plan.commit(selection.ids, sparse, lambda: self._confirm(ids))
             return self._archive.append(nothing, commit, state)
-        records, watch = observe(self._records(plan, selection))
+        records, watch = observe(self._records(plan, selection, exactly))
 
         def confirm() -> None:
             self._confirm(ids)
-            self._bytes_read = observed(watch).bytes
+            found = observed(watch)
+            if found.doubtful and not exactly:
+                raise _Inexact
+            self._bytes_read = found.bytes
 
         commit = plan.commit(selection.ids, sparse, confirm)
         return translate_spark_errors(lambda: self._archive.append(records, commit, state))
@@ -443,13 +451,22 @@ class ArchiveJob:
             for partition, end in latest.items()
         }
 
-    def _records(self, plan: ArchiveRound, selection: _Selection) -> DataFrame:
+    def _records(self, plan: ArchiveRound, selection: _Selection, exactly: bool) -> DataFrame:
+        """Read the records of a round, by this project's own reader if `exactly` is set."""
+        isolation = self._request.isolation
         ranges = _in_kafka(plan, selection)
-        options = {"kafka.isolation.level": str(self._request.isolation)}
-        tasks = -(-plan.offsets // _OFFSETS_PER_TASK)
-        if tasks > len(ranges):
-            options["minPartitions"] = str(tasks)
-        records = read_ranges(self._spark, self._bootstrap, ranges, options)
+        if exactly:
+            from gateway.pipelines.archives.exact_read import read_exactly
+
+            records = read_exactly(
+                self._spark, self._bootstrap, ranges, isolation, _OFFSETS_PER_TASK
+            )
+        else:
+            options = {"kafka.isolation.level": str(isolation)}
+            tasks = -(-plan.offsets // _OFFSETS_PER_TASK)
+            if tasks > len(ranges):
+                options["minPartitions"] = str(tasks)
+            records = read_ranges(self._spark, self._bootstrap, ranges, options)
         return rename_topics(records, {selection.topics[each]: each for each in plan.topics})
 
     def _now_s(self) -> float:
@@ -477,6 +494,10 @@ class ArchiveJob:
         until_s = self._now_s() + wait_s
         while not self._stop() and (left_s := until_s - self._now_s()) > 0:
             time.sleep(min(_PAUSE_S, left_s))
+
+
+class _Inexact(Exception):
+    """Spark's source may have changed records: see `Observed`."""
 
 
 def _in_kafka(plan: ArchiveRound, selection: _Selection) -> list[OffsetRange]:

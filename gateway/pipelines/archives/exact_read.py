@@ -1,28 +1,35 @@
 """Reads of a topic by Fetch requests, with this project's own decoder, for what Spark cannot read.
 
 Spark's Kafka source fails at a record whose timestamp it cannot represent, and does not name the
-record. These reads name such records. They are slower, and only used for ranges that need them.
+record. It also replaces invalid bytes in the keys of headers. These reads name such records, and
+keep the bytes. They are slower, and only used for ranges that need them.
 
 Source: Kafka, CompletedFetch, for the batches of aborted transactions.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.admin.client import AdminClient, Broker
 from gateway.pipelines.archives.port import UNREPRESENTABLE
 from gateway.pipelines.archives.rounds import GoneRange
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation
-from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, TopicPartition
 from gateway.pipelines.shared.topics import run_admin
 from gateway.wire import batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 _FETCH, _FETCH_VERSION_MAX = 1, 12  # later versions name topics by their ids
 _FETCH_BYTES = 4 * 1024 * 1024
 _WAIT_MS = 1000
+_TASK_COLUMNS = "topic STRING, partition INT, start BIGINT, end BIGINT"
 _EMPTY_MAX = 5  # replies without a batch, before the read gives up
 
 
@@ -58,6 +65,56 @@ def find_unrepresentable(
 
     run_admin(bootstrap, work)
     return found
+
+
+def read_exactly(
+    spark: SparkSession,
+    bootstrap: str,
+    ranges: Iterable[OffsetRange],
+    isolation: Isolation,
+    offsets_per_task: int,
+) -> DataFrame:
+    """Read these ranges with the columns of `COLUMNS`. The keys of headers keep their bytes.
+
+    A query fails if Spark cannot represent a record.
+    """
+    tasks = [
+        each._replace(start=start, end=min(start + offsets_per_task, each.end))
+        for each in ranges
+        for start in range(each.start, each.end, offsets_per_task)
+    ]
+    spread = spark.sparkContext.parallelize(tasks, len(tasks))
+    frame = spark.createDataFrame(spread, _TASK_COLUMNS)
+
+    def read(given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for some in given:
+            for row in some.to_pylist():
+                yield from _read(bootstrap, OffsetRange(**row), isolation)
+
+    return frame.mapInArrow(read, COLUMNS)
+
+
+def _read(bootstrap: str, wanted: OffsetRange, isolation: Isolation) -> Iterator[pa.RecordBatch]:
+    from gateway.pipelines.direct.decode import Decoder
+
+    decoder = Decoder(*wanted.topic_partition, include_headers=True)
+    with asyncio.Runner() as runner:
+        client = AdminClient(bootstrap)
+        runner.run(client.__aenter__())
+        try:
+            found = _batches(client, wanted, isolation)
+            while some := runner.run(_following(found)):
+                yield from decoder.decode(some, wanted.start, wanted.end)
+        finally:
+            runner.run(client.__aexit__(None, None, None))
+
+
+async def _following(found: AsyncIterator[list[bytes]]) -> list[bytes]:
+    """Return the following batches that are not empty, or an empty list at the end."""
+    async for some in found:
+        if some:
+            return some
+    return []
 
 
 def merge_unrepresentable(found: Iterable[Unrepresentable]) -> list[GoneRange]:

@@ -9,14 +9,20 @@ if TYPE_CHECKING:
 
 _FIGURES = {
     "bytes": "coalesce(sum(coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0)), 0)",
+    "doubtful": "count_if(exists(headers, each -> contains(each.key, '\ufffd')))",
 }
 """SQL by name."""
 
 
 class Observed(NamedTuple):
-    """The bytes of keys and values."""
+    """The bytes of keys and values, and the number of records that Spark may have changed.
+
+    Java replaces invalid bytes of a text by U+FFFD, so header keys without it have kept their
+    bytes.
+    """
 
     bytes: int
+    doubtful: int
 
 
 def observe(records: DataFrame) -> tuple[DataFrame, Observation]:

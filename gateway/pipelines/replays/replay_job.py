@@ -119,9 +119,8 @@ def replay(
     )
 
 
-def check_other_topic(archive: Archive, bootstrap: str, topic: str) -> None:
-    """Raise JobError if the topic of this name is the archived topic itself."""
-    archived = archive.state().topic_ids.get(topic)
+def check_other_topic(archived: str | None, bootstrap: str, topic: str) -> None:
+    """Raise JobError if the topic of this name is the archived topic itself, by its id."""
     try:
         now = Topics(bootstrap).describe(topic).topic_id
     except JobError as error:
