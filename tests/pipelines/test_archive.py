@@ -19,7 +19,13 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from gateway.pipelines.archives.exact_read import find_unrepresentable
+from gateway.admin.client import AdminClient as AdminConnection
+from gateway.admin.client import Unreachable
+from gateway.pipelines.archives.exact_read import (
+    fetch_batches,
+    find_unrepresentable,
+    read_exactly,
+)
 from gateway.pipelines.archives.lives import select_life
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.archives.port import Commit
@@ -30,6 +36,7 @@ from gateway.pipelines.shared.errors import DataLost, JobError
 from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.pipelines.shared.topics import Topics
+from gateway.wire.batches import read_header
 from tests.batches import plain_batch, raw_batch, varint
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
@@ -238,10 +245,14 @@ def test_the_lives_of_a_topic_are_kept_apart(broker: Broker, rig: Rig):
     command = ["audit", f"topic:{topic}", f"archive:{rig.path}", "-b", broker.bootstrap]
     told = CliRunner().invoke(job, command)
     assert told.exit_code == 0, (told.stdout, told.stderr)
-    with pytest.raises(JobError, match=r"2 lives .*select one by its id"):
-        select_life(ids, ids, topic)
-    with pytest.raises(JobError, match="no records of topic 'twice' with id none"):
-        select_life(ids, ids, topic, "none")
+    words = ["replay", "--from", str(rig.path), "--topic", topic, "-b", broker.bootstrap]
+    words += ["--to-topic", "once", "--create", "-o", "json"]
+    told = CliRunner().invoke(job, words)
+    assert told.exit_code == 1
+    assert json.loads(told.stderr)["code"] == "SEVERAL_LIVES"
+    told = CliRunner().invoke(job, [*words, "--topic-id", ids[life]])
+    assert told.exit_code == 0, (told.stdout, told.stderr)
+    assert json.loads(told.stdout)["written"] == 12
 
 
 def test_a_bad_topic_does_not_stop_the_others(broker: Broker, rig: Rig):
@@ -398,6 +409,52 @@ def test_the_keys_of_headers_keep_their_bytes(broker: Broker, rig: Rig):
     assert found.selectExpr("hex(headers[0].key) AS key").collect() == [(key.hex().upper(),)]
     rest = archive.read([topic]).where("partition = 1 OR offset < 30").count()
     assert rest == 33
+    words = ["--from", str(rig.path), "--topic", topic, "--to-topic", "keys-again", "--create"]
+    told = CliRunner().invoke(job, ["replay", *words, "--bootstrap", broker.bootstrap])
+    assert told.exit_code == 0, (told.stdout, told.stderr)
+    again = [OffsetRange("keys-again", 0, 29, 31)]
+    written = read_exactly(rig.spark, broker.bootstrap, again, Isolation.read_committed, 1)
+    assert written.selectExpr("offset", "hex(headers[0].key)").collect() == [
+        (29, None),
+        (30, key.hex().upper()),
+    ]
+
+
+class Moving(AdminConnection):
+    """A client whose first `faults` fetches fail: one half gets no reply, the others an error."""
+
+    faults = 0
+
+    async def at_broker(self, broker: Any, key: int, fields: Any, version_max: int) -> Any:
+        if key == 1 and self.faults:
+            self.faults -= 1
+            if self.faults % 2:
+                raise Unreachable("no reply")
+            asked = fields(version_max)
+            asked["topics"][0]["partitions"][0]["fetch_offset"] = 10**6
+            return await super().at_broker(broker, key, lambda _: asked, version_max)
+        return await super().at_broker(broker, key, fields, version_max)
+
+
+@pytest.mark.real_loop
+async def test_an_exact_read_survives_a_leader_that_moves(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+):
+    topic = broker.create("moving")
+    broker.produce(OffsetRange(topic, 0, 0, 25))
+    monkeypatch.setattr("gateway.pipelines.archives.exact_read._RETRY_S", 0)
+    whole = OffsetRange(topic, 0, 3, 25)
+    async with Moving(broker.bootstrap) as client:
+        for client.faults in (4, 10):
+            fetched = fetch_batches(client, whole, Isolation.read_committed)
+            found = [
+                read_header(batch) for some in [each async for each in fetched] for batch in some
+            ]
+            assert found[0].base_offset <= 3
+            assert found[-1].base_offset + found[-1].last_offset_delta == 24
+        client.faults = 11
+        with pytest.raises(JobError, match=r"moving-0: offset 3: offset_out_of_range"):
+            await anext(fetch_batches(client, whole, Isolation.read_committed))
 
 
 def test_an_unreachable_server_is_reported_at_once(rig: Rig):

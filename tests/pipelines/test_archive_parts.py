@@ -26,7 +26,7 @@ from gateway.pipelines.archives.rounds import ArchiveRound, GoneRange, RoundInpu
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.pipelines.shared.topics import ListedTopic, OffsetBounds, choose_topics
-from tests.batches import plain_batch
+from tests.batches import plain_batch, raw_batch
 
 A = TopicPartition("a", 0)
 
@@ -243,3 +243,8 @@ def test_the_batches_of_aborted_transactions_are_left_out():
     kept = committed_batches(found, aborted)
     assert kept == found[1:], "the transaction of producer 1 ends with its control batch"
     assert committed_batches(found, ()) == found
+
+
+def test_a_batch_that_a_compaction_has_emptied_is_left_out():
+    full = plain_batch([1])
+    assert committed_batches([raw_batch(b"", 0, last_offset_delta=3), full], ()) == [full]

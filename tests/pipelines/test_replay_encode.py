@@ -6,13 +6,15 @@ batches back.
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.pipelines.replays.encode import Encoder, RecordRows
+from gateway.pipelines.replays.encode import Encoder, HeaderKey, RecordRows, record_rows
 from gateway.pipelines.replays.plan import SEQUENCE_MAX
+from tests.batches import varint
 
 some_bytes = st.one_of(st.none(), st.binary(max_size=40))
 header = st.tuples(st.sampled_from(["", "a", "b"]), some_bytes)
@@ -48,3 +50,22 @@ def test_each_record_is_unchanged_in_its_batch(records, first, batch_bytes):
         found += inside
         number = end
     assert found == records
+
+
+def test_the_key_of_a_header_keeps_its_bytes():
+    keys = pa.Array.from_buffers(
+        pa.string(),
+        2,
+        [None, pa.array([0, 2, 4], pa.int32()).buffers()[1], pa.py_buffer(b"k\xffab")],
+    )
+    struct = pa.StructArray.from_arrays([keys, pa.array([b"v", None])], ["key", "value"])
+    headers = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), struct)
+    times = pa.array([7_000], pa.timestamp("us", tz="UTC"))
+    none = pa.array([None], pa.binary())
+    batch = pa.RecordBatch.from_arrays(
+        [times, none, none, headers], ["timestamp", "key", "value", "headers"]
+    )
+    rows = record_rows(batch, 0)
+    assert rows.headers == [[(HeaderKey(b"k\xff"), b"v"), ("ab", None)]]
+    ((_, data),) = Encoder(7, 3, 0, 1_000).batches(rows, 0, SEQUENCE_MAX)
+    assert varint(2) + varint(2) + b"k\xff" + varint(1) + b"v" + varint(2) + b"ab" in data

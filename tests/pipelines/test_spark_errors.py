@@ -36,6 +36,18 @@ def test_a_failed_call_is_reported_by_its_innermost_cause() -> None:
     assert said.value.code == "SPARK_FAILED"
 
 
+def test_a_failure_of_a_python_worker_is_reported_by_its_own_error() -> None:
+    def work() -> None:
+        raise Py4JNetworkError(
+            "An error occurred\nCaused by: org.apache.spark.api.python.PythonException: Traceback"
+            ' (most recent call last):\n  File "x.py", line 1, in read\n    raise it\n'
+            "errors.JobError: a-0: no record at offset 7\n\n\tat org.apache.spark.api.python.X"
+        )
+
+    with pytest.raises(JobError, match=r"^Spark: errors.JobError: a-0: no record at offset 7$"):
+        translate_spark_errors(work)
+
+
 SAID = "Failed to find data source: kafka. Please deploy the application as per the guide"
 
 

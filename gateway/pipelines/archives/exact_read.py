@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gateway.admin.client import AdminClient, Broker
+from gateway.admin.client import AdminClient, Broker, Unreachable
 from gateway.pipelines.archives.port import UNREPRESENTABLE
 from gateway.pipelines.archives.rounds import GoneRange
 from gateway.pipelines.shared.errors import JobError
@@ -21,6 +21,7 @@ from gateway.pipelines.shared.kafka_source import Isolation
 from gateway.pipelines.shared.partitions import COLUMNS, OffsetRange, TopicPartition
 from gateway.pipelines.shared.topics import run_admin
 from gateway.wire import batches
+from ledger.errors import CorruptFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +31,8 @@ _FETCH, _FETCH_VERSION_MAX = 1, 12  # later versions name topics by their ids
 _FETCH_BYTES = 4 * 1024 * 1024
 _WAIT_MS = 1000
 _TASK_COLUMNS = "topic STRING, partition INT, start BIGINT, end BIGINT"
-_EMPTY_MAX = 5  # replies without a batch, before the read gives up
+_RETRIES_MAX = 10
+_RETRY_S = 1.0
 
 
 class Unrepresentable(NamedTuple):
@@ -59,11 +61,14 @@ def find_unrepresentable(
                 found.append(Unrepresentable(at.topic_partition, offset, timestamp_ms))
 
             decoder = Decoder(*each.topic_partition, False, take)
-            async for some in _batches(client, each, isolation):
+            async for some in fetch_batches(client, each, isolation):
                 for _ in decoder.decode(some, each.start, each.end):
                     pass
 
-    run_admin(bootstrap, work)
+    try:
+        run_admin(bootstrap, work)
+    except CorruptFormat as error:
+        raise JobError(str(error), "WRONG_RECORDS") from error
     return found
 
 
@@ -102,7 +107,7 @@ def _read(bootstrap: str, wanted: OffsetRange, isolation: Isolation) -> Iterator
         client = AdminClient(bootstrap)
         runner.run(client.__aenter__())
         try:
-            found = _batches(client, wanted, isolation)
+            found = fetch_batches(client, wanted, isolation)
             while some := runner.run(_following(found)):
                 yield from decoder.decode(some, wanted.start, wanted.end)
         finally:
@@ -140,29 +145,54 @@ def _gone(records: list[Unrepresentable]) -> GoneRange:
     )
 
 
-async def _batches(
+async def fetch_batches(
     client: AdminClient, wanted: OffsetRange, isolation: Isolation
 ) -> AsyncIterator[list[bytes]]:
-    """Yield the batches that hold the range, without those of aborted transactions."""
-    leader = await _leader(client, wanted.topic_partition)
-    at, empty = wanted.start, 0
+    """Yield the batches that hold the range, without those of aborted transactions.
+
+    A request that fails is repeated, to the leader of that moment, up to `_RETRIES_MAX` times.
+    """
+    at, retries = wanted.start, 0
+    leader: Broker | None = None
     while at < wanted.end:
-        answer = await client.at_broker(
-            leader, _FETCH, lambda _, at=at: _fields(wanted, at, isolation), _FETCH_VERSION_MAX
-        )
-        ((found,),) = (each.partitions for each in answer.responses)
-        if found.error_code.value:
-            raise JobError(
-                f"{wanted.topic_partition}: offset {at}: {found.error_code.name}", "NO_LEADER"
-            )
-        whole = [each for each in split_batches(found.records or b"") if _last(each) >= at]
-        if not whole:
-            empty += 1
-            if empty > _EMPTY_MAX:
-                raise JobError(f"{wanted.topic_partition}: no record at offset {at}", "NO_LEADER")
+        try:
+            leader = leader or await _leader(client, wanted.topic_partition)
+            found = await _fetch(client, leader, wanted._replace(start=at), isolation)
+        except (JobError, Unreachable):
+            if retries == _RETRIES_MAX:
+                raise
+            leader, retries = None, retries + 1
+            await asyncio.sleep(_RETRY_S)
             continue
-        at, empty = _last(whole[-1]) + 1, 0
-        yield committed_batches(whole, found.aborted_transactions or ())
+        at, retries = found.end, 0
+        yield found.committed
+
+
+class _Fetched(NamedTuple):
+    """The batches of a reply, without those of aborted transactions, and the offset after them."""
+
+    committed: list[bytes]
+    end: int
+
+
+async def _fetch(
+    client: AdminClient, leader: Broker, wanted: OffsetRange, isolation: Isolation
+) -> _Fetched:
+    answer = await client.at_broker(
+        leader, _FETCH, lambda _: _fields(wanted, isolation), _FETCH_VERSION_MAX
+    )
+    ((found,),) = (each.partitions for each in answer.responses)
+    at = wanted.start
+    if found.error_code.value:
+        raise JobError(
+            f"{wanted.topic_partition}: offset {at}: {found.error_code.name}", "NO_LEADER"
+        )
+    whole = [each for each in split_batches(found.records or b"") if _last(each) >= at]
+    if not whole:
+        raise JobError(f"{wanted.topic_partition}: no record at offset {at}", "NO_LEADER")
+    return _Fetched(
+        committed_batches(whole, found.aborted_transactions or ()), _last(whole[-1]) + 1
+    )
 
 
 async def _leader(client: AdminClient, partition: TopicPartition) -> Broker:
@@ -175,11 +205,11 @@ async def _leader(client: AdminClient, partition: TopicPartition) -> Broker:
     raise JobError(f"{partition}: it has no leader now; retry", "NO_LEADER")
 
 
-def _fields(wanted: OffsetRange, at: int, isolation: Isolation) -> dict[str, Any]:
+def _fields(wanted: OffsetRange, isolation: Isolation) -> dict[str, Any]:
     part = {
         "partition": wanted.partition,
         "current_leader_epoch": -1,
-        "fetch_offset": at,
+        "fetch_offset": wanted.start,
         "last_fetched_epoch": -1,
         "log_start_offset": -1,
         "partition_max_bytes": _FETCH_BYTES,
@@ -216,7 +246,7 @@ def _last(batch: bytes) -> int:
 
 
 def committed_batches(found: list[bytes], aborted: Iterable[Any]) -> list[bytes]:
-    """Leave out the batches of aborted transactions."""
+    """Leave out the batches of aborted transactions, and those that a compaction has emptied."""
     begins = sorted((each.first_offset, each.producer_id) for each in aborted)
     open_ids: set[int] = set()
     kept: list[bytes] = []
@@ -228,5 +258,6 @@ def committed_batches(found: list[bytes], aborted: Iterable[Any]) -> list[bytes]
             open_ids.discard(header.producer_id)
         elif header.attributes & batches.TRANSACTIONAL and header.producer_id in open_ids:
             continue
-        kept.append(batch)
+        if header.records:
+            kept.append(batch)
     return kept

@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiokafka.record.default_records import (  # pyright: ignore[reportMissingTypeStubs]
     DefaultRecordBatchBuilder,
+    _DefaultRecordBatchBuilderPy,  # pyright: ignore[reportPrivateUsage]
 )
 
 if TYPE_CHECKING:
     import pyarrow
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-Headers = list[tuple[str, bytes | None]]
+
+
+class HeaderKey(bytes):
+    """The key of a header that is not UTF-8. aiokafka's slower builder takes it for a text."""
+
+    def encode(self, _: str) -> bytes:
+        """Return the bytes themselves, where a text would be encoded."""
+        return bytes(self)
+
+
+Headers = list[tuple[str | HeaderKey, bytes | None]]
 _NO_HEADERS: Headers = []
 _NO_TIME_MS = -1
 
@@ -51,12 +62,27 @@ def record_rows(batch: pyarrow.RecordBatch, first: int) -> RecordRows:
 
 def _headers(column: Any) -> list[Headers] | None:
     """Convert the headers. Returns None if no record has headers, which is the usual case."""
+    import pyarrow
+
     if not len(column.flatten()):
         return None
+    binary = pyarrow.binary()
+    rows = column.cast(pyarrow.list_(pyarrow.struct([("key", binary), ("value", binary)])))
     return [
-        _NO_HEADERS if each is None else [(one["key"], one["value"]) for one in each]
-        for each in column.to_pylist()
+        _NO_HEADERS if each is None else [(_header_key(one["key"]), one["value"]) for one in each]
+        for each in rows.to_pylist()
     ]
+
+
+def _header_key(key: bytes) -> str | HeaderKey:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return HeaderKey(key)
+
+
+def _has_bytes_as_keys(rows: RecordRows) -> bool:
+    return any(isinstance(key, HeaderKey) for own in rows.headers or () for key, _ in own)
 
 
 class Encoder:
@@ -79,9 +105,12 @@ class Encoder:
         """Yield batches from record `start` on, each with the number after its last record."""
         at = start - rows.first
         assert at >= 0
+        kind: Any = DefaultRecordBatchBuilder
+        if _has_bytes_as_keys(rows):
+            kind = _DefaultRecordBatchBuilderPy
         while at < len(rows.timestamps_ms):
             first = rows.first + at
-            builder: Any = DefaultRecordBatchBuilder(
+            builder = kind(
                 2,
                 self._codec,
                 0,

@@ -34,7 +34,7 @@ def measure(spark: SparkSession, archive: Archive, selection: Selection) -> list
     from pyspark.sql import functions as F
 
     header_bytes = (
-        "aggregate(headers, 0, (a, h) -> a + length(h.key) + coalesce(length(h.value), 0))"
+        "aggregate(headers, 0, (a, h) -> a + octet_length(h.key) + coalesce(length(h.value), 0))"
     )
     record_bytes = (
         F.coalesce(F.length("key"), F.lit(0))

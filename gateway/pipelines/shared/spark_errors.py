@@ -15,6 +15,7 @@ T = TypeVar("T")
 _NO_SOURCE = re.compile(r"Failed to find (the )?data source: ")
 _BEYOND = ("java.lang.ArithmeticException: long overflow", "TimestampOutOfRange")
 """What the errors of Spark's Kafka source and of this project's decoder contain."""
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 def translate_spark_errors(work: Callable[[], T]) -> T:
@@ -61,6 +62,11 @@ def _no_connector(error: Exception) -> JobError:
 
 def _one_line(error: Exception) -> str:
     """Return the innermost cause of the error, or its first line if it has no cause."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    return causes[-1].removeprefix("Caused by: ") if causes else lines[0]
+    lines = str(error).splitlines()
+    tracebacks = [n for n, line in enumerate(lines) if line.endswith(_TRACEBACK)]
+    if tracebacks:  # the error of a Python worker, which follows its indented traceback
+        after = (line for line in lines[tracebacks[-1] + 1 :] if line and not line[0].isspace())
+        return next(after, _TRACEBACK)
+    plain = [line.strip() for line in lines if line.strip()] or [repr(error)]
+    causes = [line for line in plain if line.startswith("Caused by: ")]
+    return causes[-1].removeprefix("Caused by: ") if causes else plain[0]
