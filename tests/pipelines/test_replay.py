@@ -430,9 +430,17 @@ class _Begins:
 
 
 def test_of_two_plans_that_are_stored_at_once_in_a_table_the_first_one_stays(
-    spark: SparkSession, table: Archive, world: World
+    spark: SparkSession, world: World
 ):
-    first, second = (TablePlans(spark, "lake.replays.source", "digest") for _ in range(2))
+    table = open_archive(spark, "lake.replays.plans", "iceberg")
+
+    def append(start: int, end: int) -> bool:
+        ranges = (OffsetRange(SOURCE, 2, start, end),)
+        records = read_ranges(spark, world.gateway.bootstrap, ranges)
+        return table.append(records, Commit(ranges, {SOURCE: "an id"}), table.state())
+
+    assert append(0, 5)
+    first, second = (TablePlans(spark, "lake.replays.plans", "digest") for _ in range(2))
     assert first.last() is None and second.last() is None
     before = table.state()
     begin = second._loaded.newTransaction
@@ -453,9 +461,7 @@ def test_of_two_plans_that_are_stored_at_once_in_a_table_the_first_one_stays(
     assert stored != first.last() == (4, b"4", stored.where[:-1] + "4")
     assert sorted(first._numbers(first._properties())) == [3, 4]
     assert table.state() == before
-    ranges = (OffsetRange(SOURCE, 2, 0, 10),)
-    records = read_ranges(spark, world.gateway.bootstrap, ranges)
-    assert table.append(records, Commit(ranges, {SOURCE: "an id"}), table.state())
+    assert append(5, 10)
 
 
 def test_a_range_of_time_is_chosen_by_the_records_own_times(
