@@ -109,9 +109,12 @@ bench-neighbours: $(RUN)/.ready $(DEV)/.ready ## what one client costs the other
 bench-reading: $(RUN)/.ready $(DEV)/.ready ## what a slow bookie costs readers, and its detection the others; ratios
 	$(DEV)/bin/python -m tests.bench.reading $(if $(BEFORE),--before $(BEFORE))
 
+bench-archive: $(DEV)/.ready ## what 30 days of commits cost an archive: opening, checkpoints
+	$(DEV)/bin/python -m tests.bench.archive_growth
+
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
 .PHONY: help run cluster check test-fast test proof proof-ledger proof-reading proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile demo spark bench \
-	bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-start
+	bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start

@@ -104,10 +104,10 @@ def run_job(
     try:
         running = running_session()
         if running is not None:
-            return translate_spark_errors(lambda: work(running))
+            return translate_spark_errors(lambda: _work_strictly(running, work))
         spark = new_session(name, master, settings)
         try:
-            return translate_spark_errors(lambda: work(spark))
+            return translate_spark_errors(lambda: _work_strictly(spark, work))
         finally:
             _stop(spark)
     except JobError as error:
@@ -123,6 +123,14 @@ def run_job(
     except KeyboardInterrupt:
         print("gateway: interrupted", file=sys.stderr)
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+
+
+def _work_strictly(spark: SparkSession, work: Callable[[SparkSession], T]) -> T:
+    """Return the result of `work`. Raises JobError if the session would leave out files."""
+    from gateway.pipelines.shared.session import expect_strict_reads
+
+    expect_strict_reads(spark)
+    return work(spark)
 
 
 def _stop(spark: SparkSession) -> None:

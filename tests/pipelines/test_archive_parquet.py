@@ -326,24 +326,36 @@ def test_a_compaction_that_dies_at_any_step_changes_no_record(spark: SparkSessio
         assert judged(copy) == everything, step
 
 
+def aged(path: Path, hours: float) -> None:
+    """Make a file or directory that many hours older."""
+    then_s = path.stat().st_mtime - hours * 3600
+    os.utime(path, (then_s, then_s))
+
+
 def test_staged_files_of_a_dead_run_are_removed_after_a_day(spark: SparkSession, tmp_path: Path):
-    clock = HandClock()
-    archive = ParquetArchive(spark, str(tmp_path), clock=clock)
+    archive = ParquetArchive(spark, str(tmp_path))
     for age_h in (23, 25):
-        run = tmp_path / "_staging" / f"{clock.ms - age_h * HOUR_MS:013d}-{age_h}"
-        run.mkdir(parents=True)
-        (run / "part.parquet").write_bytes(b"some")
+        for kind in ("with", "without"):
+            run = tmp_path / "_staging" / f"0000000000000-{kind}-{age_h}"
+            run.mkdir(parents=True)
+            (run / "part.parquet").write_bytes(b"some")
+            if kind == "with":
+                (run / "_began").touch()
+                aged(run / "_began", age_h)
+            else:
+                aged(run, age_h)
     assert archive.files() == []
-    assert [each.name[-3:] for each in (tmp_path / "_staging").iterdir()] == ["-23"]
+    assert {each.name[-3:] for each in (tmp_path / "_staging").iterdir()} == {"-23"}
+    assert len(list((tmp_path / "_staging").iterdir())) == 2
 
 
 def test_a_run_old_enough_to_count_as_dead_does_not_commit(spark: SparkSession, tmp_path: Path):
-    clock = HandClock()
-
     def long(step: str) -> None:
-        clock.ms += 13 * HOUR_MS if step == "checked" else 0
+        if step == "checked":
+            (began,) = tmp_path.glob("archive/_staging/*/_began")
+            aged(began, 13)
 
-    archive = ParquetArchive(spark, str(tmp_path / "archive"), clock=clock, at_step=long)
+    archive = ParquetArchive(spark, str(tmp_path / "archive"), at_step=long)
     with pytest.raises(JobError, match=r"over 12 hours.*--max-offsets-per-round"):
         archive.append(frame(spark, rows(FIRST)), commit(FIRST), archive.state())
     assert archive.state().ends == {}

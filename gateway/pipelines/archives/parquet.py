@@ -10,10 +10,11 @@ directory alone see each record at most once, and see it after its file was move
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gateway.pipelines.archives.checking import OffsetSummary, check_records
-from gateway.pipelines.archives.parquet_log import ArchiveContents, CommitEntry, CommitLog, DataFile
+from gateway.pipelines.archives.file_list import DataFile
+from gateway.pipelines.archives.parquet_log import ArchiveContents, CommitEntry, CommitLog
 from gateway.pipelines.archives.port import (
     ArchiveProof,
     ArchiveState,
@@ -28,10 +29,15 @@ from gateway.pipelines.archives.staging import (
     StagingRun,
 )
 from gateway.pipelines.archives.sums import NO_RECORDS, RecordSum
-from gateway.pipelines.archives.verifying import FileVerifier, check_partitions
+from gateway.pipelines.archives.verifying import (
+    FileVerifier,
+    check_partitions,
+    compare_directories,
+)
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.files import LocalFiles, join_path, local_path, open_files
+from gateway.pipelines.shared.files import Files, LocalFiles, join_path, local_path, open_files
 from gateway.pipelines.shared.partitions import COLUMN_NAMES, OffsetRange, TopicPartition
+from gateway.pipelines.shared.session import STRICT_READS, expect_strict_reads
 from ledger.adapters.system.clock import SystemClock
 from ledger.ports.clock import Clock
 
@@ -48,7 +54,7 @@ _PATTERN = frozenset("*?[]{}\\")
 class ParquetArchive:
     """The archive in a directory, which need not exist.
 
-    Calls `at_step` with the name of each step.
+    Calls `at_step` with the name of each step. `files` by default serves the scheme of the path.
     """
 
     def __init__(
@@ -58,13 +64,14 @@ class ParquetArchive:
         *,
         clock: Clock | None = None,
         at_step: Callable[[str], None] = ignore_step,
+        files: Files | None = None,
     ) -> None:
         if _PATTERN & set(path):
             raise JobError(
                 f"{path}: Spark reads *?[]{{}}\\ in a path as a pattern; use another path",
                 "BAD_PATH",
             )
-        files = open_files(spark, path)
+        files = files or open_files(spark, path)
         self._spark = spark
         self._files = files
         self._clock = clock or SystemClock()
@@ -181,14 +188,16 @@ class ParquetArchive:
             found = [self._log.recent[run] for run in runs if run in self._log.recent]
             for entry in sorted(found, key=lambda each: each.number):
                 self._staging.finish(entry, lambda path: path in self._log.refresh().files)
-            self._staging.discard_abandoned(run for run in runs if run not in self._log.recent)
+            self._staging.discard_abandoned([run for run in runs if run not in self._log.recent])
         self._log.checkpoint_if_due()
         return contents
 
     def _frame(self, files: Sequence[DataFile]) -> DataFrame:
         if not files:
             return self._spark.createDataFrame([], FILE_COLUMNS)
-        reader = self._spark.read.schema(FILE_COLUMNS).option("basePath", self._root)
+        expect_strict_reads(self._spark)
+        reader = self._spark.read.schema(FILE_COLUMNS).options(**STRICT_READS)
+        reader = reader.option("basePath", self._root)
         paths = [join_path(self._root, each.path) for each in files]
         return reader.parquet(*paths).select(*COLUMN_NAMES, "day")
 
@@ -204,20 +213,34 @@ class ParquetArchive:
         rows_per_file = max(1, int(file_bytes_max / row_bytes))
         tasks = min(len({each.directory for each in files}), _COMPACT_TASKS_MAX)
         with self._staging.discard_on_failure(run):
-            records = self._frame(files)
-            together = records.repartition(tasks, "topic", "partition", "day")
+            together = self._frame(files).repartition(tasks, "topic", "partition", "day")
             self._staging.write(together, run, rows_per_file)
-            staged = self._staging.staged_files(run)
-            if _fold(self._staging.frame(run)) != _fold(records):
-                raise JobError(
-                    f"{self._root}: rewritten files differ from the originals; nothing was changed",
-                    "WRONG_RECORDS",
-                )
+            new = tuple(each.file for each in self._staging.staged_files(run))
+            self._expect_same(files, new)
             self._at_step("checked")
-        new = tuple(each.file for each in staged)
         if not self._replace(files, new, run):
             self._staging.discard(run.name)
         self._recover()
+
+    def _expect_same(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> None:
+        """Raise JobError unless `new` has the rows and sums that the log recorded for `old`.
+
+        The originals are read again only if they were committed without sums.
+        """
+        sums = {each.path: each.sum for each in old if each.sum is not None}
+        unknown = [each for each in old if each.sum is None]
+        verifier = FileVerifier(self._files, self._root, self._frame)
+        problems = verifier.verify(unknown)
+        if unknown and not problems:
+            sums.update(verifier.sums(unknown))
+        if not problems:
+            problems = compare_directories(old, sums, new)
+        if problems:
+            raise JobError(
+                f"{self._root}: rewritten files differ from the log: {problems[0]}; nothing was"
+                " changed; check the archive with an audit",
+                "WRONG_RECORDS",
+            )
 
     def _replace(self, old: Sequence[DataFile], new: tuple[DataFile, ...], run: StagingRun) -> bool:
         """Commit the replacement. Returns False if another job replaced some of the old files."""
@@ -258,21 +281,6 @@ def _files_holding(files: Sequence[DataFile], wanted: Sequence[OffsetRange]) -> 
             for each in partitions.get(TopicPartition(file.topic, file.partition), ())
         )
     ]
-
-
-class _Fold(NamedTuple):
-    """A digest of a frame. Frames with the same records in any order have equal digests."""
-
-    rows: int
-    bits: int | None
-
-
-def _fold(records: DataFrame) -> _Fold:
-    from pyspark.sql.functions import bit_xor, count, xxhash64
-
-    bits = bit_xor(xxhash64(*sorted(records.columns)))
-    row = records.agg(count("*").alias("rows"), bits.alias("bits")).collect()[0]
-    return _Fold(row["rows"], row["bits"])
 
 
 def _batches(files: Sequence[DataFile], file_bytes_max: int) -> Iterator[list[DataFile]]:

@@ -2,17 +2,20 @@
 
 The commits alone define which files belong to the archive. `_commits/00000000000000000042.json` is
 commit 42. If several jobs try to create it, the first one succeeds. After every `CHECKPOINT_EVERY`
-commits one file sums up all earlier ones, so opening an archive reads only a few files. Layout and
-fields: docs/formats/archive.md.
+commits a checkpoint sums up all earlier ones, so opening an archive reads only a few files. Commits
+that a checkpoint covers expire, in ascending order. Layout and fields: docs/formats/archive.md.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from gateway.pipelines.archives.file_list import DataFile, FileList, decode_files, encode_files
 from gateway.pipelines.archives.port import ArchiveState, LostOffsets
 from gateway.pipelines.archives.sums import NO_RECORDS, RecordSum
 from gateway.pipelines.shared.errors import JobError
@@ -24,39 +27,18 @@ _FORMATS = (1, FORMAT)
 """The formats that can be read. Format 1 has no sums."""
 COMMITS = "_commits"
 CHECKPOINT_EVERY = 50
-_CHECKPOINT = ".checkpoint"
-
-
-class DataFile(NamedTuple):
-    """One Parquet file. `path` is relative to the archive. Times are milliseconds since 1970.
-
-    `content_sum` is the sum over the hashes of the records, or None in an archive of format 1.
-    """
-
-    path: str
-    topic: str
-    partition: int
-    rows: int
-    bytes: int
-    min_offset: int
-    max_offset: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
-    content_sum: int | None = None
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
-
-    @property
-    def sum(self) -> RecordSum | None:
-        """The sum over the file's records, or None if it was not recorded."""
-        return None if self.content_sum is None else RecordSum(self.rows, self.content_sum)
-
-    @property
-    def directory(self) -> str:
-        """The directory for the file's topic, partition and day."""
-        return self.path.rpartition("/")[0]
+COMMITS_KEPT_MIN = 100
+"""The number of newest commits that never expire."""
+COMMITS_KEPT_MAX = 2_000
+COMMIT_AGE_MS_MAX = 7 * 24 * 3600 * 1000
+"""An older commit expires, and so does one before the newest `COMMITS_KEPT_MAX`."""
+EXPIRED_AT_ONCE_MAX = 1_000
+"""The number of commits that a checkpoint may remove."""
+CHECKPOINTS_KEPT = 2
+_CHECKPOINT = ".checkpoint.json"
+_FILES = ".files.json.gz"
+_COMMIT = ".json"
+_NUMBER = re.compile(r"(\d{20})(\.checkpoint\.json|\.files\.json\.gz|\.json)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +53,8 @@ class CommitEntry:
     lost: tuple[LostOffsets, ...] = ()
     files: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()
-    sums: Mapping[TopicPartition, RecordSum] = field(
-        default_factory=dict[TopicPartition, RecordSum]
-    )
-    """For each partition, the sum over the records that an append added."""
+    sums: Mapping[TopicPartition, RecordSum] | None = None
+    """For each partition, the sum over the records that an append added. None in format 1."""
 
     def encode(self) -> bytes:
         return _json(
@@ -88,7 +68,7 @@ class CommitEntry:
                 "lost": _from_lost(self.lost),
                 "files": [each._asdict() for each in self.files],
                 "removed": self.removed,
-                "sums": _from_sums(self.sums),
+                "sums": _from_sums(self.sums or {}),
             }
         )
 
@@ -105,7 +85,7 @@ class CommitEntry:
                 lost=_to_lost(fields["lost"]),
                 files=tuple(DataFile(**each) for each in fields["files"]),
                 removed=tuple(fields["removed"]),
-                sums=_to_sums(fields.get("sums", ())),
+                sums=_to_sums(fields["sums"]) if fields["format"] > 1 else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(path, repr(error)) from error
@@ -121,8 +101,8 @@ class ArchiveContents:
         self.ends: dict[TopicPartition, int] = {}
         self.topic_ids: dict[str, str] = {}
         self.lost: list[LostOffsets] = []
-        # All current data files by path. Commits add files, and compactions replace them.
-        self.files: dict[str, DataFile] = {}
+        # All current data files. Commits add files, and compactions replace them.
+        self._files = FileList()
         # For each partition, the sum over all its records, from the commits' sums. A partition that
         # has records of a commit without sums is missing.
         self.sums: dict[TopicPartition, RecordSum] = {}
@@ -135,6 +115,19 @@ class ArchiveContents:
         return ArchiveState(
             str(self.number), dict(self.ends), dict(self.topic_ids), tuple(self.lost)
         )
+
+    @property
+    def has_files(self) -> bool:
+        """Whether `files` is in memory, so that it needs no list of a checkpoint."""
+        return self._files.loaded
+
+    @property
+    def files(self) -> Mapping[str, DataFile]:
+        """All current data files by path. Raises JobError if the log is damaged."""
+        try:
+            return self._files.all()
+        except ValueError as error:
+            raise _damaged(f"the commits up to {self.number}", str(error)) from error
 
     @property
     def ranges(self) -> list[OffsetRange]:
@@ -153,10 +146,7 @@ class ArchiveContents:
         for each in entry.ranges:
             self._extend(each)
             self._join(each)
-        for path in entry.removed:
-            if self.files.pop(path, None) is None:
-                raise ValueError(f"{path} is removed but does not exist")
-        self.files.update((each.path, each) for each in entry.files)
+        self._files.change(entry.removed, entry.files)
         self.topic_ids.update(entry.topic_ids)
         self.number = entry.number
 
@@ -167,11 +157,10 @@ class ArchiveContents:
         self.ends[new.topic_partition] = new.end
 
     def _add_sums(self, entry: CommitEntry) -> None:
-        for partition in {*entry.sums, *(each.topic_partition for each in entry.files)}:
+        for partition in {each.topic_partition for each in (*entry.ranges, *entry.files)}:
             before = self.sums.pop(partition, None if partition in self._ranges else NO_RECORDS)
-            added = entry.sums.get(partition)
-            if before is not None and added is not None:
-                self.sums[partition] = before.plus(added)
+            if before is not None and entry.sums is not None:
+                self.sums[partition] = before.plus(entry.sums.get(partition, NO_RECORDS))
 
     def _join(self, new: OffsetRange) -> None:
         if not new.length:
@@ -182,6 +171,7 @@ class ArchiveContents:
         joined_ranges.append(new)
 
     def encode(self) -> bytes:
+        """Encode everything but the files."""
         return _json(
             {
                 "format": FORMAT,
@@ -191,12 +181,15 @@ class ArchiveContents:
                 "topic_ids": self.topic_ids,
                 "lost": _from_lost(self.lost),
                 "sums": _from_sums(self.sums),
-                "files": list(self.files.values()),
+                "file_count": len(self.files),
             }
         )
 
     @classmethod
-    def decode(cls, path: str, data: bytes) -> ArchiveContents:
+    def decode(
+        cls, path: str, data: bytes, load: Callable[[int], dict[str, DataFile]]
+    ) -> ArchiveContents:
+        """Decode a checkpoint. `load` returns its files; the argument is their number."""
         contents = cls()
         try:
             fields = _fields(path, data)
@@ -206,11 +199,15 @@ class ArchiveContents:
             }
             contents.topic_ids = fields["topic_ids"]
             contents.lost = list(_to_lost(fields["lost"]))
-            files = (DataFile(*each) for each in fields["files"])
-            contents.files = {each.path: each for each in files}
             contents.sums = _to_sums(fields.get("sums", ()))
             for each in fields["ranges"]:
                 contents._join(OffsetRange(*each))
+            if fields["format"] == 1:
+                files = (DataFile(*each) for each in fields["files"])
+                contents._files = FileList({each.path: each for each in files})
+            else:
+                count = int(fields["file_count"])
+                contents._files = FileList(load=lambda: load(count))
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(path, repr(error)) from error
         return contents
@@ -232,10 +229,19 @@ class CommitLog:
 
     def refresh(self) -> ArchiveContents:
         """Read new commits and return the sum of all commits."""
-        if self._contents is None:
-            self._contents = self._from_checkpoint()
-            self._checkpointed = self._contents.number
-        contents = self._contents
+        if self._contents is not None:
+            contents = self._apply_new(self._contents)
+            if self._is_kept(contents.number) and self._has_files(contents):
+                return contents
+            # Commits expired that this process has not read yet, so it must start over.
+        self._contents = None
+        self.recent.clear()
+        contents = self._from_checkpoint()
+        self._checkpointed = contents.number
+        self._contents = contents
+        return self._apply_new(contents)
+
+    def _apply_new(self, contents: ArchiveContents) -> ArchiveContents:
         while (entry := self._read(contents.number + 1)) is not None:
             try:
                 contents.apply(entry)
@@ -246,8 +252,29 @@ class CommitLog:
         return contents
 
     def put(self, entry: CommitEntry) -> bool:
-        """Commit the entry. Returns False if the number of the entry is already taken."""
-        return self._files.put_if_absent(self._path(entry.number), entry.encode())
+        """Commit the entry. Returns False if another job has committed under its number.
+
+        A store may repeat a put whose answer was lost, and then report that the file exists or
+        fail. So any answer but success is settled by reading the commit. Raises JobError if the
+        outcome stays unknown: then the files that the entry names must stay.
+        """
+        # If the commit before has expired, this one's number was taken long ago, and is free again.
+        before = entry.number - 1
+        return self._is_kept(before) and self._create(entry) and self._is_kept(before)
+
+    def _create(self, entry: CommitEntry) -> bool:
+        path, data = self._path(entry.number), entry.encode()
+        try:
+            if self._files.put_if_absent(path, data):
+                return True
+        except JobError as error:
+            if error.code == "NOT_SYNCED" or (found := self._files.read(path)) is None:
+                raise
+            return found == data
+        found = self._files.read(path)
+        if found is None:
+            raise JobError(f"{path}: exists, but cannot be read; run the job again", "FILE_SYSTEM")
+        return found == data
 
     def checkpoint_if_due(self) -> None:
         """Write a checkpoint if enough commits were added since the last one.
@@ -257,27 +284,99 @@ class CommitLog:
         contents = self._contents
         if contents is None or contents.number < self._checkpointed + CHECKPOINT_EVERY:
             return
-        self._files.put_if_absent(self._path(contents.number, _CHECKPOINT), contents.encode())
-        self._checkpointed = contents.number
+        number = contents.number
+        self._put_any(self._path(number, _FILES), encode_files(contents.files.values()))
+        self._put_any(self._path(number, _CHECKPOINT), contents.encode())
+        self._checkpointed = number
         self.recent.clear()
+        self._expire(number)
+
+    def _put_any(self, path: str, data: bytes) -> None:
+        """Create a file that other jobs may create as well, with the same contents."""
+        try:
+            self._files.put_if_absent(path, data)
+        except JobError:
+            if self._files.read(path) is None:
+                raise
+
+    def _expire(self, checkpoint: int) -> None:
+        """Remove old commits that the checkpoint covers, the oldest first, and old checkpoints.
+
+        The order shows every process what is missing: if a commit exists, all later ones do.
+        """
+        numbers = self._numbers()
+        commits = sorted(n for n, kind in numbers if kind == _COMMIT)
+        now_ms = self._files.now_ms(self._directory)
+        old: list[int] = []
+        for number in commits[:EXPIRED_AT_ONCE_MAX]:
+            if number > checkpoint - COMMITS_KEPT_MIN:
+                break
+            if number > checkpoint - COMMITS_KEPT_MAX:
+                written_ms = self._files.modified_ms(self._path(number))
+                if written_ms is not None and now_ms - written_ms <= COMMIT_AGE_MS_MAX:
+                    break
+            old.append(number)
+        checkpoints = sorted(n for n, kind in numbers if kind == _CHECKPOINT)
+        kept = [n for n in checkpoints if n > (old[-1] if old else 0)][-CHECKPOINTS_KEPT:]
+        for number, kind in sorted(numbers):
+            if kind != _COMMIT and number < kept[0]:
+                self._files.remove(self._path(number, kind))
+        for number in old:
+            self._files.remove(self._path(number))
+
+    def _is_kept(self, number: int) -> bool:
+        """Return whether a commit, and so every later one, is still stored."""
+        if number == 0:
+            return not any(kind == _CHECKPOINT for _, kind in self._numbers())
+        return any(
+            self._files.size(self._path(number, kind)) is not None
+            for kind in (_COMMIT, _CHECKPOINT)
+        )
+
+    def _has_files(self, contents: ArchiveContents) -> bool:
+        """Return whether the files are in memory, or can still be loaded."""
+        if contents.has_files:
+            return True
+        return self._files.size(self._path(self._checkpointed, _FILES)) is not None
+
+    def _numbers(self) -> list[tuple[int, str]]:
+        """Return the number and the kind of all files of the log."""
+        matches = map(_NUMBER.fullmatch, self._files.names(self._directory))
+        return [(int(each[1]), each[2]) for each in matches if each is not None]
 
     def _from_checkpoint(self) -> ArchiveContents:
-        names = self._files.names(self._directory)
-        checkpoints = [name for name in names if name.endswith(f"{_CHECKPOINT}.json")]
-        for name in reversed(checkpoints):
-            path = join_path(self._directory, name)
+        checkpoints = sorted(n for n, kind in self._numbers() if kind == _CHECKPOINT)
+        for number in reversed(checkpoints):
+            path = self._path(number, _CHECKPOINT)
             data = self._files.read(path)
             if data is not None:
-                return ArchiveContents.decode(path, data)
+                return ArchiveContents.decode(path, data, self._loader(number))
         return ArchiveContents()
+
+    def _loader(self, number: int) -> Callable[[int], dict[str, DataFile]]:
+        path = self._path(number, _FILES)
+
+        def load(count: int) -> dict[str, DataFile]:
+            data = self._files.read(path)
+            if data is None:
+                raise _damaged(path, "missing")
+            try:
+                files = decode_files(data)
+            except (TypeError, ValueError, zlib.error) as error:
+                raise _damaged(path, repr(error)) from error
+            if len(files) != count:
+                raise _damaged(path, f"{len(files)} files instead of {count}")
+            return files
+
+        return load
 
     def _read(self, number: int) -> CommitEntry | None:
         path = self._path(number)
         data = self._files.read(path)
         return None if data is None else CommitEntry.decode(path, data)
 
-    def _path(self, number: int, kind: str = "") -> str:
-        return join_path(self._directory, f"{number:020d}{kind}.json")
+    def _path(self, number: int, kind: str = _COMMIT) -> str:
+        return join_path(self._directory, f"{number:020d}{kind}")
 
 
 def _json(value: Any) -> bytes:

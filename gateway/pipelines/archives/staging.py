@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +11,8 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from gateway.pipelines.archives.checking import FOLD, OffsetSummary
-from gateway.pipelines.archives.parquet_log import CommitEntry, DataFile
+from gateway.pipelines.archives.file_list import DataFile
+from gateway.pipelines.archives.parquet_log import CommitEntry
 from gateway.pipelines.archives.port import ROW_GROUP_BYTES
 from gateway.pipelines.archives.sums import SUM_FIGURES, add_hash, sum_of
 from gateway.pipelines.shared.errors import JobError
@@ -24,13 +25,18 @@ from gateway.pipelines.shared.files import (
     sync_path,
 )
 from gateway.pipelines.shared.partitions import COLUMNS
-from gateway.pipelines.shared.session import session_settings
+from gateway.pipelines.shared.session import (
+    STRICT_READS,
+    expect_strict_reads,
+    session_settings,
+)
 from ledger.ports.clock import Clock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STAGING = "_staging"
+_BEGAN = "_began"
 FILE_COLUMNS = f"{COLUMNS}, day DATE"
 _PARTITIONING = ("topic", "partition", "day")
 _DAY = "date_from_unix_date(CAST(floor(unix_millis(timestamp) / 86400000) AS INT))"
@@ -41,13 +47,9 @@ _ABANDONED_MS = 24 * _HOUR_MS
 
 
 class StagingRun(NamedTuple):
-    """One attempt to commit.
-
-    `name` begins with the start time, so all jobs can compute the run's age.
-    """
+    """One attempt to commit. `name` begins with the time of its start, for people to read."""
 
     name: str
-    began_ms: int
 
 
 class StagedFile(NamedTuple):
@@ -75,8 +77,7 @@ class StagingDirectory:
         self._at_step = at_step
 
     def new_run(self) -> StagingRun:
-        now_ms = self._clock.now_ms()
-        return StagingRun(f"{now_ms:013d}-{uuid4().hex}", now_ms)
+        return StagingRun(f"{self._clock.now_ms():013d}-{uuid4().hex}")
 
     def write(self, records: DataFrame, run: StagingRun, rows_per_file_max: int = 0) -> None:
         """Write the records to durable files, one per partition, day and task, ordered by offset.
@@ -88,6 +89,8 @@ class StagingDirectory:
         if isinstance(self._files, LocalFiles):
             # Spark does not sync the directories that it creates.
             make_directories(local_path(out).parent)
+        # The file system's clock gives this file the time from which all jobs compute the age.
+        self._files.put_if_absent(join_path(out, _BEGAN), b"")
         staged = records.withColumn("day", _day()).sortWithinPartitions(*_PARTITIONING, "offset")
         with session_settings(
             self._spark, {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
@@ -102,7 +105,9 @@ class StagingDirectory:
     def frame(self, run: StagingRun) -> DataFrame:
         """Read the files that the run has written."""
         out = self._at(run.name)
-        return self._spark.read.schema(FILE_COLUMNS).option("basePath", out).parquet(out)
+        expect_strict_reads(self._spark)
+        reader = self._spark.read.schema(FILE_COLUMNS).options(**STRICT_READS)
+        return reader.option("basePath", out).parquet(out)
 
     def staged_files(self, run: StagingRun) -> list[StagedFile]:
         """Return the files of the run that contain rows."""
@@ -139,7 +144,10 @@ class StagingDirectory:
 
     def check_age(self, run: StagingRun) -> None:
         """Raise JobError if other jobs may soon consider the run abandoned and discard it."""
-        if self._clock.now_ms() - run.began_ms > _COMMIT_MS_MAX:
+        began_ms = self._files.modified_ms(join_path(self._at(run.name), _BEGAN))
+        if began_ms is None:
+            return  # nothing is staged
+        if self._now_ms() - began_ms > _COMMIT_MS_MAX:
             raise JobError(
                 "one round took over 12 hours and was not committed; use a smaller"
                 " --max-offsets-per-round",
@@ -164,13 +172,21 @@ class StagingDirectory:
             if not done:
                 self.discard(run.name)
 
-    def discard_abandoned(self, runs: Iterable[str]) -> None:
-        """Discard the runs that are too old to be active."""
-        now_ms = self._clock.now_ms()
+    def discard_abandoned(self, runs: Sequence[str]) -> None:
+        """Discard the runs that are too old to be active, by the file system's own clock."""
+        if not runs:
+            return
+        now_ms = self._now_ms()
         for run in runs:
-            began, dash, _ = run.partition("-")
-            if dash and began.isdecimal() and now_ms - int(began) > _ABANDONED_MS:
+            at = self._at(run)
+            began_ms = self._files.modified_ms(join_path(at, _BEGAN))
+            if began_ms is None:  # a run of an earlier version
+                began_ms = self._files.modified_ms(at)
+            if began_ms is not None and now_ms - began_ms > _ABANDONED_MS:
                 self.discard(run)
+
+    def _now_ms(self) -> int:
+        return self._files.now_ms(join_path(self._root, STAGING))
 
     def finish(self, entry: CommitEntry, is_committed: Callable[[str], bool]) -> None:
         """Apply a commit to the files: remove replaced ones, move new ones, discard the run.

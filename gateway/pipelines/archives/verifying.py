@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from gateway.pipelines.archives.parquet_log import ArchiveContents, DataFile
+from gateway.pipelines.archives.file_list import DataFile
+from gateway.pipelines.archives.parquet_log import ArchiveContents
 from gateway.pipelines.archives.port import ArchiveProblem
 from gateway.pipelines.archives.sums import NO_RECORDS, SUM_FIGURES, RecordSum, add_hash, sum_of
 from gateway.pipelines.shared.errors import JobError
@@ -55,6 +56,13 @@ class FileVerifier:
             if len(problems) >= PROBLEMS_MAX:
                 break
         return problems
+
+    def sums(self, files: Sequence[DataFile]) -> dict[str, RecordSum]:
+        """Read the files and return the sum over the records of each, by its path."""
+        figures = self._figures(files)
+        return {
+            path: RecordSum(each["rows"], each["content_sum"]) for path, each in figures.items()
+        }
 
     def _compare_size(self, file: DataFile) -> ArchiveProblem | None:
         size = self._files.size(join_path(self._root, file.path))
@@ -112,6 +120,32 @@ def _difference(file: DataFile, found: dict[str, Any] | None) -> str | None:
     if file.content_sum is not None and found["content_sum"] != file.content_sum:
         return "the content of some records has changed"
     return None
+
+
+def compare_directories(
+    old: Sequence[DataFile], sums: Mapping[str, RecordSum], new: Sequence[DataFile]
+) -> list[ArchiveProblem]:
+    """Compare the records of each directory before and after a compaction.
+
+    `sums` are those of the `old` files by path.
+    """
+    before: dict[str, RecordSum] = {}
+    after: dict[str, RecordSum] = {}
+    for each in old:
+        before[each.directory] = before.get(each.directory, NO_RECORDS).plus(sums[each.path])
+    for each in new:
+        assert each.sum is not None, each
+        after[each.directory] = after.get(each.directory, NO_RECORDS).plus(each.sum)
+    problems: list[ArchiveProblem] = []
+    for directory in sorted({*before, *after}):
+        wanted, found = before.get(directory, NO_RECORDS), after.get(directory, NO_RECORDS)
+        if wanted.rows != found.rows:
+            problem = f"{found.rows} rows instead of {wanted.rows}"
+            problems.append(ArchiveProblem(directory, problem))
+        elif wanted != found:
+            problem = "the content of some records has changed"
+            problems.append(ArchiveProblem(directory, problem))
+    return problems
 
 
 def check_partitions(contents: ArchiveContents, topics: Sequence[str]) -> list[ArchiveProblem]:

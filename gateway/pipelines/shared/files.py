@@ -38,8 +38,10 @@ class Files(Protocol):
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create the file, whole and durable, unless it exists. Returns True if it was created.
 
-        Creates missing directories. A crash never leaves a part of the file. A caller that does not
-        know the outcome of a call reads the file.
+        Creates missing directories. A crash never leaves a part of the file. Some file systems
+        repeat a call whose answer was lost, and then report that the file exists, or fail. So the
+        outcome of False and of an error is unknown until the caller has read the file. Only an
+        error with the code NOT_SYNCED means that the file may not outlive a crash.
         """
         ...
 
@@ -56,9 +58,11 @@ class Files(Protocol):
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Rename `source` to `target` and create missing directories. A repeated call succeeds.
+        """Rename `source` to `target` and create missing directories.
 
-        Raises JobError if neither `source` nor `target` exists.
+        A repeated call succeeds, also while another process makes the same call. Both names belong
+        to the same file, so an existing target is never removed. Raises JobError if neither
+        `source` nor `target` exists.
         """
         ...
 
@@ -75,6 +79,10 @@ class Files(Protocol):
 
         The time is that of the file system's clock.
         """
+        ...
+
+    def now_ms(self, directory: str) -> int:
+        """Return the time of the file system's clock, by a file written in `directory`."""
         ...
 
 
@@ -124,7 +132,10 @@ class LocalFiles:
                 won = _link(temporary, target)
             finally:
                 temporary.unlink(missing_ok=True)
-            sync_path(target.parent)
+            try:
+                sync_path(target.parent)
+            except OSError as error:
+                raise JobError(f"{path}: written, but not synced: {error}", "NOT_SYNCED") from error
         return won
 
     def read(self, path: str) -> bytes | None:
@@ -151,7 +162,6 @@ class LocalFiles:
             except FileNotFoundError:
                 if not new.exists():
                     raise
-                return
             sync_path(new.parent)
 
     def remove(self, path: str) -> None:
@@ -175,6 +185,16 @@ class LocalFiles:
                 return local_path(path).stat().st_mtime_ns // 1_000_000
             except FileNotFoundError:
                 return None
+
+    def now_ms(self, directory: str) -> int:
+        probe = local_path(directory) / f"{_HIDDEN}clock.{uuid4().hex}"
+        with _file_errors(directory):
+            make_directories(probe.parent)
+            try:
+                probe.write_bytes(b"")
+                return probe.stat().st_mtime_ns // 1_000_000
+            finally:
+                probe.unlink(missing_ok=True)
 
 
 class HadoopFiles:
@@ -231,14 +251,30 @@ class HadoopFiles:
         with _file_errors(source):
             old, new = self._path(source), self._path(target)
             system = old.getFileSystem(self._configuration)
-            if not system.exists(old):
-                if not system.exists(new):
-                    raise FileNotFoundError("it does not exist")
+            error = self._try_move(system, old, new)
+            if error is None:
                 return
-            system.mkdirs(new.getParent())
-            if not self._rename(old, new):
-                system.delete(new, False)
-                self._rename(old, new)
+            # Another process may have moved the file, or the answer to this rename was lost.
+            if not system.exists(new):
+                raise error
+            if system.exists(old):
+                if not isinstance(error, FileExistsError) or not _same_size(system, old, new):
+                    raise error
+                system.delete(old, False)
+
+    def _try_move(self, system: Any, old: Any, new: Any) -> Exception | None:
+        """Rename and create missing directories. Returns the error if that was not possible."""
+        from py4j.protocol import Py4JJavaError
+
+        if not system.exists(old):
+            return FileNotFoundError("it does not exist")
+        system.mkdirs(new.getParent())
+        try:
+            if self._rename(old, new):
+                return None
+        except Py4JJavaError as error:
+            return error
+        return FileExistsError(f"{new} exists with another size")
 
     def remove(self, path: str) -> None:
         with _file_errors(path):
@@ -252,6 +288,16 @@ class HadoopFiles:
     def modified_ms(self, path: str) -> int | None:
         status = self._status(path)
         return None if status is None else int(status.getModificationTime())
+
+    def now_ms(self, directory: str) -> int:
+        probe = self._path(join_path(directory, f"{_HIDDEN}clock.{uuid4().hex}"))
+        with _file_errors(directory):
+            system = probe.getFileSystem(self._configuration)
+            try:
+                system.create(probe, False).close()
+                return int(system.getFileStatus(probe).getModificationTime())
+            finally:
+                system.delete(probe, False)
 
     def _status(self, path: str) -> Any:
         with _file_errors(path):
@@ -274,6 +320,10 @@ class HadoopFiles:
                 return False
             raise
         return True
+
+
+def _same_size(system: Any, one: Any, other: Any) -> bool:
+    return system.getFileStatus(one).getLen() == system.getFileStatus(other).getLen()
 
 
 @contextmanager

@@ -18,6 +18,9 @@ ICEBERG_VERSIONS = {"4.0": "1.11.0", "4.1": "1.11.0"}
 """The Iceberg release for each line of Spark. Iceberg has published none for later lines."""
 
 _JARS = ("spark.jars", "spark.jars.packages")
+_LOSSY = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+STRICT_READS = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
+"""Options for readers of files. They override the settings of the session."""
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
@@ -82,6 +85,17 @@ def new_session(name: str, master: str = "", conf: Mapping[str, str] | None = No
         return builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
         raise JobError(f"Spark did not start: {error}", "NO_SPARK") from error
+
+
+def expect_strict_reads(spark: SparkSession) -> None:
+    """Raise JobError if Spark would leave out files that it cannot read, without an error."""
+    for key in _LOSSY:
+        if str(spark.conf.get(key, "false")).lower() == "true":
+            raise JobError(
+                f"{key} is true: Spark would leave out records without an error; unset it, or set"
+                " it to false",
+                "LOSSY_READS",
+            )
 
 
 @contextmanager
