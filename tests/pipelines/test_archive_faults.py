@@ -7,6 +7,7 @@ Then a new reader opens the archive, and pyarrow judges the directory.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -304,3 +305,31 @@ def test_a_reader_whose_clock_is_days_ahead_removes_nothing_live(
     archive = ParquetArchive(spark, str(tmp_path), clock=behind, at_step=read)
     assert archive.append(frame(spark, rows(FIRST)), commit(FIRST), archive.state())
     assert judged(tmp_path) == rows(FIRST)
+
+
+def test_a_run_whose_files_were_removed_does_not_commit(spark: SparkSession, tmp_path: Path):
+    def remove(step: str) -> None:
+        if step == "checked":
+            shutil.rmtree(tmp_path / "_staging")
+
+    archive = ParquetArchive(spark, str(tmp_path), at_step=remove)
+    with pytest.raises(JobError, match="over 12 hours") as caught:
+        archive.append(frame(spark, rows(FIRST)), commit(FIRST), archive.state())
+    assert caught.value.code == "TOO_SLOW"
+    assert ParquetArchive(spark, str(tmp_path)).state().ends == {}
+    assert append(spark, tmp_path, FIRST)
+    assert judged(tmp_path) == rows(FIRST)
+
+
+class ReadOnly(LocalFiles):
+    """Files of a user who may only read."""
+
+    def now_ms(self, directory: str) -> int:
+        raise JobError(f"{directory}: Permission denied", "FILE_SYSTEM")
+
+
+def test_a_user_who_may_only_read_is_not_stopped_by_a_run(spark: SparkSession, tmp_path: Path):
+    assert append(spark, tmp_path, FIRST)
+    (tmp_path / "_staging" / "0000000000000-other").mkdir(parents=True)
+    archive = ParquetArchive(spark, str(tmp_path), files=ReadOnly())
+    assert archive.read().count() == 4

@@ -123,6 +123,77 @@ def test_a_new_archive_that_a_process_saw_empty_is_not_started_again():
     assert asleep.refresh().number == 360
 
 
+class Overtaken(MemoryFiles):
+    """A store at which `meanwhile` happens once, before a put or after a list of names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], object] | None = None
+
+    def _happen(self) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        self._happen()
+        return super().put_if_absent(path, data)
+
+    def names(self, directory: str) -> list[str]:
+        names = super().names(directory)
+        self._happen()
+        return names
+
+
+def expired(files: MemoryFiles, count: int) -> CommitLog:
+    """Let commits happen up to that number, and the old ones expire."""
+    grown(files, count - 60)
+    files.now += COMMIT_AGE_MS_MAX
+    return grown(files, count)
+
+
+def test_commits_that_expire_during_a_put_make_it_void():
+    files = Overtaken()
+    grown(files, 120)
+    asleep = CommitLog(files, "/archive")
+    old = asleep.refresh().number
+    files.meanwhile = lambda: expired(files, 460)
+    assert not asleep.put(entry(old + 1, "late"))
+    assert commits_in(files)[0] > old + 1
+    assert asleep.refresh().state == CommitLog(files, "/archive").refresh().state
+
+
+def test_a_checkpoint_that_is_written_late_revives_no_expired_commit():
+    files = MemoryFiles()
+    grown(files, 60)
+    asleep = CommitLog(files, "/archive")
+    asleep.refresh()
+    grown(files, 110)
+    old = asleep.refresh().number
+    assert asleep.refresh().files
+    expired(files, 460)
+    asleep.checkpoint_if_due()
+    assert not asleep.put(entry(old + 1, "late"))
+    assert asleep.refresh().number == 460
+
+
+def test_commits_that_expire_while_they_are_read_are_read_again():
+    files = Overtaken()
+    grown(files, 120)
+    files.meanwhile = lambda: expired(files, 460)
+    assert CommitLog(files, "/archive").refresh().number == 460
+
+
+def test_a_list_of_files_that_expired_is_no_damage():
+    files = MemoryFiles()
+    grown(files, 120)
+    asleep = CommitLog(files, "/archive").refresh()
+    expired(files, 460)
+    with pytest.raises(JobError, match="run the job again") as caught:
+        len(asleep.files)
+    assert caught.value.code == "EXPIRED"
+
+
 def test_a_list_of_files_is_packed_lines_that_other_tools_read():
     files = [file_of(number, number % 3) for number in range(5_000)]
     data = encode_files(files)

@@ -172,7 +172,8 @@ class ParquetArchive:
 
     def _put(self, entry: CommitEntry, run: StagingRun) -> bool:
         # If `put` raises, the commit may exist nevertheless, so the files that it names must stay.
-        self._staging.check_age(run)
+        if entry.files:
+            self._staging.check_age(run)
         won = self._log.put(entry)
         if won:
             self._at_step("committed")

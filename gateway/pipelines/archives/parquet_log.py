@@ -35,6 +35,8 @@ COMMIT_AGE_MS_MAX = 7 * 24 * 3600 * 1000
 EXPIRED_AT_ONCE_MAX = 1_000
 """The number of commits that a checkpoint may remove."""
 CHECKPOINTS_KEPT = 2
+_LOOKS_MAX = 5
+"""How often a process starts over because commits expire while it reads them."""
 _CHECKPOINT = ".checkpoint.json"
 _FILES = ".files.json.gz"
 _COMMIT = ".json"
@@ -229,17 +231,17 @@ class CommitLog:
 
     def refresh(self) -> ArchiveContents:
         """Read new commits and return the sum of all commits."""
-        if self._contents is not None:
+        for _ in range(_LOOKS_MAX):
+            if self._contents is None:
+                self._contents = self._from_checkpoint()
+                self._checkpointed = self._contents.number
+                self.recent.clear()
             contents = self._apply_new(self._contents)
             if self._is_kept(contents.number) and self._has_files(contents):
                 return contents
             # Commits expired that this process has not read yet, so it must start over.
-        self._contents = None
-        self.recent.clear()
-        contents = self._from_checkpoint()
-        self._checkpointed = contents.number
-        self._contents = contents
-        return self._apply_new(contents)
+            self._contents = None
+        raise _damaged(self._directory, "the commits after the last checkpoint are missing")
 
     def _apply_new(self, contents: ArchiveContents) -> ArchiveContents:
         while (entry := self._read(contents.number + 1)) is not None:
@@ -260,7 +262,12 @@ class CommitLog:
         """
         # If the commit before has expired, this one's number was taken long ago, and is free again.
         before = entry.number - 1
-        return self._is_kept(before) and self._create(entry) and self._is_kept(before)
+        if not self._is_kept(before) or not self._create(entry):
+            return False
+        if self._is_kept(before):
+            return True
+        self._files.remove(self._path(entry.number))  # no reader has begun before it
+        return False
 
     def _create(self, entry: CommitEntry) -> bool:
         path, data = self._path(entry.number), entry.encode()
@@ -316,8 +323,8 @@ class CommitLog:
                 if written_ms is not None and now_ms - written_ms <= COMMIT_AGE_MS_MAX:
                     break
             old.append(number)
-        checkpoints = sorted(n for n, kind in numbers if kind == _CHECKPOINT)
-        kept = [n for n in checkpoints if n > (old[-1] if old else 0)][-CHECKPOINTS_KEPT:]
+        last = old[-1] if old else 0
+        kept = [n for n in self._checkpoints(numbers) if n > last][-CHECKPOINTS_KEPT:]
         for number, kind in sorted(numbers):
             if kind != _COMMIT and number < kept[0]:
                 self._files.remove(self._path(number, kind))
@@ -325,13 +332,14 @@ class CommitLog:
             self._files.remove(self._path(number))
 
     def _is_kept(self, number: int) -> bool:
-        """Return whether a commit, and so every later one, is still stored."""
-        if number == 0:
-            return not any(kind == _CHECKPOINT for _, kind in self._numbers())
-        return any(
-            self._files.size(self._path(number, kind)) is not None
-            for kind in (_COMMIT, _CHECKPOINT)
-        )
+        """Return whether this commit, and so every later one, is still stored.
+
+        The commit of the newest checkpoint need not be stored. 0 precedes the first commit.
+        """
+        if number and self._files.size(self._path(number)) is not None:
+            return True
+        checkpoints = self._checkpoints(self._numbers())
+        return number == (checkpoints[-1] if checkpoints else 0)
 
     def _has_files(self, contents: ArchiveContents) -> bool:
         """Return whether the files are in memory, or can still be loaded."""
@@ -344,9 +352,12 @@ class CommitLog:
         matches = map(_NUMBER.fullmatch, self._files.names(self._directory))
         return [(int(each[1]), each[2]) for each in matches if each is not None]
 
+    @staticmethod
+    def _checkpoints(numbers: Iterable[tuple[int, str]]) -> list[int]:
+        return sorted(number for number, kind in numbers if kind == _CHECKPOINT)
+
     def _from_checkpoint(self) -> ArchiveContents:
-        checkpoints = sorted(n for n, kind in self._numbers() if kind == _CHECKPOINT)
-        for number in reversed(checkpoints):
+        for number in reversed(self._checkpoints(self._numbers())):
             path = self._path(number, _CHECKPOINT)
             data = self._files.read(path)
             if data is not None:
@@ -358,6 +369,9 @@ class CommitLog:
 
         def load(count: int) -> dict[str, DataFile]:
             data = self._files.read(path)
+            if data is None and self._checkpoints(self._numbers())[-1:] != [number]:
+                problem = "expired before this process read it; run the job again"
+                raise JobError(f"{path}: {problem}", "EXPIRED")
             if data is None:
                 raise _damaged(path, "missing")
             try:

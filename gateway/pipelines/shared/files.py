@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
@@ -131,7 +131,8 @@ class LocalFiles:
                 _write_synced(temporary, data)
                 won = _link(temporary, target)
             finally:
-                temporary.unlink(missing_ok=True)
+                with suppress(OSError):  # a hidden file that stays does no harm
+                    temporary.unlink()
             try:
                 sync_path(target.parent)
             except OSError as error:
