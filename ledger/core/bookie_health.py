@@ -331,12 +331,17 @@ class Greylist:
 
     def _is_suspect(self, bookie: BookieId, which: SampleClass, now_s: float) -> bool:
         """Return whether the latest sample is an outlier, as far as others are known."""
+        by_bookie = self._samples[which]
+        latest_s = by_bookie[bookie].latest_s
         values = {
             name: samples.average_s(now_s)
-            for name, samples in self._samples[which].items()
+            for name, samples in by_bookie.items()
             if name != bookie and samples.count(now_s) > 0
         }
-        values[bookie] = self._samples[which][bookie].latest_s
+        # The mean of those that are no outliers is at least the lowest average.
+        if not values or latest_s <= min(values.values()) * (1 + self._rules.margin):
+            return False
+        values[bookie] = latest_s
         return bookie in self._outliers(values, which, now_s)[0]
 
     def _outliers(

@@ -5,10 +5,10 @@ Pure: time is an argument, in seconds.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection
 from enum import Enum
-from functools import cache
 from typing import NamedTuple
 
 from ledger.ids import BookieId
@@ -35,6 +35,8 @@ class SampleKind(Enum):
     READ = "reads"  # from the request for entries to the answer
     TAIL = "tail reads"  # from another bookie's answer with the same news to this one's
 
+    __hash__ = object.__hash__  # of an Enum it is a function of Python, and every sample calls it
+
 
 class SampleClass(NamedTuple):
     """Samples that may be compared with each other: of one kind, and of similar size."""
@@ -48,14 +50,14 @@ class SampleClass(NamedTuple):
         return f"{self.kind.value} up to {_NAMES[self.size]}"
 
 
+_CLASSES = {
+    kind: tuple(SampleClass(kind, size) for size in range(len(_SIZES) + 1)) for kind in SampleKind
+}
+
+
 def class_of(kind: SampleKind, size: int) -> SampleClass:
     """Return the class of an answer of `size` bytes."""
-    return _class(kind, sum(size > limit for limit in _SIZES))
-
-
-@cache
-def _class(kind: SampleKind, size: int) -> SampleClass:
-    return SampleClass(kind, size)
+    return _CLASSES[kind][bisect_left(_SIZES, size)]
 
 
 class LatencySamples:
@@ -79,8 +81,7 @@ class LatencySamples:
 
     def add(self, seconds: float, now_s: float, beside: Collection[BookieId] = ()) -> None:
         """Add a sample whose answer came now. Bookies `beside` got the same request."""
-        self._expire(now_s)
-        number = int(now_s // self._bucket_s)
+        number = self._expire(now_s)
         count, sum_s = 0, 0.0
         if self._buckets and self._buckets[-1][0] == number:
             _, count, sum_s = self._buckets.pop()
@@ -138,9 +139,11 @@ class LatencySamples:
             ]
         return sum(lately) / len(lately) if lately else None
 
-    def _expire(self, now_s: float) -> None:
-        oldest = int(now_s // self._bucket_s) - _BUCKETS
-        while self._buckets and self._buckets[0][0] <= oldest:
+    def _expire(self, now_s: float) -> int:
+        """Drop old buckets. Returns the number of the present one."""
+        number = int(now_s // self._bucket_s)
+        while self._buckets and self._buckets[0][0] <= number - _BUCKETS:
             _, count, sum_s = self._buckets.popleft()
             self._count -= count
             self._sum_s -= sum_s
+        return number

@@ -15,15 +15,13 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 
 from ledger.client.client import LedgerClient
-from ledger.client.reader import LedgerReader
+from ledger.client.reader import Entries, LedgerReader
 from ledger.core import records as log_records
 from ledger.core.accepted_losses import LostRange, StreamLosses
 from ledger.core.entry_search import Place, PlaceSearch, Unreadable
 from ledger.core.loss import EntryAwaited, EntryLost
-from ledger.core.records import LogRecord
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
 from ledger.core.sparse_index import NO_TIMESTAMP, SparseIndex
@@ -383,33 +381,26 @@ class SegmentReads:
         )
         if not entries:
             raise NoSuchEntry(f"ledger {segment.ledger} entry {cursor.next_entry}")
-        found: list[StoredRecord] = []
-        left = RECORDS_PER_TURN
-        for _, body in entries:
-            parsed = log_records.parse_entry(body)
-            while some := list(islice(parsed, left)):
-                self._append_records(segment, some, found)
-                left -= len(some)
-                if not left:
-                    await self._cursor_limit.turns.take()
-                    left = RECORDS_PER_TURN
+        found = await self._records_of(entries, segment.start_sequence_id - 1)
         cursor.next_entry = entries[-1][0] + 1
         return found
 
-    def _append_records(
-        self, segment: Segment, records: Iterable[LogRecord], found: list[StoredRecord]
-    ) -> None:
-        base = segment.start_sequence_id - 1
-        for record in records:
-            if record.control:
-                continue
-            first = base + record.position
-            data = record.data
-            found.append(
-                StoredRecord(
-                    first, first + record.records, self._timestamp_max(data), len(data), (data,)
-                )
-            )
+    async def _records_of(self, entries: Entries, base: int) -> list[StoredRecord]:
+        """Return the user records of these entries. `base` + 1 is the first sequence id."""
+        found: list[StoredRecord] = []
+        timestamp_max, left = self._timestamp_max, RECORDS_PER_TURN
+        for _, body in entries:
+            for record in log_records.parse_entry(body):
+                if not left:
+                    await self._cursor_limit.turns.take()
+                    left = RECORDS_PER_TURN
+                left -= 1
+                if record.control:
+                    continue
+                first, data = base + record.position, record.data
+                end = first + record.records
+                found.append(StoredRecord(first, end, timestamp_max(data), len(data), (data,)))
+        return found
 
     async def _reader(self, segment: Segment) -> LedgerReader:
         reader = self._readers.get(segment.number)

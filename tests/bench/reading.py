@@ -46,6 +46,8 @@ SLOWER_S = 0.05
 READ_BYTES = 4 * 1024
 NEW = "new"
 PACE_S = 0.01
+IDLE_S = 2.0
+IDLE_CPU = 0.03  # of one core, at most
 MODES = ("enabled", "disabled")
 
 
@@ -118,6 +120,17 @@ def wait_owner(gateway: ClusterGateway) -> None:
     wait_until(owns, "the gateway to own the records", pause_s=0.2)
 
 
+def wait_idle(gateway: ClusterGateway) -> None:
+    """Wait until the gateway has done what it does once after its start."""
+    used: list[float] = []
+
+    def idle() -> bool:
+        used.append(sum(cpu_split_s(gateway.process.pid)))
+        return len(used) > 1 and used[-1] - used[-2] <= IDLE_CPU * IDLE_S
+
+    wait_until(idle, "the gateway to be idle", pause_s=IDLE_S)
+
+
 def p99_ms(latencies: Sequence[float]) -> float:
     return 1000 * sorted(latencies)[int(0.99 * len(latencies))]
 
@@ -162,6 +175,7 @@ class Stage:
         gateway = kind(data, self.world.zookeeper.servers, options, node_id=node_id, rack=rack)
         if isinstance(gateway, TreeGateway):
             gateway.tree = str(self.asked.before.resolve())
+            gateway.session_flag = ("--session-ms", "")
         return gateway
 
     def slow(self, latency_s: float) -> None:
@@ -237,6 +251,7 @@ class Stage:
         """Read all records from the start; all bookies are alike."""
         with self.gateway(mode) as gateway:
             wait_owner(gateway)
+            wait_idle(gateway)
             before, cpu = self.sent_bytes(), cpu_split_s(gateway.process.pid)
             began_s = time.perf_counter()
             by_socket(gateway, self.asked.records)
@@ -283,7 +298,7 @@ def main() -> int:
     words.add_argument("--rounds", type=int, default=3, help="the worst of so many is reported")
     words.add_argument("--seconds", type=float, default=60.0, help="measured in each run")
     words.add_argument("--settle", type=float, default=60.0, help="not measured before them")
-    words.add_argument("--records", type=int, default=2_000_000, help="of 100 bytes")
+    words.add_argument("--records", type=int, default=5_000_000, help="of 100 bytes")
     words.add_argument("--before", type=Path, help="the tree to compare with; else mode disabled")
     asked = words.parse_args()
     CACHE.mkdir(exist_ok=True)
