@@ -297,6 +297,15 @@ def test_at_most_half_are_slow_since_half_are_no_exception():
     assert one.suspects(1) == set(BOOKIES[:3])
 
 
+def test_those_that_are_slow_already_count_in_the_half():
+    one = greylist()
+    names = BOOKIES[:5]
+    measured(one, dict.fromkeys(names, 0.001))
+    for slow in names[1:]:  # one after the other
+        measured(one, {slow: 5.0}, 1.0, replicas=names)
+    assert one.suspects(2.0) == set(names[1:4])
+
+
 def test_a_hiccup_makes_no_bookie_slow():
     one = greylist()
     now_s = measured(one, dict.fromkeys(("b0", "b1", "b2"), 0.001))
@@ -489,6 +498,17 @@ def test_a_bookie_on_probation_is_compared_at_once():
     assert not probed(one, "b2", 5, now_s=now_s), "it is asked for lack of others"
     for kind in SampleKind:
         assert len(probed(one, "b2", 5, kind=kind, now_s=now_s + SLOW_S)) >= 3
+
+
+def test_a_bookie_on_probation_is_compared_until_a_whole_window_is_good():
+    one = greylist()
+    now_s, _ = catch(one, 0.0)
+    now_s += SLOW_S
+    for _ in range(WINDOW - 1):
+        now_s = measured(one, {"b2": 0.001}, now_s, times=1)
+        assert one.choose_probe("b2", READ, ("b0", "b1", "b2"), now_s) in ("b0", "b1")
+    now_s = measured(one, {"b2": 0.001}, now_s, times=1)
+    assert one.choose_probe("b2", READ, ("b0", "b1", "b2"), now_s) is None
 
 
 def test_the_margin_doubles_with_each_catch_and_comes_back():
