@@ -94,6 +94,19 @@ def test_dropped_bytes_never_arrive_and_the_connection_stays(client, proxy, echo
     assert say(client, b"heard") == b"heard"
 
 
+def test_no_new_connection_is_made_over_a_link_that_is_cut_one_way(client, proxy, echo):
+    proxy.cut_one_way(TO_CLIENT)
+    client.sendall(b"lost")
+    wait_until(lambda: proxy.lost_bytes(TO_CLIENT) == 4, "the answer to be swallowed")
+    assert echo.heard == b"lost"
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as second:
+        second.sendall(b"nothing")
+        wait_until(lambda: proxy.open_connections == 2, "the connection to be accepted")
+        proxy.heal()
+        assert say(client, b"heard") == b"heard"
+        assert echo.heard == b"lostheard", "nothing came over the second connection"
+
+
 def test_cut_at_next_loses_the_answer_of_what_was_done(client, proxy, echo):
     proxy.cut_at_next(TO_CLIENT)
     client.sendall(b"done")

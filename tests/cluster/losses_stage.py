@@ -147,7 +147,7 @@ class LossesStage(Stage):
         bookie, proxy = self._bookie()
         lane = self._draw.choice(BOTH)
         told = self._begin("cut one way", f"{lane} {bookie.id}")
-        proxy.drop(lane)
+        proxy.cut_one_way(lane)
         self.rest(HARM_S)
         self.wait_written("writers to go on past a bookie that is cut off")
         _reconnect([proxy])
@@ -159,7 +159,7 @@ class LossesStage(Stage):
         lane = self._draw.choice(BOTH)
         told = self._begin("cut one way", f"gateway {victim.node_id} and ZooKeeper, {lane}")
         for proxy in self.rig.ways(victim):
-            proxy.drop(lane)
+            proxy.cut_one_way(lane)
         self.rest(LONG_S)
         self.wait_written("others to take over")
         _reconnect(self.rig.ways(victim))

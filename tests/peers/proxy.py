@@ -57,6 +57,7 @@ class Proxy(Lifecycle):
         self.port = listen_port
         self.accepted = 0  # connections so far
         self._refusing = False
+        self._deaf = False
         self._thread: threading.Thread | None = None
         self._open: set[asyncio.Task[None]] = set()
 
@@ -81,6 +82,18 @@ class Proxy(Lifecycle):
             lane.dropping = True
 
         self._for_each(lanes, swallow)
+
+    def cut_one_way(self, lane: str) -> None:
+        """Bytes in that direction are swallowed, and both ends of a new connection hear nothing.
+
+        In a network that carries one direction only, no handshake of TCP ends.
+        """
+        self.drop(lane)
+
+        def change() -> None:
+            self._deaf = True
+
+        self._do(change)
 
     def slow(self, *lanes: str, latency_s: float = 0.0, bytes_per_s: float | None = None) -> None:
         """Bytes arrive that much later, and not faster than that."""
@@ -116,7 +129,7 @@ class Proxy(Lifecycle):
         """From now on everything passes; what was held flows on."""
 
         def change() -> None:
-            self._refusing = False
+            self._refusing = self._deaf = False
             for lane in self._lanes.values():
                 lane.heal()
 
@@ -190,6 +203,9 @@ class Proxy(Lifecycle):
         try:
             if self._refusing:
                 return
+            if self._deaf:
+                await _swallow(reader)
+                return
             server_reader, server_writer = await asyncio.open_connection(
                 "127.0.0.1", self.server_port
             )
@@ -223,6 +239,11 @@ class Proxy(Lifecycle):
                     return
                 await held.put((self._loop.time() + lane.latency_s, data))
             await held.put((0.0, b""))
+
+
+async def _swallow(reader: asyncio.StreamReader) -> None:
+    while await reader.read(CHUNK_BYTES):
+        pass
 
 
 async def _pass(
