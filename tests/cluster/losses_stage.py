@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from ledger.core.accepted_losses import RESERVED_OFFSETS
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.ids import EntryId, LedgerId
 from tests.cluster.client import Session
@@ -29,6 +28,7 @@ from tests.peers.proxy import BOTH, TO_SERVER, Proxy
 
 BOOKIES = 6
 SESSION_S = 8  # nothing is measured here, so a busy machine may be slow
+RESERVED_MIN = 1 << 31  # offsets: more than any segment holds
 START_S_MAX = 180.0
 HARM_S = 3.0
 LONG_S = 10.0  # longer than a session
@@ -302,11 +302,12 @@ class LossesStage(Stage):
     def force(self, doomed: Beheaded) -> Row:
         """Close the ledger as an operator does: first without, then with a loss."""
         self.operator.run("ledger", "recover", str(doomed.ledger), "--yes", codes=(1,))
+        self._wait_gone(*(bookie.id for bookie in doomed.dead))
         start_s = self.recorder.now_s()
         closed = self.operator.accept_ledger(doomed.ledger)
         rows = _in_partition(closed["accepted"], place_of(doomed.key)[1])
         self._note_accepted(rows, start_s)
-        if not any(_size(row) >= RESERVED_OFFSETS for row in rows):
+        if not any(_size(row) >= RESERVED_MIN for row in rows):
             self.faults.append(f"{doomed.told} was closed without reserved offsets: {closed}")
         return closed
 
@@ -360,11 +361,16 @@ class LossesStage(Stage):
         shutil.rmtree(bookie.data)
         bookie.start()
 
+        self._wait_gone(old)
+
+    def _wait_gone(self, *names: str) -> None:
+        """Wait until the sessions of dead bookies have ended."""
+
         async def registered(session: Session) -> bool:
-            return old in session.bookies.registered()
+            return not session.bookies.registered().keys().isdisjoint(names)
 
         wait_until(
-            lambda: not self.world.ask(registered), "the old id to go", START_S_MAX, pause_s=0.5
+            lambda: not self.world.ask(registered), "sessions to end", START_S_MAX, pause_s=0.5
         )
 
     def _repair(self) -> None:
