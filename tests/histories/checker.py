@@ -25,6 +25,9 @@ ALLOWED = frozenset(
     {
         "int-send-skip",  # others write between two records of one request
         "duplicate-plain",  # a producer without idempotence may retry what was written
+        # One that is told of an accepted loss in a partition begins a new epoch, and sends what is
+        # in flight to any partition again in it.
+        "duplicate-new-epoch",
         "nonmonotonic-send-plain",  # and may retry it after the next one went to a new leader
         "metadata-stale",  # nodes hear of a new leader one after the other
     }
@@ -138,6 +141,8 @@ class Facts:
             for key, value, offset in op.value:
                 if offset is not None and offset >= 0 and op.result == OK:
                     self.logs[key].note(offset, value)
+        # When each loss was accepted: since when at the earliest, and until when.
+        self.accepted_s: list[tuple[float, float]] = []
         for op in self.ops:
             if op.kind == "gap":
                 self._note_losses(op)
@@ -146,11 +151,13 @@ class Facts:
 
     def _note_losses(self, op: Op) -> None:
         for key, gaps in op.value.items():
-            self.logs[key].lost += [
+            lost = [
                 Lost(first, last, op.end_s)
                 for kind, first, last, accepted in gaps
                 if kind == "DATALOSS" and accepted
             ]
+            self.logs[key].lost += lost
+            self.accepted_s += [(op.start_s, op.end_s)] if lost else []
 
     def shown(self) -> Iterator[tuple[Op, Key, Value]]:
         """Every record of every poll."""
@@ -204,10 +211,21 @@ def _what_logs_say(facts: Facts) -> Iterator[Finding]:
                 yield Finding("inconsistent-offsets", key, f"offset {offset} is {values}")
         for value, copies in log.copies.items():
             if copies > 1:
-                writer = facts.writer.get((key, value))
-                name = "duplicate" if writer is None or writer.idempotent else "duplicate-plain"
+                name = _duplicate(facts, facts.writer.get((key, value)))
                 places = [offset for offset in log.offsets if value in log.at[offset]]
                 yield Finding(name, key, f"{value} is at {places}")
+
+
+def _duplicate(facts: Facts, writer: Op | None) -> str:
+    if writer is None:
+        return "duplicate"
+    if not writer.idempotent:
+        return "duplicate-plain"
+    in_flight = any(
+        writer.start_s <= until_s and since_s <= writer.end_s
+        for since_s, until_s in facts.accepted_s
+    )
+    return "duplicate-new-epoch" if in_flight else "duplicate"
 
 
 def _what_was_assigned_again(facts: Facts) -> Iterator[Finding]:

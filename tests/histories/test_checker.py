@@ -77,6 +77,10 @@ CASES = {
         [send(13, 3, 3, client=PLAIN), poll([*ALL, (3, 13)], 5)],
         [send(13, 3, 3, client=PLAIN), poll([*ALL, (3, 13), (4, 13)], 5)],
     ),
+    "duplicate-new-epoch": (
+        [send(13, 3, 3), gap(99, 99, 3.2), poll([*ALL, (3, 13)], 5)],
+        [send(13, 3, 3), gap(99, 99, 3.2), poll([*ALL, (3, 13), (4, 13)], 5)],
+    ),
     "G1a": (
         [send(13, None, 3, INFO), poll([*ALL, (3, 13)], 5)],
         [send(13, None, 3, FAIL), poll([*ALL, (3, 13)], 5)],
@@ -201,6 +205,13 @@ def test_the_order_of_the_file_does_not_matter(anomaly):
 def test_only_what_does_no_harm_is_allowed():
     found = {name for name in CASES if not bad(check([*WRITTEN, *CASES[name][1]]))}
     assert found == ALLOWED
+
+
+@pytest.mark.parametrize("other", [gap(99, 99, 2.9), gap(99, 99, 3.6)])
+def test_a_duplicate_that_was_not_in_flight_at_an_accepted_loss_is_one(other):
+    twice = [send(13, 3, 3), poll([*ALL, (3, 13), (4, 13)], 5)]
+    assert names([*WRITTEN, *twice, other]) == {"duplicate"}
+    assert names([*WRITTEN, *twice, gap(99, 99, 3.2, accepted=False)]) == {"duplicate"}
 
 
 def test_after_a_rebalance_a_reader_may_begin_anywhere():
