@@ -292,16 +292,17 @@ class LossesStage(Stage):
             for bookie in dead:
                 bookie.kill()
             _reconnect([deaf])
+            # An operator tries without a loss first. Another owner may have closed it just before.
+            self.operator.run("ledger", "recover", str(ledger), "--yes", codes=(0, 1))
             found = self._metadata(ledger)
             if not found.closed and {each.id for each in dead} <= {*found.last_fragment.ensemble}:
                 return Beheaded(key, ledger, dead)
-            bring_up(*dead, victim)  # the stream went on to another ledger just before
+            bring_up(*dead, victim)  # the stream went on to another ledger
             self.wait_written("everybody to write again")
         raise AssertionError("the streams of a gateway never stay with their ledgers")
 
     def force(self, doomed: Beheaded) -> Row:
-        """Close the ledger as an operator does: first without, then with a loss."""
-        self.operator.run("ledger", "recover", str(doomed.ledger), "--yes", codes=(1,))
+        """Close the ledger as an operator does who gives up what the dead bookies had."""
         self._wait_gone(*(bookie.id for bookie in doomed.dead))
         start_s = self.recorder.now_s()
         closed = self.operator.accept_ledger(doomed.ledger)
