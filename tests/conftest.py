@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ledger.tasks import ends_by
+from tests.peers.iceberg_rest import IcebergRest
+from tests.peers.s3 import S3Server
+from tests.peers.spark import reach
 from tests.peers.zookeeper import ZooKeeper
 
 pytest_plugins = ("pytester", "tests.async_tests", "tests.marks")
@@ -43,3 +46,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = new_session("tests", tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def s3(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One S3 server for all tests that leave it alone; the shared Spark reaches its bucket."""
+    with S3Server(tmp_path_factory.mktemp("s3") / "data") as server:
+        reach(spark, server.hadoop())
+        yield server
+
+
+@pytest.fixture(scope="session")
+def iceberg_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergRest]:
+    """One REST catalog for all tests that leave it alone."""
+    with IcebergRest(tmp_path_factory.mktemp("rest") / "data") as server:
+        yield server

@@ -205,7 +205,9 @@ def archive(
     )
 
     where = _Where(to, kind, bootstrap, follow, metrics_host, metrics_port)
-    report = run_job("archive", master, conf, output, lambda spark: _run(spark, wanted, where))
+    report = run_job(
+        "archive", master, conf, output, lambda spark: _run(spark, wanted, where), (to,)
+    )
     emit(as_json(_as_data(report, to, kind)) if output is Format.json else _as_text(report, to))
     if report.set_aside:
         _fail(report.set_aside, output)

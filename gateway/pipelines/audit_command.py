@@ -194,7 +194,7 @@ def audit(
             sides = open_sides(spark, *sources, access, others)
             return compared(spark, *sides, wanted, on_step)
 
-    report = run_job("audit", master, conf, output, work)
+    report = run_job("audit", master, conf, output, work, (left, right))
     emit(as_json(as_data(report)) if output is Format.json else as_text(report))
     return EXIT_DIFFERS if report.differences else EXIT_OK
 

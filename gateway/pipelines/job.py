@@ -87,10 +87,12 @@ def run_job(
     conf: Sequence[str],
     output: Format,
     work: Callable[[SparkSession], T],
+    places: Sequence[str] = (),
 ) -> T:
     """Return the result of `work`, which uses the running Spark session or a new one.
 
-    Ends the command if the job fails, or if its client reaches no server.
+    A new session can reach all of `places`. Ends the command if the job fails, or if its client
+    reaches no server.
     """
     from gateway.pipelines.shared.session import new_session, running_session
     from gateway.wire.client_link import AdminError, Unreachable
@@ -105,7 +107,7 @@ def run_job(
         running = running_session()
         if running is not None:
             return translate_spark_errors(lambda: _work_strictly(running, work))
-        spark = new_session(name, master, settings)
+        spark = new_session(name, master, settings, places)
         try:
             return translate_spark_errors(lambda: _work_strictly(spark, work))
         finally:

@@ -168,7 +168,7 @@ def replay(
         with show_progress(spark, bootstrap) as watcher:
             return run_replay(spark, archive, bootstrap, wanted, plans, watcher=watcher)
 
-    report = run_job("replay", master, conf, output, work)
+    report = run_job("replay", master, conf, output, work, (source, state))
     emit(_text(report) if output is Format.table else as_json(_data(report)))
 
 

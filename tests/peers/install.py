@@ -16,10 +16,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gateway.pipelines.shared.session import packages
+from gateway.pipelines.shared.session import S3_EXCLUDED, packages, s3_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
@@ -124,15 +124,18 @@ def strace() -> str:
     return _debian("strace", "strace")
 
 
-Coordinate = tuple[str, str, str]
-"""Group, artifact and version of something in Maven's repository."""
+Coordinate = tuple[str, ...]
+"""Group, artifact and version of something in Maven's repository, and perhaps its classifier.
+
+With a classifier, only that file is fetched, without dependencies.
+"""
 
 
 def _pom(coordinates: Sequence[Coordinate]) -> str:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-        f"<version>{version}</version></dependency>"
-        for group, artifact, version in coordinates
+        f"<version>{version}</version>{_classified(*classifier)}</dependency>"
+        for group, artifact, version, *classifier in coordinates
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
@@ -141,10 +144,20 @@ def _pom(coordinates: Sequence[Coordinate]) -> str:
     )
 
 
-def maven_jars(name: str, coordinates: Sequence[Coordinate]) -> Path:
+def _classified(classifier: str = "") -> str:
+    if not classifier:
+        return ""
+    alone = "<exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
+    return f"<classifier>{classifier}</classifier><exclusions>{alone}</exclusions>"
+
+
+def maven_jars(
+    name: str, coordinates: Sequence[Coordinate], sums: Mapping[str, str] | None = None
+) -> Path:
     """Return `.cache/peers/<name>` with the jars that `coordinates` need to run.
 
-    The first coordinate is the one without which nothing was gained.
+    The first coordinate is the one without which nothing was gained. If there are `sums`, the jars
+    must be exactly these, each with its SHA-256.
     """
     jars = CACHE / "peers" / name
     if jars.is_dir():
@@ -166,8 +179,23 @@ def maven_jars(name: str, coordinates: Sequence[Coordinate]) -> Path:
         artifact = coordinates[0][1]
         if not list((work / "jars").glob(f"{artifact}-*.jar")):
             raise PeerMissing(f"{name} did not run: Maven copied no {artifact} jar")
+        if sums is not None:
+            _check_sums(name, work / "jars", sums)
         (work / "jars").rename(jars)
     return jars
+
+
+def read_sums(path: Path) -> dict[str, str]:
+    """Read the SHA-256 of each jar from a file that sha256sum wrote."""
+    rows = (line.split(maxsplit=1) for line in path.read_text().splitlines())
+    return {name: digest for digest, name in rows}
+
+
+def _check_sums(name: str, jars: Path, sums: Mapping[str, str]) -> None:
+    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in jars.glob("*.jar")}
+    other = sorted(jar for jar in {*found, *sums} if found.get(jar) != sums.get(jar))
+    if other:
+        raise PeerMissing(f"{name} did not run: these jars are not those that are pinned: {other}")
 
 
 def kafka_jars() -> Path:
@@ -186,11 +214,16 @@ def bookkeeper_jars() -> Path:
 
 
 def bookkeeper_classes(source: Path) -> str:
-    """Return a class path with Apache BookKeeper and the class compiled from `source`.
+    """Return a class path with Apache BookKeeper and the class compiled from `source`."""
+    return compiled(source, sorted(bookkeeper_jars().glob("*.jar")))
+
+
+def compiled(source: Path, jars: Sequence[Path]) -> str:
+    """Return a class path with `jars` and the class compiled from `source`.
 
     Compiled once for each text of the source, by a compiler that Maven brings.
     """
-    jars = f"{bookkeeper_jars()}/*"
+    needed = ":".join(map(str, jars))
     compiler = maven_jars(f"ecj-{COMPILER_VERSION}", COMPILER_COORDINATES)
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
     classes = CACHE / "peers" / "classes" / f"{source.stem}-{digest}"
@@ -198,11 +231,10 @@ def bookkeeper_classes(source: Path) -> str:
         with _alone():
             draft = classes.with_name(f"{classes.name}.{os.getpid()}")
             compile_it = [java(), "-jar", str(next(compiler.glob("ecj-*.jar"))), "-17", "-nowarn"]
-            needed = ":".join(map(str, bookkeeper_jars().glob("*.jar")))
             _run([*compile_it, "-cp", needed, "-d", str(draft), str(source)])
             if not classes.is_dir():
                 draft.rename(classes)
-    return f"{classes}:{jars}"
+    return f"{classes}:{needed}"
 
 
 def kafka_classpath() -> str:
@@ -210,17 +242,26 @@ def kafka_classpath() -> str:
 
 
 def spark_jars() -> list[Path]:
-    """Return the jars of Spark's Kafka connector and of Iceberg, resolved by Spark's own Ivy once.
+    """Return the jars of the connectors for Kafka, Iceberg and S3, resolved by Spark's Ivy once.
 
     The very packages that the jobs name.
     """
     java()
-    digest = hashlib.sha256(" ".join(packages()).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(" ".join(_spark_packages()).encode()).hexdigest()[:16]
     directory = CACHE / "ivy" / f"spark-{digest}"
     if not (directory / ".ready").exists():
         with _alone():
             _resolve_spark(directory)
     return sorted((directory / "jars").glob("*.jar"))
+
+
+def _spark_packages() -> list[str]:
+    """Return the packages of the jobs. S3's are left out of a Spark without one of Iceberg.
+
+    The tests of stores and catalogs do not run there.
+    """
+    found = packages()
+    return [*found, *s3_packages()] if any("iceberg" in each for each in found) else found
 
 
 def _resolve_spark(directory: Path) -> None:
@@ -232,12 +273,13 @@ def _resolve_spark(directory: Path) -> None:
     script = (
         "from pyspark.sql import SparkSession\n"
         "SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
-        f".config('spark.jars.packages', {','.join(packages())!r})"
+        f".config('spark.jars.packages', {','.join(_spark_packages())!r})"
+        f".config('spark.jars.excludes', {S3_EXCLUDED!r})"
         f".config('spark.jars.ivy', {str(directory)!r}).getOrCreate().stop()\n"
     )
     # Ivy also looks into $HOME/.m2; a home of its own keeps that out.
     _run([sys.executable, "-c", script], {"SPARK_SUBMIT_OPTS": f"-Duser.home={directory}"})
-    for name in (coordinate.split(":")[1] for coordinate in packages()):
+    for name in (coordinate.split(":")[1] for coordinate in _spark_packages()):
         if not list((directory / "jars").glob(f"*{name}*.jar")):
             raise PeerMissing(f"Spark did not run: {name} did not resolve")
     (directory / ".ready").touch()
@@ -262,7 +304,11 @@ def gateway_python() -> str:
 def main() -> int:
     """Fetch everything; one line each; ends with 1 when something is missing."""
     missing = 0
-    for what in (java, kafka_jars, zookeeper_jars, bookkeeper_jars, kcat, strace, spark_jars):
+    # Imported here, because they name their jars and import this module.
+    from tests.peers import iceberg_rest, s3
+
+    servers = (kafka_jars, zookeeper_jars, bookkeeper_jars, s3.s3proxy_jar, iceberg_rest.rest_jars)
+    for what in (java, *servers, kcat, strace, spark_jars):
         try:
             what()
             print(f"{what.__name__}: ready")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.peers import install
+from tests.peers.iceberg_rest import sqlite_jar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +34,7 @@ def settings(work: Path) -> dict[str, str]:
     # Spark reads its logging from this directory: all of it goes into a file.
     (work / "log4j2.properties").write_text(LOGGING.format(file=work / "spark.log"))
     return {
-        "spark.jars": ",".join(str(jar) for jar in install.spark_jars()),
+        "spark.jars": ",".join(map(str, [*install.spark_jars(), sqlite_jar()])),
         "spark.driver.memory": "1g",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -73,6 +75,13 @@ def new_session(name: str, work: Path) -> SparkSession:
     for key, value in settings(work).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def reach(session: SparkSession, hadoop: Mapping[str, str]) -> None:
+    """Give settings of Hadoop to a running session."""
+    configuration: Any = session.sparkContext._jsc.hadoopConfiguration()  # pyright: ignore
+    for key, value in hadoop.items():
+        configuration.set(key, value)
 
 
 def conf_words(work: Path) -> list[str]:

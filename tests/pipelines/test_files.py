@@ -91,6 +91,6 @@ def test_a_file_uri_is_the_same_file(tmp_path: Path) -> None:
 
 def test_a_file_system_without_atomic_rename_is_refused(spark: SparkSession) -> None:
     with pytest.raises(JobError, match="Iceberg"):
-        open_files(spark, "s3a://bucket/x")
+        open_files(spark, "gs://bucket/x")
     assert isinstance(open_files(spark, "/x"), LocalFiles)
     assert isinstance(open_files(spark, "hdfs://host/x"), HadoopFiles)

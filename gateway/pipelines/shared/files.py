@@ -3,8 +3,9 @@
 The port has two implementations. `LocalFiles` serves disks and NFS. This class syncs a temporary
 file and links it to its final name, because a link never replaces a file. `HadoopFiles` serves file
 systems that Spark reaches through Hadoop and that rename atomically without overwriting. Examples
-are HDFS, and ABFS with a hierarchical namespace. Object stores without such a rename are refused,
-because two jobs could both believe that their commit succeeded.
+are HDFS, and ABFS with a hierarchical namespace. `S3Files`, in its own module, serves S3 by
+conditional writes. Stores that have neither are refused, because two jobs could both believe that
+their commit succeeded.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _ATOMIC = frozenset({"hdfs", "viewfs", "webhdfs", "ofs", "abfs", "abfss"})
 """Schemes whose FileContext.rename is atomic and fails if the target exists."""
+_S3 = "s3a"
 _HIDDEN = "."
 
 
@@ -98,13 +100,17 @@ def open_files(spark: SparkSession | None, path: str) -> Files:
         scheme = urlsplit(hadoop.get("fs.defaultFS", "file:///")).scheme
     if scheme in ("", "file"):
         return LocalFiles()
-    if scheme not in _ATOMIC:
+    if scheme != _S3 and scheme not in _ATOMIC:
         raise JobError(
             f"{path}: {scheme}: cannot create a file only if it is absent, so two jobs could both "
-            "commit; use a disk, NFS or HDFS, or an Iceberg table",
+            "commit; use a disk, NFS, HDFS or S3 (s3a://), or an Iceberg table",
             "UNSUPPORTED_FILE_SYSTEM",
         )
     assert spark is not None, "Hadoop needs a Spark session"
+    if scheme == _S3:
+        from gateway.pipelines.shared.s3_files import S3Files
+
+        return S3Files(spark)
     return HadoopFiles(spark)
 
 
@@ -124,7 +130,7 @@ class LocalFiles:
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = local_path(path)
-        with _file_errors(path):
+        with file_errors(path):
             make_directories(target.parent)
             temporary = target.with_name(f"{_HIDDEN}{target.name}.{uuid4().hex}")
             try:
@@ -140,14 +146,14 @@ class LocalFiles:
         return won
 
     def read(self, path: str) -> bytes | None:
-        with _file_errors(path):
+        with file_errors(path):
             try:
                 return local_path(path).read_bytes()
             except FileNotFoundError:
                 return None
 
     def names(self, directory: str) -> list[str]:
-        with _file_errors(directory):
+        with file_errors(directory):
             try:
                 names = [each.name for each in local_path(directory).iterdir()]
             except FileNotFoundError:
@@ -156,7 +162,7 @@ class LocalFiles:
 
     def move(self, source: str, target: str) -> None:
         old, new = local_path(source), local_path(target)
-        with _file_errors(source):
+        with file_errors(source):
             make_directories(new.parent)
             try:
                 old.rename(new)
@@ -167,21 +173,21 @@ class LocalFiles:
 
     def remove(self, path: str) -> None:
         found = local_path(path)
-        with _file_errors(path):
+        with file_errors(path):
             try:
                 shutil.rmtree(found) if found.is_dir() else found.unlink()
             except FileNotFoundError:
                 pass
 
     def size(self, path: str) -> int | None:
-        with _file_errors(path):
+        with file_errors(path):
             try:
                 return local_path(path).stat().st_size
             except FileNotFoundError:
                 return None
 
     def modified_ms(self, path: str) -> int | None:
-        with _file_errors(path):
+        with file_errors(path):
             try:
                 return local_path(path).stat().st_mtime_ns // 1_000_000
             except FileNotFoundError:
@@ -189,7 +195,7 @@ class LocalFiles:
 
     def now_ms(self, directory: str) -> int:
         probe = local_path(directory) / f"{_HIDDEN}clock.{uuid4().hex}"
-        with _file_errors(directory):
+        with file_errors(directory):
             make_directories(probe.parent)
             try:
                 probe.write_bytes(b"")
@@ -210,7 +216,7 @@ class HadoopFiles:
         self._configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()  # pyright: ignore
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        with _file_errors(path):
+        with file_errors(path):
             target = self._path(path)
             system = target.getFileSystem(self._configuration)
             temporary = self._hadoop.fs.Path(
@@ -228,7 +234,7 @@ class HadoopFiles:
                 system.delete(temporary, False)
 
     def read(self, path: str) -> bytes | None:
-        with _file_errors(path):
+        with file_errors(path):
             found = self._path(path)
             system = found.getFileSystem(self._configuration)
             if not system.exists(found):
@@ -240,7 +246,7 @@ class HadoopFiles:
                 stream.close()
 
     def names(self, directory: str) -> list[str]:
-        with _file_errors(directory):
+        with file_errors(directory):
             found = self._path(directory)
             system = found.getFileSystem(self._configuration)
             if not system.exists(found):
@@ -249,7 +255,7 @@ class HadoopFiles:
         return sorted(name for name in names if name[0] != _HIDDEN)
 
     def move(self, source: str, target: str) -> None:
-        with _file_errors(source):
+        with file_errors(source):
             old, new = self._path(source), self._path(target)
             system = old.getFileSystem(self._configuration)
             error = self._try_move(system, old, new)
@@ -278,7 +284,7 @@ class HadoopFiles:
         return FileExistsError(f"{new} exists with another size")
 
     def remove(self, path: str) -> None:
-        with _file_errors(path):
+        with file_errors(path):
             found = self._path(path)
             found.getFileSystem(self._configuration).delete(found, True)
 
@@ -292,7 +298,7 @@ class HadoopFiles:
 
     def now_ms(self, directory: str) -> int:
         probe = self._path(join_path(directory, f"{_HIDDEN}clock.{uuid4().hex}"))
-        with _file_errors(directory):
+        with file_errors(directory):
             system = probe.getFileSystem(self._configuration)
             try:
                 system.create(probe, False).close()
@@ -301,7 +307,7 @@ class HadoopFiles:
                 system.delete(probe, False)
 
     def _status(self, path: str) -> Any:
-        with _file_errors(path):
+        with file_errors(path):
             found = self._path(path)
             system = found.getFileSystem(self._configuration)
             return system.getFileStatus(found) if system.exists(found) else None
@@ -328,7 +334,7 @@ def _same_size(system: Any, one: Any, other: Any) -> bool:
 
 
 @contextmanager
-def _file_errors(path: str) -> Generator[None]:
+def file_errors(path: str) -> Generator[None]:
     """Convert errors of the file system to a JobError of one line that names the path."""
     try:
         yield

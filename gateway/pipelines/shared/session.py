@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.pipelines.shared.errors import JobError
@@ -17,6 +18,12 @@ SCALA = "2.13"
 ICEBERG_VERSIONS = {"4.0": "1.11.0", "4.1": "1.11.0"}
 """The Iceberg release for each line of Spark. Iceberg has published none for later lines."""
 
+AWS_VERSION = "2.29.52"
+"""Version of Amazon's SDK. S3A of Hadoop 3.4.2 was built with it."""
+S3_EXCLUDED = "software.amazon.awssdk:bundle"
+"""A dependency of S3A with the clients of all services: half a gigabyte, 4 modules of it needed."""
+_AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "kms")
+_S3_SCHEMES = ("s3a://", "s3://")
 _JARS = ("spark.jars", "spark.jars.packages")
 _LOSSY = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 STRICT_READS = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
@@ -52,6 +59,15 @@ def packages() -> list[str]:
     return found
 
 
+def s3_packages() -> list[str]:
+    """Return the Maven coordinates of S3A and of the modules that it needs of Amazon's SDK.
+
+    S3A fits the Hadoop of the installed pyspark. Exclude `S3_EXCLUDED` from its dependencies.
+    """
+    modules = [f"software.amazon.awssdk:{each}:{AWS_VERSION}" for each in _AWS_MODULES]
+    return [f"org.apache.hadoop:hadoop-aws:{_hadoop_version()}", *modules]
+
+
 def running_session() -> SparkSession | None:
     """Return the active session of this process, such as spark-submit's, or None."""
     _pyspark_version()
@@ -60,11 +76,17 @@ def running_session() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def new_session(name: str, master: str = "", conf: Mapping[str, str] | None = None) -> SparkSession:
+def new_session(
+    name: str,
+    master: str = "",
+    conf: Mapping[str, str] | None = None,
+    places: Sequence[str] = (),
+) -> SparkSession:
     """Start a session in this process. `master` and `conf` apply only if none is running.
 
-    Unless `conf` names jars, Spark fetches the connectors by `spark.jars.packages`. Raises JobError
-    if pyspark or Java is missing.
+    Unless `conf` names jars, Spark fetches the connectors by `spark.jars.packages`. The connector
+    for S3 is one of them if one of `places`, or a value of `conf`, is in S3. Raises JobError if
+    pyspark or Java is missing.
     """
     _pyspark_version()
     from pyspark.errors import PySparkException
@@ -78,7 +100,7 @@ def new_session(name: str, master: str = "", conf: Mapping[str, str] | None = No
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not any(key in settings for key in _JARS):
-        settings["spark.jars.packages"] = ",".join(packages())
+        settings.update(connectors((*places, *settings.values())))
     for key, value in {**_DEFAULTS, **settings}.items():
         builder = builder.config(key, value)
     try:
@@ -98,6 +120,14 @@ def expect_strict_reads(spark: SparkSession) -> None:
             )
 
 
+def connectors(places: Sequence[str]) -> dict[str, str]:
+    """Return the settings by which Spark fetches the connectors that these places need."""
+    if not any(scheme in each for each in places for scheme in _S3_SCHEMES):
+        return {"spark.jars.packages": ",".join(packages())}
+    wanted = [*packages(), *s3_packages()]
+    return {"spark.jars.packages": ",".join(wanted), "spark.jars.excludes": S3_EXCLUDED}
+
+
 @contextmanager
 def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Generator[None]:
     """Apply settings to the session within the block."""
@@ -112,6 +142,16 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Genera
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, value)
+
+
+def _hadoop_version() -> str:
+    """Return the version of Hadoop's client among the jars of the installed pyspark."""
+    _pyspark_version()
+    import pyspark
+
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    (jar,) = Path(home).glob("jars/hadoop-client-api-*.jar")
+    return jar.stem.removeprefix("hadoop-client-api-")
 
 
 def _pyspark_version() -> str:
