@@ -30,6 +30,7 @@ BOOKIES = 6
 SESSION_S = 8  # nothing is measured here, so a busy machine may be slow
 RESERVED_MIN = 1 << 31  # offsets: more than any segment holds
 START_S_MAX = 180.0
+AUDITS = "this process is the auditor"
 HARM_S = 3.0
 LONG_S = 10.0  # longer than a session
 SLOW_S = 0.05
@@ -262,7 +263,8 @@ class LossesStage(Stage):
         self._delete(doomed, others)
         self._wipe(wiped)
         self._accept(doomed, old)
-        self.world.auditor()
+        auditor = self.world.auditor()
+        wait_until(lambda: AUDITS in auditor.output(), "an auditor", START_S_MAX, pause_s=0.2)
         self.operator.decommission(old)
         return told
 
