@@ -109,7 +109,7 @@ bench-neighbours: $(RUN)/.ready $(DEV)/.ready ## what one client costs the other
 bench-reading: $(RUN)/.ready $(DEV)/.ready ## what a slow bookie costs readers, and its detection the others; ratios
 	$(DEV)/bin/python -m tests.bench.reading $(if $(BEFORE),--before $(BEFORE))
 
-bench-archive: $(DEV)/.ready ## what 30 days of commits cost an archive: opening, checkpoints
+bench-archive: $(DEV)/.ready ## what 30 days of commits cost an archive: opening, checkpoints, metadata.json
 	$(DEV)/bin/python -m tests.bench.archive_growth
 
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass

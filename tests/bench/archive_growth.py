@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import random
 import tempfile
 import time
@@ -17,8 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gateway.pipelines.archives import history as props
 from gateway.pipelines.archives import parquet_log as log
 from gateway.pipelines.archives.file_list import DataFile, decode_files, encode_files
+from gateway.pipelines.archives.iceberg_table import IcebergSnapshot, expired_snapshots
+from gateway.pipelines.archives.port import Commit
 from gateway.pipelines.archives.sums import RecordSum
 from gateway.pipelines.shared.files import LocalFiles
 from gateway.pipelines.shared.partitions import OffsetRange
@@ -27,6 +31,7 @@ from tests.pipelines.memory_files import MemoryFiles
 COMMITS = 30 * 8_640
 DAYS = 30
 MB = 1_000_000
+SNAPSHOTS_MAX = 500
 _RANDOM = random.Random(14)  # hashes of records are random numbers
 
 
@@ -140,6 +145,58 @@ def show_checkpoint(partitions: int, files: int) -> None:
     )
 
 
+def metadata_bytes(snapshots: list[IcebergSnapshot], properties: dict[str, str]) -> int:
+    """Return the size of a metadata.json with these snapshots, as Iceberg writes them."""
+    counts = {f"total-{name}": "1234567890" for name in ("records", "files-size", "data-files")}
+    counts |= {f"added-{name}": "1000000" for name in ("records", "files-size", "data-files")}
+    counts |= {f"engine-{n}": "3.5.1" for n in ("name", "version")} | {"spark.app.id": "x" * 20}
+    uri = "file:/warehouse/archives/orders/metadata/" + "x" * 60
+    written = [
+        {
+            "sequence-number": each.sequence,
+            "snapshot-id": 2**62 + each.id,
+            "parent-snapshot-id": 2**62 + each.id,
+            "timestamp-ms": each.at_ms,
+            "summary": {"operation": each.operation, **counts, **each.summary},
+            "manifest-list": uri,
+            "schema-id": 0,
+            "log": {"timestamp-ms": each.at_ms, "snapshot-id": 2**62 + each.id},
+        }
+        for each in snapshots
+    ]
+    files = [{"timestamp-ms": 1_760_000_000_000, "metadata-file": uri}] * 100
+    whole = {"properties": properties, "snapshots": written, "metadata-log": files}
+    return len(json.dumps(whole, separators=(",", ":")))
+
+
+def show_metadata(partitions: int, touched: int, commits: int) -> None:
+    ends = checkpoint(COMMITS - commits, partitions, touched, 0)
+    history = props.from_ranges(ends.ranges, ends.sums)
+    snapshots: list[IcebergSnapshot] = []  # the newest first
+    count: props.ChangeCount | None = None
+    largest = 0
+    for number in range(COMMITS - commits + 1, COMMITS + 1):
+        entry = commit(number, partitions, touched)
+        plain = Commit(entry.ranges, entry.topic_ids)
+        change = props.HistoryChange(plain, entry.sums)
+        history = history.after(change)
+        summary = props.commit_properties(history, change, count)
+        found = props.change_from_properties(summary, "here")
+        count = found.count if found else props.ChangeCount()
+        for properties in ({}, summary):
+            at = number * 2 + len(properties)
+            snapshot = IcebergSnapshot(at, at - 1, at, "append", number * 10_000, properties)
+            snapshots.insert(0, snapshot)
+        if found is None:
+            largest = max(largest, metadata_bytes(snapshots, history.properties()))
+            expired = set(expired_snapshots(snapshots, SNAPSHOTS_MAX, 5 * 86_400_000))
+            snapshots = [each for each in snapshots if each.id not in expired]
+    print(
+        f"Iceberg, {COMMITS} commits, {partitions} partitions, {touched} of them in each commit:"
+        f" metadata.json has at most {largest / MB:.1f} MB, with {len(snapshots)} snapshots"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--partitions", type=int, default=10_000, help="partitions of the topic")
@@ -150,6 +207,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="measurements of a time")
     args = parser.parse_args()
     show_checkpoint(args.partitions, args.files)
+    show_metadata(args.partitions, args.touched, 1_000)
+    show_metadata(args.partitions, args.partitions, 150)
     show_opening(args.partitions, args.touched, args.files, args.rounds)
 
 

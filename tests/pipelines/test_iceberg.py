@@ -9,18 +9,21 @@ files.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyarrow.parquet import ParquetFile
 from pyiceberg.table import StaticTable
 
 from gateway.pipelines.archives.iceberg import TRUSTED_KEY, IcebergArchive
-from gateway.pipelines.archives.iceberg_table import STAGING_AGE_MS_MAX
-from gateway.pipelines.archives.port import ArchiveState
+from gateway.pipelines.archives.iceberg_table import SNAPSHOTS_KEY, STAGING_AGE_MS_MAX
+from gateway.pipelines.archives.port import ArchiveProof, ArchiveState
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from ledger.adapters.system.clock import SystemClock
@@ -187,25 +190,124 @@ def test_of_many_concurrent_runs_one_commits(spark: SparkSession, table: str):
     assert data_files(spark, table) == 2
 
 
+def marker(spark: SparkSession, table: str) -> Path:
+    """Return the only marker of a run, from which jobs compute its age."""
+    (found,) = (location(spark, table) / "metadata" / "archive-runs").glob("archive_*")
+    return found
+
+
 def test_a_run_that_dies_leaves_nothing_readable_and_is_cleaned_up_a_day_later(
     spark: SparkSession, table: str
 ):
+    """A day later by the clock of the store: a reader whose clock is ahead removes nothing."""
+
     def die() -> None:
         raise Crash
 
     dying = IcebergArchive(spark, f"lake.{table}", at_step=Stop("publish", die))
     with pytest.raises(Crash):
         put(spark, dying, span(0, 3))
-    archive = IcebergArchive(spark, f"elsewhere.{table}")
-    assert read(archive) == []
-    assert put(spark, archive, span(0, 4))
+    ahead = IcebergArchive(spark, f"elsewhere.{table}", clock=Later())
+    assert read(ahead) == []
+    assert put(spark, ahead, span(0, 4))
     assert judged(spark, table) == rows(span(0, 4))
     assert data_files(spark, table) == 2
-    later = IcebergArchive(spark, f"lake.{table}", clock=Later())
+    then_s = marker(spark, table).stat().st_mtime - STAGING_AGE_MS_MAX / 1000 - 60
+    os.utime(marker(spark, table), (then_s, then_s))
+    later = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, later, span(4, 5))
     assert list(newest(spark, table).refs().keySet()) == ["main"]
     assert data_files(spark, table) == 2
     assert judged(spark, table) == rows(span(0, 5))
+    assert list((location(spark, table) / "metadata" / "archive-runs").glob("[!.]*")) == []
+
+
+class LostAnswers:
+    """Iceberg's table, or its transaction, whose commit ends with an unknown state."""
+
+    def __init__(self, spark: SparkSession, java: Any, done: bool) -> None:
+        self._spark = spark
+        self._java = java
+        self._done = done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._java, name)
+
+    def newTransaction(self) -> LostAnswers:
+        return LostAnswers(self._spark, self._java.newTransaction(), self._done)
+
+    def commitTransaction(self) -> None:
+        if self._done:
+            self._java.commitTransaction()
+        jvm: Any = self._spark._jvm
+        cause = jvm.java.lang.RuntimeException("no answer")
+        unknown = jvm.org.apache.iceberg.exceptions.CommitStateUnknownException(cause)
+        raise Py4JJavaError("no answer", unknown)
+
+
+def test_a_commit_with_an_unknown_state_is_looked_up(spark: SparkSession, table: str):
+    def lost(done: bool) -> IcebergArchive:
+        def lose() -> None:
+            archive._table._loaded = LostAnswers(spark, archive._table._loaded, done)
+
+        archive = IcebergArchive(spark, f"lake.{table}", at_step=Stop("publish", lose))
+        return archive
+
+    assert put(spark, lost(done=True), span(0, 3))
+    assert judged(spark, table) == rows(span(0, 3))
+    with pytest.raises(Py4JJavaError):
+        put(spark, lost(done=False), span(3, 5))
+    assert put(spark, IcebergArchive(spark, f"elsewhere.{table}"), span(3, 6))
+    assert judged(spark, table) == rows(span(0, 6))
+
+
+def test_a_row_that_a_file_has_lost_is_found_before_a_compaction(spark: SparkSession, table: str):
+    archive = IcebergArchive(spark, f"lake.{table}")
+    assert put(spark, archive, span(0, 4))
+    assert put(spark, archive, span(4, 6))
+    assert archive.verify() == ArchiveProof(files=2, rows=6, unproved_rows=0)
+    before = newest(spark, table).currentSnapshot().snapshotId()
+    file = max((location(spark, table) / "data").rglob("*.parquet"), key=lambda f: f.stat().st_size)
+    size = file.stat().st_size
+    kept = ParquetFile(file).read().slice(1)
+    pq.write_table(kept, file, compression="zstd", coerce_timestamps="us", store_schema=False)
+    data = file.read_bytes()
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    file.write_bytes(data[:-footer] + bytes(size - len(data)) + data[-footer:])
+    (file.parent / f".{file.name}.crc").unlink()
+    problems = [str(each) for each in archive.verify().problems]
+    lost = len(rows(span(0, 6))) - 1
+    assert f"a-0: {lost} rows, the commits have 6" in problems
+    assert any(problem.endswith(f"{file.name}: 3 rows instead of 4") for problem in problems)
+    with pytest.raises(JobError, match="differ from those of the commits") as caught:
+        archive.compact(1 << 20)
+    assert caught.value.code == "WRONG_RECORDS"
+    table_now = newest(spark, table)
+    assert table_now.currentSnapshot().snapshotId() == before
+    assert list(table_now.refs().keySet()) == ["main"]
+
+
+def test_snapshots_expire_and_most_describe_only_their_commit(
+    spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("gateway.pipelines.archives.history.CHANGES_MAX", 1)
+    monkeypatch.setattr("gateway.pipelines.archives.iceberg_table.SNAPSHOTS_KEPT_MIN", 1)
+    archive = IcebergArchive(spark, f"lake.{table}")
+    assert put(spark, archive, span(0, 2))
+    sql(spark, f"ALTER TABLE lake.{table} SET TBLPROPERTIES ('{SNAPSHOTS_KEY}'='3')")
+    again = IcebergArchive(spark, f"elsewhere.{table}")
+    for start in (2, 4, 6):
+        assert put(spark, again, span(start, start + 2))
+    found = newest(spark, table).snapshots()
+    whole = [each.summary().containsKey("archive.offsets") for each in found]
+    assert (whole.count(True), len(whole)) == (1, 4), whole
+    at_end = again.state()
+    newest(spark, table).manageSnapshots().rollbackTo(found[1].snapshotId()).commit()
+    back = IcebergArchive(spark, f"lake.{table}")
+    assert (back.state().ends, at_end.ends) == ({HERE: 6}, {HERE: 8})
+    assert put(spark, back, span(6, 7))
+    assert back.verify() == ArchiveProof(files=4, rows=7, unproved_rows=0)
+    assert judged(spark, table) == rows(span(0, 7))
 
 
 @pytest.mark.proof
@@ -270,6 +372,7 @@ def test_records_deleted_by_others_stay_archived(spark: SparkSession, table: str
     assert put(spark, archive, span(0, 4))
     sql(spark, f"DELETE FROM elsewhere.{table} WHERE `offset` = 3")
     assert archive.state().ends == {HERE: 4}
+    assert archive.verify() == ArchiveProof(files=1, rows=3, unproved_rows=3)
     expire_all_but_the_newest(spark, table)
     assert IcebergArchive(spark, f"lake.{table}").state().ends == {HERE: 4}
     assert put(spark, archive, span(4, 5))
@@ -340,7 +443,7 @@ def test_other_readers_see_partitions_in_utc_and_the_state(spark: SparkSession, 
     snapshot = found.current_snapshot()
     assert snapshot is not None
     assert snapshot.summary is not None
-    assert snapshot.summary["archive.format"] == "1"
+    assert snapshot.summary["archive.format"] == "2"
     assert snapshot.summary["archive.offsets"] == '{"a":{"0":[[5,12]]},"b":{"1":[[0,1]]}}'
     assert snapshot.summary["archive.topic-ids"] == '{"a":"id of a","b":"id of b"}'
     assert found.properties["archive.offsets"] == snapshot.summary["archive.offsets"]

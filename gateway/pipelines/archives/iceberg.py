@@ -1,9 +1,10 @@
 """An archive in an Iceberg table: the properties of each snapshot record the archived ranges.
 
 Records are written to a branch, checked against their ranges, and published in one commit.
-The commit fails if another writer has changed the table. The summary of a snapshot holds all
-ranges, topic ids and losses up to that snapshot, so rolling back the table also rolls them back.
-The table's properties hold a copy, which is used once all snapshots of the archive are expired.
+The commit fails if another writer has changed the table. The summaries of snapshots hold the
+ranges, topic ids, losses and sums up to that snapshot, so rolling back the table also rolls them
+back. The table's properties hold a copy, which is used once all snapshots of the archive are
+expired.
 Layout: docs/formats/archive.md.
 """
 
@@ -11,24 +12,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gateway.pipelines.archives.checking import FOLD, OffsetSummary, check_records
 from gateway.pipelines.archives.history import (
     FORMAT_KEY,
     KEYS,
+    OFFSETS_KEY,
     ArchiveHistory,
+    ChangeCount,
+    HistoryChange,
+    change_from_properties,
+    commit_properties,
     from_properties,
     from_ranges,
 )
-from gateway.pipelines.archives.iceberg_table import IcebergSnapshot, IcebergTable
-from gateway.pipelines.archives.iceberg_verifying import verify_table
+from gateway.pipelines.archives.iceberg_table import (
+    SEQUENCE_KEY,
+    SNAPSHOT_KEY,
+    IcebergSnapshot,
+    IcebergTable,
+)
+from gateway.pipelines.archives.iceberg_verifying import partition_sums, summed, verify_table
 from gateway.pipelines.archives.port import (
     ArchiveProof,
     ArchiveState,
     Commit,
     CompactionResult,
     ignore_step,
+)
+from gateway.pipelines.archives.sums import (
+    NO_RECORDS,
+    SUM_FIGURES,
+    RecordSum,
+    add_hash,
+    sum_of,
 )
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import (
@@ -44,15 +63,27 @@ from ledger.ports.clock import Clock
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SNAPSHOT_KEY = "archive.snapshot"
-SEQUENCE_KEY = "archive.sequence-number"
-"""Table properties that identify the snapshot whose history the table's properties contain."""
 TRUSTED_KEY = "archive.trusted-snapshot"
 """A table property that an operator sets to accept the table's properties for a snapshot."""
 
 _DAY_US = 86_400_000_000
 _DAY = f"date_from_unix_date(CAST(floor(unix_micros(timestamp) / {_DAY_US}BD) AS INT)) AS day"
 """SQL for the day in UTC, in every time zone of the session."""
+
+
+@dataclass(slots=True)
+class _Lineage:
+    """What the snapshots from the newest one back to a whole history describe."""
+
+    history: ArchiveHistory | None = None
+    """The whole history that was found, before `changes`."""
+    changes: list[HistoryChange] = field(default_factory=list[HistoryChange])
+    """The changes after `history`, the newest first."""
+    newest: IcebergSnapshot | None = None
+    """The newest snapshot of the archive."""
+    oldest: IcebergSnapshot | None = None
+    others: set[str] = field(default_factory=set[str])
+    """The operations of other writers since `newest`."""
 
 
 class IcebergArchive:
@@ -95,14 +126,14 @@ class IcebergArchive:
         current, before = self._look()
         if _version(current) != on.version:
             return False
-        history = before.after(commit)
+        before.after(HistoryChange(commit, {}))  # refuses ranges that do not follow
         for stale in self._table.stale_branches():
             self._discard(stale)
         self._at_step("branch")
         branch = self._table.branch(current)
         published = False
         try:
-            published = self._append(branch, records, commit, current, history)
+            published = self._append(branch, records, commit, current, before)
         except Exception:
             self._discard(branch)
             raise
@@ -121,18 +152,39 @@ class IcebergArchive:
         records: DataFrame,
         commit: Commit,
         current: IcebergSnapshot | None,
-        history: ArchiveHistory,
+        before: ArchiveHistory,
     ) -> bool:
-        properties = history.properties()
         self._at_step("write")
-        staged = self._table.append(branch, records.select(*COLUMN_NAMES), properties)
+        staged = self._table.append(branch, records.select(*COLUMN_NAMES))
         self._at_step("check")
         added = self._table.added(staged)
-        check_records(commit.ranges, commit.sparse, _found(added), added)
+        found = _found(added)
+        check_records(commit.ranges, commit.sparse, {p: o for p, (o, _) in found.items()}, added)
         commit.confirm()
         self._at_step("publish")
-        where = {SNAPSHOT_KEY: str(staged.id), SEQUENCE_KEY: str(staged.sequence)}
-        return self._table.publish(branch, staged, current, {**properties, **where})
+        sums = {partition: each for partition, (_, each) in found.items()}
+        change = HistoryChange(commit, sums, deleted=before.deleted)
+        history = before.after(change)
+        summary = commit_properties(history, change, self._changes(current))
+        if not self._table.publish(branch, staged, current, summary, history.properties()):
+            return False
+        if OFFSETS_KEY in summary:
+            with suppress(Exception):  # the commit is done; a later one expires the snapshots
+                self._table.expire_snapshots()
+        return True
+
+    def _changes(self, current: IcebergSnapshot | None) -> ChangeCount | None:
+        """Return the number of changes since the last whole history, or None if none is known."""
+        for each in self._table.lineage(current):
+            if OFFSETS_KEY in each.summary:
+                return ChangeCount()
+            if (change := self._change(each)) is not None:
+                return change.count
+        return None
+
+    def _change(self, snapshot: IcebergSnapshot) -> HistoryChange | None:
+        where = f"{self._table.name}, snapshot {snapshot.id}"
+        return change_from_properties(snapshot.summary, where)
 
     def read(
         self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
@@ -154,9 +206,48 @@ class IcebergArchive:
         """Merge the files of each topic, partition and day into files of about `file_bytes_max`."""
         if not self._table.exists() or self._table.current is None:
             return CompactionResult(0, 0)
-        before = self._table.metadata("data_files").count()
-        self._table.rewrite(file_bytes_max)
+        current, history = self._look()
+        assert current is not None
+        before = self._table.metadata("data_files", current.id).count()
+        branch = self._table.branch(current)
+        published = False
+        try:
+            head = self._table.rewrite(branch, file_bytes_max)
+            if head != current:
+                self._expect_same(current, head, history)
+                self._at_step("checked")
+                published = self._table.publish(branch, head, current)
+        finally:
+            if not published:
+                self._discard(branch)
         return CompactionResult(before, self._table.metadata("data_files").count())
+
+    def _expect_same(
+        self, current: IcebergSnapshot, head: IcebergSnapshot, history: ArchiveHistory
+    ) -> None:
+        """Raise JobError unless the records as of `head` have the sums that the commits recorded.
+
+        Partitions without recorded sums, and those of which others deleted records, are compared
+        with the records as of `current`.
+        """
+        after = self._sums(head)
+        recorded = dict(history.sums)
+        if any(after.get(at, NO_RECORDS) != recorded.get(at) for at in {*after, *recorded}):
+            before = self._sums(current)
+            for at in {*after, *before, *recorded}:
+                if at not in recorded or history.deleted:
+                    recorded[at] = before.get(at, NO_RECORDS)
+        for at in sorted({*after, *recorded}):
+            if after.get(at, NO_RECORDS) != recorded.get(at):
+                raise JobError(
+                    f"{self._table.name}: the rewritten records of {at} differ from those of the"
+                    " commits; nothing was changed; check the archive with an audit",
+                    "WRONG_RECORDS",
+                )
+
+    def _sums(self, snapshot: IcebergSnapshot) -> dict[TopicPartition, RecordSum]:
+        records = self._table.data(snapshot.id).select("*", "_file")
+        return partition_sums(summed(records, "topic", "partition", "_file"))
 
     def verify(
         self, topics: Sequence[str] = (), within: Sequence[OffsetRange] | None = None
@@ -183,31 +274,61 @@ class IcebergArchive:
 
     def _history(self, current: IcebergSnapshot | None) -> ArchiveHistory:
         """Return the history as of `current`. Raises JobError if the history is uncertain."""
-        oldest: IcebergSnapshot | None = None
-        foreign = False
-        for each in self._table.lineage(current):
-            found = from_properties(each.summary, f"{self._table.name}, snapshot {each.id}")
-            if found is not None:
-                if foreign:
-                    self._expect_nothing_beyond(found)
-                return found
-            # Compactions and deletions by other writers add no records.
-            foreign = foreign or each.operation not in ("replace", "delete")
-            oldest = each
-        if current is None or oldest is None:
+        found = self._walk(current)
+        if found.history is not None:
+            history = found.history
+            for change in reversed(found.changes):
+                history = history.after(change)
+            if found.others - {"replace", "delete"}:
+                self._expect_nothing_beyond(history)
+            if found.others & {"delete", "overwrite"}:
+                history = replace(history, deleted=True)
+            return history
+        if current is None:
             return ArchiveHistory()
-        if oldest.parent_id is not None and (kept := self._kept(current, oldest)) is not None:
-            return kept
-        return self._adopted(current)
+        oldest = found.oldest or current
+        kept = None
+        if found.newest is None and oldest.parent_id is not None:
+            kept = self._kept(current, oldest)
+        return kept or self._adopted(current)
+
+    def _walk(self, current: IcebergSnapshot | None) -> _Lineage:
+        """Go back from `current` to a snapshot with the whole history."""
+        found = _Lineage()
+        for each in self._table.lineage(current):
+            found.oldest = each
+            change = self._change(each)
+            history = from_properties(each.summary, f"{self._table.name}, snapshot {each.id}")
+            if found.newest is None and (change or history):
+                found.newest = each
+                history = history or self._property_history(each)
+            if history is not None:
+                found.history = history
+                break
+            if change is not None:
+                found.changes.append(change)
+            elif found.newest is None:
+                found.others.add(each.operation)
+        return found
+
+    def _property_history(self, snapshot: IcebergSnapshot) -> ArchiveHistory | None:
+        """Return the history in the table's properties if it is that of this snapshot."""
+        if self._table.property(SNAPSHOT_KEY) != str(snapshot.id):
+            return None
+        return self._properties()[1]
+
+    def _properties(self) -> tuple[dict[str, str], ArchiveHistory | None]:
+        """Return the table's properties of the archive, and the history in them."""
+        properties = {key: self._table.property(key) for key in (*KEYS, SNAPSHOT_KEY, SEQUENCE_KEY)}
+        present = {key: value for key, value in properties.items() if value is not None}
+        return present, from_properties(present, f"{self._table.name}, properties")
 
     def _kept(self, current: IcebergSnapshot, oldest: IcebergSnapshot) -> ArchiveHistory | None:
         """Return the history in the table's properties.
 
         Returns None if the properties are missing or were written for another lineage of snapshots.
         """
-        properties = {key: self._table.property(key) for key in (*KEYS, SNAPSHOT_KEY, SEQUENCE_KEY)}
-        present = {key: value for key, value in properties.items() if value is not None}
-        found = from_properties(present, f"{self._table.name}, properties")
+        present, found = self._properties()
         if found is None:
             return None
         if self._table.property(TRUSTED_KEY) == str(current.id):
@@ -272,7 +393,7 @@ class IcebergArchive:
             if not any(row["topic"] is None or row["max(unknown)"] for row in rows):
                 return {partition_of(row): row["max(last)"] for row in rows}
         found = _found(self._table.data(current.id))
-        return {partition: each.max_offset for partition, each in found.items()}
+        return {partition: each.max_offset for partition, (each, _) in found.items()}
 
     def _adopted(self, current: IcebergSnapshot) -> ArchiveHistory:
         """Derive the history from the records of a table that lacks archive properties (a copy)."""
@@ -280,38 +401,34 @@ class IcebergArchive:
         found = _found(records)
         ranges = [
             OffsetRange(*partition, each.min_offset, each.max_offset + 1)
-            for partition, each in sorted(found.items())
+            for partition, (each, _) in sorted(found.items())
         ]
         try:
-            check_records(ranges, frozenset(), found, records)
+            check_records(ranges, frozenset(), {p: o for p, (o, _) in found.items()}, records)
         except JobError as error:
             raise JobError(
                 f"{self._table.name} has no archive properties (no {FORMAT_KEY}), and its records"
                 f" do not show which ranges are complete: {error}; archive into a new table",
                 "UNSURE_STATE",
             ) from error
-        return from_ranges(ranges)
+        return from_ranges(ranges, {partition: each for partition, (_, each) in found.items()})
 
 
 def _version(current: IcebergSnapshot | None) -> str:
     return "" if current is None else str(current.id)
 
 
-def _found(records: DataFrame) -> dict[TopicPartition, OffsetSummary]:
-    """Summarize the offsets of each partition."""
+def _found(records: DataFrame) -> dict[TopicPartition, tuple[OffsetSummary, RecordSum]]:
+    """Summarize the offsets and the records of each partition."""
     from pyspark.sql.functions import expr
 
-    rows = (
-        records.groupBy("topic", "partition")
-        .agg(
-            expr("count(*) AS count"),
-            expr("min(offset) AS first"),
-            expr("max(offset) AS last"),
-            expr(f"{FOLD} AS fold"),
-        )
-        .collect()
-    )
+    figures = {**SUM_FIGURES, "first": "min(offset)", "last": "max(offset)", "fold": FOLD}
+    columns = [expr(sql).alias(name) for name, sql in figures.items()]
+    rows = add_hash(records).groupBy("topic", "partition").agg(*columns).collect()
     return {
-        partition_of(row): OffsetSummary(row["count"], row["first"], row["last"], row["fold"])
+        partition_of(row): (
+            OffsetSummary(row["rows"], row["first"], row["last"], row["fold"]),
+            sum_of(row),
+        )
         for row in rows
     }

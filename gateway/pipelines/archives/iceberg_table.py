@@ -11,15 +11,17 @@ Source: Apache Iceberg 1.11, BaseTransaction and UpdateSnapshotReferencesOperati
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from gateway.pipelines.archives.history import FORMAT_KEY, KEYS
+from gateway.pipelines.archives.history import CHANGE_KEYS, KEYS, OFFSETS_KEY
+from gateway.pipelines.archives.iceberg_markers import RunMarkers
 from gateway.pipelines.archives.port import ROW_GROUP_BYTES
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import COLUMNS
+from gateway.pipelines.shared.session import expect_strict_reads
 from ledger.ports.clock import Clock
 
 if TYPE_CHECKING:
@@ -27,10 +29,21 @@ if TYPE_CHECKING:
 
 RUN_KEY = "archive.run"
 """Snapshot property: the branch to which the snapshot was written."""
+_SUMMARY_KEYS = tuple(dict.fromkeys((*KEYS, *CHANGE_KEYS, RUN_KEY)))
+SNAPSHOT_KEY = "archive.snapshot"
+SEQUENCE_KEY = "archive.sequence-number"
+"""Table properties that identify the snapshot whose history the table's properties contain."""
+SNAPSHOTS_KEY = "archive.max-snapshots"
+SNAPSHOT_AGE_KEY = "archive.max-snapshot-age-ms"
+"""Table properties that bound the snapshots. Without the first one, no snapshot expires."""
+SNAPSHOTS_KEPT_MIN = 10
+SUMMARY_CHARS_MAX = 8 * 1024 * 1024
+"""The size of the properties that the kept snapshots may have in the table's metadata."""
 COMMIT_TRIES_MAX = 20
 STAGING_AGE_MS_MAX = 24 * 3600 * 1000
 """A branch older than this was left by a run that has died."""
 
+_FOREVER_MS = 2**62
 _BRANCH = "archive_"
 _BRANCH_NAME = re.compile(rf"{_BRANCH}(\d+)_[0-9a-f]+")
 _PROPERTIES = {
@@ -40,6 +53,8 @@ _PROPERTIES = {
     "write.metadata.metrics.column.key": "counts",
     "write.metadata.metrics.column.value": "counts",
     "write.metadata.delete-after-commit.enabled": "true",
+    SNAPSHOTS_KEY: "500",
+    SNAPSHOT_AGE_KEY: str(5 * 24 * 3600 * 1000),
 }
 
 
@@ -53,6 +68,7 @@ class IcebergSnapshot(NamedTuple):
     parent_id: int | None
     sequence: int
     operation: str
+    at_ms: int
     summary: Mapping[str, str]
     """The properties of an archive from the snapshot's summary."""
 
@@ -132,6 +148,10 @@ class IcebergTable:
     def _foreign(self, problem: str) -> JobError:
         return JobError(f"{self.name} is no archive: {problem}; name a new table", "NO_ARCHIVE")
 
+    @property
+    def _markers(self) -> RunMarkers:
+        return RunMarkers(self._spark, self._loaded)
+
     # --- reading -------------------------------------------------------------------------------
 
     @property
@@ -169,6 +189,7 @@ class IcebergTable:
         return self._read(f".{table}", options)
 
     def _read(self, suffix: str, options: dict[str, str]) -> DataFrame:
+        expect_strict_reads(self._spark)
         self._invalidate_cache()
         return self._spark.read.format("iceberg").options(**options).load(self.sql_name + suffix)
 
@@ -190,18 +211,18 @@ class IcebergTable:
                 manage.createBranch(name, on.id)
             manage.commit()
 
+        self._markers.put(name)
         self._commit(change)
         return name
 
-    def append(
-        self, branch: str, records: DataFrame, summary: Mapping[str, str]
-    ) -> IcebergSnapshot:
+    def append(self, branch: str, records: DataFrame) -> IcebergSnapshot:
         """Append the records to the branch and return the new snapshot at its head."""
         self._invalidate_cache()
         writer = records.writeTo(f"{self.sql_name}.`branch_{branch}`")
-        for key, value in {**summary, RUN_KEY: branch}.items():
-            writer = writer.option(f"snapshot-property.{key}", value)
-        writer.append()
+        writer.option(f"snapshot-property.{RUN_KEY}", branch).append()
+        return self._new_head(branch)
+
+    def _new_head(self, branch: str) -> IcebergSnapshot:
         self._loaded.refresh()
         head = self._head(branch)
         self._expect_branch(branch, head is not None)
@@ -213,11 +234,14 @@ class IcebergTable:
         branch: str,
         staged: IcebergSnapshot,
         on: IcebergSnapshot | None,
-        properties: Mapping[str, str],
+        summary: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> bool:
-        """Move the main branch from `on` to `staged`, set the properties and remove the branch.
+        """Move the main branch from `on` to `staged`, and remove the branch.
 
-        Returns False and changes nothing if the main branch is no longer at `on`.
+        With `summary`, an empty snapshot with this summary follows `staged`, and the table gets
+        `properties` and that snapshot's id. Returns False and changes nothing if the main branch is
+        no longer at `on`.
         """
 
         def change(transaction: Any) -> bool:
@@ -226,12 +250,10 @@ class IcebergTable:
             if (None if main is None else main.snapshotId()) != (None if on is None else on.id):
                 return False
             self._expect_branch(branch, table.refs().containsKey(branch))
+            if summary is not None:
+                self._add_summary(transaction, branch, summary, properties or {})
             manage = transaction.manageSnapshots()
             manage.fastForwardBranch("main", branch).removeBranch(branch).commit()
-            update = transaction.updateProperties()
-            for key, value in properties.items():
-                update.set(key, value)
-            update.commit()
             return True
 
         def landed() -> bool:
@@ -239,8 +261,30 @@ class IcebergTable:
             return any(each.id == staged.id for each in newer)
 
         published = self._commit(change, landed)
+        if published:
+            self._markers.remove(branch)
         self._invalidate_cache()  # let readers in this Spark session see the commit
         return published
+
+    def _add_summary(
+        self,
+        transaction: Any,
+        branch: str,
+        summary: Mapping[str, str],
+        properties: Mapping[str, str],
+    ) -> None:
+        """Add an empty snapshot with this summary to the branch, and set the properties."""
+        append = transaction.newFastAppend().toBranch(branch)
+        for key, value in {**summary, RUN_KEY: branch}.items():
+            append.set(key, value)
+        append.commit()
+        head = _snapshot(transaction.table().snapshot(branch))
+        assert head is not None
+        where = {SNAPSHOT_KEY: str(head.id), SEQUENCE_KEY: str(head.sequence)}
+        update = transaction.updateProperties()
+        for key, value in {**properties, **where}.items():
+            update.set(key, value)
+        update.commit()
 
     def _expect_branch(self, branch: str, there: bool) -> None:
         if not there:
@@ -274,23 +318,55 @@ class IcebergTable:
             for snapshot_id in found:
                 expire.expireSnapshotId(snapshot_id)
             expire.commit()
+        self._markers.remove(branch)
 
     def stale_branches(self) -> Sequence[str]:
-        """Return the branches of runs that died long ago."""
-        oldest_ms = self._clock.now_ms() - STAGING_AGE_MS_MAX
-        matches = map(_BRANCH_NAME.fullmatch, self._loaded.refs().keySet())
-        return [each[0] for each in matches if each is not None and int(each[1]) < oldest_ms]
+        """Return the branches of runs that died long ago, by the clock of the table's store."""
+        branches = [each for each in self._loaded.refs().keySet() if _BRANCH_NAME.fullmatch(each)]
+        if not branches or not self._markers.supported:
+            return []
+        probe = f"now_{uuid4().hex}"
+        self._markers.put(probe)
+        times = self._markers.times_ms()
+        self._markers.remove(probe)
+        oldest_ms = times.pop(probe) - STAGING_AGE_MS_MAX
+        for each in branches:
+            if each not in times:  # its age counts from now
+                self._markers.put(each)
+        old = {name for name, at_ms in times.items() if at_ms < oldest_ms}
+        for each in old.difference(branches):
+            self._markers.remove(each)
+        return sorted(old.intersection(branches))
 
-    def rewrite(self, file_bytes: int) -> None:
-        """Merge small files of a partition into files of about `file_bytes`."""
+    def rewrite(self, branch: str, file_bytes: int) -> IcebergSnapshot:
+        """Merge small files into files of about `file_bytes` on the branch, and return its head."""
         jvm: Any = self._spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
         session = self._spark._jsparkSession  # pyright: ignore[reportPrivateUsage]
         action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(session)
-        rewrite = action.rewriteDataFiles(self._loaded).binPack()
+        rewrite = action.rewriteDataFiles(self._loaded).toBranch(branch).binPack()
+        rewrite = rewrite.snapshotProperty(RUN_KEY, branch)
         rewrite = rewrite.option("target-file-size-bytes", str(file_bytes))
         rewrite.option("min-input-files", "2").execute()
-        self._loaded.refresh()
-        self._invalidate_cache()
+        return self._new_head(branch)
+
+    def expire_snapshots(self) -> None:
+        """Expire the snapshots before the limits of the table's properties.
+
+        The newest snapshot that does not expire describes the whole archive. Age counts from the
+        newest snapshot. A table without these properties keeps all snapshots.
+        """
+        limit = self.property(SNAPSHOTS_KEY)
+        current = self.current
+        if limit is None or current is None:
+            return
+        age_ms = int(self.property(SNAPSHOT_AGE_KEY) or _FOREVER_MS)
+        expired = expired_snapshots(self.lineage(current), int(limit), age_ms)
+        if expired:
+            expire = self._loaded.expireSnapshots().expireOlderThan(0)
+            for snapshot_id in expired:
+                expire.expireSnapshotId(snapshot_id)
+            expire.commit()
+            self._loaded.refresh()
 
     def _head(self, branch: str) -> IcebergSnapshot | None:
         reference = self._loaded.refs().get(branch)
@@ -324,13 +400,39 @@ class IcebergTable:
         raise JobError(f"{self.name}: other writers keep changing it; try again", "BUSY_TABLE")
 
 
+def expired_snapshots(
+    lineage: Iterable[IcebergSnapshot], snapshots_max: int, age_ms_max: int
+) -> list[int]:
+    """Return the ids of the snapshots that expire, of a lineage from the newest snapshot on.
+
+    The oldest kept snapshot describes the whole archive, so a rollback to any kept one finds it.
+    """
+    newest_ms: int | None = None
+    kept, chars, full = 0, 0, False
+    expired: list[int] = []
+    for each in lineage:
+        if full:
+            expired.append(each.id)
+            continue
+        newest_ms = each.at_ms if newest_ms is None else newest_ms
+        kept += 1
+        chars += sum(map(len, each.summary.values()))
+        old = kept >= SNAPSHOTS_KEPT_MIN and newest_ms - each.at_ms > age_ms_max
+        many = kept >= snapshots_max or chars > SUMMARY_CHARS_MAX
+        full = (many or old) and OFFSETS_KEY in each.summary
+    return expired
+
+
 def _snapshot(of: Any) -> IcebergSnapshot | None:
     if of is None:
         return None
     summary = of.summary()
-    ours: dict[str, str] = {}
-    if summary.containsKey(FORMAT_KEY):
-        ours = {key: summary.get(key) for key in (*KEYS, RUN_KEY) if summary.containsKey(key)}
+    ours = {key: summary.get(key) for key in _SUMMARY_KEYS if summary.containsKey(key)}
     return IcebergSnapshot(
-        of.snapshotId(), of.parentId(), of.sequenceNumber(), of.operation(), ours
+        of.snapshotId(),
+        of.parentId(),
+        of.sequenceNumber(),
+        of.operation(),
+        of.timestampMillis(),
+        ours,
     )
