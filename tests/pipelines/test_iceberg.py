@@ -310,6 +310,23 @@ def test_snapshots_expire_and_most_describe_only_their_commit(
     assert judged(spark, table) == rows(span(0, 7))
 
 
+def test_a_change_without_the_history_before_it_is_refused(spark: SparkSession, table: str):
+    archive = IcebergArchive(spark, f"lake.{table}")
+    for start in (0, 2, 4):
+        assert put(spark, archive, span(start, start + 2))
+    *before, second, _, _ = newest(spark, table).snapshots()
+    expire = newest(spark, table).expireSnapshots().expireOlderThan(0)
+    for each in before:
+        expire.expireSnapshotId(each.snapshotId())
+    expire.commit()
+    again = IcebergArchive(spark, f"elsewhere.{table}")
+    assert again.state().ends == {HERE: 6}, "by the properties of the table"
+    newest(spark, table).manageSnapshots().rollbackTo(second.snapshotId()).commit()
+    with pytest.raises(JobError, match="roll the table forward") as caught:
+        again.state()
+    assert caught.value.code == "UNSURE_STATE"
+
+
 @pytest.mark.proof
 def test_a_concurrent_compaction_is_noticed_and_nothing_is_duplicated(
     spark: SparkSession, table: str

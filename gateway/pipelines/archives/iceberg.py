@@ -286,10 +286,15 @@ class IcebergArchive:
             return history
         if current is None:
             return ArchiveHistory()
+        if found.newest is not None:
+            raise JobError(
+                f"{self._table.name}: snapshot {found.newest.id} describes only its own commit, and"
+                " the snapshots that describe the whole archive are expired; roll the table forward"
+                " to its newest snapshot, or archive into a new table",
+                "UNSURE_STATE",
+            )
         oldest = found.oldest or current
-        kept = None
-        if found.newest is None and oldest.parent_id is not None:
-            kept = self._kept(current, oldest)
+        kept = None if oldest.parent_id is None else self._kept(current, oldest)
         return kept or self._adopted(current)
 
     def _walk(self, current: IcebergSnapshot | None) -> _Lineage:
