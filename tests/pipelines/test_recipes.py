@@ -33,7 +33,8 @@ HERE = "tests/pipelines/test_recipes.py"
 PYTHON = "python with Spark"
 INSTALL_S_MAX = 240
 SUBMIT_S_MAX = 240
-RECORDS = 1000
+RECORDS = 1100
+"""The records of the topic at the end: a recipe adds some."""
 COMMAND = re.compile(r"^\.venv(-spark)?/bin/python -m gateway ")
 
 
