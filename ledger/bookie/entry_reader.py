@@ -36,11 +36,13 @@ class EntryReader:
     async def read(self, ledger: LedgerId, entry: EntryId, room: Share = None) -> ReadReply:
         """Read one entry, or the highest entry accepted before the call if `entry` is -1.
 
-        Its bytes are taken from `room` first. OVERLOADED if there is none.
+        Its bytes are taken from `room` first. OVERLOADED if there is none. In limbo the highest
+        entry is unknown: a recovery that took an older one for it would begin below the LAC.
+        Source: BookKeeper, `SingleDirectoryDbLedgerStorage.getLastEntry`.
         """
         try:
             state = self._index.state(ledger)
-            if state is None or state.deleted:
+            if state is None or state.deleted or (entry < 0 and self._in_limbo(ledger, state)):
                 return ReadReply(self._absent_status(ledger, state))
             wanted = entry if entry >= 0 else state.last_entry
             location = await self._locate(state, wanted)

@@ -116,6 +116,7 @@ async def is_fenced_and_unsure(rig) -> None:
     for ledger in (1, 3):
         assert (await bookie.read(ledger, 7)).status is Status.UNKNOWN_LEDGER_STATE
         assert (await bookie.read_lac(ledger)).status is Status.UNKNOWN_LEDGER_STATE
+        assert (await bookie.read(ledger, -1)).status is Status.UNKNOWN_LEDGER_STATE
     assert (await bookie.read(1, 0)).body == entry_bytes(1, 0, b"x" * 50)
     assert (await bookie.read(2, 7)).status is Status.NO_ENTRY
     assert (await bookie.read(4, 7)).status is Status.NO_LEDGER

@@ -199,6 +199,8 @@ class ModelBookie:
         if stored is None:
             return ReadReply(self._nothing(ledger))
         if entry == NO_ENTRY:
+            if stored.limbo:
+                return ReadReply(self._nothing(ledger))
             entry = max(stored.entries, default=NO_ENTRY)
         if entry not in stored.entries:
             return ReadReply(self._nothing(ledger), lac=EntryId(stored.highest_lac))
