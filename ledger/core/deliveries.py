@@ -207,7 +207,7 @@ class Deliveries:
         assert lost.first <= entry <= lost.last
         first, last, exact = lost.offsets
         # The application may have received a part of the entry before the acceptance.
-        partly = self._range.slot > 0 and self.next == self._range.first
+        partly = self._is_partly_read(self.next)
         whole = entry == lost.first and not partly
         issued = self._issue_lost(first if whole and (exact or lost.forced) else None)
         left = self._end_offset
@@ -254,7 +254,7 @@ class Deliveries:
         if self._range.offset and first == self._range.first:
             left = self._range.offset
         last = min(start.before, self._range.until)
-        exact = left is not None and last < self._range.until
+        exact = left is not None and last < self._range.until and not self._is_partly_read(first)
         offsets = OffsetRange(min(left or 0, offset), offset - 1, exact)
         self._end_offset, self._follows = offset, False
         if self.next > start:  # the lost entries from `start` on stay to be issued
@@ -299,8 +299,7 @@ class Deliveries:
         if first is None:
             return []
         left, base = self._end_offset, self._segment_start
-        # The application may have received a part of the entry before its copies were lost.
-        partly = self._range.slot > 0 and first == self._range.first
+        partly = self._is_partly_read(first)
         lowest = base if left is None else left
         # The last offset that a segment can have: positions have 32 bits.
         highest = base + POSITION_MAX - 1 if end is None else end - 1
@@ -312,6 +311,10 @@ class Deliveries:
         self._evidence = None
         self._end_offset, self._follows = end, False
         return [gap]
+
+    def _is_partly_read(self, at: Position) -> bool:
+        """Return whether the application may have received a part of this entry before."""
+        return self._range.slot > 0 and at == self._range.first
 
     def _check_slot(self, entry: EntryId, last: LogRecord) -> None:
         wanted = self._range

@@ -381,6 +381,16 @@ def test_what_a_trim_covered_up_to_within_a_segment_is_covered_once():
     assert (behind.kind, behind.first, behind.offsets) == (GapKind.TRIM, (2, 0), (4, 5, True))
 
 
+@pytest.mark.parametrize(("slot", "exact"), [(0, True), (1, False)])
+def test_a_trim_from_an_entry_that_may_be_partly_read_has_no_exact_offsets(slot, exact):
+    """A reader that is resumed behind a record cannot know the offset, once the entry is lost."""
+    chain = Chain([[Entry((1,))], [Entry((2,), lost=True), Entry((1,))], [Entry((1,))]])
+    core = Deliveries(ReadRange(Position(2, 0), slot=slot, after=slot > 0))
+    assert step(chain, core) == []
+    (gap,) = core.on_trim(Position(3, 0), 4)
+    assert (gap.kind, gap.first, gap.offsets) == (GapKind.TRIM, (2, 0), (1, 3, exact))
+
+
 def test_joined_evidence_is_weak_if_a_part_is_and_accepted_only_together():
     weak = Evidence(7, Verdict.NON_AUTHORITATIVE, (state_of("B1", CopyAnswer.LOST),))
     both = joined([PROOF, weak])
