@@ -47,11 +47,11 @@ check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules; hin
 test-fast: $(DEV)/.ready ## every test that needs no server and no second: under a minute
 	$(DEV)/bin/python -m pytest -q -m "$(FAST)" -n 2 --dist worksteal
 
-test: $(RUN)/.ready $(DEV)/.ready $(NEWEST)/.ready ## every test of a commit; installs what it needs
+test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it needs
 	$(DEV)/bin/python -m pytest -q -m "not proof" -n 2 --dist loadfile --ignore tests/cluster
 	$(DEV)/bin/python -m pytest -q -m "not proof" tests/cluster
 
-proof: $(RUN)/.ready $(DEV)/.ready ## the long proofs; the last result is in docs/proof.md
+proof: $(RUN)/.ready $(DEV)/.ready $(NEWEST)/.ready ## the long proofs; the last result is in docs/proof.md
 	$(DEV)/bin/python -m pytest -q -s -m proof
 
 proof-ledger: $(DEV)/.ready ## the ledger tier under faults: seeds, all states, mistakes (SEEDS=)

@@ -210,6 +210,7 @@ def test_a_producer_with_acks_0_refreshes_its_metadata_after_an_error(
         assert LOST_CONNECTION.search(producer.output())
 
 
+@pytest.mark.proof
 def test_the_perf_tools_count_what_they_sent(broker: Broker, loader: Aiokafka, unused: Unused):
     topic = unused()
     loader.create_topic(topic, 3)
@@ -228,6 +229,7 @@ def test_the_perf_tools_count_what_they_sent(broker: Broker, loader: Aiokafka, u
     assert sum(loader.bounds(topic, partition)[1] for partition in range(3)) == 30000
 
 
+@pytest.mark.proof
 def test_the_offset_tool_answers_as_on_apache_kafka(
     broker: Broker, loader: Aiokafka, oracle: Broker, oracle_loader: Aiokafka, unused: Unused
 ):

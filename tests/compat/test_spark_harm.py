@@ -126,7 +126,7 @@ def committed_offsets(place: Path) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("kills", [pytest.param(1, id="once"), pytest.param(5, marks=LONG)])
+@pytest.mark.parametrize("kills", [pytest.param(kills, marks=LONG) for kills in (1, 5)])
 def test_files_hold_each_record_once_when_the_query_is_killed(
     spark: SparkSession,
     mortal: Broker,

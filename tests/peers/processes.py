@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -22,6 +24,7 @@ from typing import Self, TypeVar
 
 T = TypeVar("T")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PORTS = random.SystemRandom()
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _METADATA_V1 = struct.pack(">hhih5si", 3, 1, 7, 5, b"probe", 0)  # no topics: brokers only
 
@@ -60,10 +63,17 @@ async def until(condition: Callable[[], T], what: str, timeout_s: float = 30.0) 
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a loopback port that nobody listened on a moment ago.
+
+    It lies below the ports that the kernel gives to outgoing connections (32,768 and above on
+    Linux, 49,152 elsewhere), so that none of those takes it before its server starts, or while
+    its server is down. The draw is the system's: the processes of one test run share their seed.
+    """
+    while True:
+        port = _PORTS.randrange(10_000, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _first_bytes(connection: socket.socket, count: int) -> bytes:

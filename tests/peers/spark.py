@@ -15,6 +15,8 @@ from tests.peers.iceberg_rest import sqlite_jar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Sessions live for minutes: the second compiler would work for longer than it saves.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 LOGGING = """rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
 appender.file.type = File
@@ -39,7 +41,7 @@ def settings(work: Path) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": (
-            f"-Dderby.system.home={work} -Djava.io.tmpdir={work / 'tmp'}"
+            f"{QUICK_JVM} -Dderby.system.home={work} -Djava.io.tmpdir={work / 'tmp'}"
         ),
         "spark.local.dir": str(work / "local"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),

@@ -223,6 +223,7 @@ def test_records_older_than_retention_ms_are_expired(report: AuditReport) -> Non
     assert losses(report, 0, "old") == {"expired": (30, 0, 29)}
 
 
+@pytest.mark.proof
 def test_records_beyond_retention_bytes_are_expired(report: AuditReport) -> None:
     assert losses(report, 0, "large") == {"expired": (30, 0, 29)}
 
@@ -293,6 +294,7 @@ def aged(hours: dict[int, int], keys: dict[int, bytes], nulls: set[int]) -> list
 COMPACT = CleanupRules(compact=True, delete=False)
 
 
+@pytest.mark.proof
 def test_a_deletion_may_be_removed_after_delete_retention_ms(spark: SparkSession) -> None:
     records = aged({3: 50, 4: 20}, {}, nulls={3, 4})
     for keeps_hours, told in (
@@ -304,11 +306,13 @@ def test_a_deletion_may_be_removed_after_delete_retention_ms(spark: SparkSession
         assert losses(tidy(spark, records, {3, 4}, rules), 0, "t") == told
 
 
+@pytest.mark.proof
 def test_a_deletion_whose_key_is_repeated_may_be_removed_at_once(spark: SparkSession) -> None:
     records = aged({}, {3: b"k", 9: b"k"}, nulls={3})
     assert losses(tidy(spark, records, {3}, COMPACT), 0, "t") == {"compacted": (1, 3, 3)}
 
 
+@pytest.mark.proof
 def test_a_record_too_new_for_compaction_is_lost_and_supersedes_no_other(
     spark: SparkSession,
 ) -> None:
@@ -321,12 +325,14 @@ def test_a_record_too_new_for_compaction_is_lost_and_supersedes_no_other(
     assert told == {"compacted": (1, 3, 3), "LOST": (3, 4, 6)}
 
 
+@pytest.mark.proof
 def test_records_that_were_never_in_a_log_compact_nothing_there(spark: SparkSession) -> None:
     records = aged({}, {3: b"k", 30: b"k"}, nulls=set())
     report = tidy(spark, records, {3}, COMPACT, AuditRequest(common=True), end=20)
     assert losses(report, 0, "t") == {"LOST": (1, 3, 3), "outside": (20, 20, 39)}
 
 
+@pytest.mark.proof
 def test_records_outside_the_requested_offsets_still_compact_others(spark: SparkSession) -> None:
     records = aged({}, {3: b"k", 30: b"k"}, nulls=set())
     wanted = AuditRequest(
@@ -337,6 +343,7 @@ def test_records_outside_the_requested_offsets_still_compact_others(spark: Spark
     assert losses(report, 0, "t") == {"compacted": (1, 3, 3)}
 
 
+@pytest.mark.proof
 def test_records_appended_during_an_audit_may_compact_others(spark: SparkSession) -> None:
     """The archive ends where the log ended at first; afterwards a cleaner removed 3."""
     records = aged({}, {3: b"k", 30: b"k"}, set())
@@ -349,6 +356,7 @@ def test_records_appended_during_an_audit_may_compact_others(spark: SparkSession
     assert losses(report, 0, "t") == {"compacted": (1, 3, 3), "LOST": (1, 4, 4)}
 
 
+@pytest.mark.proof
 def test_a_record_without_a_key_does_not_outlive_compaction(spark: SparkSession) -> None:
     """The topic was not always compacted. A record that is too new stays."""
     records = aged({3: 9, 4: 2, 5: 9}, {}, nulls=set())
@@ -358,6 +366,7 @@ def test_a_record_without_a_key_does_not_outlive_compaction(spark: SparkSession)
     assert told == {"compacted": (1, 3, 3), "LOST": (2, 4, 5)}
 
 
+@pytest.mark.proof
 def test_nothing_is_compacted_in_a_log_that_the_other_side_reads_as_never_compacted(
     spark: SparkSession,
 ) -> None:
@@ -372,6 +381,7 @@ def test_nothing_is_compacted_in_a_log_that_the_other_side_reads_as_never_compac
     assert losses(audit(spark, left, right, AuditRequest()), 0, "t") == {"LOST": (1, 3, 3)}
 
 
+@pytest.mark.proof
 def test_a_gap_on_both_sides_is_only_explained_if_both_are_compacted(spark: SparkSession) -> None:
     kept = [one for one in log("t", 0) if one.offset != 7]
     bounds = {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
@@ -382,6 +392,7 @@ def test_a_gap_on_both_sides_is_only_explained_if_both_are_compacted(spark: Spar
         assert (found.gaps, found.unexplained_gaps) == (1, unexplained)
 
 
+@pytest.mark.proof
 def test_another_record_of_an_aborted_transaction_explains_nothing(spark: SparkSession) -> None:
     records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     left = side(spark, "archive", records, bounds)
@@ -425,6 +436,7 @@ def test_offsets_that_were_accepted_as_lost_and_are_gone_are_explained(
     assert (found.gaps, found.unexplained_gaps) == (3, 1)
 
 
+@pytest.mark.proof
 def test_nothing_is_explained_by_another_topic_of_that_name(spark: SparkSession) -> None:
     """Its log start and settings explain nothing about the old topic."""
     records = log("t", 0)
@@ -449,6 +461,7 @@ def test_nothing_is_explained_by_another_topic_of_that_name(spark: SparkSession)
     assert "topic t has two ids (old, new)" in report.notes[0]
 
 
+@pytest.mark.proof
 def test_a_copy_in_another_cluster_is_explained_by_its_own_log(spark: SparkSession) -> None:
     """Two live logs of one name belong to two clusters, so neither topic was recreated."""
     records = aged(dict.fromkeys(range(8), 30), {3: b"k", 9: b"k"}, nulls=set())

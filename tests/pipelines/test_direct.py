@@ -247,6 +247,7 @@ def test_a_checkpoint_of_a_recreated_topic_is_refused(rig: Rig, again: str, tmp_
         run_stream(rig, again, tmp_path)
 
 
+@pytest.mark.proof
 def test_without_fail_on_data_loss_a_recreated_topic_is_read_from_its_start(
     rig: Rig, again: str, tmp_path: Path
 ) -> None:
@@ -292,6 +293,7 @@ def test_a_running_stream_continues_at_the_start_of_the_recreated_topic(
     assert f"{topic} (its id was" in capsys.readouterr().err
 
 
+@pytest.mark.proof
 def test_either_source_continues_from_the_others_checkpoint(rig: Rig, tmp_path: Path) -> None:
     topic = unused()
     rig.loader.create_topic(topic)
@@ -323,6 +325,7 @@ def test_available_now_reads_one_batch_of_all_records_or_of_its_limit(
     assert found == [[100], [100], [20] * 5 if LIMITS else [20]]  # all, from PySpark 4.2 on
 
 
+@pytest.mark.proof
 def test_a_stream_with_an_end_reads_up_to_there_in_limited_triggers(
     rig: Rig, tmp_path: Path
 ) -> None:
@@ -345,6 +348,7 @@ def test_a_stream_with_an_end_reads_up_to_there_in_limited_triggers(
     assert sum(run_stream(rig, topic, tmp_path)) == 7
 
 
+@pytest.mark.proof
 def test_a_stream_that_begins_at_the_end_reads_no_earlier_record(rig: Rig, tmp_path: Path) -> None:
     """Also with a limited trigger: its end is never before its start."""
     topic = unused()

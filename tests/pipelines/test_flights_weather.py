@@ -128,6 +128,7 @@ def join(flights: DataFrame, weather: DataFrame, place: Path) -> list[int]:
     ]
 
 
+@pytest.mark.proof
 def test_a_windowed_join_of_flights_and_weather_equals_pandas(
     spark: SparkSession, bootstrap: str, flights: Table, weather: Table, tmp_path: Path
 ):

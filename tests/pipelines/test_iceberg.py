@@ -351,6 +351,7 @@ def test_a_concurrent_compaction_is_noticed_and_nothing_is_duplicated(
 # --- other writers of the table -----------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_the_state_outlives_compaction_and_expiry(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 2))
@@ -390,6 +391,7 @@ def test_after_a_rollback_and_expiry_the_records_determine_the_end(spark: SparkS
     assert caught.value.code == "UNSURE_STATE"
 
 
+@pytest.mark.proof
 def test_records_deleted_by_others_stay_archived(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 4))
@@ -412,6 +414,7 @@ def test_records_added_by_others_beyond_the_end_are_refused(spark: SparkSession,
     assert archive.state().ends == {HERE: 2}
 
 
+@pytest.mark.proof
 def test_an_operator_can_confirm_the_properties(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 4))

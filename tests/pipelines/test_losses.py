@@ -270,7 +270,9 @@ def test_the_kafka_source_passes_a_loss_in_silence(world: World, topic: str) -> 
     assert sorted(row.offset for row in found) == [at for at in READABLE if at < end]
 
 
-@pytest.mark.parametrize("trigger", [{}, {"availableNow": True}])
+@pytest.mark.parametrize(
+    "trigger", [pytest.param({}, marks=pytest.mark.proof), {"availableNow": True}]
+)
 def test_the_kafka_source_streams_past_a_loss_in_silence(
     world: World, tmp_path: Path, trigger: dict[str, Any]
 ) -> None:
@@ -296,7 +298,7 @@ def test_the_kafka_source_streams_past_a_loss_in_silence(
     assert ends == {"skip": {"0": END}, "ending": {"0": 100}}
 
 
-@pytest.mark.parametrize("topic", ["stop", "none"])
+@pytest.mark.parametrize("topic", [pytest.param("stop", marks=pytest.mark.proof), "none"])
 def test_the_kafka_source_runs_into_its_timeout_where_nobody_may_pass(
     world: World, topic: str
 ) -> None:
@@ -348,7 +350,9 @@ def audit(world: World, *words: str) -> tuple[int, dict[str, Any]]:
     return done.exit_code, json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("left", ["topic:skip", "segments:skip"])
+@pytest.mark.parametrize(
+    "left", [pytest.param("topic:skip", marks=pytest.mark.proof), "segments:skip"]
+)
 def test_an_audit_counts_accepted_losses_as_accepted(world: World, left: str) -> None:
     code, report = audit(world, left, f"archive:{world.archive}", "--common")
     assert (code, report["verdict"]) == (0, "explained")
@@ -356,7 +360,14 @@ def test_an_audit_counts_accepted_losses_as_accepted(world: World, left: str) ->
     assert report["losses"]["LOST"] == 0
 
 
-@pytest.mark.parametrize("topic", ["skip", "marker", "ending"])
+@pytest.mark.parametrize(
+    "topic",
+    [
+        pytest.param("skip", marks=pytest.mark.proof),
+        "marker",
+        pytest.param("ending", marks=pytest.mark.proof),
+    ],
+)
 def test_an_audit_explains_offsets_that_are_lost_on_both_sides(world: World, topic: str) -> None:
     code, report = audit(world, f"topic:{topic}", f"segments:{topic}")
     assert (code, report["verdict"], report["gaps_unexplained"]) == (0, "equal", 0)

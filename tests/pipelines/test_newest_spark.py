@@ -20,7 +20,7 @@ from tests.peers.gateway import Gateway
 from tests.peers.install import newest_spark_python
 from tests.pipelines.direct_rig import records
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.proof]
 
 RUN_S_MAX = 280
 COUNT = 50  # records of each of two partitions

@@ -104,6 +104,7 @@ def run_python(text: str, names: dict[str, object]) -> str:
 
 
 @pytest.mark.timeout(900)  # the one install of Spark's environment is in it
+@pytest.mark.proof
 def test_the_recipes_work_as_documented(spark, tmp_path: Path):
     names: dict[str, object] = {}
     with Gateway(tmp_path / "gateway") as gateway:

@@ -193,8 +193,10 @@ class _Noted:
 
 @pytest.mark.parametrize(
     ("start_ms", "end_ms", "at_once"),
-    [(None, None, 150), (START_MS + 50_000, START_MS + 52_000, 3)],
-    ids=["all", "a-time"],
+    [
+        pytest.param(None, None, 150, id="all"),
+        pytest.param(START_MS + 50_000, START_MS + 52_000, 3, marks=pytest.mark.proof, id="a-time"),
+    ],
 )
 def test_a_long_topic_is_replayed_one_chunk_at_a_time(
     spark: SparkSession,
@@ -223,8 +225,14 @@ def test_a_long_topic_is_replayed_one_chunk_at_a_time(
     assert max(chunks) == at_once and len(chunks) >= 3 * PARTITIONS
 
 
-@pytest.mark.parametrize("at_once", [1_000, 120])
-@pytest.mark.parametrize("start_ms", [None, START_MS + 20_000], ids=["all", "since"])
+@pytest.mark.parametrize("at_once", [pytest.param(1_000, marks=pytest.mark.proof), 120])
+@pytest.mark.parametrize(
+    "start_ms",
+    [
+        pytest.param(None, id="all"),
+        pytest.param(START_MS + 20_000, marks=pytest.mark.proof, id="since"),
+    ],
+)
 def test_a_killed_job_is_continued(
     spark: SparkSession, world: World, unused: Callable[[], str], start_ms: int | None, at_once: int
 ):
