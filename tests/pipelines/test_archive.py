@@ -156,6 +156,23 @@ def test_following_survives_an_absent_gateway_and_compacts(broker: Broker, rig: 
     assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 15))
 
 
+@pytest.mark.parametrize("step", ["staged", "checked", "committed"])
+def test_a_store_that_does_not_answer_for_a_moment_ends_no_job(broker: Broker, rig: Rig, step: str):
+    topic = broker.create(f"store-away-{step}")
+    broker.produce(OffsetRange(topic, 0, 0, 5))
+    away = [JobError("s3a://lake: no answer", "FILE_SYSTEM")]
+
+    def at_step(name: str) -> None:
+        if name == step and away:
+            raise away.pop()
+
+    watcher = Between()
+    report = rig.run(topic, at_step=at_step, watcher=watcher)
+    assert [error.code for error in watcher.retries] == ["FILE_SYSTEM"]
+    assert report.set_aside == {}
+    assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 5))
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 

@@ -64,6 +64,7 @@ _RETRIED = frozenset(
         "UNREACHABLE",
         "NO_LEADER",
         "SPARK_FAILED",
+        "FILE_SYSTEM",
         "LOSSES_UNKNOWN",
         "TOPIC_CHANGED",
         "UNKNOWN_TOPIC",
@@ -72,7 +73,7 @@ _RETRIED = frozenset(
 )
 _OF_ONE_TOPIC = frozenset(
     {
-        *(_RETRIED - {"UNREACHABLE"}),
+        *(_RETRIED - {"UNREACHABLE", "FILE_SYSTEM"}),
         "WRONG_RECORDS",
         "SPARK_REFUSED",
         "CORRUPT_METADATA",

@@ -80,9 +80,13 @@ class ParquetArchive:
         self._at_step = at_step
         self._log = CommitLog(files, self._root)
         self._staging = StagingDirectory(spark, files, self._root, self._clock, at_step)
+        # False while a commit, of this object or of a run that died, may name files that are not
+        # at their final paths yet. Set by `_recover`, and cleared by `_put`.
+        self._all_moved = False
 
     def state(self) -> ArchiveState:
-        return self._log.refresh().state
+        contents = self._log.refresh() if self._all_moved else self._recover()
+        return contents.state
 
     def ranges(self) -> list[OffsetRange]:
         return self._log.refresh().ranges
@@ -174,6 +178,7 @@ class ParquetArchive:
         # If `put` raises, the commit may exist nevertheless, so the files that it names must stay.
         if entry.files:
             self._staging.check_age(run)
+        self._all_moved = False
         won = self._log.put(entry)
         if won:
             self._at_step("committed")
@@ -190,6 +195,7 @@ class ParquetArchive:
             for entry in sorted(found, key=lambda each: each.number):
                 self._staging.finish(entry, lambda path: path in self._log.refresh().files)
             self._staging.discard_abandoned([run for run in runs if run not in self._log.recent])
+        self._all_moved = True
         self._log.checkpoint_if_due()
         return contents
 
