@@ -270,14 +270,15 @@ class AdminClient:
         places: Iterable[Place],
         key: int,
         fields: Callable[[Mapping[str, Sequence[int]]], dict[str, Any]],
+        retry_s_max: float | None = None,
     ) -> dict[Place, Any]:
         """Send requests to the leaders of these partitions.
 
         `fields` builds the fields of a request from its topics. Returns the response for each
         partition. A partition is left out if its leader is unknown, refused the request, or has
-        not answered when the time for retries is up.
+        not answered when the time for retries is up: `retry_s_max`, or the client's.
         """
-        found = await self.at_leaders_or_errors(places, key, fields)
+        found = await self.at_leaders_or_errors(places, key, fields, retry_s_max)
         return {place: each for place, each in found.items() if not each.error_code.value}
 
     async def at_leaders_or_errors(
@@ -285,9 +286,10 @@ class AdminClient:
         places: Iterable[Place],
         key: int,
         fields: Callable[[Mapping[str, Sequence[int]]], dict[str, Any]],
+        retry_s_max: float | None = None,
     ) -> dict[Place, Any]:
         """Send requests as `at_leaders` does. The result includes responses with an error code."""
-        retry = _Retry(self._retry_s_max)
+        retry = _Retry(self._retry_s_max if retry_s_max is None else retry_s_max)
         found: dict[Place, Any] = {}
         left = set(places)
         while left:

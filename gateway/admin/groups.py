@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gateway.admin.blocked import blocked_from, blocked_places
 from gateway.admin.client import AdminClient, AdminError, Place, raise_for
-from gateway.admin.topics import LATEST, Row, offsets
+from gateway.admin.topics import LATEST, LOOK_RETRY_S_MAX, Row, offsets
 from ledger.command_line.output import headings
 
 _OFFSET_COMMIT, _OFFSET_FETCH, _DESCRIBE_GROUPS, _LIST_GROUPS = 8, 9, 15, 16
@@ -121,7 +121,7 @@ async def offset_rows(client: AdminClient, group: Any) -> list[Row]:
     wanted: dict[str, list[int]] = {}
     for topic, index in places:
         wanted.setdefault(topic, []).append(index)
-    ends = await offsets(client, wanted, LATEST)
+    ends = await offsets(client, wanted, LATEST, retry_s_max=LOOK_RETRY_S_MAX)
     blocked = await blocked_places(client)
     return [
         {

@@ -12,6 +12,8 @@ _DELETE_RECORDS, _CREATE_PARTITIONS, _INCREMENTAL_ALTER_CONFIGS = 21, 37, 44
 _CREATE_PARTITIONS_MS_MAX = 20_000
 _SET, _REMOVE = 0, 1  # values of config_operation in IncrementalAlterConfigs
 _TRUNCATE_MS_MAX = 10_000
+LOOK_RETRY_S_MAX = 5.0
+"""How long a command that only shows offsets waits for a leader. Takeovers are shorter."""
 _SHOWN_MAX = 5  # partitions that an error names
 _TOPIC_RESOURCE = 2
 _SET_ON_TOPIC = 1  # value of config_source for a setting of the topic itself
@@ -181,8 +183,9 @@ async def describe_topic(client: AdminClient, name: str) -> Row:
         raise AdminError(f"Topic '{name}' does not exist.", "UNKNOWN_TOPIC_OR_PARTITION")
     raise_for(topic.error_code, None, name)
     indexes = sorted(partition.partition_index for partition in topic.partitions)
-    first = await offsets(client, {name: indexes}, EARLIEST)
-    last = await offsets(client, {name: indexes}, LATEST)
+    first = await offsets(client, {name: indexes}, EARLIEST, retry_s_max=LOOK_RETRY_S_MAX)
+    answered = [index for index in indexes if (name, index) in first]
+    last = await offsets(client, {name: answered}, LATEST, retry_s_max=LOOK_RETRY_S_MAX)
     topic_id = getattr(topic, "topic_id", None)
     return {
         "name": name,
@@ -233,12 +236,13 @@ async def offsets(
     timestamp: int,
     *,
     committed: bool = False,
+    retry_s_max: float | None = None,
 ) -> dict[Place, int]:
     """Return the LATEST or EARLIEST offset, or the first offset since `timestamp` (ms).
 
     The offset is -1 if no record is as new as `timestamp`. A partition whose leader does not answer
-    is left out. With `committed`, LATEST is the last stable offset, where read_committed consumers
-    stop.
+    within `retry_s_max`, by default the client's, is left out. With `committed`, LATEST is the last
+    stable offset, where read_committed consumers stop.
     """
 
     def fields(topics: Mapping[str, Sequence[int]]) -> dict[str, Any]:
@@ -255,5 +259,5 @@ async def offsets(
         return {"replica_id": -1, "isolation_level": int(committed), "topics": asked}
 
     places = [(name, index) for name, indexes in partitions.items() for index in indexes]
-    found = await client.at_leaders(places, _LIST_OFFSETS, fields)
+    found = await client.at_leaders(places, _LIST_OFFSETS, fields, retry_s_max)
     return {place: each.offset for place, each in found.items()}

@@ -104,6 +104,7 @@ def _formatted() -> Path:
         }
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster = cluster.replace("-", "A")  # the tool takes what begins with `-` for an option
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
         done = subprocess.run(
             [install.java(), *JVM_QUIET, "-cp", install.kafka_classpath(), *tool],
