@@ -39,7 +39,13 @@ PROBE_EVERY = 64
 """One request in this many may be sent to another bookie too."""
 
 PROBES_MAX = 12
-"""Most probes in a row on a suspicion. `PROBE_EVERY` requests earn one more."""
+"""Most probes in a row on a suspicion. `PROBE_EVERY` requests or `PROBE_EVERY_S` earn one more."""
+
+PROBE_EVERY_S = 1.0
+"""A suspicion that probes did not confirm is checked again after `PROBES_MAX` times this.
+
+Requests alone would earn probes too slowly: the suspect makes them rare.
+"""
 
 _NONE: frozenset[BookieId] = frozenset()
 
@@ -114,6 +120,7 @@ class _Slow:
     __slots__ = (
         "budget",
         "classes",
+        "earned_at_s",
         "good_s",
         "good_since_s",
         "may_probe",
@@ -141,8 +148,10 @@ class _Slow:
         self.good_s = 0.0
         # Kinds whose latest sample lay above the threshold, or which are to be measured anew.
         self.suspect: set[SampleKind] = set()
-        # Probes left to confirm a suspicion, up to `PROBES_MAX`. Requests to the bookie earn more.
+        # Probes left to confirm a suspicion, up to `PROBES_MAX`. Requests to the bookie, and time
+        # up to the latest of them, earn more.
         self.budget = float(PROBES_MAX)
+        self.earned_at_s = 0.0
         # False from the last probe of the budget on, until the budget is whole again: only many
         # probes in a row prove something.
         self.may_probe = True
@@ -417,7 +426,9 @@ class Greylist:
             return None
         record = self._slow_of(bookie)
         record.requests[kind] += 1
-        record.budget = min(record.budget + 1 / PROBE_EVERY, PROBES_MAX)
+        earned = max(1 / PROBE_EVERY, (now_s - record.earned_at_s) / PROBE_EVERY_S)
+        record.budget = min(record.budget + earned, PROBES_MAX)
+        record.earned_at_s = now_s
         record.may_probe = record.budget >= (1 if record.may_probe else PROBES_MAX)
         in_turn = record.requests[kind] % PROBE_EVERY == 0
         due = in_turn and self._lacks_samples(bookie, kind, len(replicas), now_s)

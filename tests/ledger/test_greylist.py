@@ -16,6 +16,7 @@ from ledger.client.config import LedgerClientConfig
 from ledger.core.bookie_health import (
     DEVIATIONS,
     PROBE_EVERY,
+    PROBE_EVERY_S,
     PROBES_MAX,
     Greylist,
     HealthRules,
@@ -323,6 +324,16 @@ def test_an_average_of_half_an_hour_does_not_hide_what_is_slow_now():
     assert one.suspects(now_s) == {"b2"}
 
 
+def test_one_late_answer_of_each_other_hides_no_slow_bookie():
+    one = greylist()
+    names = ("b0", "b1", "b2")
+    now_s = measured(one, dict.fromkeys(names, 0.001), times=200)
+    for number in range(WINDOW):
+        late_s = 0.2 if number == 0 else 0.001
+        now_s = measured(one, {"b0": late_s, "b1": late_s, "b2": 0.05}, now_s, times=1)
+    assert one.suspects(now_s) == {"b2"}
+
+
 def test_load_of_this_process_makes_no_bookie_slow():
     """All are slow in the same seconds: what the others did before is no measure."""
     one = greylist()
@@ -423,6 +434,21 @@ def test_a_suspicion_is_checked_at_once_in_turn_and_not_for_ever():
     assert PROBES_MAX <= len(asked) <= PROBES_MAX + 10
     take(one, "b0", 0.001, 0)
     assert len(probed(one, "b0", 10)) == 0
+
+
+def test_a_suspicion_is_checked_again_after_seconds_though_the_suspect_makes_requests_rare():
+    one = greylist()
+    measured(one, {"b1": 0.001, "b2": 0.001}, times=3)
+    take(one, "b0", 0.05, 0)
+    assert len(probed(one, "b0", PROBES_MAX)) == PROBES_MAX
+    slow_s, asked_s = 0.05, []
+    for number in range(round(3 * PROBES_MAX * PROBE_EVERY_S / slow_s)):
+        now_s = number * slow_s
+        if one.choose_probe("b0", READ, ("b0", "b1", "b2"), now_s) is not None:
+            asked_s.append(now_s)
+    assert PROBES_MAX * PROBE_EVERY_S - 1 <= asked_s[0] <= PROBES_MAX * PROBE_EVERY_S + 1
+    assert asked_s[PROBES_MAX - 1] < asked_s[0] + 1, "only many in a row prove something"
+    assert len(asked_s) <= 3 * (PROBES_MAX + 1)
 
 
 def test_greylisted_bookies_are_not_probed():
