@@ -40,6 +40,9 @@ Entries = list[tuple[EntryId, memoryview]]
 _Span = tuple[EntryId, EntryId, int]
 """First entry, last entry and most bytes of a read."""
 
+_REST_BYTES_MIN = 64 * 1024
+"""A large read sends no further request for a rest below this many bytes."""
+
 
 class LedgerReader:
     """A reader of one ledger, which returns no entry above its LAC."""
@@ -114,8 +117,7 @@ class LedgerReader:
         if entries[-1][0] == last:
             return entries
         size = sum(len(payload) for _, payload in entries)
-        # Stop if the next entry would probably not fit, because another request would not pay off.
-        while size + len(entries[-1][1]) <= max_bytes and entries[-1][0] < last:
+        while _is_worth_more(size, len(entries[-1][1]), max_bytes) and entries[-1][0] < last:
             try:
                 some = await self._read_some(EntryId(entries[-1][0] + 1), last, max_bytes - size)
             except (EntryUnknown, NoSuchEntry):
@@ -355,3 +357,11 @@ def _answer_of(reply: ReadManyReply, entries: Entries) -> CopyAnswer:
     if reply.status is not Status.OK:
         return ANSWERS.get(reply.status, CopyAnswer.UNKNOWN)
     return CopyAnswer.DAMAGED if reply.bodies else CopyAnswer.UNKNOWN
+
+
+def _is_worth_more(size: int, entry_bytes: int, max_bytes: int) -> bool:
+    """Return whether another request pays off for a read of `size` bytes so far.
+
+    It does not if an entry like the last one would not fit, nor for a small part of `max_bytes`.
+    """
+    return max_bytes - size >= max(entry_bytes, min(_REST_BYTES_MIN, max_bytes // 4))

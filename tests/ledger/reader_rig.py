@@ -19,8 +19,8 @@ class ReaderPort:
     """The bookies as the reader sees them.
 
     `stalled` bookies answer nothing, `delays` (seconds by bookie) answer later, `answers` (a
-    status by bookie) are sick. `asked` is every request: (method, bookie, when), `batches` those
-    for entries: (ledger, first, last).
+    status by bookie) are sick. An answer holds at most `most` entries, if that is set. `asked` is
+    every request: (method, bookie, when), `batches` those for entries: (ledger, first, last).
     """
 
     def __init__(self, port):
@@ -28,6 +28,7 @@ class ReaderPort:
         self.stalled = set()
         self.delays = {}
         self.answers = {}
+        self.most = None
         self.asked = []
         self.batches = []
 
@@ -49,7 +50,8 @@ class ReaderPort:
 
     async def read_many(self, bookie, ledger, first, last, max_bytes):
         self.batches.append((ledger, first, last))
-        return await self._ask("read_many", bookie, ledger, first, last, max_bytes)
+        reply = await self._ask("read_many", bookie, ledger, first, last, max_bytes)
+        return reply._replace(bodies=reply.bodies[: self.most])
 
     async def read_lac(self, bookie, ledger):
         return await self._ask("read_lac", bookie, ledger)

@@ -204,6 +204,23 @@ async def test_a_rest_that_no_entry_fits_into_is_not_asked_for():
     assert [entry for entry, _ in await rig.reader.read(2, 4, 1)] == [2]
 
 
+async def test_the_small_rest_of_a_large_read_is_not_asked_for():
+    world = cluster()
+    writer = await create(world)
+    told = Told(writer)
+    for _ in range(10):
+        told.add(bytes(10_000))
+    await told.wait(10)
+    await writer.close()
+    rig = await reader_of(world, writer.ledger)
+    rig.port.most = 7
+    small_rest, large_rest = 90_000, 100_000
+    assert [entry for entry, _ in await rig.reader.read(0, 9, small_rest)] == list(range(7))
+    assert len(rig.port.asked) == 1
+    assert [entry for entry, _ in await rig.reader.read(0, 9, large_rest)] == list(range(10))
+    assert len(rig.port.asked) == 3
+
+
 # Evidence
 
 
