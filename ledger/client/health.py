@@ -130,19 +130,19 @@ class BookieHealth:
 
     def start_probe(
         self, bookie: BookieId, kind: SampleKind, replicas: Collection[BookieId], probe: Probe
-    ) -> None:
+    ) -> BookieId | None:
         """Send a request to `bookie` to another replica too, if a comparison is due.
 
-        A process has at most `PROBES_AT_ONCE` probes of each kind in flight. At the tail the oldest
-        one makes room: its ledger has no news, so it compares nothing.
+        Returns that replica. A process has at most `PROBES_AT_ONCE` probes of each kind in flight.
+        At the tail the oldest one makes room: its ledger has no news, so it compares nothing.
         """
         probes = self._probes[kind]
         full = len(probes) >= PROBES_AT_ONCE
         if full and kind is not SampleKind.TAIL:
-            return
+            return None
         other = self._greylist.choose_probe(bookie, kind, replicas, self._now_s())
         if other is None:
-            return
+            return None
         if full:
             oldest = next(iter(probes))
             del probes[oldest]
@@ -151,6 +151,7 @@ class BookieHealth:
         task = start_once("a probe of a bookie", probe(other))
         probes[task] = None
         task.add_done_callback(lambda ended: probes.pop(ended, None))
+        return other
 
     def on_placed(self, bookies: Iterable[BookieId], size: int = NEW_FRAGMENT_BYTES) -> None:
         """Count `size` more bytes as load of each of `bookies`."""
@@ -162,24 +163,30 @@ class BookieHealth:
         """Return the bookies to ask after all others."""
         return self._greylist.suspects(self._now_s())
 
-    def ask_last(self, bookies: tuple[BookieId, ...], most: int) -> frozenset[BookieId]:
+    def ask_last(
+        self, bookies: tuple[BookieId, ...], most: int, kind: SampleKind
+    ) -> frozenset[BookieId]:
         """Return those of `bookies` to ask last: at most `most` with those that are down."""
         now_s = self._now_s()
-        if not self._greylist.suspects(now_s):
+        if self._greylist.asks_all_alike(now_s):
             return _NOBODY
         registered = self._bookies.registered()
         down = [bookie for bookie in bookies if bookie not in registered]
-        return self._greylist.ask_last(bookies, down, now_s, most)
+        return self._greylist.ask_last(bookies, down, now_s, most, kind)
 
     def read_order(
-        self, bookies: tuple[BookieId, ...], last_good: BookieId | None, most: int
+        self,
+        bookies: tuple[BookieId, ...],
+        last_good: BookieId | None,
+        most: int,
+        kind: SampleKind,
     ) -> tuple[BookieId, ...]:
         """Return the bookies that may have an entry, in the order in which to ask them.
 
         At most `most` bookies that are down or greylisted are moved to the end: Qw - 1, so that
         a whole write set is never avoided.
         """
-        last = self.ask_last(bookies, most)
+        last = self.ask_last(bookies, most, kind)
         near: Collection[BookieId] = ()
         rack = self._config.rack
         if rack is not None:

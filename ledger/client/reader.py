@@ -151,7 +151,9 @@ class LedgerReader:
         """Read entries first..last, at least `first`, from one bookie."""
         metadata = self.metadata
         write_set = metadata.bookies_of(first)
-        bookies = self._health.read_order(write_set, self._last_good, len(write_set) - 1)
+        bookies = self._health.read_order(
+            write_set, self._last_good, len(write_set) - 1, SampleKind.READ
+        )
         plan = ReadPlan(bookies, metadata.ack_quorum, self._loop.time() + self._timeout_s)
 
         def next_attempt() -> Attempt[Entries] | None:
@@ -190,7 +192,7 @@ class LedgerReader:
             return self._probe(other, span, plan.bookies, bookie)
 
         span = (first, last, max(1, max_bytes))
-        self._health.start_probe(bookie, SampleKind.READ, plan.bookies, probe)
+        other = self._health.start_probe(bookie, SampleKind.READ, plan.bookies, probe)
         asked_at_s = self._loop.time()
         ok: bool | None = None
         try:
@@ -203,7 +205,8 @@ class LedgerReader:
             if not entries:
                 return None
             plan.on_found(self._loop.time() - asked_at_s)
-            self._on_read(bookie, reply, asked_at_s, plan.bookies)
+            beside = () if other is None else (other,)
+            self._on_read(bookie, reply, asked_at_s, plan.bookies, beside)
             self._last_good = bookie
             self._raise_lac(reply.lac)
             return entries

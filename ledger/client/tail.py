@@ -248,14 +248,14 @@ class TailReader:
         metadata = self.reader.metadata
         ensemble = metadata.last_fragment.ensemble
         most = metadata.write_quorum - 1
-        last = self._health.ask_last(ensemble, most)
+        last = self._health.ask_last(ensemble, most, SampleKind.TAIL)
         if len(ensemble) - len(last) < coverage_size(metadata.ensemble_size, metadata.ack_quorum):
             last = frozenset[BookieId]()
         self._quiet.intersection_update(ensemble)
         if len(self._quiet | last) == len(ensemble):
             self._quiet.clear()
         order = tail_order(ensemble, metadata.write_quorum, wanted)
-        order = self._health.read_order(order, None, most)
+        order = self._health.read_order(order, None, most, SampleKind.TAIL)
         return sorted(order, key=lambda bookie: (bookie in last, bookie in self._quiet))
 
     async def _poll_bookie(

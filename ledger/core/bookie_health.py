@@ -6,8 +6,9 @@
 
 Pure: time is an argument, in seconds. A bookie fails after some failures in a row. It is slow if
 its latest samples lie far above the averages of the others, each within its class of size. A bookie
-that leaves the greylist is on probation: it is used like any other, and measured anew. A failing
-bookie is worse than a slow one, which answers after all.
+that leaves the greylist is on probation: it is measured anew. Until a whole window of its reads is
+good, a slow one is still read last, and only probes measure it. A failing bookie is worse than a
+slow one, which answers after all.
 Source: LogDevice, `ClientReadStreamFailureDetector` and `OutlierDetection.h` (seed 002);
 BookKeeper, `BookieWatcherImpl.java`. Decision 0017 tells what differs from LogDevice.
 """
@@ -191,6 +192,7 @@ class Greylist:
         "_margin",
         "_margin_since_s",
         "_over_at_s",
+        "_returning",
         "_rules",
         "_samples",
         "_slow",
@@ -212,6 +214,8 @@ class Greylist:
         self._margin_since_s = 0.0
         # The end of the last time in the greylist, so that `suspects` is cheap when it is empty.
         self._over_at_s = 0.0
+        # Bookies that were found slow, and whose reads were not measured anew since then.
+        self._returning: set[BookieId] = set()
         # How often a bookie was found slow. Only rises.
         self.catches = 0
 
@@ -229,6 +233,7 @@ class Greylist:
     def _forget(self, bookie: BookieId) -> None:
         for records in (self._failing, self._slow, self._gone_since_s, *self._samples.values()):
             records.pop(bookie, None)
+        self._returning.discard(bookie)
         for record in self._slow.values():
             record.probed.pop(bookie, None)
 
@@ -289,7 +294,7 @@ class Greylist:
         samples.add(seconds, now_s, beside)
         if seconds >= self._rules.slow_s_min:
             return True
-        self._on_good(record, kind, samples, now_s)
+        self._on_good(bookie, kind, samples, now_s)
         return False
 
     def judge(
@@ -308,14 +313,16 @@ class Greylist:
         which = class_of(kind, size)
         samples = self._samples[which][bookie]
         if not self._is_suspect(bookie, which, now_s):
-            self._on_good(record, kind, samples, now_s)
+            self._on_good(bookie, kind, samples, now_s)
             return
         record.suspect.add(kind)
         if not samples.full:
             return
         values = self._others(bookie, which, samples.began_s, now_s)
         can_answer = set(replicas).difference(self.suspects(now_s), (bookie,))
-        if not values or len(values) < min(OTHERS_MIN, len(can_answer)):
+        # Two were needed to find it slow the first time. Now each request has one to compare with.
+        needed = 1 if bookie in self._returning else min(OTHERS_MIN, len(can_answer))
+        if not values or len(values) < needed:
             return  # it stays suspect, so probes ask the others
         values[bookie] = samples.present_s
         outliers, center_s = self._outliers(values, which, now_s)
@@ -330,13 +337,16 @@ class Greylist:
         return record
 
     def _on_good(
-        self, record: _Slow, kind: SampleKind, samples: LatencySamples, now_s: float
+        self, bookie: BookieId, kind: SampleKind, samples: LatencySamples, now_s: float
     ) -> None:
+        record = self._slow[bookie]
         if record.good_since_s is None:
             record.good_since_s = now_s
         record.good_s = now_s
         if record.suspect and (not record.why or samples.full):  # probation needs a full window
             record.suspect.discard(kind)
+            if kind is SampleKind.READ:
+                self._returning.discard(bookie)
 
     def _is_suspect(self, bookie: BookieId, which: SampleClass, now_s: float) -> bool:
         """Return whether the latest sample is an outlier, as far as others are known."""
@@ -406,6 +416,7 @@ class Greylist:
         self.catches += 1
         if rules.detection is SlowDetection.ENABLED:
             self._over_at_s = max(self._over_at_s, record.until_s)
+            self._returning.add(bookie)
 
     def _margin_at(self, now_s: float) -> float:
         lower = self._margin - DECREASE_RATE * (now_s - self._margin_since_s)
@@ -420,16 +431,28 @@ class Greylist:
 
         Without a comparison no bookie is ever found slow. So one request in `PROBE_EVERY` is sent
         twice while too few others were measured, and a suspicion is checked at once. At the tail a
-        single poll is no sample, so one in `PROBE_EVERY` is always sent twice.
+        single poll is no sample, so one in `PROBE_EVERY` is always sent twice. Reads are sent to
+        replicas on probation too.
         """
         if self._rules.detection is not SlowDetection.ENABLED:
             return None
         record = self._slow_of(bookie)
         record.requests[kind] += 1
-        earned = max(1 / PROBE_EVERY, (now_s - record.earned_at_s) / PROBE_EVERY_S)
-        record.budget = min(record.budget + earned, PROBES_MAX)
-        record.earned_at_s = now_s
-        record.may_probe = record.budget >= (1 if record.may_probe else PROBES_MAX)
+        _earn_probes(record, now_s)
+        chosen = self._choose_compared(record, bookie, kind, replicas, now_s)
+        if chosen is None and self._returning and kind is SampleKind.READ:
+            chosen = self._choose_returning(bookie, replicas, now_s)
+        return chosen
+
+    def _choose_compared(
+        self,
+        record: _Slow,
+        bookie: BookieId,
+        kind: SampleKind,
+        replicas: Collection[BookieId],
+        now_s: float,
+    ) -> BookieId | None:
+        """Choose a replica to compare `bookie` with, if that is due."""
         in_turn = record.requests[kind] % PROBE_EVERY == 0
         due = in_turn and self._lacks_samples(bookie, kind, len(replicas), now_s)
         if not due and not (record.may_probe and kind in record.suspect):
@@ -445,6 +468,21 @@ class Greylist:
         other = min(others, key=lambda name: record.probed.get(name, 0))
         record.probed[other] = sum(record.requests.values())
         return other
+
+    def _choose_returning(
+        self, bookie: BookieId, replicas: Collection[BookieId], now_s: float
+    ) -> BookieId | None:
+        """Choose a replica on probation, to measure it anew beside `bookie`."""
+        suspects = self.suspects(now_s)
+        for name in replicas:
+            if name == bookie or name not in self._returning or name in suspects:
+                continue
+            record = self._slow[name]
+            _earn_probes(record, now_s)
+            if record.may_probe:
+                record.budget -= 1
+                return name
+        return None
 
     def _lacks_samples(
         self, bookie: BookieId, kind: SampleKind, replicas: int, now_s: float
@@ -478,19 +516,31 @@ class Greylist:
             return _NONE
         return frozenset(name for name, one in self._slow.items() if now_s < one.until_s)
 
+    def asks_all_alike(self, now_s: float) -> bool:
+        """Return whether there is certainly no bookie that readers ask last."""
+        return now_s >= self._over_at_s and not self._returning
+
     def ask_last(
-        self, bookies: Collection[BookieId], down: Collection[BookieId], now_s: float, most: int
+        self,
+        bookies: Collection[BookieId],
+        down: Collection[BookieId],
+        now_s: float,
+        most: int,
+        kind: SampleKind,
     ) -> frozenset[BookieId]:
         """Return those of a write set that readers ask after the others.
 
-        At most `most` of them are down or greylisted together. To make room, the slow bookies
-        leave that have been greylisted for the longest time. Source: LogDevice,
-        `ClientReadStreamScd::updateFailureDetectorWorkingSet`.
+        At most `most` of them are down or greylisted together; for reads, slow ones on probation
+        count as greylisted. To make room, the slow bookies leave that have been greylisted for the
+        longest time. Source: LogDevice, `ClientReadStreamScd::updateFailureDetectorWorkingSet`.
         """
-        if now_s >= self._over_at_s:
+        if self.asks_all_alike(now_s):
             return _NONE
         failing = self._failing_at(now_s).intersection(bookies)
-        slow = self._slow_at(now_s).intersection(bookies).difference(failing, down)
+        slow = self._slow_at(now_s)
+        if kind is SampleKind.READ:
+            slow |= self._returning
+        slow = slow.intersection(bookies).difference(failing, down)
         room = max(0, most - len(failing.union(down).intersection(bookies)))
         newest_first = sorted(slow, key=lambda name: (-self._slow[name].since_s, name))
         return failing.union(newest_first[:room])
@@ -532,3 +582,11 @@ class Greylist:
             if now_s < one.until_s
         ]
         return sorted(found, key=lambda one: (one.bookie, one.reason.value))
+
+
+def _earn_probes(record: _Slow, now_s: float) -> None:
+    """Add to the budget for one more request and for the time since the last one."""
+    earned = max(1 / PROBE_EVERY, (now_s - record.earned_at_s) / PROBE_EVERY_S)
+    record.budget = min(record.budget + earned, PROBES_MAX)
+    record.earned_at_s = now_s
+    record.may_probe = record.budget >= (1 if record.may_probe else PROBES_MAX)

@@ -137,7 +137,7 @@ def test_a_write_set_is_never_avoided_as_a_whole(events, down, quorum):
     """Seed 002, section 8: at most Qw - 1 of a write set are down or greylisted together."""
     one, write_set = greylist(), tuple(BOOKIES[:quorum])
     for now_s in told(one, events):
-        last = one.ask_last(write_set, down, now_s, quorum - 1)
+        last = one.ask_last(write_set, down, now_s, quorum - 1, READ)
         failing = {each.bookie for each in one.entries(now_s) if each.reason is Reason.FAILING}
         out = (failing | down) & set(write_set)
         assert last <= set(write_set) & one.suspects(now_s)
@@ -536,6 +536,34 @@ def test_a_bookie_on_probation_is_compared_until_a_whole_window_is_good():
     assert one.choose_probe("b2", READ, ("b0", "b1", "b2"), now_s) is None
 
 
+def test_a_bookie_on_probation_is_read_last_until_a_whole_window_is_good():
+    one, names = greylist(), ("b0", "b1", "b2")
+    now_s = catch(one, 0.0)[0] + SLOW_S
+    for _ in range(WINDOW):
+        assert one.ask_last(names, (), now_s, 2, READ) == {"b2"}
+        assert not one.ask_last(names, (), now_s, 2, TAIL)
+        assert one.choose_probe("b0", READ, names, now_s) == "b2"
+        take(one, "b0", 0.001, now_s, beside=("b2",))
+        now_s += 0.001
+        take(one, "b2", 0.001, now_s, beside=("b0",))
+    assert not one.ask_last(names, (), now_s, 2, READ)
+    assert one.choose_probe("b0", READ, names, now_s) is None
+
+
+def test_probes_of_a_bookie_on_probation_have_a_budget_and_one_to_compare_with_is_enough():
+    one, names = greylist(), ("b0", "b1", "b2")
+    now_s = catch(one, 0.0)[0] + SLOW_S
+    measured(one, {"b0": 0.001}, now_s, times=3)
+    assert len(probed(one, "b0", 5 * PROBES_MAX, now_s=now_s)) == PROBES_MAX
+    now_s += PROBES_MAX * PROBE_EVERY_S
+    for _ in range(WINDOW):
+        assert one.choose_probe("b0", READ, names, now_s) == "b2"
+        take(one, "b0", 0.001, now_s + 0.001, beside=("b2",))
+        now_s += 0.2
+        take(one, "b2", 0.2, now_s, beside=("b0",))
+    assert one.suspects(now_s) == {"b2"}
+
+
 def test_the_margin_doubles_with_each_catch_and_comes_back():
     one = greylist()
     now_s, _ = catch(one, 0.0)
@@ -562,7 +590,7 @@ def test_the_three_modes():
         take(one, "b2", 0.2, 0)
         assert bool(probed(one, "b2", 2 * PROBE_EVERY)) == (mode is SlowDetection.ENABLED)
         measured(one, slow)
-        assert one.suspects(1) == avoided == one.ask_last(BOOKIES, (), 1, 6)
+        assert one.suspects(1) == avoided == one.ask_last(BOOKIES, (), 1, 6, READ)
         assert one.avoid(1, BOOKIES[:3], 2) == avoided
         assert [each.bookie for each in one.entries(1)] == listed
         fail(one, "b1", 1)
@@ -594,12 +622,12 @@ def test_the_oldest_slow_bookie_leaves_to_make_room():
     measured(one, {"b0": 0.5} | dict.fromkeys(("b1", "b2", "b3", "b4", "b5"), 0.001))
     measured(one, {"b1": 9.9} | dict.fromkeys(("b2", "b3", "b4", "b5"), 0.001), 1.0)
     write_set = ("b0", "b1", "b2")
-    assert one.ask_last(write_set, (), 2, 2) == {"b0", "b1"}
-    assert one.ask_last(write_set, ("b2",), 2, 2) == {"b1"}
+    assert one.ask_last(write_set, (), 2, 2, READ) == {"b0", "b1"}
+    assert one.ask_last(write_set, ("b2",), 2, 2, READ) == {"b1"}
     fail(one, "b2", 2)
-    assert one.ask_last(write_set, (), 2, 2) == {"b1", "b2"}
+    assert one.ask_last(write_set, (), 2, 2, READ) == {"b1", "b2"}
     fail(one, "b1", 2)
-    assert one.ask_last(write_set, (), 2, 2) == {"b1", "b2"}
+    assert one.ask_last(write_set, (), 2, 2, READ) == {"b1", "b2"}
 
 
 def test_load_halves_and_is_forgotten():

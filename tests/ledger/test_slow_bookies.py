@@ -188,6 +188,24 @@ async def test_a_bookie_is_reinstated_and_measured_anew():
     assert rig.port.count("read_many")["b2"] > 50, "it is used like any other"
 
 
+@pytest.mark.parametrize("shape", [{"e": 3, "qw": 3, "qa": 2}, {"e": 6, "qw": 3, "qa": 2}])
+async def test_no_read_waits_for_a_bookie_that_is_measured_anew(shape):
+    world = cluster(bookies=6)
+    rig = await reader_of(world, await ledger_of(world, **shape))
+    slow = rig.reader.metadata.bookies_of(0)[0]
+    rig.port.delays[slow] = 0.05
+    while not slow_now(rig):
+        await read_round(rig)
+    for _ in range(3):
+        [entry] = rig.health.greylist()
+        await asyncio.sleep(entry.left_s)
+        latencies = []
+        async with asyncio.timeout(60):
+            while not slow_now(rig):
+                latencies += await read_round(rig)
+        assert max(latencies) < 0.05
+
+
 # Modes
 
 

@@ -8,6 +8,7 @@ slow one could answer.
 from random import Random
 
 from ledger.core.bookie_health import Reason
+from ledger.core.latency import SampleKind
 from ledger.errors import LedgerError
 from ledger.ports.bookies import Status
 from tests.ledger.calm_cluster import cluster, written
@@ -90,7 +91,7 @@ class Slowness:
         entries = [each.found for each in health.greylist()]
         failing = {one.bookie for one in entries if one.reason is Reason.FAILING}
         out = {name for name in write_set if name in failing or name not in registered}
-        last = health.ask_last(write_set, most)
+        last = health.ask_last(write_set, most, SampleKind.READ)
         if len(last | out) > max(most, len(out)):
             self.found.append(f"L45: of {write_set} all are out: {sorted(last | out)}")
         for one in entries:
