@@ -149,8 +149,8 @@ class _Slow:
         self.good_s = 0.0
         # Kinds whose latest sample lay above the threshold, or which are to be measured anew.
         self.suspect: set[SampleKind] = set()
-        # Probes left to confirm a suspicion, up to `PROBES_MAX`. Requests to the bookie, and time
-        # up to the latest of them, earn more.
+        # Probes left to confirm a suspicion, up to `PROBES_MAX`. Requests to the bookie earn more,
+        # and so does time, up to the latest of them, once they are used up.
         self.budget = float(PROBES_MAX)
         self.earned_at_s = 0.0
         # False from the last probe of the budget on, until the budget is whole again: only many
@@ -585,8 +585,10 @@ class Greylist:
 
 
 def _earn_probes(record: _Slow, now_s: float) -> None:
-    """Add to the budget for one more request and for the time since the last one."""
-    earned = max(1 / PROBE_EVERY, (now_s - record.earned_at_s) / PROBE_EVERY_S)
+    """Add to the budget for one more request, and for time once the budget is used up."""
+    earned = 1 / PROBE_EVERY
+    if not record.may_probe:  # else rare requests would earn all of their probes
+        earned = max(earned, (now_s - record.earned_at_s) / PROBE_EVERY_S)
     record.budget = min(record.budget + earned, PROBES_MAX)
     record.earned_at_s = now_s
     record.may_probe = record.budget >= (1 if record.may_probe else PROBES_MAX)

@@ -21,8 +21,6 @@ _DROPPED = 2
 
 _BEGAN = 4
 """A window is compared with the answers of others since its fourth latest sample began."""
-# From so many answers of another bookie on, the slowest of them does not count.
-_CHANCE_FROM = 3
 
 _BUCKETS = 10
 """The parts of the time that an average covers. The oldest part is dropped at once. LogDevice's."""
@@ -129,8 +127,7 @@ class LatencySamples:
     def mean_since(self, since_s: float, beside: BookieId | None) -> float | None:
         """Return the mean of the latest samples that came after `since_s`, or None.
 
-        Of three or more, the highest does not count: one answer that was late by chance would hide
-        a slow bookie. Only those count whose request `beside` got too, unless it is None.
+        Only those count whose request `beside` got too, unless it is None.
         """
         if beside is None:
             lately = [seconds for at_s, seconds in self._latest if at_s >= since_s]
@@ -140,8 +137,6 @@ class LatencySamples:
                 for at_s, seconds, others in self._paired
                 if at_s >= since_s and beside in others
             ]
-        if len(lately) >= _CHANCE_FROM:
-            lately.remove(max(lately))
         return sum(lately) / len(lately) if lately else None
 
     def _expire(self, now_s: float) -> int:

@@ -324,16 +324,6 @@ def test_an_average_of_half_an_hour_does_not_hide_what_is_slow_now():
     assert one.suspects(now_s) == {"b2"}
 
 
-def test_one_late_answer_of_each_other_hides_no_slow_bookie():
-    one = greylist()
-    names = ("b0", "b1", "b2")
-    now_s = measured(one, dict.fromkeys(names, 0.001), times=200)
-    for number in range(WINDOW):
-        late_s = 0.2 if number == 0 else 0.001
-        now_s = measured(one, {"b0": late_s, "b1": late_s, "b2": 0.05}, now_s, times=1)
-    assert one.suspects(now_s) == {"b2"}
-
-
 def test_load_of_this_process_makes_no_bookie_slow():
     """All are slow in the same seconds: what the others did before is no measure."""
     one = greylist()
@@ -449,6 +439,19 @@ def test_a_suspicion_is_checked_again_after_seconds_though_the_suspect_makes_req
     assert PROBES_MAX * PROBE_EVERY_S - 1 <= asked_s[0] <= PROBES_MAX * PROBE_EVERY_S + 1
     assert asked_s[PROBES_MAX - 1] < asked_s[0] + 1, "only many in a row prove something"
     assert len(asked_s) <= 3 * (PROBES_MAX + 1)
+
+
+@pytest.mark.parametrize("every_s", [0.0, 0.05, 0.5, 1.0, 3.0])
+def test_a_lasting_suspicion_has_the_same_most_probes_in_a_row_for_rare_requests(every_s):
+    one = greylist()
+    measured(one, {"b1": 0.001, "b2": 0.001}, times=3)
+    take(one, "b0", 0.05, 0)
+    asked = [
+        one.choose_probe("b0", READ, ("b0", "b1", "b2"), number * every_s) is not None
+        for number in range(100)
+    ]
+    longest = max(len(run) for run in "".join(".x"[each] for each in asked).split("."))
+    assert longest == PROBES_MAX
 
 
 def test_greylisted_bookies_are_not_probed():
