@@ -168,7 +168,7 @@ class BookieHealth:
     ) -> frozenset[BookieId]:
         """Return those of `bookies` to ask last: at most `most` with those that are down."""
         now_s = self._now_s()
-        if self._greylist.asks_all_alike(now_s):
+        if self._greylist.asks_all_alike(now_s, kind):
             return _NOBODY
         registered = self._bookies.registered()
         down = [bookie for bookie in bookies if bookie not in registered]

@@ -6,9 +6,9 @@
 
 Pure: time is an argument, in seconds. A bookie fails after some failures in a row. It is slow if
 its latest samples lie far above the averages of the others, each within its class of size. A bookie
-that leaves the greylist is on probation: it is measured anew. Until a whole window of its reads is
-good, a slow one is still read last, and only probes measure it. A failing bookie is worse than a
-slow one, which answers after all.
+that leaves the greylist is on probation: it is measured anew. Until a whole window of its answers
+is good, a slow one is still asked last, and only probes measure it. A failing bookie is worse than
+a slow one, which answers after all.
 Source: LogDevice, `ClientReadStreamFailureDetector` and `OutlierDetection.h` (seed 002);
 BookKeeper, `BookieWatcherImpl.java`. Decision 0017 tells what differs from LogDevice.
 """
@@ -214,8 +214,8 @@ class Greylist:
         self._margin_since_s = 0.0
         # The end of the last time in the greylist, so that `suspects` is cheap when it is empty.
         self._over_at_s = 0.0
-        # Bookies that were found slow, and whose reads were not measured anew since then.
-        self._returning: set[BookieId] = set()
+        # Bookies that were found slow, and whose requests of a kind were not measured anew since.
+        self._returning: dict[SampleKind, set[BookieId]] = {kind: set() for kind in SampleKind}
         # How often a bookie was found slow. Only rises.
         self.catches = 0
 
@@ -233,7 +233,8 @@ class Greylist:
     def _forget(self, bookie: BookieId) -> None:
         for records in (self._failing, self._slow, self._gone_since_s, *self._samples.values()):
             records.pop(bookie, None)
-        self._returning.discard(bookie)
+        for returning in self._returning.values():
+            returning.discard(bookie)
         for record in self._slow.values():
             record.probed.pop(bookie, None)
 
@@ -321,7 +322,7 @@ class Greylist:
         values = self._others(bookie, which, samples.began_s, now_s)
         can_answer = set(replicas).difference(self.suspects(now_s), (bookie,))
         # Two were needed to find it slow the first time. Now each request has one to compare with.
-        needed = 1 if bookie in self._returning else min(OTHERS_MIN, len(can_answer))
+        needed = 1 if bookie in self._returning[kind] else min(OTHERS_MIN, len(can_answer))
         if not values or len(values) < needed:
             return  # it stays suspect, so probes ask the others
         values[bookie] = samples.present_s
@@ -345,8 +346,7 @@ class Greylist:
         record.good_s = now_s
         if record.suspect and (not record.why or samples.full):  # probation needs a full window
             record.suspect.discard(kind)
-            if kind is SampleKind.READ:
-                self._returning.discard(bookie)
+            self._returning[kind].discard(bookie)
 
     def _is_suspect(self, bookie: BookieId, which: SampleClass, now_s: float) -> bool:
         """Return whether the latest sample is an outlier, as far as others are known."""
@@ -416,7 +416,8 @@ class Greylist:
         self.catches += 1
         if rules.detection is SlowDetection.ENABLED:
             self._over_at_s = max(self._over_at_s, record.until_s)
-            self._returning.add(bookie)
+            for returning in self._returning.values():
+                returning.add(bookie)
 
     def _margin_at(self, now_s: float) -> float:
         lower = self._margin - DECREASE_RATE * (now_s - self._margin_since_s)
@@ -431,7 +432,7 @@ class Greylist:
 
         Without a comparison no bookie is ever found slow. So one request in `PROBE_EVERY` is sent
         twice while too few others were measured, and a suspicion is checked at once. At the tail a
-        single poll is no sample, so one in `PROBE_EVERY` is always sent twice. Reads are sent to
+        single poll is no sample, so one in `PROBE_EVERY` is always sent twice. Requests are sent to
         replicas on probation too.
         """
         if self._rules.detection is not SlowDetection.ENABLED:
@@ -440,8 +441,8 @@ class Greylist:
         record.requests[kind] += 1
         _earn_probes(record, now_s)
         chosen = self._choose_compared(record, bookie, kind, replicas, now_s)
-        if chosen is None and self._returning and kind is SampleKind.READ:
-            chosen = self._choose_returning(bookie, replicas, now_s)
+        if chosen is None and self._returning[kind]:
+            chosen = self._choose_returning(bookie, kind, replicas, now_s)
         return chosen
 
     def _choose_compared(
@@ -470,12 +471,12 @@ class Greylist:
         return other
 
     def _choose_returning(
-        self, bookie: BookieId, replicas: Collection[BookieId], now_s: float
+        self, bookie: BookieId, kind: SampleKind, replicas: Collection[BookieId], now_s: float
     ) -> BookieId | None:
         """Choose a replica on probation, to measure it anew beside `bookie`."""
         suspects = self.suspects(now_s)
         for name in replicas:
-            if name == bookie or name not in self._returning or name in suspects:
+            if name == bookie or name not in self._returning[kind] or name in suspects:
                 continue
             record = self._slow[name]
             _earn_probes(record, now_s)
@@ -516,9 +517,9 @@ class Greylist:
             return _NONE
         return frozenset(name for name, one in self._slow.items() if now_s < one.until_s)
 
-    def asks_all_alike(self, now_s: float) -> bool:
-        """Return whether there is certainly no bookie that readers ask last."""
-        return now_s >= self._over_at_s and not self._returning
+    def asks_all_alike(self, now_s: float, kind: SampleKind) -> bool:
+        """Return whether there is certainly no bookie that requests of this kind ask last."""
+        return now_s >= self._over_at_s and not self._returning[kind]
 
     def ask_last(
         self,
@@ -530,16 +531,14 @@ class Greylist:
     ) -> frozenset[BookieId]:
         """Return those of a write set that readers ask after the others.
 
-        At most `most` of them are down or greylisted together; for reads, slow ones on probation
-        count as greylisted. To make room, the slow bookies leave that have been greylisted for the
-        longest time. Source: LogDevice, `ClientReadStreamScd::updateFailureDetectorWorkingSet`.
+        At most `most` of them are down, greylisted or, for being slow, on probation together. To
+        make room, the slow bookies leave that were greylisted first. Source: LogDevice,
+        `ClientReadStreamScd::updateFailureDetectorWorkingSet`.
         """
-        if self.asks_all_alike(now_s):
+        if self.asks_all_alike(now_s, kind):
             return _NONE
         failing = self._failing_at(now_s).intersection(bookies)
-        slow = self._slow_at(now_s)
-        if kind is SampleKind.READ:
-            slow |= self._returning
+        slow = self._slow_at(now_s).union(self._returning[kind])
         slow = slow.intersection(bookies).difference(failing, down)
         room = max(0, most - len(failing.union(down).intersection(bookies)))
         newest_first = sorted(slow, key=lambda name: (-self._slow[name].since_s, name))

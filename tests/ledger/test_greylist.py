@@ -539,18 +539,19 @@ def test_a_bookie_on_probation_is_compared_until_a_whole_window_is_good():
     assert one.choose_probe("b2", READ, ("b0", "b1", "b2"), now_s) is None
 
 
-def test_a_bookie_on_probation_is_read_last_until_a_whole_window_is_good():
+@pytest.mark.parametrize(("kind", "other"), [(READ, TAIL), (TAIL, READ)])
+def test_a_bookie_on_probation_is_asked_last_until_a_whole_window_is_good(kind, other):
     one, names = greylist(), ("b0", "b1", "b2")
     now_s = catch(one, 0.0)[0] + SLOW_S
     for _ in range(WINDOW):
-        assert one.ask_last(names, (), now_s, 2, READ) == {"b2"}
-        assert not one.ask_last(names, (), now_s, 2, TAIL)
-        assert one.choose_probe("b0", READ, names, now_s) == "b2"
-        take(one, "b0", 0.001, now_s, beside=("b2",))
+        assert one.ask_last(names, (), now_s, 2, kind) == {"b2"}
+        assert one.choose_probe("b0", kind, names, now_s) == "b2"
+        take(one, "b0", 0.001, now_s, kind=kind, beside=("b2",))
         now_s += 0.001
-        take(one, "b2", 0.001, now_s, beside=("b0",))
-    assert not one.ask_last(names, (), now_s, 2, READ)
-    assert one.choose_probe("b0", READ, names, now_s) is None
+        take(one, "b2", 0.001, now_s, kind=kind, beside=("b0",))
+    assert not one.ask_last(names, (), now_s, 2, kind)
+    assert one.choose_probe("b0", kind, names, now_s) is None
+    assert one.ask_last(names, (), now_s, 2, other) == {"b2"}
 
 
 def test_probes_of_a_bookie_on_probation_have_a_budget_and_one_to_compare_with_is_enough():
