@@ -276,7 +276,8 @@ class AdminClient:
 
         `fields` builds the fields of a request from its topics. Returns the response for each
         partition. A partition is left out if its leader is unknown, refused the request, or has
-        not answered when the time for retries is up: `retry_s_max`, or the client's.
+        not answered when the time for retries is up: `retry_s_max`, or the client's if that is
+        shorter. A single answer may take longer.
         """
         found = await self.at_leaders_or_errors(places, key, fields, retry_s_max)
         return {place: each for place, each in found.items() if not each.error_code.value}
@@ -289,7 +290,8 @@ class AdminClient:
         retry_s_max: float | None = None,
     ) -> dict[Place, Any]:
         """Send requests as `at_leaders` does. The result includes responses with an error code."""
-        retry = _Retry(self._retry_s_max if retry_s_max is None else retry_s_max)
+        most_s = self._retry_s_max
+        retry = _Retry(most_s if retry_s_max is None else min(retry_s_max, most_s))
         found: dict[Place, Any] = {}
         left = set(places)
         while left:

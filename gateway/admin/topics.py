@@ -13,7 +13,10 @@ _CREATE_PARTITIONS_MS_MAX = 20_000
 _SET, _REMOVE = 0, 1  # values of config_operation in IncrementalAlterConfigs
 _TRUNCATE_MS_MAX = 10_000
 LOOK_RETRY_S_MAX = 5.0
-"""How long a command that only shows offsets waits for a leader. Takeovers are shorter."""
+"""How long a command that only shows offsets tries again to find a leader.
+
+After most deaths of a gateway another one leads sooner; after that of a machine, once its session
+has ended."""
 _SHOWN_MAX = 5  # partitions that an error names
 _TOPIC_RESOURCE = 2
 _SET_ON_TOPIC = 1  # value of config_source for a setting of the topic itself
@@ -93,7 +96,7 @@ async def truncate_topic(
     `offset` or its leader does not answer. Otherwise returns the start of each partition
     afterwards. A partition that failed has None as its start, and a Kafka code as its `error`.
     """
-    topic = await describe_topic(client, name)
+    topic = await describe_topic(client, name, retry_s_max=None)
     ends = {row["partition"]: row["log_end_offset"] for row in topic["partitions"]}
     for index in indexes:
         if index not in ends:
@@ -173,8 +176,13 @@ async def list_topics(client: AdminClient, *, internal: bool) -> list[Row]:
     ]
 
 
-async def describe_topic(client: AdminClient, name: str) -> Row:
-    """Return the topic with its partitions, their offsets, and the settings that it overrides."""
+async def describe_topic(
+    client: AdminClient, name: str, retry_s_max: float | None = LOOK_RETRY_S_MAX
+) -> Row:
+    """Return the topic with its partitions, their offsets, and the settings that it overrides.
+
+    Offsets are None if the leader of a partition is not found in `retry_s_max` seconds.
+    """
     answer = await client.send(
         _METADATA, {"topics": [{"name": name}], "allow_auto_topic_creation": False}
     )
@@ -183,9 +191,9 @@ async def describe_topic(client: AdminClient, name: str) -> Row:
         raise AdminError(f"Topic '{name}' does not exist.", "UNKNOWN_TOPIC_OR_PARTITION")
     raise_for(topic.error_code, None, name)
     indexes = sorted(partition.partition_index for partition in topic.partitions)
-    first = await offsets(client, {name: indexes}, EARLIEST, retry_s_max=LOOK_RETRY_S_MAX)
+    first = await offsets(client, {name: indexes}, EARLIEST, retry_s_max=retry_s_max)
     answered = [index for index in indexes if (name, index) in first]
-    last = await offsets(client, {name: answered}, LATEST, retry_s_max=LOOK_RETRY_S_MAX)
+    last = await offsets(client, {name: answered}, LATEST, retry_s_max=retry_s_max)
     topic_id = getattr(topic, "topic_id", None)
     return {
         "name": name,

@@ -302,6 +302,25 @@ def test_an_append_that_dies_at_any_step_is_done_exactly_once(spark: SparkSessio
         assert judged(copy) == rows(*AFTER), step
 
 
+def test_a_job_that_goes_on_finishes_the_moves_of_another_one_that_died(
+    spark: SparkSession, tmp_path: Path
+):
+    path = tmp_path / "archive"
+    assert append(spark, path, FIRST)
+    follows = ParquetArchive(spark, str(path))
+    follows.state()
+
+    def die(step: str) -> None:
+        if step == "committed":
+            raise Died
+
+    with pytest.raises(Died):
+        append(spark, path, *MORE, at_step=die)
+    assert judged(path) == rows(FIRST)
+    follows.state()
+    assert judged(path) == rows(*AFTER)
+
+
 def test_a_compaction_that_dies_at_any_step_changes_no_record(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "archive"
     for each in (FIRST, OffsetRange("a", 0, 4, 7), OffsetRange("a", 0, 7, 10)):

@@ -141,6 +141,8 @@ class ArchiveJob:
         self._pacer = CommitPacer(request.commit_bytes, request.commit_s)
         # The bytes of keys and values that the last round has read.
         self._bytes_read = 0
+        # A round whose commit was sent and not answered.
+        self._unanswered: ArchiveRound | None = None
         self.report = ArchiveReport()
 
     def run(self) -> ArchiveReport:
@@ -193,7 +195,7 @@ class ArchiveJob:
             return
         for topic in topics:
             try:
-                translate_spark_errors(lambda topic=topic: self._round(topic))
+                self._retry(lambda topic=topic: self._round(topic))
             except JobError as error:
                 if error.code not in _OF_ONE_TOPIC:
                     raise
@@ -226,6 +228,7 @@ class ArchiveJob:
         """
         request = self._request
         state = self._archive.state()
+        self._count_unanswered(state)
         selection = self._select(state.topic_ids, only)
         self._current = list(selection.topics.values())
         if not self._current:
@@ -253,11 +256,22 @@ class ArchiveJob:
             return False
         if self._follows and plan.offsets and not self._pacer.is_due(left, self._now_s()):
             return False
+        self._unanswered = plan
         if self._append(plan, selection, sparse, state):
-            self._pacer.on_committed(plan.offsets, self._bytes_read)
-            self.report.add(plan)
-            self._watcher.on_committed(plan)
+            self._count(plan)
+        self._unanswered = None
         return True
+
+    def _count(self, plan: ArchiveRound) -> None:
+        self._pacer.on_committed(plan.offsets, self._bytes_read)
+        self.report.add(plan)
+        self._watcher.on_committed(plan)
+
+    def _count_unanswered(self, state: ArchiveState) -> None:
+        """Count the last round if its commit is there although it was not answered."""
+        plan, self._unanswered = self._unanswered, None
+        if plan and all(state.ends.get(each.topic_partition) == each.end for each in plan.ranges):
+            self._count(plan)
 
     def _append(
         self,

@@ -80,12 +80,13 @@ class ParquetArchive:
         self._at_step = at_step
         self._log = CommitLog(files, self._root)
         self._staging = StagingDirectory(spark, files, self._root, self._clock, at_step)
-        # False while a commit, of this object or of a run that died, may name files that are not
-        # at their final paths yet. Set by `_recover`, and cleared by `_put`.
-        self._all_moved = False
+        # The number of the last commit when all files were at their final paths. Set by `_recover`.
+        self._moved_number: int | None = None
 
     def state(self) -> ArchiveState:
-        contents = self._log.refresh() if self._all_moved else self._recover()
+        contents = self._log.refresh()
+        if contents.number != self._moved_number:  # a commit, of any run, may have files to move
+            contents = self._recover()
         return contents.state
 
     def ranges(self) -> list[OffsetRange]:
@@ -178,7 +179,6 @@ class ParquetArchive:
         # If `put` raises, the commit may exist nevertheless, so the files that it names must stay.
         if entry.files:
             self._staging.check_age(run)
-        self._all_moved = False
         won = self._log.put(entry)
         if won:
             self._at_step("committed")
@@ -195,7 +195,7 @@ class ParquetArchive:
             for entry in sorted(found, key=lambda each: each.number):
                 self._staging.finish(entry, lambda path: path in self._log.refresh().files)
             self._staging.discard_abandoned([run for run in runs if run not in self._log.recent])
-        self._all_moved = True
+        self._moved_number = number
         self._log.checkpoint_if_due()
         return contents
 
