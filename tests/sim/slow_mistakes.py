@@ -7,7 +7,7 @@ from tests.sim.slow_families import Slowness
 _others = Greylist._others
 
 
-def all_of_a_write_set(self, bookies, down, now_s, most):
+def all_of_a_write_set(self, bookies, down, now_s, most, kind):
     return self.suspects(now_s).intersection(bookies)
 
 
