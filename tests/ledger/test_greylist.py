@@ -16,35 +16,28 @@ from ledger.client.config import LedgerClientConfig
 from ledger.core.bookie_health import (
     DEVIATIONS,
     PROBE_EVERY,
-    PROBE_EVERY_S,
-    PROBES_MAX,
     Greylist,
-    HealthRules,
     Reason,
     SlowDetection,
     find_outliers,
 )
 from ledger.core.latency import WINDOW, LatencySamples, SampleKind, class_of
 from ledger.core.load import DecayingLoad
-
-BOOKIES = [f"b{n}" for n in range(7)]
-FIRST_S, LONGEST_S = 10.0, 60.0
-SLOW_S, SLOW_S_MAX = 60.0, 1800.0
-READ, TAIL = SampleKind.READ, SampleKind.TAIL
-
-
-def greylist(detection=SlowDetection.ENABLED, **rules):
-    defaults = {
-        "failures_max": 3,
-        "failing_s": FIRST_S,
-        "failing_s_max": LONGEST_S,
-        "margin": 3.0,
-        "slow_s_min": 0.005,
-        "slow_s": SLOW_S,
-        "slow_s_max": SLOW_S_MAX,
-        "average_s": 1800.0,
-    }
-    return Greylist(HealthRules(detection=detection, **(defaults | rules)))
+from tests.ledger.greylist_rig import (
+    BOOKIES,
+    FIRST_S,
+    LONGEST_S,
+    READ,
+    SLOW_S,
+    TAIL,
+    catch,
+    caught_for_s,
+    fail,
+    greylist,
+    measured,
+    probed,
+    take,
+)
 
 
 def test_a_bookie_that_is_gone_is_forgotten_after_half_an_hour_and_one_that_returns_is_not():
@@ -60,34 +53,6 @@ def test_a_bookie_that_is_gone_is_forgotten_after_half_an_hour_and_one_that_retu
     assert all("b2" not in samples for samples in one._samples.values())
     one.forget_gone(["b0", "b1"], 3600.0)
     assert one.entries(30.0) == []
-
-
-def fail(one, bookie, now_s, times=3):
-    for _ in range(times):
-        one.on_result(bookie, False, now_s)
-
-
-def take(one, bookie, seconds, now_s, *, kind=READ, size=100, replicas=BOOKIES, beside=BOOKIES):
-    """One sample, as the client counts it. The same request was sent to all `beside`."""
-    if one.on_sample(bookie, kind, size, seconds, now_s, beside):
-        one.judge(bookie, kind, size, now_s, replicas)
-
-
-def measured(one, latencies, now_s=0.0, *, times=WINDOW + 3, **more):
-    """All in turn, a millisecond apart; returns when it was over."""
-    for _ in range(times):
-        for bookie, seconds in latencies.items():
-            now_s += 0.001
-            take(one, bookie, seconds, now_s, **more)
-    return now_s
-
-
-def caught_for_s(one, bookie, now_s):
-    """How long it stays greylisted from `now_s` on, in whole seconds."""
-    waited_s = 0
-    while bookie in one.suspects(now_s + waited_s):
-        waited_s += 1
-    return waited_s
 
 
 outcomes = st.lists(
@@ -381,114 +346,7 @@ def test_the_one_other_copy_of_an_entry_is_enough_if_there_are_only_two():
     assert one.suspects(1) == {"b0"}
 
 
-def probed(one, bookie, times, *, kind=READ, replicas=("b0", "b1", "b2"), now_s=0.0):
-    """Whom the probes of so many requests ask, by the number of the request."""
-    asked = {}
-    for number in range(1, times + 1):
-        other = one.choose_probe(bookie, kind, replicas, now_s)
-        if other is not None:
-            asked[number] = other
-    return asked
-
-
-def test_one_read_in_64_asks_another_bookie_while_too_few_were_measured():
-    one = greylist()
-    take(one, "b0", 0.001, 0)
-    asked = probed(one, "b0", 3 * PROBE_EVERY)
-    assert list(asked) == [PROBE_EVERY, 2 * PROBE_EVERY, 3 * PROBE_EVERY]
-    measured(one, {"b1": 0.001, "b2": 0.001}, times=3)
-    assert not probed(one, "b0", 3 * PROBE_EVERY), "there is something to compare with"
-    assert probed(one, "b0", PROBE_EVERY, now_s=4000.0) == {}, "nothing is known of b0 either"
-    take(one, "b0", 0.001, 4000.0)
-    assert len(probed(one, "b0", PROBE_EVERY, now_s=4000.0)) == 1, "half an hour later it is not"
-
-
-def test_one_tail_read_in_64_always_asks_two_since_one_alone_is_no_sample():
-    one = greylist()
-    measured(one, dict.fromkeys(("b0", "b1", "b2"), 0.0), kind=TAIL)
-    assert len(probed(one, "b0", 3 * PROBE_EVERY, kind=TAIL)) == 3
-
-
-def test_a_suspicion_is_checked_at_once_in_turn_and_not_for_ever():
-    one = greylist()
-    take(one, "b1", 0.001, 0)
-    take(one, "b0", 0.05, 0)
-    asked = []
-    for number in range(1, 10 * PROBE_EVERY - 20):
-        other = one.choose_probe("b0", READ, ("b0", "b1", "b2"), 0.0)
-        if other is not None:
-            asked.append(other)
-            if number < 5:
-                take(one, other, 0.001, number)
-    assert asked[:4] in (["b1", "b2"] * 2, ["b2", "b1"] * 2)
-    assert PROBES_MAX <= len(asked) <= PROBES_MAX + 10
-    take(one, "b0", 0.001, 0)
-    assert len(probed(one, "b0", 10)) == 0
-
-
-def test_a_suspicion_is_checked_again_after_seconds_though_the_suspect_makes_requests_rare():
-    one = greylist()
-    measured(one, {"b1": 0.001, "b2": 0.001}, times=3)
-    take(one, "b0", 0.05, 0)
-    assert len(probed(one, "b0", PROBES_MAX)) == PROBES_MAX
-    slow_s, asked_s = 0.05, []
-    for number in range(round(3 * PROBES_MAX * PROBE_EVERY_S / slow_s)):
-        now_s = number * slow_s
-        if one.choose_probe("b0", READ, ("b0", "b1", "b2"), now_s) is not None:
-            asked_s.append(now_s)
-    assert PROBES_MAX * PROBE_EVERY_S - 1 <= asked_s[0] <= PROBES_MAX * PROBE_EVERY_S + 1
-    assert asked_s[PROBES_MAX - 1] < asked_s[0] + 1, "only many in a row prove something"
-    assert len(asked_s) <= 3 * (PROBES_MAX + 1)
-
-
-@pytest.mark.parametrize("every_s", [0.0, 0.05, 0.5, 1.0, 3.0])
-def test_a_lasting_suspicion_has_the_same_most_probes_in_a_row_for_rare_requests(every_s):
-    one = greylist()
-    measured(one, {"b1": 0.001, "b2": 0.001}, times=3)
-    take(one, "b0", 0.05, 0)
-    asked = [
-        one.choose_probe("b0", READ, ("b0", "b1", "b2"), number * every_s) is not None
-        for number in range(100)
-    ]
-    longest = max(len(run) for run in "".join(".x"[each] for each in asked).split("."))
-    assert longest == PROBES_MAX
-
-
-def test_greylisted_bookies_are_not_probed():
-    one = greylist()
-    fail(one, "b1", 0)
-    take(one, "b2", 0.001, 0)
-    take(one, "b0", 0.05, 0)
-    assert set(probed(one, "b0", 5).values()) == {"b2"}
-    assert not probed(one, "b1", 3 * PROBE_EVERY)
-    assert not probed(one, "b0", 5, replicas=("b0", "b1"))
-
-
-def test_a_sticky_reader_finds_its_bookie_slow_with_the_help_of_probes():
-    one, now_s = greylist(), 0.0
-    for _ in range(PROBE_EVERY + 10):
-        other = one.choose_probe("b0", READ, ("b0", "b1", "b2"), now_s)
-        if other is not None:
-            take(one, other, 0.002, now_s + 0.002, beside=("b0",))
-        now_s += 0.05
-        take(one, "b0", 0.05, now_s, beside=())
-    assert one.suspects(now_s) == {"b0"}
-
-
 # How long
-
-
-def catch(one, now_s):
-    """`b2` is slow from `now_s` on until it is caught. Returns the time and for how long."""
-    for number in range(1000):
-        now_s += 0.001
-        take(one, "b0", 0.001, now_s)
-        take(one, "b1", 0.001, now_s)
-        take(one, "b2", 0.2, now_s)
-        if "b2" in one.suspects(now_s):
-            assert number < 2 * WINDOW
-            return now_s, caught_for_s(one, "b2", now_s)
-    raise AssertionError("it was never caught")
 
 
 def test_the_times_of_ten_catches_follow_the_rule():
@@ -519,53 +377,6 @@ def test_samples_while_greylisted_change_nothing_and_nothing_is_left_of_them():
     for _ in range(WINDOW - 1):
         measured(one, {"b0": 0.001, "b1": 0.001, "b2": 0.2}, now_s, times=1)
         assert not one.suspects(now_s), "measured anew: it takes a whole window again"
-
-
-def test_a_bookie_on_probation_is_compared_at_once():
-    one = greylist()
-    now_s, _ = catch(one, 0.0)
-    assert not probed(one, "b2", 5, now_s=now_s), "it is asked for lack of others"
-    for kind in SampleKind:
-        assert len(probed(one, "b2", 5, kind=kind, now_s=now_s + SLOW_S)) >= 3
-
-
-def test_a_bookie_on_probation_is_compared_until_a_whole_window_is_good():
-    one = greylist()
-    now_s = catch(one, 0.0)[0] + SLOW_S
-    for _ in range(WINDOW - 1):
-        now_s = measured(one, {"b2": 0.001}, now_s, times=1)
-        assert one.choose_probe("b2", READ, ("b0", "b1", "b2"), now_s) in ("b0", "b1")
-    now_s = measured(one, {"b2": 0.001}, now_s, times=1)
-    assert one.choose_probe("b2", READ, ("b0", "b1", "b2"), now_s) is None
-
-
-@pytest.mark.parametrize(("kind", "other"), [(READ, TAIL), (TAIL, READ)])
-def test_a_bookie_on_probation_is_asked_last_until_a_whole_window_is_good(kind, other):
-    one, names = greylist(), ("b0", "b1", "b2")
-    now_s = catch(one, 0.0)[0] + SLOW_S
-    for _ in range(WINDOW):
-        assert one.ask_last(names, (), now_s, 2, kind) == {"b2"}
-        assert one.choose_probe("b0", kind, names, now_s) == "b2"
-        take(one, "b0", 0.001, now_s, kind=kind, beside=("b2",))
-        now_s += 0.001
-        take(one, "b2", 0.001, now_s, kind=kind, beside=("b0",))
-    assert not one.ask_last(names, (), now_s, 2, kind)
-    assert one.choose_probe("b0", kind, names, now_s) is None
-    assert one.ask_last(names, (), now_s, 2, other) == {"b2"}
-
-
-def test_probes_of_a_bookie_on_probation_have_a_budget_and_one_to_compare_with_is_enough():
-    one, names = greylist(), ("b0", "b1", "b2")
-    now_s = catch(one, 0.0)[0] + SLOW_S
-    measured(one, {"b0": 0.001}, now_s, times=3)
-    assert len(probed(one, "b0", 5 * PROBES_MAX, now_s=now_s)) == PROBES_MAX
-    now_s += PROBES_MAX * PROBE_EVERY_S
-    for _ in range(WINDOW):
-        assert one.choose_probe("b0", READ, names, now_s) == "b2"
-        take(one, "b0", 0.001, now_s + 0.001, beside=("b2",))
-        now_s += 0.2
-        take(one, "b2", 0.2, now_s, beside=("b0",))
-    assert one.suspects(now_s) == {"b2"}
 
 
 def test_the_margin_doubles_with_each_catch_and_comes_back():
