@@ -6,7 +6,7 @@
 
 Pure: time is an argument, in seconds. A bookie fails after some failures in a row. It is slow if
 its latest samples lie far above the averages of the others, each within its class of size. A bookie
-that leaves the greylist is on probation: it is measured anew. Until a whole window of its answers
+that leaves the greylist is on probation: it is measured again. Until a whole window of its answers
 is good, a slow one is still asked last, and only probes measure it. A failing bookie is worse than
 a slow one, which answers after all.
 Source: LogDevice, `ClientReadStreamFailureDetector` and `OutlierDetection.h` (seed 002);
@@ -214,7 +214,7 @@ class Greylist:
         self._margin_since_s = 0.0
         # The end of the last time in the greylist, so that `suspects` is cheap when it is empty.
         self._over_at_s = 0.0
-        # Bookies that were found slow, and whose requests of a kind were not measured anew since.
+        # Bookies that were found slow, and not measured again since then, by kind of request.
         self._returning: dict[SampleKind, set[BookieId]] = {kind: set() for kind in SampleKind}
         # How often a bookie was found slow. Only rises.
         self.catches = 0
@@ -473,7 +473,7 @@ class Greylist:
     def _choose_returning(
         self, bookie: BookieId, kind: SampleKind, replicas: Collection[BookieId], now_s: float
     ) -> BookieId | None:
-        """Choose a replica on probation, to measure it anew beside `bookie`."""
+        """Choose a replica on probation, to measure it again beside `bookie`."""
         suspects = self.suspects(now_s)
         for name in replicas:
             if name == bookie or name not in self._returning[kind] or name in suspects:

@@ -18,7 +18,7 @@ from tests.peers.processes import wait_until
 
 RECORDS = 5  # in one batch: more than one record is read natively
 INIT_PRODUCER_ID = 22
-# The last modules that the two threads of the preload load and tell of.
+# The last modules that appear in the log of each of the two loading threads.
 LAST_PRELOADED = {
     "structlog.twisted",
     f"kio.schema.init_producer_id.v{rows()[INIT_PRODUCER_ID].versions[-1]}.response",

@@ -65,7 +65,7 @@ def catch(one, now_s):
 
 
 def probed(one, bookie, times, *, kind=READ, replicas=("b0", "b1", "b2"), now_s=0.0):
-    """Whom the probes of so many requests ask, by the number of the request."""
+    """Return the bookie that each probe asks, by the number of the request."""
     asked = {}
     for number in range(1, times + 1):
         other = one.choose_probe(bookie, kind, replicas, now_s)
