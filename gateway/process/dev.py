@@ -37,7 +37,7 @@ _MEMORY = Value("size", units.size(2 * _DEFAULT.connection.frame_bytes_max, 2**5
 
 def common_options() -> list[click.Parameter]:
     """Return the options that `dev` and `serve` have in common."""
-    topics, delay_ms = _DEFAULT.topics, _DEFAULT.groups.initial_rebalance_delay_ms
+    topics, groups = _DEFAULT.topics, _DEFAULT.groups
     return [
         Option(
             ["--port"],
@@ -79,13 +79,37 @@ def common_options() -> list[click.Parameter]:
         Option(
             ["--group-initial-rebalance-delay"],
             type=DURATION,
-            default=units.show_time(delay_ms / 1000),
+            default=units.show_time(groups.initial_rebalance_delay_ms / 1000),
             help="How long a new group waits for its first members.",
         ),
         OldSpelling(
             ["--group-initial-rebalance-delay-ms"], of="group_initial_rebalance_delay", unit="ms"
         ),
+        *_session_timeouts(),
     ]
+
+
+def _session_timeouts() -> list[click.Parameter]:
+    """Return the bounds of session timeouts, also in Kafka's spelling, with milliseconds."""
+    groups = _DEFAULT.groups
+    rows = (
+        ("min", "Shortest", groups.session_timeout_ms_min),
+        ("max", "Longest", groups.session_timeout_ms_max),
+    )
+    found: list[click.Parameter] = []
+    for bound, word, default_ms in rows:
+        flag = f"--group-{bound}-session-timeout"
+        found.append(
+            Option(
+                [flag],
+                type=DURATION,
+                default=units.show_time(default_ms / 1000),
+                help=f"{word} session timeout that a member of a group may request.",
+            )
+        )
+        name = flag.removeprefix("--").replace("-", "_")
+        found.append(OldSpelling([f"{flag}-ms"], of=name, unit="ms"))
+    return found
 
 
 def _dev_options() -> list[click.Parameter]:
@@ -217,7 +241,23 @@ def common_faults(flags: Flags) -> list[str]:
             f"{units.show_time(INT32_MAX / 1000)}",
         ),
     )
-    return [fault for holds, fault in checks if not holds]
+    return [fault for holds, fault in checks if not holds] + _session_faults(flags)
+
+
+def _session_faults(flags: Flags) -> list[str]:
+    shortest_s, longest_s = flags.group_min_session_timeout, flags.group_max_session_timeout
+    bounds = (("group_min_session_timeout", shortest_s), ("group_max_session_timeout", longest_s))
+    faults = [
+        f"{flags.given(name)}: must be between 1ms and {units.show_time(INT32_MAX / 1000)}"
+        for name, bound_s in bounds
+        if not 0.001 <= bound_s <= INT32_MAX / 1000
+    ]
+    if not faults and shortest_s > longest_s:
+        faults.append(
+            f"--group-min-session-timeout {units.show_time(shortest_s)}: must be at most "
+            f"--group-max-session-timeout {units.show_time(longest_s)}"
+        )
+    return faults
 
 
 def _data_faults(data: Path) -> list[str]:
@@ -282,8 +322,12 @@ def connection_limits(flags: Flags) -> ConnectionLimits:
 
 def group_limits(flags: Flags) -> GroupLimits:
     """Return the limits of groups that the options make."""
-    delay_ms = round(flags.group_initial_rebalance_delay * 1000)
-    return replace(GroupLimits(), initial_rebalance_delay_ms=delay_ms)
+    return replace(
+        GroupLimits(),
+        initial_rebalance_delay_ms=round(flags.group_initial_rebalance_delay * 1000),
+        session_timeout_ms_min=round(flags.group_min_session_timeout * 1000),
+        session_timeout_ms_max=round(flags.group_max_session_timeout * 1000),
+    )
 
 
 def print_faults(faults: list[str]) -> int:

@@ -6,7 +6,7 @@ Method: each handler is called with real requests over a catalog in the simulato
 import pytest
 from kio.schema.errors import ErrorCode
 
-from gateway.config import TopicDefaults
+from gateway.config import GroupLimits, TopicDefaults
 from gateway.handlers import (
     k22_init_producer_id,
     k32_describe_configs,
@@ -113,13 +113,16 @@ async def test_only_the_keys_asked_for_and_no_extras_unless_wanted():
 
 
 async def test_the_brokers_settings_follow_this_process():
-    async with loaded_cluster(topics=TopicDefaults(partitions=12)) as cluster:
+    groups = GroupLimits(session_timeout_ms_min=100)
+    async with loaded_cluster(topics=TopicDefaults(partitions=12), groups=groups) as cluster:
         answer = await cluster.ask(k32_describe_configs, 4, resources=[resource(4, "3")])
         configs = {config.name: config for config in answer.results[0].configs}
         assert configs["node.id"].value == "3"
         assert configs["num.partitions"].value == "12"
         assert configs["num.partitions"].config_source == 4
         assert configs["log.retention.hours"].value == "168"
+        bounds = [configs[f"group.{each}.session.timeout.ms"] for each in ("min", "max")]
+        assert [(each.value, each.config_source) for each in bounds] == [("100", 4), ("1800000", 5)]
         assert configs["advertised.listeners"].value == "PLAINTEXT://127.0.0.1:19092"
         assert all(config.read_only for config in configs.values())
         assert sorted(configs) == list(configs)

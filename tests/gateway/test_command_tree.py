@@ -149,6 +149,8 @@ def test_every_old_name_sets_an_option_that_exists():
         "--full-check-s",
         "--grace-s",
         *2 * ["--group-initial-rebalance-delay-ms"],
+        *2 * ["--group-max-session-timeout-ms"],
+        *2 * ["--group-min-session-timeout-ms"],
         "--interval-s",
         "--session-ms",
         "--timeout-s",

@@ -322,6 +322,21 @@ async def test_a_join_that_cannot_be_is_refused(change, error):
         assert (await world.ask(11, 9, join_body(**change))).error_code.name == error
 
 
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [
+        (99, "invalid_session_timeout"),
+        (100, "none"),
+        (200, "none"),
+        (201, "invalid_session_timeout"),
+    ],
+)
+async def test_the_bounds_of_a_session_timeout_are_configured(timeout, error):
+    async with new_world(session_timeout_ms_min=100, session_timeout_ms_max=200) as world:
+        joined = await world.ask(11, 3, join_body(session_timeout=timeout))
+        assert joined.error_code.name == error
+
+
 async def test_a_static_leader_skips_the_assignment_from_version_9():
     async with new_world() as world:
         old = await member(world, group_instance_id="i")

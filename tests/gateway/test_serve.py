@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gateway.process import serve
+from gateway.process import dev, serve
 from ledger.command_line.program import flags_of
 from tests.node.cluster_rig import laid_out
 from tests.peers.gateway import ClusterGateway
@@ -121,6 +121,22 @@ def test_durations_have_units_and_the_old_names_mean_what_they_meant(words, sess
     assert config.groups.initial_rebalance_delay_ms == delay_ms
 
 
+@pytest.mark.parametrize("command", [dev.dev, serve.serve])
+@pytest.mark.parametrize(
+    ("words", "bounds_ms"),
+    [
+        ([], (6_000, 1_800_000)),
+        (["--group-min-session-timeout", "500ms"], (500, 1_800_000)),
+        (["--group-min-session-timeout-ms=1", "--group-max-session-timeout-ms=9000"], (1, 9_000)),
+    ],
+)
+def test_the_bounds_of_session_timeouts_are_flags(command, words, bounds_ms):
+    module = dev if command is dev.dev else serve
+    needed = [] if command is dev.dev else ["--zookeeper", "z:1"]
+    groups = module.config_of(flags_of(command, [*needed, *words])).groups
+    assert (groups.session_timeout_ms_min, groups.session_timeout_ms_max) == bounds_ms
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -144,6 +160,12 @@ def test_a_duration_that_cannot_be_read_is_a_usage_error(words, line):
         (["--session", "-5s"], "--session -5s: must be between 200ms and 10m"),
         (["--session", "9" * 400 + "d"], f"--session {'9' * 400}d: must be between 200ms and"),
         (["--group-initial-rebalance-delay-ms", "-1"], "--group-initial-rebalance-delay-ms -1: "),
+        (["--group-min-session-timeout", "0"], "--group-min-session-timeout 0: must be between "),
+        (["--group-max-session-timeout-ms", "1e10"], "--group-max-session-timeout-ms 1e10: must"),
+        (
+            ["--group-min-session-timeout", "10s", "--group-max-session-timeout-ms", "9000"],
+            "--group-min-session-timeout 10s: must be at most --group-max-session-timeout 9s",
+        ),
     ],
 )
 def test_a_duration_out_of_range_ends_with_78_and_is_named_as_typed(words, line):
