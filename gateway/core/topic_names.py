@@ -23,8 +23,7 @@ def topic_name_fault(name: str) -> str | None:
         return f"'{name}' is not allowed"
     if len(name) > TOPIC_NAME_LENGTH_MAX:
         return (
-            f"the length of '{name[:64]}...' is longer than the max allowed length "
-            f"{TOPIC_NAME_LENGTH_MAX}"
+            f"the length of '{name}' is longer than the max allowed length {TOPIC_NAME_LENGTH_MAX}"
         )
     if not _LEGAL.fullmatch(name):
         return (

@@ -2,16 +2,23 @@
 
 v1 throttle time · v3 flexible, name of the client's software · v4 minimum version 0 of features.
 The list comes from `table`, so every listed API has a handler. `dispatch` answers a request in an
-unknown version in v0, with UNSUPPORTED_VERSION and the list. So the client can use a lower version.
+unknown version in v0, with UNSUPPORTED_VERSION and its own versions. So the client can use a lower
+version.
 Not done: finalized features.
 Source: KIP-35, KIP-511, KIP-584; Kafka's ApiVersionsResponse.java.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
+from kio.schema.errors import ErrorCode
+
 from gateway.handlers.api import Api, Context, Reply, Request
+
+_NAMES_FROM = 3
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def reply_for(apis: Iterable[Api], error_code: int = 0) -> Reply:
@@ -27,9 +34,15 @@ def reply_for(apis: Iterable[Api], error_code: int = 0) -> Reply:
 
 
 def handle(request: Request, ctx: Context) -> Reply:
-    """Return the reply that lists the APIs of `table`."""
+    """Return the reply that lists the APIs of `table`, or INVALID_REQUEST for odd names."""
     from gateway.handlers.table import rows  # imported late, because `table` imports this module
 
+    body = request.body
+    if request.version >= _NAMES_FROM and not (
+        _SOFTWARE.fullmatch(body.client_software_name)
+        and _SOFTWARE.fullmatch(body.client_software_version)
+    ):
+        return reply_for([], ErrorCode.invalid_request)
     return reply_for(rows().values())
 
 

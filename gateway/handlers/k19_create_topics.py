@@ -27,7 +27,7 @@ from gateway.handlers.topic_replies import (
     wait_led,
 )
 from gateway.topics.catalog import Topic
-from gateway.topics.configs import describe_topic
+from gateway.topics.configs import describe_topic, normalize
 from gateway.topics.errors import InvalidPartitions, InvalidReplicationFactor
 
 _BAD_ASSIGNMENT = ErrorCode.invalid_replica_assignment
@@ -53,14 +53,12 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 
 async def _create(asked: Any, body: Any, ctx: Context) -> Reply:
+    configs = {config.name: config.value for config in asked.configs}  # the last one counts
+    ctx.catalog.check_name(asked.name)  # name, configs, size: the order of Kafka's checks
+    normalize(configs)
     partitions, replication_factor = _size(asked, ctx)
-    twice = duplicates(config.name for config in asked.configs)
-    if twice:
-        raise AdminRefusal(ErrorCode.invalid_config, f"Duplicate topic config: {min(twice)}")
-    configs = {config.name: config.value for config in asked.configs}
     if body.validate_only:
-        topic = ctx.catalog.check_new(asked.name, partitions, replication_factor, configs)
-        return Reply(_created(topic), topic_id=None)
+        return _created(ctx.catalog.check_new(asked.name, partitions, replication_factor, configs))
     topic = await ctx.catalog.create(asked.name, partitions, replication_factor, configs)
     await wait_led(topic, body.timeout.total_seconds(), ctx)
     return Reply(_created(topic), error_message=copies_remark(ctx, topic))
@@ -75,37 +73,44 @@ def _size(asked: Any, ctx: Context) -> tuple[int, int]:
         partitions = ctx.config.topics.partitions
     if replication_factor == -1:
         replication_factor = ctx.config.topics.replication_factor
-    if partitions <= 0:  # the partition count is checked before the name, as in Kafka
-        raise InvalidPartitions("Number of partitions was set to an invalid non-positive value.")
     if replication_factor <= 0:
         raise InvalidReplicationFactor(
-            "Replication factor was set to an invalid non-positive value."
+            "Replication factor must be larger than 0, or -1 to use the default value."
         )
+    if partitions <= 0:
+        raise InvalidPartitions("Number of partitions was set to an invalid non-positive value.")
     return partitions, replication_factor
 
 
 def _assigned(asked: Any, ctx: Context) -> tuple[int, int]:
     not_default = "A manual partition assignment was specified, but {} was not set to -1."
+    if asked.replication_factor != -1:
+        raise AdminRefusal(ErrorCode.invalid_request, not_default.format("replication factor"))
     if asked.num_partitions != -1:
         raise AdminRefusal(ErrorCode.invalid_request, not_default.format("numPartitions"))
-    if asked.replication_factor != -1:
-        raise AdminRefusal(ErrorCode.invalid_request, not_default.format("replicationFactor"))
-    indexes = sorted(each.partition_index for each in asked.assignments)
-    if indexes != list(range(len(indexes))):
+    copies = len(asked.assignments[0].broker_ids)
+    indexes: set[int] = set()
+    for each in asked.assignments:
+        index, count = each.partition_index, len(each.broker_ids)
+        if index in indexes:
+            raise AdminRefusal(
+                _BAD_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {index}",
+            )
+        indexes.add(index)
+        check_assigned_brokers(each.broker_ids, ctx)
+        if count != copies:
+            raise AdminRefusal(
+                _BAD_ASSIGNMENT,
+                f"The manual partition assignment includes a partition with {count} replica(s), "
+                "but this is not consistent with previous partitions, which have "
+                f"{copies} replica(s).",
+            )
+    if indexes != set(range(len(indexes))):
         raise AdminRefusal(
             _BAD_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
-    for each in asked.assignments:
-        check_assigned_brokers(each.broker_ids, ctx)
-    counts = [len(each.broker_ids) for each in asked.assignments]
-    if len(set(counts)) > 1:
-        other = next(count for count in counts if count != counts[0])
-        raise AdminRefusal(
-            _BAD_ASSIGNMENT,
-            f"The manual partition assignment includes a partition with {other} replica(s), but "
-            f"this is not consistent with previous partitions, which have {counts[0]} replica(s).",
-        )
-    return len(indexes), counts[0]
+    return len(indexes), copies
 
 
 def check_assigned_brokers(broker_ids: tuple[int, ...], ctx: Context) -> None:
@@ -131,7 +136,7 @@ def check_assigned_brokers(broker_ids: tuple[int, ...], ctx: Context) -> None:
 
 
 def _not_created(name: str) -> Reply:
-    return Reply(name=name, topic_id=None, num_partitions=-1, replication_factor=-1, configs=None)
+    return Reply(name=name, topic_id=None, num_partitions=-1, replication_factor=-1, configs=[])
 
 
 def _created(topic: Topic) -> Reply:

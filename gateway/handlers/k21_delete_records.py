@@ -2,8 +2,9 @@
 
 v2 flexible. Offset -1 stands for the high watermark. The reply is sent when the new start is
 durable. No reader can read below the new start any more. Disk space is freed when whole segments
-are below it and file.delete.delay.ms has passed. A partition that is named again is answered once,
-and its last offset counts. Source: Kafka, KafkaApis.handleDeleteRecordsRequest and
+are below it and file.delete.delay.ms has passed. As in Kafka, the request's timeout does not end
+the deletion of the partition itself: it is for other replicas. A partition that is named again is
+answered once, and its last offset counts. Source: Kafka, KafkaApis.handleDeleteRecordsRequest and
 ReplicaManager.deleteRecords; DistributedLog, "Truncation" (seed 000).
 """
 
@@ -34,7 +35,7 @@ _TOO_LATE: _Result = _NO_WATERMARK, ErrorCode.request_timed_out
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
-    deletions = _Deletions(request.body.timeout.total_seconds(), ctx)
+    deletions = _Deletions(ctx)
     topics = Rows(request, "topics")
     for name, offsets in (await _asked(request.body.topics)).items():
         partitions = Rows(request, "topics", "partitions")
@@ -69,12 +70,12 @@ def _row(index: int, low_watermark: int, error: ErrorCode) -> Reply:
 class _Deletions:
     """The deletions of one request, of which at most `_AT_ONCE` run.
 
-    A deletion that goes on after the timeout counts too.
+    A deletion that goes on after `_WAIT_S_MAX` counts too.
     """
 
-    def __init__(self, timeout_s: float, ctx: Context) -> None:
+    def __init__(self, ctx: Context) -> None:
         self.begun_s = ctx.clock.monotonic_s()
-        self._end_s = self.begun_s + min(max(timeout_s, 0.0), _WAIT_S_MAX)
+        self._end_s = self.begun_s + _WAIT_S_MAX
         self._running: set[asyncio.Task[_Result]] = set()
         self._ctx = ctx
 
@@ -88,7 +89,7 @@ class _Deletions:
         deleting = start_once("a deletion of records", _delete(partition, topic, offset))
         self._running.add(deleting)
         deleting.add_done_callback(self._running.discard)
-        # The deletion goes on after the timeout.
+        # The deletion goes on after the wait.
         wait_s = max(self._end_s - self._ctx.clock.monotonic_s(), 0.0)
         await asyncio.wait([deleting], timeout=wait_s)
         return _row(index, *(deleting.result() if deleting.done() else _TOO_LATE))

@@ -148,7 +148,7 @@ class Dispatcher:
         return route
 
     def _unsupported(self, request: Request, ctx: Context) -> Reply:
-        return reply_for(self._apis.values(), UNSUPPORTED_VERSION)
+        return reply_for([self._apis[API_VERSIONS]], UNSUPPORTED_VERSION)
 
     def _client_id(self, frame: bytes | memoryview, name_bytes: int) -> tuple[str | None, int]:
         """Return the client id, and the position where the header continues."""

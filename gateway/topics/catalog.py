@@ -21,6 +21,7 @@ from uuid import UUID, uuid4
 from gateway.config import TopicDefaults
 from gateway.core.topic_names import FORBIDDEN_TOPIC, collision_key, is_internal, topic_name_fault
 from gateway.log import logger
+from gateway.topics.auto_creation import AutoCreation
 from gateway.topics.catalog_watch import NodeWatch
 from gateway.topics.configs import TopicConfig, normalize, topic_config
 from gateway.topics.errors import (
@@ -126,6 +127,8 @@ class Catalog:
         # of date.
         self._gone_in_round: set[UUID] = set()
         self._watch = NodeWatch(store, IDS, self)
+        # The topics that Metadata creates in the background.
+        self.auto_creation = AutoCreation(self._create_with_defaults)
 
     async def load(self) -> None:
         """Read every topic of the store, and follow the changes of other brokers from now on.
@@ -185,7 +188,7 @@ class Catalog:
         configs: Mapping[str, str | None],
     ) -> Topic:
         """Return the topic that `create` would create now. Raises TopicError."""
-        self._check_name(name)
+        self.check_name(name)
         self._check_partitions(partitions, added=partitions)
         if replication_factor <= 0:
             raise InvalidReplicationFactor(
@@ -219,6 +222,10 @@ class Catalog:
         return await self._serialized(
             name, lambda: self._create(name, partitions, replication_factor, configs)
         )
+
+    async def _create_with_defaults(self, name: str) -> None:
+        defaults = self._defaults
+        await self.create(name, defaults.partitions, defaults.replication_factor, {})
 
     async def delete(self, name: str, topic_id: UUID | None = None) -> None:
         """Delete the topic, then its data. Raises UnknownTopic.
@@ -260,7 +267,8 @@ class Catalog:
 
     # -- rules --------------------------------------------------------------------------------
 
-    def _check_name(self, name: str) -> None:
+    def check_name(self, name: str) -> None:
+        """Check that a topic may be created under this name now. Raises TopicError."""
         fault = topic_name_fault(name)
         if fault is not None:
             raise InvalidTopic(f"Topic name is invalid: {fault}")

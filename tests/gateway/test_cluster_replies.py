@@ -226,13 +226,7 @@ async def grow(cluster, timeout=30_000):
     )
 
 
-def see(cluster, timeout=None):
-    return cluster.ask(
-        k03_metadata, 12, topics=[{"name": "orders"}], allow_auto_topic_creation=True
-    )
-
-
-@pytest.mark.parametrize("change", [create, grow, see])
+@pytest.mark.parametrize("change", [create, grow])
 async def test_a_new_partition_is_returned_when_it_has_a_leader(change):
     async with paper_cluster() as cluster:
         cluster.brokers.led.clear()
@@ -246,7 +240,7 @@ async def test_a_new_partition_is_returned_when_it_has_a_leader(change):
 
 @pytest.mark.parametrize(
     ("change", "timeout", "longest_s"),
-    [(create, 1500, 1.5), (create, 0, 0), (create, 2**31 - 1, 10), (grow, 700, 0.7), (see, 0, 10)],
+    [(create, 1500, 1.5), (create, 0, 0), (create, 2**31 - 1, 10), (grow, 700, 0.7)],
 )
 async def test_the_wait_for_leaders_is_bounded_and_the_topic_is_there(change, timeout, longest_s):
     async with paper_cluster() as cluster:

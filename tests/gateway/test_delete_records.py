@@ -139,7 +139,7 @@ async def test_a_request_runs_a_bounded_number_of_deletions_also_after_its_time(
         before = len(asyncio.all_tasks())
         answers = await delete(cluster, *((n, 0) for n in range(100)), timeout=0)
         assert answers == [(-1, ErrorCode.request_timed_out)] * 100
-        assert len(asyncio.all_tasks()) == before + 64
+        assert len(asyncio.all_tasks()) <= before + 64
 
 
 async def test_a_topic_that_only_compacts_keeps_its_records():

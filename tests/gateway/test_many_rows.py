@@ -118,10 +118,14 @@ async def test_groups_that_are_not_reached_in_time_get_an_error_that_clients_ret
         assert errors[-1] == "coordinator_not_available"
 
 
-def metadata_body(names, *, create=False):
+async def create_topics(world, names):
+    await asyncio.gather(*(world.catalog.create(name, 1, 1, {}) for name in names))
+
+
+def metadata_body(names):
     return {
         "topics": None if names is None else [{"name": name} for name in names],
-        "allow_auto_topic_creation": create,
+        "allow_auto_topic_creation": False,
         "include_topic_authorized_operations": False,
         "include_cluster_authorized_operations": False,
     }
@@ -138,33 +142,12 @@ async def test_many_unknown_topics_are_answered_with_pauses(version):
         assert turns >= 10
 
 
-async def test_many_topics_are_created_some_at_a_time():
-    async with new_world() as world:
-        at_once, most = 0, 0
-        create = world.catalog.create
-
-        async def counted(*args):
-            nonlocal at_once, most
-            at_once += 1
-            most = max(most, at_once)
-            try:
-                return await create(*args)
-            finally:
-                at_once -= 1
-
-        world.catalog.create = counted
-        names = [f"new-{n}" for n in range(200)]
-        reply = await world.ask(3, 8, metadata_body(names, create=True))
-        assert {each.error_code.name for each in reply.topics} == {"none"}
-        assert 1 < most <= 64
-
-
 async def test_all_topics_are_answered_with_pauses(monkeypatch):
     monkeypatch.setattr(k03_metadata, "_AT_ONCE_MAX", 20)
     monkeypatch.setattr(many_rows, "_ROWS_PER_TURN", 20)
     async with new_world() as world:
         names = [f"new-{n}" for n in range(50)]
-        await world.ask(3, 8, metadata_body(names, create=True))
+        await create_topics(world, names)
         everything, turns = await turns_during(world.ask(3, 8, metadata_body(None)))
         assert {each.name for each in everything.topics} == {*names, "t", "u"}
         assert turns >= 2
@@ -251,7 +234,7 @@ async def test_many_unknown_topics_are_changed_with_pauses(key, version):
 async def test_topics_are_changed_a_bounded_number_at_once(key, version):
     async with new_world() as world:
         names = [f"new-{n}" for n in range(150)]
-        await world.ask(3, 8, metadata_body(names, create=True))
+        await create_topics(world, names)
         before, most = len(asyncio.all_tasks()), 0
 
         async def count():
@@ -272,7 +255,7 @@ async def test_topics_are_changed_a_bounded_number_at_once(key, version):
 async def test_topics_that_are_not_reached_in_time_can_be_asked_for_again(key, version):
     async with new_world() as world:
         names = [f"new-{n}" for n in range(150)]
-        await world.ask(3, 8, metadata_body(names, create=True))
+        await create_topics(world, names)
         world.metadata.delay_s = ANSWER_S_MAX
         rows = rows_of(await world.ask(key, version, named_topics(key, names)))
         assert rows[0] == (names[0], "none")

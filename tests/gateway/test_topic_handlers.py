@@ -3,6 +3,7 @@
 Method: each handler is called with real requests over a catalog in the simulator's store.
 """
 
+import asyncio
 import uuid
 
 import pytest
@@ -13,6 +14,7 @@ from gateway.handlers import k03_metadata, k19_create_topics, k20_delete_topics
 from gateway.topics.configs import TOPIC_KEYS
 from ledger.errors import StreamUnavailable
 from tests.gateway.handler_cluster import loaded_cluster
+from tests.peers.processes import until
 
 
 def new_topic(name, partitions=-1, replication_factor=-1, configs=None, assignments=()):
@@ -65,14 +67,43 @@ async def test_metadata_of_all_topics_is_asked_for_by_null_or_in_v0_by_an_empty_
 
 
 @pytest.mark.parametrize("version", k03_metadata.API.versions)
-async def test_asking_for_an_unknown_topic_creates_it_ready_to_use(version):
+async def test_an_unknown_topic_is_created_behind_the_reply(version):
     async with loaded_cluster(topics=TopicDefaults(partitions=4)) as cluster:
-        answer = await cluster.ask(
-            k03_metadata, version, topics=[{"name": "new"}], allow_auto_topic_creation=True
-        )
-        (topic,) = answer.topics
+        asked = {"topics": [{"name": "new"}], "allow_auto_topic_creation": True}
+        [topic] = (await cluster.ask(k03_metadata, version, **asked)).topics
+        assert topic.error_code is ErrorCode.unknown_topic_or_partition
+        assert topic.partitions == ()
+        await until(lambda: cluster.catalog.by_name("new"), "the topic")
+        [topic] = (await cluster.ask(k03_metadata, version, **asked)).topics
         assert (topic.error_code, len(topic.partitions)) == (ErrorCode.none, 4)
         assert cluster.catalog.by_name("new").replication_factor == 1
+
+
+async def test_a_topic_that_many_ask_for_is_created_once():
+    async with loaded_cluster() as cluster:
+        created = []
+        cluster.catalog.on_created.append(created.append)
+        for _ in range(3):
+            await cluster.ask(k03_metadata, 1, topics=[{"name": "new"}])
+        await until(lambda: cluster.catalog.by_name("new"), "the topic")
+        assert len(created) == 1
+
+
+async def test_a_bounded_number_of_topics_is_created_at_the_same_time():
+    async with loaded_cluster() as cluster:
+        held, running = asyncio.Event(), []
+
+        async def hold(topic):
+            running.append(topic.name)
+            await held.wait()
+
+        cluster.catalog.on_created.append(hold)
+        names = [f"t{number}" for number in range(100)]
+        await cluster.ask(k03_metadata, 1, topics=[{"name": name} for name in names])
+        await asyncio.sleep(1)
+        assert 0 < len(running) < 20
+        held.set()
+        await until(lambda: len(cluster.catalog.all()) == 100, "all topics")
 
 
 async def test_nothing_is_created_when_the_client_or_the_server_forbids_it():
@@ -102,10 +133,12 @@ async def test_an_illegal_name_and_kafkas_own_are_not_created_on_the_way():
             "a/b": ErrorCode.invalid_topic_exception,
             "": ErrorCode.invalid_topic_exception,
             "__consumer_offsets": ErrorCode.unknown_topic_or_partition,
-            "fine": ErrorCode.none,
-            "fi.ne": ErrorCode.none,
-            "fi_ne": ErrorCode.invalid_topic_exception,
+            "fine": ErrorCode.unknown_topic_or_partition,
+            "fi.ne": ErrorCode.unknown_topic_or_partition,
+            "fi_ne": ErrorCode.unknown_topic_or_partition,
         }
+        await until(lambda: cluster.catalog.by_name("fi.ne"), "the last topic")
+        assert [topic.name for topic in cluster.catalog.all()] == ["fi.ne", "fine"]
 
 
 async def test_a_topic_is_found_by_id_and_an_old_id_is_not():
@@ -128,12 +161,12 @@ async def test_a_topic_is_found_by_id_and_an_old_id_is_not():
 
 
 @pytest.mark.parametrize("version", [10, 11])
-async def test_versions_before_12_look_no_topic_up_by_id(version):
+async def test_versions_before_12_refuse_a_request_with_an_id(version):
     async with loaded_cluster() as cluster:
         topic = await cluster.catalog.create("orders", 1, 1, {})
         named = [{"name": None, "topic_id": topic.topic_id}]
         [found] = (await cluster.ask(k03_metadata, version, topics=named)).topics
-        assert (found.error_code, found.name) == (ErrorCode.unsupported_version, "")
+        assert (found.error_code, found.name) == (ErrorCode.invalid_request, "")
 
 
 async def test_a_topic_asked_for_twice_is_answered_once():
@@ -161,15 +194,22 @@ async def test_operations_are_returned_when_requested():
         assert asked.cluster_authorized_operations == 8096
 
 
-async def test_a_topic_whose_creation_fails_for_now_makes_clients_ask_again():
+async def test_a_topic_whose_creation_failed_is_created_when_clients_ask_again():
     async with loaded_cluster() as cluster:
+        failed = []
 
-        def refuse(topic):
-            raise StreamUnavailable("not now")
+        def refuse_once(topic):
+            if not failed:
+                failed.append(topic.name)
+                raise StreamUnavailable("not now")
 
-        cluster.catalog.on_created.append(refuse)
+        cluster.catalog.on_created.append(refuse_once)
+        await cluster.ask(k03_metadata, 1, topics=[{"name": "new"}])
+        await until(lambda: failed, "the failure")
+        await asyncio.sleep(1)
         answer = await cluster.ask(k03_metadata, 1, topics=[{"name": "new"}])
-        assert answer.topics[0].error_code is ErrorCode.leader_not_available
+        assert answer.topics[0].error_code is ErrorCode.unknown_topic_or_partition
+        await until(lambda: cluster.catalog.by_name("new"), "the topic")
 
 
 # CreateTopics
@@ -213,7 +253,7 @@ async def test_minus_one_takes_the_servers_defaults():
         (
             new_topic("new", 1, 0),
             ErrorCode.invalid_replication_factor,
-            "Replication factor was set to an invalid non-positive value.",
+            "Replication factor must be larger than 0",
         ),
         (
             new_topic("new", 1, 3),
@@ -234,7 +274,7 @@ async def test_minus_one_takes_the_servers_defaults():
         (
             new_topic("new", -1, 1, assignments=[(0, [3])]),
             ErrorCode.invalid_request,
-            "replicationFactor was not set to -1",
+            "replication factor was not set to -1",
         ),
         (
             new_topic("new", assignments=[(0, [3]), (2, [3])]),
