@@ -51,6 +51,9 @@ test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it ne
 	$(DEV)/bin/python -m pytest -q -m "not proof" -n 2 --dist loadfile --ignore tests/cluster
 	$(DEV)/bin/python -m pytest -q -m "not proof" tests/cluster
 
+differential: $(RUN)/.ready $(DEV)/.ready ## records the answers of Apache Kafka 4.3, compares ours (KEY=, CASE=)
+	$(DEV)/bin/python -m tests.compat.differential $(if $(KEY),--key $(KEY)) $(if $(CASE),--case $(CASE))
+
 proof: $(RUN)/.ready $(DEV)/.ready $(NEWEST)/.ready ## the long proofs; the last result is in docs/proof.md
 	$(DEV)/bin/python -m pytest -q -s -m proof
 
@@ -115,6 +118,6 @@ bench-archive: $(DEV)/.ready ## what 30 days of commits cost an archive: opening
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
-.PHONY: help run cluster check test-fast test proof proof-ledger proof-reading proof-failover proof-losses proof-upgrade \
+.PHONY: help run cluster check test-fast test differential proof proof-ledger proof-reading proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile demo spark bench \
 	bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start

@@ -1,0 +1,108 @@
+"""Records Apache Kafka's answers, compares the gateway's with them, and writes docs/kafka-api.md.
+
+`python -m tests.compat.differential --key 19 --case duplicates` does so for some cases only.
+Exits with 1 if a difference is not intended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.compat.differential import document, servers
+from tests.compat.differential.intended import explanations
+from tests.compat.differential.outcome import Difference, outcome
+from tests.compat.differential.play import Player
+from tests.compat.differential.recording import recorded, recorded_cases, write_recorded
+from tests.compat.differential.script import Case, case_files, cases_of
+from tests.peers.broker import Broker
+
+_LABEL = re.compile(r"\[[^\]]*\]")
+_PREFIX = re.compile(r"k\d\d-v\d+-[a-z0-9-]+--")
+
+
+def chosen(keys: Sequence[int], name: str) -> list[Case]:
+    """Return the cases of these APIs, of all if none is named, whose names contain `name`."""
+    return [
+        case for key in keys or sorted(case_files()) for case in cases_of(key) if name in case.name
+    ]
+
+
+def record(broker: Broker, cases: Sequence[Case]) -> None:
+    """Play the cases on Kafka, and write the recordings that changed."""
+    servers.warm_up(broker)
+    played = {}
+    for case in cases:
+        steps = case.steps()
+        answers = Player(("127.0.0.1", broker.port)).play(steps)
+        played[case.key, case.version, case.name] = recorded(case, steps, answers)
+    for key in sorted({case.key for case in cases}):
+        known = {(key, each.version, each.name): each for each in recorded_cases(key)}
+        known |= {place: each for place, each in played.items() if place[0] == key}
+        wanted = [(key, case.version, case.name) for case in cases_of(key)]
+        write_recorded(key, [known[place] for place in wanted if place in known])
+
+
+def compare(broker: Broker, cases: Sequence[Case]) -> list[Difference]:
+    """Replay the recorded cases on a server; return every difference, intended or not."""
+    servers.warm_up(broker)
+    wanted = {(case.key, case.version, case.name) for case in cases}
+    found: list[Difference] = []
+    for key in sorted({case.key for case in cases}):
+        for each in recorded_cases(key):
+            if (key, each.version, each.name) in wanted:
+                found += outcome(each, servers.player(broker).play(each.steps))
+    return found
+
+
+def brief(found: Sequence[Difference]) -> list[str]:
+    """Return one line for each field of a step, with the versions in which it differs."""
+    versions: dict[tuple[int, str, int, str, str, str], list[int]] = {}
+    for each in found:
+        texts = (_LABEL.sub("[*]", each.path), _in_line(each.kafka), _in_line(each.ours))
+        versions.setdefault((each.key, each.case, each.step, *texts), []).append(each.version)
+    return [
+        f"key {key} {case} step {step} v{min(row)}-{max(row)}: {path}: Kafka {kafka} | ours {ours}"
+        for (key, case, step, path, kafka, ours), row in versions.items()
+    ]
+
+
+def _in_line(value: object) -> str:
+    return _PREFIX.sub("", repr(value))[:160]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.compat.differential", description=__doc__
+    )
+    parser.add_argument("--key", type=int, action="append", default=[], help="an API key; all")
+    parser.add_argument("--case", default="", help="a part of the names of cases")
+    parser.add_argument("--replay", action="store_true", help="do not start Kafka, do not record")
+    parser.add_argument("--brief", action="store_true", help="a line for each field, not the bytes")
+    options = parser.parse_args()
+    cases = chosen(options.key, options.case)
+    with tempfile.TemporaryDirectory() as directory:
+        if not options.replay:
+            begin = time.monotonic()
+            with servers.kafka(Path(directory) / "kafka") as broker:
+                record(broker, cases)
+            print(f"recorded {len(cases)} cases in {time.monotonic() - begin:.0f} s")
+        begin = time.monotonic()
+        with servers.embedded(Path(directory) / "gateway") as broker:
+            found = compare(broker, cases)
+        print(f"compared {len(cases)} cases in {time.monotonic() - begin:.0f} s")
+    unexplained = [each for each in found if not explanations(each)]
+    for line in brief(unexplained) if options.brief else unexplained:
+        print(line)
+    print(f"{len(found)} differences, {len(unexplained)} of them not intended")
+    document.PAGE.write_text(document.page())
+    return 1 if unexplained else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Splits the records of a Fetch answer into batches, without the code under test."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from crc32c import crc32c
+
+from tests.compat.differential.symbols import Symbols, epoch_symbol, time_symbol
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CRC_FROM = 21
+_NAMES = (
+    "base_offset",
+    "length",
+    "partition_leader_epoch",
+    "magic",
+    "crc",
+    "attributes",
+    "last_offset_delta",
+    "base_timestamp",
+    "max_timestamp",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "count",
+)
+
+
+def batches_in(records: bytes, symbols: Symbols) -> list[Any]:
+    """Return each batch as a dictionary; a batch that is cut short is a hexadecimal text.
+
+    The checksum covers the producer id, so it is compared as right or wrong.
+    """
+    found: list[Any] = []
+    at = 0
+    while at + _HEADER.size <= len(records):
+        fields = dict(zip(_NAMES, _HEADER.unpack_from(records, at), strict=True))
+        end = at + 12 + fields["length"]
+        if end > len(records):
+            break
+        found.append(_normal(fields, records[at:end], symbols))
+        at = end
+    if at < len(records):
+        found.append(records[at:].hex())
+    return found
+
+
+def _normal(fields: dict[str, Any], batch: bytes, symbols: Symbols) -> dict[str, Any]:
+    fields["crc"] = "right" if crc32c(batch[_CRC_FROM:]) == fields["crc"] else "wrong"
+    epoch = fields["partition_leader_epoch"]
+    fields["partition_leader_epoch"] = epoch_symbol(symbols, epoch)
+    if fields["producer_id"] >= 0:
+        fields["producer_id"] = symbols.of("producer", fields["producer_id"])
+    for name in ("base_timestamp", "max_timestamp"):
+        fields[name] = time_symbol(symbols, fields[name])
+    return {**fields, "records": batch[_HEADER.size :].hex()}

@@ -1,0 +1,128 @@
+"""Writes docs/kafka-api.md from the recordings and the table of intended differences.
+
+The tests of the replay hold the page to the truth: they fail on any other difference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from gateway.handlers.table import rows
+from tests.compat.differential.decode import decoded
+from tests.compat.differential.intended import INTENDED, Intended
+from tests.compat.differential.recording import recorded_cases
+from tests.house import ROOT
+
+PAGE = ROOT / "docs" / "kafka-api.md"
+API_VERSIONS = 18
+
+HEAD = """# Kafka's APIs
+
+`make differential` writes this page. It sends
+[the same requests](../tests/compat/differential/cases) to Apache Kafka 4.3 and to the gateway, and
+compares the answers field by field, error messages included. Only ids, times, node ids, hosts and
+leader epochs are [replaced by symbols](../tests/compat/differential/normalise.py) first, and the
+first leader epoch is compared as it is. `make test` replays the requests against the gateway and
+compares its answers with Kafka's recorded ones. A test fails if an advertised version has no case.
+[TESTING.md](TESTING.md#the-same-answers-as-kafka) describes how to add one.
+
+A case is one sequence of requests in one version. *Equal* means that all answers are equal apart
+from the intended differences below. *Not yet* means that a difference remains that is not intended.
+
+"""
+
+
+def page() -> str:
+    """Return the text of the page."""
+    parts = [HEAD, _table(), _differences()]
+    return "".join(parts)
+
+
+def _table() -> str:
+    lines = [
+        "| key | API | versions | in Kafka 4.3 | cases | answers |",
+        "|---|---|---|---|---|---|",
+    ]
+    kafka = kafka_versions()
+    for key, api in rows().items():
+        served = api.advertised or api.versions
+        theirs = _range(*kafka[key]) if key in kafka else "-"
+        ours = _range(served.start, served.stop - 1)
+        cases = recorded_cases(key)
+        lines.append(f"| {key} | {api.name} | {ours} | {theirs} | {len(cases)} | {_verdict(key)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(key: int) -> str:
+    served = rows()[key].advertised or rows()[key].versions
+    counts = Counter(each.version for each in recorded_cases(key))
+    if not all(counts[version] for version in served):
+        return "not compared"
+    entries = [each for each in INTENDED if each.key == key]
+    if any(each.open for each in entries):
+        return "not yet equal"
+    return "equal, apart from intended differences" if entries else "equal"
+
+
+def _differences() -> str:
+    sections = [
+        _section("Intended differences", [each for each in INTENDED if not each.open]),
+        _section("Not yet equal", [each for each in INTENDED if each.open]),
+    ]
+    return "".join(sections)
+
+
+def _section(title: str, entries: Sequence[Intended]) -> str:
+    if not entries:
+        return ""
+    lines = [
+        f"\n## {title}\n",
+        "| key | API | versions | fields | reason |",
+        "|---|---|---|---|---|",
+    ]
+    lines += sorted({_row(each) for each in entries}, key=_by_key)
+    return "\n".join(lines) + "\n"
+
+
+def _row(entry: Intended) -> str:
+    api = rows()[entry.key]
+    served = api.advertised or api.versions
+    first = max(entry.versions.start, served.start)
+    last = min(entry.versions.stop, served.stop) - 1
+    field = f"`{entry.path}`" if entry.path else "(connection)"
+    return f"| {entry.key} | {api.name} | {_range(first, last)} | {field} | {entry.reason} |"
+
+
+def _by_key(row: str) -> tuple[int, str]:
+    return int(row.split("|")[1]), row
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+@cache
+def kafka_versions() -> dict[int, tuple[int, int]]:
+    """Return the lowest and the highest version of each API that Kafka advertises."""
+    for case in recorded_cases(API_VERSIONS):
+        for step, answer in zip(case.steps, case.answers, strict=True):
+            if step.key == API_VERSIONS and answer is not None:
+                body = decoded(API_VERSIONS, step.answer_version(), answer)
+                return {row.api_key: (row.min_version, row.max_version) for row in body.api_keys}
+    return {}
+
+
+def uncovered(keys: Iterable[int]) -> list[str]:
+    """Return the advertised keys and versions without a recorded case."""
+    missing: list[str] = []
+    for key in keys:
+        api = rows()[key]
+        known = {case.version for case in recorded_cases(key)}
+        missing += [
+            f"{api.name} (key {key}) v{version}"
+            for version in api.advertised or api.versions
+            if version not in known
+        ]
+    return missing

@@ -1,0 +1,87 @@
+"""The differences from Apache Kafka 4.3 that are intended, each with its reason.
+
+`docs/kafka-api.md` lists them. A difference that is not here fails the comparison, and so does an
+entry that no case shows any more. A reason with `open=True` is not intended: the gateway does not
+answer as Kafka does yet.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+from tests.compat.differential.outcome import Difference
+
+ALL = range(100)
+
+
+@dataclass(frozen=True)
+class Intended:
+    """Fields that differ, in some versions of an API and in some cases.
+
+    In `path`, `[*]` stands for any row. An empty path stands for a closed connection.
+    """
+
+    key: int
+    path: str
+    reason: str
+    versions: range = ALL
+    cases: str = "*"
+    open: bool = False
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(re.escape(self.path).replace(r"\[\*\]", r"\[[^\]]*\]"))
+
+    def covers(self, difference: Difference) -> bool:
+        """Return True if this entry explains the difference."""
+        return (
+            self.key == difference.key
+            and difference.version in self.versions
+            and fnmatchcase(difference.case, self.cases)
+            and self._pattern.fullmatch(difference.path) is not None
+        )
+
+
+_EPOCHS = "The first leader epoch of a partition is 1."
+_FEATURES = "The gateway has no features yet."
+_OWN_KEYS = "The gateway's own settings of a topic."
+
+INTENDED: tuple[Intended, ...] = (
+    Intended(3, "topics[*].partitions[*].leader_epoch", _EPOCHS, range(7, 14), open=True),
+    Intended(18, "supported_features[*]", _FEATURES, range(3, 5), open=True),
+    Intended(18, "finalized_features[*]", _FEATURES, range(3, 5), open=True),
+    Intended(18, "finalized_features_epoch", _FEATURES, range(3, 5), open=True),
+    *(
+        Intended(19, f"topics[*].configs[{name}]", _OWN_KEYS, range(5, 8))
+        for name in ("control.record.interval.ms", "control.record.policy", "gateway.loss.delivery")
+    ),
+    Intended(
+        19,
+        "topics[*].configs[min.insync.replicas].config_source",
+        "Kafka sets this value for all brokers itself, for its eligible leader replicas.",
+        range(5, 8),
+    ),
+    Intended(
+        19,
+        "topics[*].error_message",
+        "Copies are on bookies, so the text names the number of bookies.",
+        cases="more-copies-than-brokers",
+    ),
+    *(
+        Intended(
+            19,
+            f"topics[*].error_{field}",
+            "The timeout bounds the wait for leaders; Kafka gives up before it looks at the topic.",
+            cases="a-timeout-of-zero",
+        )
+        for field in ("code", "message")
+    ),
+)
+
+
+def explanations(difference: Difference) -> list[Intended]:
+    """Return the entries that explain a difference."""
+    return [each for each in INTENDED if each.covers(difference)]

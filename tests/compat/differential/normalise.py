@@ -1,0 +1,175 @@
+"""Turns a decoded answer into plain data in which only what may differ is replaced by a symbol.
+
+Ids, node ids and leader epochs become numbered symbols, in the order of their appearance in the
+case. So two servers are equal if the same ids appear at the same places. Hosts, ports and recent
+times become one symbol. Everything else stays, and the first leader epoch, 0, stays as well.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.handlers import table
+from gateway.wire.schema import FieldShape, shape_of
+from tests.compat.differential.batch_fields import batches_in
+from tests.compat.differential.symbols import Symbols, epoch_symbol, time_symbol
+
+NODES = {
+    "node_id",
+    "leader_id",
+    "controller_id",
+    "broker_id",
+    "replica_nodes",
+    "isr_nodes",
+    "offline_replicas",
+    "preferred_read_replica",
+    "eligible_leader_replicas",
+    "last_known_elr",
+    "replicas",
+    "adding_replicas",
+    "removing_replicas",
+    "replica_id",
+    "coordinator_id",
+}
+PRODUCERS = {"producer_id", "ongoing_txn_producer_id"}
+EPOCHS = {"leader_epoch", "current_leader_epoch"}
+MEMBERS = {"member_id", "leader"}
+TIMES = {"timestamp", "log_append_time", "start_timestamp", "transaction_start_time"}
+PLACES = {
+    "host": "<host>",
+    "port": "<port>",
+    "cluster_id": "<cluster>",
+    "finalized_features_epoch": "<epoch>",
+}
+
+UNORDERED = {
+    (3, "topics"): "Kafka answers in the order of a hash map",
+    (3, "brokers"): "Kafka answers in the order of a hash map",
+    (16, "groups"): "Kafka answers in the order of its partitions",
+    (18, "api_keys"): "the order has no meaning",
+    (19, "topics"): "Kafka answers in the order of a hash map",
+    (18, "supported_features"): "Kafka answers in the order of a hash map",
+    (18, "finalized_features"): "Kafka answers in the order of a hash map",
+    (32, "configs"): "Kafka answers in the order of a hash map",
+    (60, "brokers"): "Kafka answers in the order of a hash map",
+}
+"""Arrays whose order no client can rely on, by API key and field, with the reason."""
+_SERVED = (18, "api_keys")  # compared for the APIs that the gateway serves
+ROW_NAMES = ("name", "topic", "group_id", "key", "resource_name", "transactional_id")
+_IDENTITY = (*ROW_NAMES, "topic_id", "api_key", "partition_index", "node_id", "broker_id")
+
+
+class Normaliser:
+    """Normalises the answers of one server in one case, in their order."""
+
+    def __init__(self) -> None:
+        self.symbols = Symbols()
+
+    def tree(self, key: int, entity: Any, own: str = "") -> Any:
+        """Return plain data: dictionaries, lists, texts, numbers, None."""
+        return {
+            shape.name: self._field(key, shape, getattr(entity, shape.name), own)
+            for shape in _shapes(entity)
+        }
+
+    def _field(self, key: int, shape: FieldShape, value: Any, own: str) -> Any:
+        if not shape.array or value is None:
+            return self._value(key, shape, value)
+        rows = list(value)
+        if own and shape.struct is not None:
+            rows = [row for row in rows if name_of(row).startswith(own)]
+        if (key, shape.name) == _SERVED:
+            rows = [row for row in rows if row.api_key in table.rows()]
+        if (key, shape.name) in UNORDERED:
+            rows.sort(key=_identity)
+        return [self._value(key, shape, row) for row in rows]
+
+    def _value(self, key: int, shape: FieldShape, value: Any) -> Any:
+        if value is None:
+            return None
+        if shape.struct is not None:
+            return self.tree(key, value)
+        if shape.kind == "records":
+            return batches_in(value, self.symbols)
+        return self._scalar(shape.name, value)
+
+    def _scalar(self, name: str, value: Any) -> Any:
+        """Return one value that is neither a struct nor an array."""
+        value = _plain(value)
+        for names, normal in _BY_NAME:
+            if name in names:
+                return normal(self.symbols, value)
+        if name in PLACES:
+            return PLACES[name] if value not in ("", -1) else value
+        if isinstance(value, uuid.UUID):
+            return self.symbols.of("id", value)
+        if isinstance(value, str):
+            return self.symbols.in_text(value)
+        return value
+
+
+def _shapes(entity: Any) -> list[FieldShape]:
+    shape = shape_of(type(entity))
+    return [*shape.fields, *shape.tagged]
+
+
+def _plain(value: Any) -> Any:
+    """Return kio's types of values as numbers, texts and UUIDs."""
+    if isinstance(value, ErrorCode):
+        return value.name
+    if isinstance(value, timedelta):
+        return round(value / timedelta(milliseconds=1))
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1000)
+    if isinstance(value, bytes):
+        return value.hex()
+    return value
+
+
+def _id(kind: str) -> Callable[[Symbols, Any], Any]:
+    def normal(symbols: Symbols, value: Any) -> Any:
+        return symbols.of(kind, int(value)) if value >= 0 else int(value)
+
+    return normal
+
+
+def _member(symbols: Symbols, value: str) -> str:
+    return symbols.in_text(value)
+
+
+def _session(symbols: Symbols, value: int) -> Any:
+    return symbols.of("session", int(value)) if value else 0
+
+
+_BY_NAME: tuple[tuple[set[str], Callable[[Symbols, Any], Any]], ...] = (
+    (NODES, _id("node")),
+    (PRODUCERS, _id("producer")),
+    (EPOCHS, epoch_symbol),
+    (MEMBERS, _member),
+    ({"session_id"}, _session),
+    (TIMES, time_symbol),
+)
+
+
+def name_of(row: Any) -> str:
+    """Return the name of the topic or group of a row, or an empty text."""
+    for field in ROW_NAMES:
+        name = getattr(row, field, None)
+        if isinstance(name, str):
+            return name
+    return ""
+
+
+def _identity(row: Any) -> list[tuple[int, Any]]:
+    """Return what orders rows equally for both servers: names before numbers."""
+    values = [getattr(row, field, None) for field in _IDENTITY]
+    return [(value is None, 0 if value is None else _sortable(value)) for value in values]
+
+
+def _sortable(value: Any) -> Any:
+    return str(value) if isinstance(value, uuid.UUID) else value

@@ -1,0 +1,95 @@
+"""Kafka's answers in the tree: one compressed file of JSON lines for each file of cases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from tests.compat.differential.outcome import Recorded, is_compared, normal_answers
+from tests.compat.differential.play import Frame, Played
+from tests.compat.differential.script import Case, case_files
+from tests.compat.differential.steps import Step, step_from_json, step_to_json
+
+DIRECTORY = Path(__file__).with_name("recorded")
+_LEVEL = 19
+
+
+def file_of(key: int) -> Path:
+    """Return the file with the recorded cases of an API."""
+    return DIRECTORY / f"{case_files()[key]}.jsonl.zst"
+
+
+@cache
+def recorded_cases(key: int) -> tuple[Recorded, ...]:
+    """Return the recorded cases of an API, in the order of the file."""
+    if key not in case_files() or not file_of(key).exists():
+        return ()
+    text = zstandard.ZstdDecompressor().decompress(file_of(key).read_bytes())
+    return tuple(_from_json(json.loads(line)) for line in text.decode().splitlines())
+
+
+def write_recorded(key: int, cases: Iterable[Recorded]) -> None:
+    """Write the file of an API, if something in it changed."""
+    lines = "".join(json.dumps(_to_json(each), separators=(",", ":")) + "\n" for each in cases)
+    if "".join(_lines_of(key)) != lines:
+        file_of(key).write_bytes(zstandard.ZstdCompressor(level=_LEVEL).compress(lines.encode()))
+    recorded_cases.cache_clear()
+
+
+def _lines_of(key: int) -> list[str]:
+    return [
+        json.dumps(_to_json(each), separators=(",", ":")) + "\n" for each in recorded_cases(key)
+    ]
+
+
+def recorded(case: Case, steps: Sequence[Step], played: Sequence[Played]) -> Recorded:
+    """Return the recording of a played case.
+
+    A recording with the same meaning stays as it is, so that ids and times do not change the file.
+    """
+    answers = tuple(
+        one.answer if is_compared(step) else None for step, one in zip(steps, played, strict=True)
+    )
+    new = Recorded(case.name, case.key, case.version, tuple(steps), answers)
+    for old in recorded_cases(case.key):
+        if (old.name, old.version) == (new.name, new.version) and _same(old, new):
+            return old
+    return new
+
+
+def _same(old: Recorded, new: Recorded) -> bool:
+    if _steps_to_json(old.steps) != _steps_to_json(new.steps):
+        return False
+    return normal_answers(old.steps, old.answers) == normal_answers(new.steps, new.answers)
+
+
+def same_steps(one: Sequence[Step], other: Sequence[Step]) -> bool:
+    """Return True if two lists of steps are stored equally."""
+    return _steps_to_json(one) == _steps_to_json(other)
+
+
+def _steps_to_json(steps: Sequence[Step]) -> list[dict[str, Any]]:
+    return [step_to_json(step) for step in steps]
+
+
+def _to_json(case: Recorded) -> dict[str, Any]:
+    return {
+        "case": case.name,
+        "key": case.key,
+        "version": case.version,
+        "steps": _steps_to_json(case.steps),
+        "answers": [None if answer is None else answer.hex() for answer in case.answers],
+    }
+
+
+def _from_json(stored: dict[str, Any]) -> Recorded:
+    answers: list[Frame] = [
+        None if answer is None else bytes.fromhex(answer) for answer in stored["answers"]
+    ]
+    steps = tuple(step_from_json(step) for step in stored["steps"])
+    return Recorded(stored["case"], stored["key"], stored["version"], steps, tuple(answers))

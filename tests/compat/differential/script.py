@@ -1,0 +1,296 @@
+"""The language of cases: a function builds the steps of one case for one version.
+
+```python
+KEY = 20
+
+@case(KEY, since=6)
+def by_an_unknown_id(script: Script) -> None:
+    script.ask(topics=[{"name": None, "topic_id": UUID(int=7)}], timeout=5_000)
+```
+
+The function runs without a server. What a server chooses is taken from an earlier answer:
+`script.ask(...).take("topics[0].topic_id")`. All names come from `script.name`, so cases neither
+share topics nor groups and may run in any order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gateway.handlers.table import rows
+from tests.compat.differential.steps import Batch, Step, Taken
+
+PRODUCE, METADATA, FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP = 0, 3, 10, 11, 14
+CREATE_TOPICS, INIT_PRODUCER_ID = 19, 22
+NOT_YET = (
+    "unknown_topic_or_partition",
+    "leader_not_available",
+    "not_leader_or_follower",
+    "coordinator_load_in_progress",
+    "coordinator_not_available",
+    "not_coordinator",
+)
+"""Errors of a topic or group that was just created, in Kafka and in a cluster of gateways."""
+
+Build = Callable[["Script"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a step, as far as it is known before a server runs: its number."""
+
+    step: int
+
+    def take(self, path: str) -> Taken:
+        """Return a placeholder of the field at `path`, for use in later requests."""
+        return Taken(self.step, path)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic that a case created."""
+
+    name: str
+    topic_id: Taken
+
+    @property
+    def ref(self) -> dict[str, Any]:
+        """Name and id for a row of a request; each version takes the one that it has."""
+        return {"name": self.name, "topic": self.name, "topic_id": self.topic_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case in one version of its API."""
+
+    name: str
+    key: int
+    version: int
+    build: Build
+
+    def steps(self) -> list[Step]:
+        script = Script(self)
+        self.build(script)
+        return script.steps
+
+
+class Script:
+    """Collects the steps of one case. Each method appends steps; nothing is sent yet."""
+
+    def __init__(self, its_case: Case) -> None:
+        self.key = its_case.key
+        self.version = its_case.version
+        self.prefix = f"k{its_case.key:02}-v{its_case.version}-{its_case.name}--"
+        self.steps: list[Step] = []
+
+    def name(self, word: str) -> str:
+        """Return a name for a topic or group, which no other case uses."""
+        return self.prefix + word
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def ask(self, *, on: str = "a", reads: int = -1, **fields: Any) -> Answer:
+        """Send a request of the key and version under test; its answer is compared."""
+        return self._add(Step("ask", self.key, self.version, fields, connection=on, reads=reads))
+
+    def ask_all(self, *, on: str = "a", **fields: Any) -> Answer:
+        """As `ask`, for an answer that lists everything: the rows of other cases are left out."""
+        step = Step("ask", self.key, self.version, fields, connection=on, own=self.prefix)
+        return self._add(step)
+
+    def other(self, key: int, version: int, *, on: str = "a", **fields: Any) -> Answer:
+        """Send a request of another key or version; its answer is compared too."""
+        return self._add(Step("ask", key, version, fields, connection=on))
+
+    def settled(self, answer: Answer, errors: Sequence[str] = NOT_YET) -> Answer:
+        """Let a step ask again while its answer contains one of `errors`, until the last answer."""
+        step = dataclasses.replace(self.steps[answer.step], again=tuple(errors))
+        self.steps[answer.step] = step
+        return answer
+
+    def raw(
+        self,
+        body: bytes,
+        *,
+        flexible: bool,
+        on: str = "a",
+        version: int | None = None,
+        reads: int = -1,
+    ) -> Answer:
+        """Send these bytes behind a request header; the answer or its absence is compared."""
+        wanted = self.version if version is None else version
+        return self._add(
+            Step("ask", self.key, wanted, body, flexible=flexible, connection=on, reads=reads)
+        )
+
+    def send(self, *, on: str = "a", **fields: Any) -> Answer:
+        """Send a request; `receive` reads its answer, and a request without answer needs none."""
+        return self._add(Step("send", self.key, self.version, fields, connection=on))
+
+    def send_other(self, key: int, version: int, *, on: str = "a", **fields: Any) -> Answer:
+        """As `send`, of another key or version."""
+        return self._add(Step("send", key, version, fields, connection=on))
+
+    def receive(self, sent: Answer) -> Answer:
+        """Read the answer of a `send`; it is compared."""
+        of = self.steps[sent.step]
+        step = Step(
+            "receive", of.key, of.version, connection=of.connection, of=sent.step, reads=of.reads
+        )
+        return self._add(step)
+
+    def expect_close(self, *, on: str = "a") -> None:
+        """Wait until the server has closed the connection."""
+        self._add(Step("expect_close", connection=on))
+
+    def drop(self, *, on: str = "a") -> None:
+        """Close the connection; a later step opens another one."""
+        self._add(Step("drop", connection=on))
+
+    # -- preparations, which are not compared -----------------------------------------------------
+
+    def prepare(
+        self,
+        key: int,
+        version: int,
+        *,
+        on: str = "a",
+        again: Sequence[str] = NOT_YET,
+        **fields: Any,
+    ) -> Answer:
+        """Send a request whose answer is not compared, until it has none of the errors `again`."""
+        step = Step("ask", key, version, fields, connection=on, again=tuple(again), compared=False)
+        return self._add(step)
+
+    def topic(self, word: str, partitions: int = 1, configs: dict[str, str] | None = None) -> Topic:
+        """Create a topic and wait until its partitions have leaders."""
+        name = self.name(word)
+        wanted = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "configs": [{"name": each, "value": value} for each, value in (configs or {}).items()],
+        }
+        created = self.prepare(CREATE_TOPICS, 7, topics=[wanted], timeout=10_000, again=())
+        self.wait_led(name)
+        return Topic(name, created.take("topics[0].topic_id"))
+
+    def wait_led(self, name: str) -> Answer:
+        """Wait until Metadata reports the leaders of a topic."""
+        return self.prepare(METADATA, 12, topics=[{"name": name}], allow_auto_topic_creation=False)
+
+    def node(self) -> Taken:
+        """Return the node id of a broker."""
+        answer = self.other(METADATA, 12, topics=[], allow_auto_topic_creation=False)
+        return answer.take("brokers[0].node_id")
+
+    def fill(self, topic: Topic, count: int, partition: int = 0, **header: Any) -> Answer:
+        """Append one batch of `count` records, a millisecond apart."""
+        return self.prepare(
+            PRODUCE,
+            13,
+            acks=-1,
+            timeout=10_000,
+            topic_data=[
+                {
+                    "topic_id": topic.topic_id,
+                    "partition_data": [{"index": partition, "records": batch(count, **header)}],
+                }
+            ],
+        )
+
+    def coordinator(self, group: str) -> Answer:
+        """Wait until the coordinator of a group is known."""
+        return self.prepare(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[group])
+
+    def producer(self) -> Answer:
+        """Allocate a producer id; take `producer_id` from the answer."""
+        return self.prepare(INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=60_000)
+
+    def join(
+        self, group: str, *, on: str = "a", protocols: Sequence[str] = ("range",), **fields: Any
+    ) -> Answer:
+        """Join a group as its only member, with an assignment; take `member_id` from the answer."""
+        self.coordinator(group)
+        wanted = {
+            "group_id": group,
+            "session_timeout": 30_000,
+            "rebalance_timeout": 30_000,
+            "protocol_type": "consumer",
+            "protocols": [{"name": each, "metadata": b"meta"} for each in protocols],
+            **fields,
+        }
+        first = self.prepare(JOIN_GROUP, 9, on=on, member_id="", **wanted)
+        member = first.take("member_id")
+        if wanted.get("group_instance_id") is None:
+            first = self.prepare(JOIN_GROUP, 9, on=on, member_id=member, **wanted)
+        self.prepare(
+            SYNC_GROUP,
+            5,
+            on=on,
+            group_id=group,
+            generation_id=first.take("generation_id"),
+            member_id=member,
+            group_instance_id=wanted.get("group_instance_id"),
+            protocol_type="consumer",
+            protocol_name=protocols[0],
+            assignments=[{"member_id": member, "assignment": b"share"}],
+        )
+        return first
+
+    def _add(self, step: Step) -> Answer:
+        self.steps.append(step)
+        return Answer(len(self.steps) - 1)
+
+
+def batch(count: int, /, *, gap_ms: int = 1, key: bytes | None = b"key", **header: Any) -> Batch:
+    """Return a batch of `count` records, `gap_ms` apart; `header` as for `raw_batch`."""
+    records = tuple((at * gap_ms, key, b"value-%d" % at) for at in range(count))
+    return Batch(records, header)
+
+
+# -- all cases ------------------------------------------------------------------------------------
+
+_registered: dict[int, dict[str, tuple[Build, int, int]]] = {}
+
+
+def case(key: int, *, since: int = 0, until: int = 99) -> Callable[[Build], Build]:
+    """Register a case for every advertised version of the API between `since` and `until`."""
+
+    def register(build: Build) -> Build:
+        name = build.__name__.strip("_").replace("_", "-")
+        known = _registered.setdefault(key, {})
+        assert name not in known, f"two cases of key {key} are called {name}"
+        known[name] = (build, since, until)
+        return build
+
+    return register
+
+
+def case_files() -> dict[int, str]:
+    """Return the modules with cases by API key, from the names of the files."""
+    found = sorted(Path(__file__).with_name("cases").glob("k[0-9][0-9]_*.py"))
+    return {int(path.stem[1:3]): path.stem for path in found}
+
+
+@cache
+def cases_of(key: int) -> tuple[Case, ...]:
+    """Return the cases of an API in all versions that the gateway advertises, in a fixed order."""
+    if key not in case_files():
+        return ()
+    import_module(f"tests.compat.differential.cases.{case_files()[key]}")
+    return tuple(_in_versions(key))
+
+
+def _in_versions(key: int) -> Iterable[Case]:
+    api = rows()[key]
+    for version in api.advertised or api.versions:
+        for name, (build, since, until) in _registered.get(key, {}).items():
+            if since <= version <= until:
+                yield Case(name, key, version, build)

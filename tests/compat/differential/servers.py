@@ -1,0 +1,56 @@
+"""The servers that are compared: Apache Kafka 4.3, and the embedded gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.compat.differential.play import Player
+from tests.compat.differential.script import FIND_COORDINATOR, INIT_PRODUCER_ID, NOT_YET
+from tests.compat.differential.steps import Step
+from tests.peers.broker import Broker
+from tests.peers.gateway import Gateway
+from tests.peers.kafka import ApacheKafka
+
+KAFKA_SETTINGS = {
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+}
+"""Besides what one node needs; everything else has Kafka's default."""
+GATEWAY_OPTIONS = ("--group-initial-rebalance-delay-ms", "0")
+# Afterwards the internal topics exist, and producer ids are allocated at once.
+WARM_UP = (
+    Step(
+        "ask",
+        FIND_COORDINATOR,
+        4,
+        {"key_type": 0, "coordinator_keys": ["warm-up"]},
+        again=NOT_YET,
+    ),
+    Step(
+        "ask",
+        INIT_PRODUCER_ID,
+        4,
+        {"transactional_id": None, "transaction_timeout": 60_000},
+        again=NOT_YET,
+    ),
+)
+
+
+def kafka(data: Path) -> ApacheKafka:
+    """Return Apache Kafka, not started."""
+    return ApacheKafka(data, KAFKA_SETTINGS)
+
+
+def embedded(data: Path) -> Gateway:
+    """Return the embedded gateway, not started."""
+    return Gateway(data, GATEWAY_OPTIONS)
+
+
+def player(broker: Broker) -> Player:
+    """Return a player that connects to a started server."""
+    return Player(("127.0.0.1", broker.port))
+
+
+def warm_up(broker: Broker) -> None:
+    """Let a started server do what it does once, before the first case."""
+    player(broker).play(WARM_UP)

@@ -1,0 +1,58 @@
+"""Goal: the gateway answers as Apache Kafka 4.3 does, in every version that it advertises.
+
+Method: the recorded requests of each API are sent to an embedded gateway, and its answers are
+compared with Kafka's recorded ones, field by field. Any difference that `intended.py` does not
+explain fails, and so does an explanation that nothing needs. `make differential` records again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.compat.differential import document, servers
+from tests.compat.differential.intended import INTENDED
+from tests.compat.differential.outcome import Difference, outcome
+from tests.compat.differential.recording import recorded_cases, same_steps
+from tests.compat.differential.script import case_files, cases_of
+from tests.peers.gateway import Gateway
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with servers.embedded(tmp_path_factory.mktemp("differential") / "data") as started:
+        servers.warm_up(started)
+        yield started
+
+
+@pytest.mark.parametrize("key", sorted(case_files()))
+def test_all_answers_of_an_api_are_those_of_kafka(key: int, gateway: Gateway) -> None:
+    found: list[Difference] = []
+    for case in recorded_cases(key):
+        found += outcome(case, servers.player(gateway).play(case.steps))
+    needed = {id(entry) for each in found for entry in INTENDED if entry.covers(each)}
+    unexplained = [str(each) for each in found if not any(entry.covers(each) for entry in INTENDED)]
+    assert not unexplained, f"{len(unexplained)} differences\n" + "\n".join(unexplained[:20])
+    stale = [entry for entry in INTENDED if entry.key == key and id(entry) not in needed]
+    assert not stale, f"no case shows these differences any more: {stale}"
+
+
+@pytest.mark.parametrize("key", sorted(case_files()))
+def test_the_recording_is_of_the_cases_in_the_tree(key: int) -> None:
+    written = {(case.name, case.version): case.steps() for case in cases_of(key)}
+    stored = {(case.name, case.version): case.steps for case in recorded_cases(key)}
+    changed = [
+        f"{name} v{version}"
+        for name, version in {**written, **stored}
+        if not same_steps(written.get((name, version), ()), stored.get((name, version), ()))
+    ]
+    assert not changed, f"run `make differential KEY={key}`: {changed[:10]}"
+
+
+def test_every_advertised_version_of_these_apis_has_a_case() -> None:
+    assert document.uncovered(case_files()) == []
+
+
+def test_the_page_about_the_apis_is_up_to_date() -> None:
+    assert document.PAGE.read_text() == document.page(), "run `make differential`"
