@@ -53,6 +53,12 @@ class Cluster:
 
     async def ask(self, module, version, **fields):
         """Return the decoded reply to one request."""
+        reply = await self.answered(module, version, **fields)
+        out = b"".join(encode_response(module.API.key, version, 1, reply))
+        return decode_response(module.API.key, version, out).body
+
+    async def answered(self, module, version, **fields):
+        """Return the reply before it is encoded: kio decodes no time of -1."""
         api = module.API
         frame = encode_request(api.key, version, 1, None, fields)
         flexible = 1 if frame[HEADER : HEADER + 1] == b"\0" and _flexible(api.key, version) else 0
@@ -60,8 +66,8 @@ class Cluster:
         reply = api.handle(Request(api.key, version, 1, None, PEER, body), self.context)
         if inspect.isawaitable(reply):
             reply = await reply
-        out = b"".join(encode_response(api.key, version, 1, reply))
-        return decode_response(api.key, version, out).body
+        assert encode_response(api.key, version, 1, reply)
+        return reply
 
 
 def _flexible(key, version):

@@ -1,0 +1,66 @@
+"""ElectLeaders, key 43, v0-v2: reports that no election is needed, because leaders follow the ring.
+
+v1 unclean elections · v2 flexible.
+A leader here is always the preferred one. A partition between two owners has none, and no request
+makes one: the owner is found as soon as a gateway has claimed the partition.
+Source: Kafka, ReplicationControlManager.electLeaders (codes, texts).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.cluster.port import StreamKey
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import Rows, with_pauses
+
+_PREFERRED, _UNCLEAN = 0, 1
+_NO_LEADER = {
+    _PREFERRED: (
+        ErrorCode.preferred_leader_not_available,
+        "The preferred leader was not available.",
+    ),
+    _UNCLEAN: (
+        ErrorCode.eligible_leaders_not_available,
+        "Eligible topic partition leaders are not available.",
+    ),
+}
+_NOT_NEEDED = "Leader election not needed for topic partition."
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    kind = getattr(request.body, "election_type", _PREFERRED)
+    asked = request.body.topic_partitions
+    fault = None if kind in _NO_LEADER or asked == () else f"Unknown election type {kind}"
+    results = Rows(request, "replica_election_results")
+    if asked is not None:
+        async for each in with_pauses(asked):
+            rows = [_row(each.topic, index, kind, fault, ctx) for index in each.partitions]
+            await results.add(Reply(topic=each.topic, partition_result=rows), 1 + len(rows))
+    elif fault is None:
+        # The partitions that need no election are left out of the answer for all partitions.
+        async for topic in with_pauses(ctx.catalog.all()):
+            await results.add(Reply(topic=topic.name, partition_result=[]))
+    code = ErrorCode.none if fault is None else ErrorCode.invalid_request
+    return Reply(error_code=code, replica_election_results=results.result())
+
+
+def _row(name: str, index: int, kind: int, fault: str | None, ctx: Context) -> Reply:
+    code, text = (ErrorCode.invalid_request, fault) if fault else _outcome(name, index, kind, ctx)
+    return Reply(partition_id=index, error_code=code, error_message=text)
+
+
+def _outcome(name: str, index: int, kind: int, ctx: Context) -> tuple[ErrorCode, str]:
+    topic: Any = ctx.catalog.by_name(name)
+    if topic is None:
+        return ErrorCode.unknown_topic_or_partition, f"No such topic as {name}"
+    if not 0 <= index < topic.partitions:
+        return ErrorCode.unknown_topic_or_partition, f"No such partition as {name}-{index}"
+    if ctx.cluster.leader(StreamKey(topic.topic_id, index)).node_id < 0:
+        return _NO_LEADER[kind]
+    return ErrorCode.election_not_needed, _NOT_NEEDED
+
+
+API = Api(key=43, name="ElectLeaders", versions=range(3), handle=handle)

@@ -1,0 +1,85 @@
+"""DescribeQuorum, key 55, v0-v2: describes the live gateways as the voters of the metadata.
+
+v1 times of each replica · v2 error texts and the addresses of voters.
+The metadata are in SQLite or ZooKeeper, not in a Raft log. So every gateway is a voter that has
+caught up now, the leader is the broker that Metadata names as controller, and all offsets are 0.
+Not done: offsets and epochs of a metadata log (they are 0), directory ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.broker_endpoints import controller_id, endpoints, live_brokers
+from gateway.handlers.many_rows import Rows, with_pauses
+
+_TOPIC = "__cluster_metadata"
+_LISTENER = "PLAINTEXT"
+_NOT_HOSTED = "This server does not host this topic-partition."
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    asked = request.body.topics
+    if _is_metadata(asked):
+        row = Reply(topic_name=_TOPIC, partitions=[_metadata(ctx)])
+        return _reply([row], [_node(each) for each in endpoints(ctx, request.peer)])
+    topics = Rows(request, "topics")
+    async for each in with_pauses(asked):
+        rows = [_unknown(partition.partition_index) for partition in each.partitions]
+        await topics.add(Reply(topic_name=each.topic_name, partitions=rows), 1 + len(rows))
+    return _reply(topics.result(), [])
+
+
+def _reply(topics: Any, nodes: list[Reply]) -> Reply:
+    return Reply(error_code=ErrorCode.none, error_message="", topics=topics, nodes=nodes)
+
+
+def _is_metadata(asked: Sequence[Any]) -> bool:
+    """Return whether exactly the partition of the metadata is asked for, as Kafka requires."""
+    if len(asked) != 1 or asked[0].topic_name != _TOPIC:
+        return False
+    return [each.partition_index for each in asked[0].partitions] == [0]
+
+
+def _metadata(ctx: Context) -> Reply:
+    now_ms = ctx.clock.now_ms()
+    return Reply(
+        partition_index=0,
+        error_code=ErrorCode.none,
+        error_message="",
+        leader_id=controller_id(ctx),
+        leader_epoch=0,
+        high_watermark=0,
+        current_voters=[
+            Reply(
+                replica_id=member.node_id,
+                log_end_offset=0,
+                last_fetch_timestamp=now_ms,
+                last_caught_up_timestamp=now_ms,
+            )
+            for member in live_brokers(ctx)
+        ],
+        observers=[],
+    )
+
+
+def _unknown(index: int) -> Reply:
+    return Reply(
+        partition_index=index,
+        error_code=ErrorCode.unknown_topic_or_partition,
+        error_message=_NOT_HOSTED,
+        current_voters=[],
+        observers=[],
+    )
+
+
+def _node(node: Any) -> Reply:
+    listener = Reply(name=_LISTENER, host=node.host, port=node.port)
+    return Reply(node_id=node.node_id, listeners=[listener])
+
+
+API = Api(key=55, name="DescribeQuorum", versions=range(3), handle=handle)
