@@ -100,6 +100,7 @@ UNCERTAIN_ALLOWED = {
 FRESH_IDS = {
     ("gateway/groups/coordinator.py", "uuid.uuid4"): "a member's id",
     ("gateway/topics/catalog.py", "uuid.uuid4"): "a topic's id",
+    ("gateway/settings/stored_rows.py", "uuid.uuid4"): "tells lives of a row apart",
     ("gateway/process/cluster_layout.py", "uuid.uuid4"): "a cluster's id",
     ("gateway/cluster/zookeeper_cluster.py", "uuid.uuid4"): "tells incarnations of gateways apart",
     (
