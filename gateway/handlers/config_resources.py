@@ -24,13 +24,13 @@ Changes = Callable[[Any, Context], Sequence[ConfigChange]]
 
 
 async def alter_all(request: Request, ctx: Context, changes: Changes) -> Reply:
-    """Alter or refuse each resource independently. Duplicates are refused."""
+    """Alter or refuse each resource independently. Each mention of a duplicate is refused."""
     resources = request.body.resources
     twice = duplicates((each.resource_type, each.resource_name) for each in resources)
     validate_only = request.body.validate_only
     responses = Rows(request, "responses")
     await change_each(
-        {(each.resource_type, each.resource_name): each for each in resources}.values(),
+        resources,
         lambda each: _alter(each, twice, validate_only, ctx, changes),
         _about,
         responses,
@@ -72,10 +72,16 @@ def _topic_name(asked: Any) -> str:
         raise AdminRefusal(
             ErrorCode.invalid_request, f"Cannot update these configs dynamically: Set({names})"
         )
+    if asked.resource_type not in tuple(ResourceType):
+        raise AdminRefusal(
+            ErrorCode.invalid_request, f"Unknown resource type {asked.resource_type}"
+        )
     if asked.resource_type != ResourceType.TOPIC:
         raise AdminRefusal(
             ErrorCode.invalid_request, f"Unsupported resource type: {asked.resource_type}"
         )
+    if not name:
+        raise AdminRefusal(ErrorCode.invalid_request, "Default topic resources are not allowed.")
     fault = topic_name_fault(name)
     if fault is not None:
         raise InvalidTopic(f"Topic name is invalid: {fault}")
@@ -87,11 +93,8 @@ def _no_topic(name: str) -> AdminRefusal:
 
 
 def _check_names_and_values(changes: Sequence[ConfigChange]) -> None:
-    twice = sorted(duplicates(change.name for change in changes))
-    if twice:
-        raise AdminRefusal(
-            ErrorCode.invalid_request, f"Error due to duplicate config keys : {','.join(twice)}"
-        )
+    if duplicates(change.name for change in changes):
+        raise AdminRefusal(ErrorCode.invalid_request, "Error due to duplicate config keys")
     nulls = sorted(
         change.name
         for change in changes

@@ -19,10 +19,12 @@ from gateway.handlers.topic_replies import (
     AdminRefusal,
     change_each,
     duplicates,
+    error_fields,
 )
 from gateway.topics.errors import UnknownTopic
 
 _IDS_FROM = 6
+_SUPPLIED = "The provided topic name maps to an ID that was already supplied."
 
 
 class _Asked(NamedTuple):
@@ -32,12 +34,21 @@ class _Asked(NamedTuple):
 
 async def handle(request: Request, ctx: Context) -> Reply:
     asked = _asked(request)
+    supplied = {each.topic_id for each in asked if each.name is None}
+    named_too = {
+        topic.topic_id
+        for each in asked
+        if each.name is not None and each.topic_id is None
+        for topic in [ctx.catalog.by_name(each.name)]
+        if topic is not None and topic.topic_id in supplied
+    }
+    asked = [each for each in asked if each.name is not None or each.topic_id not in named_too]
     twice = duplicates(each.name for each in asked if each.name is not None)
     twice_ids = duplicates(each.topic_id for each in asked if each.topic_id is not None)
     responses = Rows(request, "responses")
     await change_each(
         dict.fromkeys(asked),
-        lambda each: _delete(each, twice, twice_ids, ctx),
+        lambda each: _delete(each, twice, twice_ids, named_too, ctx),
         _about,
         responses,
         ctx,
@@ -56,7 +67,14 @@ def _asked(request: Request) -> list[_Asked]:
     return [_Asked(each.name, each.topic_id) for each in topics]
 
 
-async def _delete(asked: _Asked, twice: set[str], twice_ids: set[UUID], ctx: Context) -> Reply:
+async def _delete(
+    asked: _Asked,
+    twice: set[str],
+    twice_ids: set[UUID],
+    named_too: set[UUID],
+    ctx: Context,
+) -> Reply:
+    """Delete one topic. Those in `named_too` are named by id and by name, which is refused."""
     name, topic_id = asked
     if name is not None and topic_id is not None:
         raise _bad("You may not specify both topic name and topic id.")
@@ -70,6 +88,9 @@ async def _delete(asked: _Asked, twice: set[str], twice_ids: set[UUID], ctx: Con
     elif name is not None:
         topic = ctx.catalog.by_name(name)
         unknown = UnknownTopic()
+        if topic is not None and topic.topic_id in named_too:
+            refused = error_fields(_bad(_SUPPLIED))
+            return Reply(refused, name=name, topic_id=topic.topic_id)
     else:
         raise _bad("Neither topic name nor id were specified.")
     if topic is None:

@@ -7,6 +7,7 @@ Not done: configs of loggers, client metrics and groups (the list is empty).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
@@ -22,6 +23,11 @@ from gateway.topics.config_keys import ConfigEntry
 from gateway.topics.configs import describe_topic
 from gateway.topics.errors import InvalidTopic, TopicError, UnknownTopic
 from gateway.topics.greylist_report import greylist_report
+
+_MALFORMED = (
+    "This most likely occurs because of a request being malformed by the client library or the "
+    "message was sent to an incompatible broker. See the broker logs for more details."
+)
 
 _Resource = tuple[int, str]  # type and name
 
@@ -66,11 +72,14 @@ def _result(kind: int, name: str, names: set[str] | None, request: Request, ctx:
     about = Reply(resource_type=kind, resource_name=name)
     try:
         entries = _entries(kind, name, names, request, ctx)
+    except UnknownTopic:  # as Kafka, without a text
+        code = ErrorCode.unknown_topic_or_partition
+        return Reply(about, configs=[], error_code=code, error_message="")
     except (TopicError, AdminRefusal) as error:
         return Reply(about, configs=[], **error_fields(error))
     documented = getattr(request.body, "include_documentation", False)
     rows = [_row(entry, request.body.include_synonyms, documented) for entry in entries]
-    return Reply(about, error_code=ErrorCode.none, error_message=None, configs=rows)
+    return Reply(about, error_code=ErrorCode.none, error_message="", configs=rows)
 
 
 def _entries(
@@ -100,8 +109,8 @@ def _entries(
             return ()
         case ResourceType.CLIENT_METRICS | ResourceType.GROUP:
             return ()
-        case other:
-            raise AdminRefusal(ErrorCode.invalid_request, f"Unsupported resource type: {other}")
+        case _:
+            raise AdminRefusal(ErrorCode.invalid_request, _MALFORMED)
 
 
 def _greylist(ctx: Context) -> str | None:
@@ -111,7 +120,11 @@ def _greylist(ctx: Context) -> str | None:
 
 
 def _check_node(name: str, ctx: Context) -> None:
-    if name != str(ctx.config.node_id):
+    if not re.fullmatch(r"[+-]?[0-9]{1,10}", name):
+        raise AdminRefusal(
+            ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}"
+        )
+    if int(name) != ctx.config.node_id:
         raise AdminRefusal(
             ErrorCode.invalid_request,
             f"Unexpected broker id, expected {ctx.config.node_id} or empty string, "

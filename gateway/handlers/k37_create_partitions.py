@@ -45,6 +45,10 @@ def _about(asked: Any) -> Reply:
 
 
 async def _add_partitions(asked: Any, body: Any, ctx: Context) -> Reply:
+    if ctx.catalog.by_name(asked.name) is None:  # as Kafka, without a text
+        return Reply(
+            name=asked.name, error_code=ErrorCode.unknown_topic_or_partition, error_message=None
+        )
     topic = ctx.catalog.check_added_partitions(asked.name, asked.count)
     if asked.assignments is not None:
         added = asked.count - topic.partitions

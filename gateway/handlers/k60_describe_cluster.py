@@ -49,9 +49,11 @@ def _refused(endpoint_type: int) -> Reply:
         ),
         error_message=(
             "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of "
-            f"type {'CONTROLLER' if known else 'UNKNOWN'}"
+            "type CONTROLLER"
+            if known
+            else f"Unsupported endpoint type {endpoint_type}"
         ),
-        endpoint_type=endpoint_type,
+        endpoint_type=_BROKERS,
         cluster_id="",
         controller_id=-1,
         brokers=[],

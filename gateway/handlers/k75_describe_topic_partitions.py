@@ -20,6 +20,8 @@ def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
     cursor = body.cursor
     names = sorted({topic.name for topic in body.topics})
+    if "" in names:  # as in Kafka, whose handler fails
+        return Reply(topics=[_missing(name, ErrorCode.unknown_server_error) for name in names])
     if _bad_cursor(cursor, names):
         return Reply(topics=[_missing(name, ErrorCode.invalid_request) for name in names])
     if not names:
@@ -44,7 +46,8 @@ def _page(names: list[str], first_index: int, room: int, ctx: Context) -> Reply:
     for name in names:
         topic = ctx.catalog.by_name(name)
         if topic is None:
-            rows.append(_missing(name, _why_missing(name)))
+            missing = _missing(name, _why_missing(name))
+            rows.append(Reply(missing, topic_authorized_operations=TOPIC_OPERATIONS))
             first_index = 0
             continue
         if room == 0:

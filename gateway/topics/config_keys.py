@@ -69,6 +69,10 @@ class ConfigKey:
     def parse(self, text: str) -> Value:
         """Return the typed value. Raises InvalidConfig with Kafka's text."""
         value = self._parse(text.strip())
+        items = value if isinstance(value, tuple) else (value,)
+        for item in items if self.one_of else ():
+            if item not in self.one_of:
+                raise self._invalid(str(item), f"String must be one of: {', '.join(self.one_of)}")
         fault = self._fault(value)
         if fault is not None:
             raise self._invalid(text, fault)
@@ -108,9 +112,6 @@ class ConfigKey:
                 return f"Value must be at least {self.at_least:.17g}"
             if self.at_most is not None and not value <= self.at_most:
                 return f"Value must be no more than {self.at_most:.17g}"
-        items = value if isinstance(value, tuple) else (value,)
-        if self.one_of and any(item not in self.one_of for item in items):
-            return f"String must be one of: {', '.join(self.one_of)}"
         return self.check(value) if self.check is not None else None
 
     def _invalid(self, text: str, fault: str) -> InvalidConfig:

@@ -482,8 +482,21 @@ def describe_topic(overrides: Mapping[str, str], names: Iterable[str] | None) ->
     ]
 
 
+_NOT_LISTED = frozenset(
+    {
+        "log.flush.scheduler.interval.ms",
+        "log.retention.hours",
+        "log.roll.hours",
+        "log.roll.jitter.hours",
+    }
+)
+"""Defaults of brokers that Kafka does not list for a topic, because other names precede them."""
+
+
 def _entry(key: ConfigKey, override: str | None) -> ConfigEntry:
-    defaults = tuple((name, text, ConfigSource.DEFAULT) for name, text in key.synonyms)
+    defaults = tuple(
+        (name, text, ConfigSource.DEFAULT) for name, text in key.synonyms if name not in _NOT_LISTED
+    )
     if override is None:
         return ConfigEntry(
             key=key, value=key.default, source=ConfigSource.DEFAULT, synonyms=defaults

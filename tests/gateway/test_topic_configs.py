@@ -172,9 +172,9 @@ def test_a_description_names_the_source_and_what_lies_under_it():
     assert len(entries) == len(TOPIC_KEYS)
     assert entries["retention.ms"].value == "5"
     assert entries["retention.ms"].source is ConfigSource.TOPIC
-    assert entries["retention.ms"].synonyms == (
-        ("retention.ms", "5", ConfigSource.TOPIC),
-        ("log.retention.hours", "168", ConfigSource.DEFAULT),
+    assert entries["retention.ms"].synonyms == (("retention.ms", "5", ConfigSource.TOPIC),)
+    assert entries["retention.bytes"].synonyms == (
+        ("log.retention.bytes", "-1", ConfigSource.DEFAULT),
     )
     assert entries["cleanup.policy"].value == "delete"
     assert entries["cleanup.policy"].source is ConfigSource.DEFAULT

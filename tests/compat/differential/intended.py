@@ -48,6 +48,10 @@ class Intended:
 _EPOCHS = "The first leader epoch of a partition is 1."
 _FEATURES = "The gateway has no features yet."
 _OWN_KEYS = "The gateway's own settings of a topic."
+_ELR = "Kafka sets this value for all brokers itself, for its eligible leader replicas."
+_TEXTS = "The texts say what a setting does in the gateway."
+_EACH_ONCE = "A resource that is named again is described once: a reply of many copies is large."
+_AT_ONCE = "The timeout bounds the wait for leaders; Kafka gives up before it looks at the topic."
 
 INTENDED: tuple[Intended, ...] = (
     Intended(3, "topics[*].partitions[*].leader_epoch", _EPOCHS, range(7, 14), open=True),
@@ -61,7 +65,7 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         19,
         "topics[*].configs[min.insync.replicas].config_source",
-        "Kafka sets this value for all brokers itself, for its eligible leader replicas.",
+        _ELR,
         range(5, 8),
     ),
     Intended(
@@ -71,14 +75,29 @@ INTENDED: tuple[Intended, ...] = (
         cases="more-copies-than-brokers",
     ),
     *(
+        Intended(key, f"{rows}[*].error_{field}", _AT_ONCE, cases="a-timeout-of-zero*")
+        for key, rows in ((19, "topics"), (20, "responses"), (37, "results"))
+        for field in ("code", "message")
+    ),
+    *(
+        Intended(32, f"results[*].configs[{name}]", _OWN_KEYS)
+        for name in ("control.record.interval.ms", "control.record.policy", "gateway.loss.delivery")
+    ),
+    Intended(32, "results[*].configs[*].documentation", _TEXTS, range(3, 5)),
+    Intended(32, "results[*].configs[min.insync.replicas]", _ELR, cases="the-default-of-brokers"),
+    Intended(32, "results[*].configs[min.insync.replicas].config_source", _ELR),
+    Intended(32, "results[*].configs[min.insync.replicas].synonyms[*]", _ELR),
+    Intended(32, "results[*]", _EACH_ONCE, cases="duplicates"),
+    *(
         Intended(
-            19,
-            f"topics[*].error_{field}",
-            "The timeout bounds the wait for leaders; Kafka gives up before it looks at the topic.",
-            cases="a-timeout-of-zero",
+            44,
+            f"responses[*].error_{field}",
+            "Kafka fails without a text; the gateway names the unknown operation.",
+            cases="invalid-changes",
         )
         for field in ("code", "message")
     ),
+    Intended(75, "topics[*].partitions[*].leader_epoch", _EPOCHS, open=True),
 )
 
 

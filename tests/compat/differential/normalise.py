@@ -55,8 +55,12 @@ UNORDERED = {
     (19, "topics"): "Kafka answers in the order of a hash map",
     (18, "supported_features"): "Kafka answers in the order of a hash map",
     (18, "finalized_features"): "Kafka answers in the order of a hash map",
+    (20, "responses"): "Kafka shuffles the topics",
+    (21, "partitions"): "Kafka answers in the order of a hash map",
     (32, "configs"): "Kafka answers in the order of a hash map",
+    (47, "partitions"): "Kafka answers refused partitions first",
     (60, "brokers"): "Kafka answers in the order of a hash map",
+    (75, "topics"): "Kafka answers a request that fails in another order",
 }
 """Arrays whose order no client can rely on, by API key and field, with the reason."""
 _SERVED = (18, "api_keys")  # compared for the APIs that the gateway serves

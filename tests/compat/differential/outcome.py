@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.compat.differential.compare import differences
+from tests.compat.differential.connection import CLOSED, Frame
 from tests.compat.differential.decode import Undecodable, decoded
 from tests.compat.differential.normalise import Normaliser
-from tests.compat.differential.play import CLOSED, Frame, Played
+from tests.compat.differential.play import Played
 from tests.compat.differential.steps import Step
 
 _SHOWN = 2_000

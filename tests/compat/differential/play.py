@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from tests.compat.differential.connection import CLOSED, Address, Connection, Frame, NoAnswer
 from tests.compat.differential.decode import decoded
-from tests.compat.differential.steps import Step, frame_of
+from tests.compat.differential.routes import Routes
+from tests.compat.differential.steps import Step, bound, frame_of
 from tests.peers.processes import wait_until
 
-ANSWER_S_MAX = 20.0
 SETTLED_S_MAX = 20.0
 PAUSE_S = 0.01
-CLOSED = None
-"""The answer of a server that closed the connection instead."""
-
-Frame = bytes | None
-Address = tuple[str, int]
-
-
-class NoAnswer(AssertionError):
-    """A server neither answered nor closed the connection in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,50 +26,15 @@ class Played:
     answer: Frame
 
 
-class Connection:
-    """A blocking connection to one server."""
-
-    def __init__(self, address: Address) -> None:
-        self._socket = socket.create_connection(address, timeout=ANSWER_S_MAX)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def send(self, frame: bytes) -> None:
-        """Send one frame. A connection that the server closed shows when its answer is read."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-
-    def receive(self) -> Frame:
-        """Return the next answer, or CLOSED. Raises NoAnswer."""
-        size = self._exactly(4)
-        if size is None:
-            return CLOSED
-        return self._exactly(int.from_bytes(size, "big"))
-
-    def _exactly(self, count: int) -> bytes | None:
-        found = bytearray()
-        while len(found) < count:
-            try:
-                chunk = self._socket.recv(count - len(found))
-            except TimeoutError:
-                raise NoAnswer(f"no answer within {ANSWER_S_MAX:g} s") from None
-            except ConnectionResetError:
-                return None
-            if not chunk:
-                return None
-            found += chunk
-        return bytes(found)
-
-    def close(self) -> None:
-        self._socket.close()
-
-
 class Player:
-    """The connections of one case to one server, and what was answered so far."""
+    """The connections of one case to one server or cluster, and what was answered so far."""
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
-        # Open connections by the names that the steps give them.
-        self._connections: dict[str, Connection] = {}
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+        # Open connections by the names that the steps give them, and by server.
+        self._connections: dict[tuple[str, Address], Connection] = {}
+        # The connection of each request that was sent.
+        self._sent_on: dict[int, Connection] = {}
         # The decoded answer of each step so far, None where there is none.
         self._answers: list[Any] = []
 
@@ -105,15 +59,16 @@ class Player:
         sent, answer = b"", CLOSED
         if step.action == "send":
             sent = frame_of(step, number, self._answers)
-            self._connection(step).send(sent)
+            self._send(step, number, sent)
         elif step.action == "receive":
             answer = self._receive(step, step.of)
         elif step.action == "drop":
             self._drop(step)
         else:
             assert step.action == "expect_close", step.action
-            extra = self._connection(step).receive()
-            assert extra is CLOSED, f"step {number}: {extra.hex()} instead of the end"
+            for (name, _), connection in self._connections.items():
+                extra = connection.receive() if name == step.connection else CLOSED
+                assert extra is CLOSED, f"step {number}: {extra.hex()} instead of the end"
             self._drop(step)
         self._answers.append(self._decoded(step, answer))
         return Played(sent, answer)
@@ -122,7 +77,7 @@ class Player:
         frame = frame_of(step, number, self._answers)
 
         def once() -> tuple[Frame, Any] | None:
-            self._connection(step).send(frame)
+            self._send(step, number, frame)
             answer = self._receive(step, number)
             entity = self._decoded(step, answer)
             unsettled = step.again and set(step.again) & set(errors_in(entity))
@@ -133,8 +88,16 @@ class Player:
         self._answers.append(entity)
         return Played(frame, answer)
 
+    def _send(self, step: Step, number: int, frame: bytes) -> None:
+        address = self._routes.address(step.key, bound(step.body, self._answers))
+        place = step.connection, address
+        if place not in self._connections:
+            self._connections[place] = Connection(address)
+        self._sent_on[number] = self._connections[place]
+        self._sent_on[number].send(frame)
+
     def _receive(self, step: Step, number: int) -> Frame:
-        answer = self._connection(step).receive()
+        answer = self._sent_on[number].receive()
         if answer is CLOSED:
             self._drop(step)
         else:
@@ -145,15 +108,9 @@ class Player:
     def _decoded(self, step: Step, answer: Frame) -> Any:
         return None if answer is CLOSED else decoded(step.key, step.answer_version(), answer)
 
-    def _connection(self, step: Step) -> Connection:
-        if step.connection not in self._connections:
-            self._connections[step.connection] = Connection(self._address)
-        return self._connections[step.connection]
-
     def _drop(self, step: Step) -> None:
-        connection = self._connections.pop(step.connection, None)
-        if connection is not None:
-            connection.close()
+        for place in [each for each in self._connections if each[0] == step.connection]:
+            self._connections.pop(place).close()
 
 
 def errors_in(value: Any) -> list[str]:

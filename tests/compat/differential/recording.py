@@ -10,8 +10,9 @@ from typing import Any
 
 import zstandard
 
+from tests.compat.differential.connection import Frame
 from tests.compat.differential.outcome import Recorded, is_compared, normal_answers
-from tests.compat.differential.play import Frame, Played
+from tests.compat.differential.play import Played
 from tests.compat.differential.script import Case, case_files
 from tests.compat.differential.steps import Step, step_from_json, step_to_json
 

@@ -26,7 +26,8 @@ from typing import Any
 from gateway.handlers.table import rows
 from tests.compat.differential.steps import Batch, Step, Taken
 
-PRODUCE, METADATA, FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP = 0, 3, 10, 11, 14
+PRODUCE, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 0, 2, 3, 10
+JOIN_GROUP, SYNC_GROUP = 11, 14
 CREATE_TOPICS, INIT_PRODUCER_ID = 19, 22
 NOT_YET = (
     "unknown_topic_or_partition",
@@ -169,7 +170,7 @@ class Script:
         return self._add(step)
 
     def topic(self, word: str, partitions: int = 1, configs: dict[str, str] | None = None) -> Topic:
-        """Create a topic and wait until its partitions have leaders."""
+        """Create a topic and wait until the leaders of its partitions answer."""
         name = self.name(word)
         wanted = {
             "name": name,
@@ -179,6 +180,8 @@ class Script:
         }
         created = self.prepare(CREATE_TOPICS, 7, topics=[wanted], timeout=10_000, again=())
         self.wait_led(name)
+        rows = [{"partition_index": index, "timestamp": -1} for index in range(partitions)]
+        self.prepare(LIST_OFFSETS, 7, replica_id=-1, topics=[{"name": name, "partitions": rows}])
         return Topic(name, created.take("topics[0].topic_id"))
 
     def wait_led(self, name: str) -> Answer:

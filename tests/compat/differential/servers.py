@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.compat.differential.play import Player
+from tests.compat.differential.routes import OneServer
 from tests.compat.differential.script import FIND_COORDINATOR, INIT_PRODUCER_ID, NOT_YET
 from tests.compat.differential.steps import Step
 from tests.peers.broker import Broker
@@ -48,7 +49,7 @@ def embedded(data: Path) -> Gateway:
 
 def player(broker: Broker) -> Player:
     """Return a player that connects to a started server."""
-    return Player(("127.0.0.1", broker.port))
+    return Player(OneServer(("127.0.0.1", broker.port)))
 
 
 def warm_up(broker: Broker) -> None:

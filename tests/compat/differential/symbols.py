@@ -12,6 +12,7 @@ RECENT_MS = 1_700_000_000_000
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NODE = re.compile(r"(?<=\bbroker )\d+\b")
+_THIS_NODE = re.compile(r"(?<=broker id, expected )\d+")
 _UUID_TEXT = re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])")
 
 
@@ -39,6 +40,7 @@ class Symbols:
             lambda match: self.of("node", int(match[0])) if int(match[0]) in nodes else match[0],
             text,
         )
+        text = _THIS_NODE.sub("<node>", text)
         return _UUID_TEXT.sub(lambda match: self._texts.get(match[0], match[0]), text)
 
 

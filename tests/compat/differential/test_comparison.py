@@ -10,9 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from gateway.wire.messages import encode_response
+from tests.compat.differential.connection import Frame
 from tests.compat.differential.intended import INTENDED
 from tests.compat.differential.outcome import Difference, Recorded, outcome
-from tests.compat.differential.play import Frame, Played
+from tests.compat.differential.play import Played
 from tests.compat.differential.recording import recorded_cases, same_steps
 from tests.compat.differential.script import batch
 from tests.compat.differential.steps import Step, Taken, step_from_json, step_to_json

@@ -1,0 +1,78 @@
+"""AlterConfigs: replaces all overrides of a topic; refuses invalid ones.
+
+Kafka 4.3 never answers a request that names a resource twice, so no case sends one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.compat.differential.script import Script, case
+
+KEY = 33
+TOPIC = 2
+
+
+def _row(name: str, *pairs: tuple[str, str | None], kind: int = TOPIC) -> dict[str, Any]:
+    configs = [{"name": key, "value": value} for key, value in pairs]
+    return {"resource_type": kind, "resource_name": name, "configs": configs}
+
+
+def _describe(script: Script, name: str) -> None:
+    keys = ["retention.ms", "cleanup.policy", "segment.bytes"]
+    row = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": keys}
+    script.other(32, 1, resources=[row])
+
+
+@case(KEY)
+def a_topic(script: Script) -> None:
+    topic = script.topic("one", configs={"cleanup.policy": "compact"})
+    script.ask(resources=[_row(topic.name, ("retention.ms", "1000"))], validate_only=False)
+    script.ask(resources=[_row(topic.name)], validate_only=False)
+
+
+@case(KEY)
+def only_a_check(script: Script) -> None:
+    topic = script.topic("one")
+    script.ask(resources=[_row(topic.name, ("retention.ms", "1000"))], validate_only=True)
+    script.ask(resources=[_row(topic.name, ("retention.ms", "x"))], validate_only=True)
+    _describe(script, topic.name)
+
+
+@case(KEY)
+def invalid_values(script: Script) -> None:
+    topic = script.topic("one")
+    for pair in (
+        ("unknown.key", "1"),
+        ("retention.ms", "soon"),
+        ("retention.ms", None),
+        ("cleanup.policy", "shred"),
+        ("cleanup.policy", ""),
+        ("segment.bytes", "1"),
+        ("", "1"),
+    ):
+        script.ask(resources=[_row(topic.name, pair)], validate_only=False)
+
+
+@case(KEY)
+def a_key_twice(script: Script) -> None:
+    topic = script.topic("one")
+    pairs = ("retention.ms", "1000"), ("retention.ms", "2000")
+    script.ask(resources=[_row(topic.name, *pairs)], validate_only=False)
+
+
+@case(KEY)
+def unknown_topics(script: Script) -> None:
+    for name in (script.name("missing"), "", "..", "a/b"):
+        script.ask(resources=[_row(name, ("retention.ms", "1000"))], validate_only=False)
+
+
+@case(KEY)
+def unknown_types(script: Script) -> None:
+    for kind in (0, 1, 3, 77, -1):
+        script.ask(resources=[_row("x", kind=kind)], validate_only=False)
+
+
+@case(KEY)
+def nothing(script: Script) -> None:
+    script.ask(resources=[], validate_only=False)

@@ -1,0 +1,91 @@
+"""Where a client sends a request: to the only server, or in a cluster to leader or coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+from gateway.wire.messages import decode_response, encode_request
+from tests.compat.differential.connection import Address, Connection
+
+METADATA, FIND_COORDINATOR = 3, 10
+_DATA = {0: "topic_data", 1: "topics", 2: "topics", 21: "topics"}
+_PARTITIONS = ("partition_data", "partitions")
+_GROUPS = {8, 9, 11, 12, 13, 14, 15, 42, 47}
+
+
+class Routes(Protocol):
+    """Chooses the server of a request."""
+
+    def address(self, key: int, body: Any) -> Address:
+        """Return the server for a request with these fields, or with bytes in their place."""
+        ...
+
+
+class OneServer:
+    """The only server, for every request."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def address(self, key: int, body: Any) -> Address:
+        return self._address
+
+
+class Cluster:
+    """The brokers of a cluster. Leaders and coordinators are looked up for each request."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._first = addresses[0]
+
+    def address(self, key: int, body: Any) -> Address:
+        if isinstance(body, bytes):
+            return self._first
+        if key in _DATA and body.get(_DATA[key]):
+            return self._leader(body[_DATA[key]][0]) or self._first
+        if key in _GROUPS:
+            return self._coordinator(_group(body)) or self._first
+        return self._first
+
+    def _leader(self, row: dict[str, Any]) -> Address | None:
+        rows = next((row[name] for name in _PARTITIONS if row.get(name)), [{}])
+        index = next((rows[0][name] for name in _INDEXES if name in rows[0]), 0)
+        topic_id = row.get("topic_id")
+        asked: dict[str, Any] = {"name": row.get("name") or row.get("topic") or None}
+        if isinstance(topic_id, UUID):
+            asked = {"name": None, "topic_id": topic_id}
+        fields = {"topics": [asked], "allow_auto_topic_creation": False}
+        answer = self._ask(METADATA, 12, fields)
+        nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                if partition.partition_index == index:
+                    return nodes.get(partition.leader_id)
+        return None
+
+    def _coordinator(self, group: str) -> Address | None:
+        fields = {"key_type": 0, "coordinator_keys": [group]}
+        [found] = self._ask(FIND_COORDINATOR, 4, fields).coordinators
+        return (found.host, found.port) if found.node_id >= 0 else None
+
+    def _ask(self, key: int, version: int, fields: dict[str, Any]) -> Any:
+        connection = Connection(self._first)
+        try:
+            connection.send(encode_request(key, version, 1, "routes", fields))
+            answer = connection.receive()
+            assert answer is not None, f"no route: key {key}"
+            return decode_response(key, version, answer).body
+        finally:
+            connection.close()
+
+
+_INDEXES = ("partition", "partition_index", "index")
+
+
+def _group(body: dict[str, Any]) -> str:
+    """Return the first group that a request names."""
+    if "group_id" in body:
+        return body["group_id"]
+    named = body.get("groups") or body.get("groups_names") or [""]
+    return named[0]["group_id"] if isinstance(named[0], dict) else named[0]
