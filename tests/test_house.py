@@ -262,6 +262,14 @@ def test_a_module_that_nobody_imports_is_caught() -> None:
     assert [line.split(":")[0] for line in house.dead_modules([start, used, dead])] == [dead.path]
 
 
+def test_a_core_ahead_of_its_shell_is_caught_once_it_is_used() -> None:
+    ahead = Source("gateway/core/transaction_log.py", "")
+    assert house.AHEAD[0] == ahead.module
+    assert house.dead_modules([ahead]) == []
+    start = Source("gateway/__main__.py", f"import {ahead.module}")
+    assert [line.split(":")[0] for line in house.dead_modules([start, ahead])] == [ahead.path]
+
+
 def test_a_function_that_nothing_names_is_caught() -> None:
     code = Source("ledger/a.py", "def used(): ...\ndef dead(): ...\nused()")
     assert [line.split()[1] for line in house.dead_names([code])] == ["dead"]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.core.fetch_session import FetchSessions
     from gateway.groups.coordinator import Coordinator
     from gateway.groups.read_only_groups import ReadOnlyGroups
+    from gateway.settings.stored_settings import StoredSettings
     from gateway.topics.catalog import Catalog
     from gateway.topics.connection_fetches import ConnectionFetches
     from gateway.topics.greylist_report import AvoidedBookies
@@ -94,6 +95,7 @@ class Context:
     fetch_sessions: FetchSessions
     cluster: Cluster
     reply_memory: ReplyMemory
+    stored: StoredSettings
     advertised_host: str | None = None  # None means the address to which the client connected
     advertised_port: int | None = None
     # Where tools read the metadata of ledgers: ZooKeeper, or the ledger port; None without one.

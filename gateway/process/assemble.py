@@ -26,6 +26,7 @@ from gateway.process.cluster_layout import cluster_id
 from gateway.process.greylist_view import avoided_bookies
 from gateway.server.dispatch import Dispatcher
 from gateway.server.listener import Server
+from gateway.settings.stored_settings import StoredSettings
 from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import Partitions
 from gateway.topics.producer_ids import ProducerIds
@@ -115,6 +116,9 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
     catalog = Catalog(metadata, config.topics, bookies=parts.bookies)
     await catalog.load()
     stops.append(catalog.close)
+    stored = StoredSettings(metadata)
+    await stored.load()
+    stops.append(stored.close)
     shared = parts.cluster(catalog) if parts.cluster else None
     cluster = shared or SingleBroker(config.node_id)
     partitions = Partitions(catalog, parts.services, config, parts.collect, cluster)
@@ -138,6 +142,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         ),
         cluster=cluster,
         reply_memory=ReplyMemory(config.connection.reply_bytes_max),
+        stored=stored,
         advertised_host=config.advertised_host,
         advertised_port=config.advertised_port,
         metadata_address=config.zookeeper or None,

@@ -48,10 +48,14 @@ class NodeListener(Protocol):
 class NodeWatch:
     """The watches of one parent and its children. Call `start` once and `stop` once."""
 
-    def __init__(self, store: MetadataStore, root: str, listener: NodeListener) -> None:
+    def __init__(
+        self, store: MetadataStore, root: str, listener: NodeListener, what: str = "topics"
+    ) -> None:
+        """Create a watch that is not started. `what` names the nodes in logs."""
         self._store = store
         self._root = root
         self._listener = listener
+        self._what = what
         # The watch of each child, from its first listing until the child is deleted or `stop`.
         self._watches: dict[str, Unwatch] = {}
         # The watches of the parent and of the session, from `start` to `stop`.
@@ -119,7 +123,9 @@ class NodeWatch:
 
     def _wake(self) -> None:
         if self._unlisten and (self._task is None or self._task.done()):
-            self._task = start_restarting("the watch on topics", self._rounds, self._on_rounds_died)
+            self._task = start_restarting(
+                f"the watch on {self._what}", self._rounds, self._on_rounds_died
+            )
 
     def _on_rounds_died(self) -> None:
         self._list_due = True  # a round forgets what was due when it begins
@@ -137,7 +143,9 @@ class NodeWatch:
                 await self._round(list_due, changed)
             except LedgerError as error:
                 self._list_due, self._changed = True, self._changed | changed
-                logger().warning("cannot read topics changed by other brokers", reason=str(error))
+                logger().warning(
+                    f"cannot read {self._what} changed by other brokers", reason=str(error)
+                )
                 await asyncio.sleep(self._retry_s)
                 self._retry_s = min(2 * self._retry_s, _RETRY_S_MAX)
             else:

@@ -13,6 +13,7 @@ from gateway.groups.read_only_groups import ReadOnlyGroups
 from gateway.handlers.api import Context, Peer
 from gateway.handlers.table import rows
 from gateway.server.dispatch import Dispatcher
+from gateway.settings.stored_settings import StoredSettings
 from gateway.topics.catalog import Catalog
 from gateway.topics.reply_memory import ReplyMemory
 from gateway.wire.messages import decode_response, encode_request
@@ -65,6 +66,7 @@ class World:
             fetch_sessions=None,
             cluster=self.cluster,
             reply_memory=ReplyMemory(1),
+            stored=StoredSettings(self.metadata),
         )
         self.dispatcher = Dispatcher(rows(), ctx)
         return self

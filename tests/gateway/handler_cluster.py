@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
 from gateway.handlers.api import Context, Peer, Request
+from gateway.settings.stored_settings import StoredSettings
 from gateway.topics.catalog import Catalog
 from gateway.topics.producer_ids import ProducerIds
 from gateway.topics.reply_memory import ReplyMemory
@@ -48,6 +49,7 @@ class Cluster:
             fetch_sessions=None,
             cluster=SingleBroker(3),
             reply_memory=ReplyMemory(self.config.connection.reply_bytes_max),
+            stored=StoredSettings(self.store),
         )
         self.context.cluster.epoch_of = Epochs().epoch_of
 
@@ -78,4 +80,5 @@ def _flexible(key, version):
 async def loaded_cluster(**settings):
     cluster = Cluster(**settings)
     await cluster.catalog.load()
+    await cluster.context.stored.load()
     yield cluster

@@ -18,6 +18,7 @@ from gateway.groups.read_only_groups import ReadOnlyGroups
 from gateway.handlers.api import Context, Peer
 from gateway.handlers.table import rows
 from gateway.server.dispatch import Dispatcher
+from gateway.settings.stored_settings import StoredSettings
 from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import Partitions
 from gateway.topics.reply_memory import ReplyMemory
@@ -205,6 +206,7 @@ class StreamCluster:
             fetch_sessions=FetchSessions(10, 120_000, lambda: next(ids)),
             cluster=self.partitions.cluster,
             reply_memory=ReplyMemory(self.config.connection.reply_bytes_max),
+            stored=StoredSettings(self.metadata),
         )
         self.dispatcher = Dispatcher(rows(), self.context)
 

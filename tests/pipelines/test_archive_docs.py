@@ -28,9 +28,7 @@ TABLE = "data/lake/archives/flights"
 RANGES = OffsetRange("flights", 0, 0, 12), OffsetRange("flights", 1, 3, 5)
 
 
-def test_the_examples_of_the_document_find_the_archived_records(
-    spark: SparkSession, tmp_path: Path
-):
+def test_the_examples_of_the_document_read_parquet_and_iceberg(spark: SparkSession, tmp_path: Path):
     places = {"parquet": str(tmp_path), "iceberg": "lake.archives.flights"}
     for kind, to in places.items():
         archive = open_archive(spark, to, kind)

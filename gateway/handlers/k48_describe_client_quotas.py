@@ -1,0 +1,44 @@
+"""DescribeClientQuotas, key 48, v0-v1: returns the stored limits of the entities that match.
+
+v1 flexible.
+Source: Kafka, ClientQuotasImage.describe.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.client_quotas import QuotaRefused, UnknownEntityType, filter_of, matches, ordered
+from gateway.core.java_order import in_hash_order
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import Rows, with_pauses
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    body = request.body
+    try:
+        wanted = filter_of(
+            ((each.entity_type, each.match_type, each.match) for each in body.components),
+            strict=body.strict,
+        )
+    except UnknownEntityType as fault:
+        return _refused(ErrorCode.unsupported_version, fault)
+    except QuotaRefused as fault:
+        return _refused(ErrorCode.invalid_request, fault)
+    entries = Rows(request, "entries")
+    async for entity, limits in with_pauses(ctx.stored.quotas.all()):
+        if not matches(entity, wanted):
+            continue
+        row = Reply(
+            entity=[Reply(entity_type=kind, entity_name=name) for kind, name in ordered(entity)],
+            values=[Reply(key=key, value=limits[key]) for key in in_hash_order(limits)],
+        )
+        await entries.add(row)
+    return Reply(error_code=ErrorCode.none, error_message="", entries=entries.result())
+
+
+def _refused(code: ErrorCode, fault: QuotaRefused) -> Reply:
+    return Reply(error_code=code, error_message=str(fault), entries=None)
+
+
+API = Api(key=48, name="DescribeClientQuotas", versions=range(2), handle=handle)

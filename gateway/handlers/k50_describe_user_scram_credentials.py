@@ -1,0 +1,55 @@
+"""DescribeUserScramCredentials, key 50, v0: returns mechanisms and iterations, and no secret.
+
+Source: Kafka, ScramImage.describe.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import Rows, with_pauses
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    results = Rows(request, "results")
+    if not request.body.users:
+        async for name in with_pauses(ctx.stored.scram.names()):
+            await results.add(_row(name, ctx))
+    else:
+        asked: dict[str, bool] = {}  # whether a user is named twice
+        async for each in with_pauses(request.body.users):
+            asked[each.name] = each.name in asked
+        async for name, twice in with_pauses(asked.items()):
+            await results.add(_twice(name) if twice else _row(name, ctx))
+    return Reply(error_code=ErrorCode.none, error_message="", results=results.result())
+
+
+def _row(name: str, ctx: Context) -> Reply:
+    found = ctx.stored.scram.iterations(name)
+    row = Reply(
+        user=name,
+        error_code=ErrorCode.none,
+        error_message="",
+        credential_infos=[
+            Reply(mechanism=mechanism, iterations=count) for mechanism, count in found.items()
+        ],
+    )
+    if not found:
+        row["error_code"] = ErrorCode.resource_not_found
+        row["error_message"] = f"Attempt to describe a user credential that does not exist: {name}"
+    return row
+
+
+def _twice(name: str) -> Reply:
+    return Reply(
+        user=name,
+        error_code=ErrorCode.duplicate_resource,
+        error_message=(
+            f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+        ),
+        credential_infos=[],
+    )
+
+
+API = Api(key=50, name="DescribeUserScramCredentials", versions=range(1), handle=handle)

@@ -1,0 +1,178 @@
+"""A small table of the metadata store: one sealed node for each row, followed by all gateways.
+
+    <root>/<first half of the SHA-256 of the key>   `1 <crc32c> <JSON>`: version, life, key, value
+
+A key may hold any text, and never becomes a path. A row that is deleted and created again has
+another life, so that an old reading of its node is not mistaken for the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
+from uuid import uuid4
+
+from gateway.log import logger
+from gateway.topics.catalog_watch import NodeWatch
+from ledger.errors import BadVersion, CorruptFormat, NodeExists, NoNode
+from ledger.ports.metadata import NODE_BYTES_MAX, MetadataStore, Node
+from ledger.sealed import seal, unseal
+
+ROWS_MAX = 10_000
+VERSION = 1
+_PATH_BYTES = 200  # more than any path of a row takes
+
+Value = Mapping[str, Any]
+"""The JSON object of a row."""
+
+
+class TableFull(Exception):
+    """The error that a table has as many rows as it may have, or that a row is too large."""
+
+
+class _Row(NamedTuple):
+    key: str
+    value: Value
+    life: str
+    version: int  # of the node
+
+
+class StoredRows:
+    """The rows below one node, in memory and in the store. A change is durable when it returns."""
+
+    def __init__(self, store: MetadataStore, root: str, what: str) -> None:
+        """Create an empty table. `what` names its rows in logs, such as "client quotas"."""
+        self._store = store
+        self._root = root
+        self._what = what
+        # The rows that could be read, by the name of their node. Changed by `_put` and `on_gone`.
+        self._rows: dict[str, _Row] = {}
+        # The reasons why nodes cannot be decoded, by name, until they can be or are deleted.
+        self.unreadable: dict[str, str] = {}
+        # Called after rows changed on any gateway.
+        self.on_changed: list[Callable[[], None]] = []
+        self._watch = NodeWatch(store, root, self, what)
+
+    async def load(self) -> None:
+        """Read every row, and follow the changes of other gateways from now on."""
+        try:
+            await self._store.create(self._root, parents=True)
+        except NodeExists:
+            pass
+        await self._watch.start()
+
+    async def close(self) -> None:
+        """Stop following the changes of other gateways."""
+        await self._watch.stop()
+
+    def get(self, key: str) -> Value | None:
+        row = self._rows.get(_name_of(key))
+        return None if row is None else row.value
+
+    def items(self) -> Iterator[tuple[str, Value]]:
+        """Return the keys and values as they are now, even if rows change meanwhile."""
+        return iter([(row.key, row.value) for row in self._rows.values()])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    async def change(self, key: str, changed: Callable[[Value | None], Value | None]) -> None:
+        """Replace the row's value by `changed(value)`. None stands for a row that does not exist.
+
+        If another gateway changes the row at the same time, `changed` runs again. Raises TableFull,
+        LedgerError, and any exception of `changed`.
+        """
+        name = _name_of(key)
+        path = f"{self._root}/{name}"
+        while True:
+            row = await self._read(name, path)
+            value = changed(None if row is None else row.value)
+            if value == (None if row is None else row.value):
+                return
+            try:
+                if value is None:
+                    assert row is not None
+                    await self._store.delete(path, row.version)
+                    self.on_gone(name)
+                elif row is None:
+                    await self._create(name, path, _Row(key, value, uuid4().hex, 0))
+                else:
+                    data = self._encode(row._replace(value=value))
+                    version = await self._store.set(path, data, row.version)
+                    self._put(name, row._replace(value=value, version=version))
+            except (BadVersion, NodeExists, NoNode):
+                continue  # another gateway changed the row after it was read
+            self.on_round_over()
+            return
+
+    async def _create(self, name: str, path: str, row: _Row) -> None:
+        if len(self._rows) >= ROWS_MAX:
+            raise TableFull(f"The limit of {ROWS_MAX} {self._what} is reached.")
+        await self._store.create(path, self._encode(row))
+        self._put(name, row)
+
+    async def _read(self, name: str, path: str) -> _Row | None:
+        try:
+            node = await self._store.get(path)
+        except NoNode:
+            self._rows.pop(name, None)
+            return None
+        row = _decode(path, node)
+        self._put(name, row)
+        return row
+
+    def _encode(self, row: _Row) -> bytes:
+        document = {"version": VERSION, "life": row.life, "key": row.key, "value": dict(row.value)}
+        data = seal(document)
+        if len(data) + _PATH_BYTES > NODE_BYTES_MAX:
+            raise TableFull(f"One of the {self._what} would take {len(data)} bytes.")
+        return data
+
+    def _put(self, name: str, row: _Row) -> None:
+        known = self._rows.get(name)
+        if known is None or known.life != row.life or known.version <= row.version:
+            self._rows[name] = row
+
+    # -- the `NodeListener` of the watch --------------------------------------------------------
+
+    def known_names(self) -> set[str]:
+        return set(self._rows)
+
+    def on_found(self, name: str, node: Node) -> None:
+        path = f"{self._root}/{name}"
+        try:
+            row = _decode(path, node)
+        except CorruptFormat as error:
+            if name not in self.unreadable:
+                logger().error(f"one of the {self._what} cannot be read", reason=str(error))
+            self.unreadable[name] = str(error)
+            return
+        self.unreadable.pop(name, None)
+        self._put(name, row)
+
+    def on_gone(self, name: str) -> None:
+        self.unreadable.pop(name, None)
+        self._rows.pop(name, None)
+
+    def on_round_over(self) -> None:
+        for on_changed in self.on_changed:
+            on_changed()
+
+
+def _name_of(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _decode(path: str, node: Node) -> _Row:
+    """Decode a row. Raises CorruptFormat, also for a version of a later release."""
+    document = unseal(node.data, path)
+    if document.get("version") != VERSION:
+        version = str(document.get("version"))[:16]
+        raise CorruptFormat(f"{path}: has version {version}; this release reads {VERSION}")
+    key, life, value = (document.get(field) for field in ("key", "life", "value"))
+    if not isinstance(key, str) or not isinstance(life, str) or not isinstance(value, dict):
+        raise CorruptFormat(f"{path}: is not a row")
+    if _name_of(key) != path.rpartition("/")[2]:
+        raise CorruptFormat(f"{path}: holds the row of another node")
+    return _Row(key, cast("dict[str, Any]", value), life, node.version)
