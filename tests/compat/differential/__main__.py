@@ -91,7 +91,11 @@ def main() -> int:
     parser.add_argument("--case", default="", help="a part of the names of cases")
     parser.add_argument("--replay", action="store_true", help="do not start Kafka, do not record")
     parser.add_argument("--brief", action="store_true", help="a line for each field, not the bytes")
+    parser.add_argument("--page", action="store_true", help="only write docs/kafka-api.md")
     options = parser.parse_args()
+    if options.page:
+        document.PAGE.write_text(document.page())
+        return 0
     cases = chosen(options.key, options.case)
     with tempfile.TemporaryDirectory() as directory:
         if not options.replay:

@@ -75,9 +75,14 @@ INTENDED: tuple[Intended, ...] = (
         cases="more-copies-than-brokers",
     ),
     *(
-        Intended(key, f"{rows}[*].error_{field}", _AT_ONCE, cases="a-timeout-of-zero*")
-        for key, rows in ((19, "topics"), (20, "responses"), (37, "results"))
-        for field in ("code", "message")
+        Intended(key, field, _AT_ONCE, cases="a-timeout-of-zero*")
+        for key, field in (
+            (19, "topics[*].error_code"),
+            (19, "topics[*].error_message"),
+            (20, "responses[*].error_code"),
+            (20, "responses[*].error_message"),
+            (37, "results[*].error_code"),
+        )
     ),
     *(
         Intended(32, f"results[*].configs[{name}]", _OWN_KEYS)

@@ -55,4 +55,4 @@ def test_every_advertised_version_of_these_apis_has_a_case() -> None:
 
 
 def test_the_page_about_the_apis_is_up_to_date() -> None:
-    assert document.PAGE.read_text() == document.page(), "run `make differential`"
+    assert document.PAGE.read_text() == document.page(), "run the module with --page"
