@@ -69,6 +69,25 @@ INTENDED: tuple[Intended, ...] = (
         range(5, 8),
     ),
     Intended(
+        55,
+        "topics[*].partitions[*].leader_epoch",
+        "The metadata are in SQLite or ZooKeeper, where no leader has an epoch.",
+    ),
+    *(
+        Intended(
+            55,
+            f"topics[*].partitions[*].{field}",
+            "The metadata are in SQLite or ZooKeeper, not in a log with offsets.",
+        )
+        for field in ("high_watermark", "current_voters[*].log_end_offset")
+    ),
+    Intended(
+        55,
+        "nodes[*].listeners[*]",
+        "Gateways are the voters, and have no listener for controllers.",
+        range(2, 3),
+    ),
+    Intended(
         19,
         "topics[*].error_message",
         "Copies are on bookies, so the text names the number of bookies.",

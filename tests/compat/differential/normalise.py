@@ -39,7 +39,14 @@ NODES = {
 PRODUCERS = {"producer_id", "ongoing_txn_producer_id"}
 EPOCHS = {"leader_epoch", "current_leader_epoch"}
 MEMBERS = {"member_id", "leader"}
-TIMES = {"timestamp", "log_append_time", "start_timestamp", "transaction_start_time"}
+TIMES = {
+    "last_fetch_timestamp",
+    "last_caught_up_timestamp",
+    "timestamp",
+    "log_append_time",
+    "start_timestamp",
+    "transaction_start_time",
+}
 PLACES = {
     "host": "<host>",
     "port": "<port>",
@@ -59,13 +66,28 @@ UNORDERED = {
     (21, "partitions"): "Kafka answers in the order of a hash map",
     (32, "configs"): "Kafka answers in the order of a hash map",
     (47, "partitions"): "Kafka answers refused partitions first",
+    (48, "entries"): "Kafka answers in the order of a hash map",
+    (48, "values"): "Kafka answers in the order of a hash map",
+    (49, "entries"): "Kafka answers in the order of a hash map",
+    (50, "credential_infos"): "Kafka answers in the order of a hash map",
+    (50, "results"): "Kafka answers in the order of a hash map",
+    (51, "results"): "Kafka answers in the order of a hash map",
     (60, "brokers"): "Kafka answers in the order of a hash map",
     (75, "topics"): "Kafka answers a request that fails in another order",
 }
 """Arrays whose order no client can rely on, by API key and field, with the reason."""
 _SERVED = (18, "api_keys")  # compared for the APIs that the gateway serves
-ROW_NAMES = ("name", "topic", "group_id", "key", "resource_name", "transactional_id")
-_IDENTITY = (*ROW_NAMES, "topic_id", "api_key", "partition_index", "node_id", "broker_id")
+ROW_NAMES = ("user", "name", "topic", "group_id", "key", "resource_name", "transactional_id")
+_IDENTITY = (
+    *ROW_NAMES,
+    "entity",
+    "mechanism",
+    "topic_id",
+    "api_key",
+    "partition_index",
+    "node_id",
+    "broker_id",
+)
 
 
 class Normaliser:
@@ -176,4 +198,4 @@ def _identity(row: Any) -> list[tuple[int, Any]]:
 
 
 def _sortable(value: Any) -> Any:
-    return str(value) if isinstance(value, uuid.UUID) else value
+    return str(value) if isinstance(value, uuid.UUID | tuple) else value

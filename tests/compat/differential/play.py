@@ -9,7 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from tests.compat.differential.connection import CLOSED, Address, Connection, Frame, NoAnswer
-from tests.compat.differential.decode import decoded
+from tests.compat.differential.decode import Undecodable, decoded
 from tests.compat.differential.routes import Routes
 from tests.compat.differential.steps import Step, bound, frame_of
 from tests.peers.processes import wait_until
@@ -106,7 +106,13 @@ class Player:
         return answer
 
     def _decoded(self, step: Step, answer: Frame) -> Any:
-        return None if answer is CLOSED else decoded(step.key, step.answer_version(), answer)
+        """Return the entity of an answer, or None. An undecodable answer is compared as bytes."""
+        if answer is CLOSED:
+            return None
+        try:
+            return decoded(step.key, step.answer_version(), answer)
+        except Undecodable:
+            return None
 
     def _drop(self, step: Step) -> None:
         for place in [each for each in self._connections if each[0] == step.connection]:

@@ -89,6 +89,7 @@ class Script:
         self.version = its_case.version
         self.prefix = f"k{its_case.key:02}-v{its_case.version}-{its_case.name}--"
         self.steps: list[Step] = []
+        self._published = 0  # topics that `published` created
 
     def name(self, word: str) -> str:
         """Return a name for a topic or group, which no other case uses."""
@@ -187,6 +188,11 @@ class Script:
     def wait_led(self, name: str) -> Answer:
         """Wait until Metadata reports the leaders of a topic."""
         return self.prepare(METADATA, 12, topics=[{"name": name}], allow_auto_topic_creation=False)
+
+    def published(self) -> None:
+        """Wait until Kafka's broker has applied the changes that its controller has answered."""
+        self._published += 1
+        self.topic(f"published-{self._published}")
 
     def node(self) -> Taken:
         """Return the node id of a broker."""

@@ -1,0 +1,13 @@
+"""ExpireDelegationToken: connections that are not authenticated."""
+
+from __future__ import annotations
+
+from tests.compat.differential.script import Script, case
+
+KEY = 40
+
+
+@case(KEY)
+def any_token(script: Script) -> None:
+    for token, period in ((b"token", 1_000), (b"", -1)):
+        script.ask(hmac=token, expiry_time_period=period)
