@@ -25,7 +25,9 @@ from gateway.topics.long_work import LongWork
 from gateway.topics.orphans import Orphans, delete_stream_and_ledgers
 from gateway.topics.partition import DELETED, LOST, Partition
 from gateway.topics.replica import ReplicaPartition, preferred_read_replica
+from gateway.topics.stored_bytes import Shares, StoredBytes
 from ledger.errors import LedgerError, NodeExists
+from ledger.ids import BookieId
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
@@ -95,6 +97,8 @@ class Partitions:
         self._opening = asyncio.Semaphore(_OPENING_AT_ONCE)
         # Checks and searches of records that take long, of all partitions.
         self._long_work = LongWork()
+        # What bookies store of the partitions, for requests about disk usage.
+        self._stored = StoredBytes(services)
         # The orphans of the last hourly round. The next round deletes them if still orphaned.
         self._orphans = Orphans(catalog, services)
         # The maintenance task, from `start` to `stop`.
@@ -122,6 +126,21 @@ class Partitions:
         if key in self._handed_over or not self.cluster.owns(key):
             return None
         return self._add(known, index)
+
+    def bookies(self) -> list[BookieId]:
+        """Return the bookies that are alive, by id."""
+        return self._stored.bookies()
+
+    async def stored_bytes(self, topic: Topic, index: int) -> Shares | None:
+        """Return the bytes of a partition by bookie. Does not open it.
+
+        Returns None if another broker owns the partition, or if it does not exist. Raises
+        LedgerError.
+        """
+        key = StreamKey(topic.topic_id, index)
+        if not 0 <= index < topic.partitions or not self.cluster.owns(key):
+            return None
+        return await self._stored.of(stream_name(*key))
 
     def replica(self, topic: str, index: int) -> ReplicaPartition | None:
         """Return the follower of a partition that another broker leads.

@@ -29,7 +29,7 @@ from ledger.errors import (
     NotEnoughBookies,
     WrongQuorum,
 )
-from ledger.ids import NO_ENTRY, EntryId, LedgerId
+from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from ledger.ports.bookies import Bookies
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
@@ -104,10 +104,19 @@ class LedgerClient:
                 return writer
         raise NodeExists(f"no free ledger id after {self._config.ledger_id_attempts_max} attempts")
 
+    def alive(self) -> list[BookieId]:
+        """Return the bookies that are registered as alive, by id."""
+        return sorted(self._bookies.registered())
+
     def confirmed(self, ledger: LedgerId) -> EntryId:
         """Return the LAC of this client's writer of the ledger, or -1 if it has none."""
         writer = self._writers.get(ledger)
         return NO_ENTRY if writer is None else writer.lac
+
+    def written_bytes(self, ledger: LedgerId) -> int:
+        """Return the payload bytes that a writer of this client wrote, 0 if it wrote none."""
+        writer = self._writers.get(ledger)
+        return 0 if writer is None else writer.length
 
     def _new_metadata(
         self, ledger: LedgerId, wanted: tuple[int, int, int], custom: Mapping[str, bytes]

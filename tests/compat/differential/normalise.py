@@ -51,6 +51,9 @@ PLACES = {
     "host": "<host>",
     "port": "<port>",
     "cluster_id": "<cluster>",
+    "log_dir": "<directory>",
+    "total_bytes": "<bytes>",
+    "usable_bytes": "<bytes>",
     "finalized_features_epoch": "<epoch>",
 }
 
@@ -66,6 +69,10 @@ UNORDERED = {
     (21, "partitions"): "Kafka answers in the order of a hash map",
     (32, "configs"): "Kafka answers in the order of a hash map",
     (47, "partitions"): "Kafka answers refused partitions first",
+    (34, "partitions"): "Kafka answers in the order of a hash map",
+    (34, "results"): "Kafka answers in the order of a hash map",
+    (35, "partitions"): "Kafka answers in the order of a hash map",
+    (35, "topics"): "Kafka answers in the order of a hash map",
     (48, "entries"): "Kafka answers in the order of a hash map",
     (48, "values"): "Kafka answers in the order of a hash map",
     (49, "entries"): "Kafka answers in the order of a hash map",
@@ -77,7 +84,16 @@ UNORDERED = {
 }
 """Arrays whose order no client can rely on, by API key and field, with the reason."""
 _SERVED = (18, "api_keys")  # compared for the APIs that the gateway serves
-ROW_NAMES = ("user", "name", "topic", "group_id", "key", "resource_name", "transactional_id")
+ROW_NAMES = (
+    "user",
+    "topic_name",
+    "name",
+    "topic",
+    "group_id",
+    "key",
+    "resource_name",
+    "transactional_id",
+)
 _IDENTITY = (
     *ROW_NAMES,
     "entity",
