@@ -32,7 +32,11 @@ ENTRY_POINTS = (
     *(f"gateway.pipelines.submit.{job}" for job in ("archive", "replay", "audit")),  # spark-submit
 )
 # Cores that simulation proves before a shell uses them. With its shell, each leaves this list.
-AHEAD = ("gateway.core.transaction_log",)
+AHEAD = (
+    "gateway.core.transaction_log",
+    "gateway.core.transactions",
+    "gateway.core.partition_transactions",
+)
 TOP_LEVEL = {
     "gateway",
     "subscriptions",

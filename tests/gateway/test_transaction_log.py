@@ -7,7 +7,7 @@ changed bytes, and lengths that no record has.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.transaction_log import (
@@ -81,6 +81,7 @@ def one(partitions=2):
     )
 
 
+@settings(max_examples=60, deadline=None)
 @given(metadata_of())
 def test_version_1_returns_what_was_stored(metadata):
     assert decode_key(encode_key(metadata.transactional_id)) == metadata.transactional_id
@@ -89,6 +90,7 @@ def test_version_1_returns_what_was_stored(metadata):
     assert len(stored) <= value_bytes(metadata)
 
 
+@settings(max_examples=60, deadline=None)
 @given(metadata_of())
 def test_version_0_returns_all_but_the_tagged_fields(metadata):
     decoded = decode_value(metadata.transactional_id, encode_value(metadata, 0))
@@ -145,6 +147,7 @@ def test_a_changed_byte_gives_another_state_or_the_typed_error(version):
     assert refused > 20
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_give_a_state_or_the_typed_error(data):
     for read in (decode_key, lambda given: decode_value("a", given)):

@@ -1,0 +1,386 @@
+"""The transactions in one partition: open ones, aborted ones, and the last stable offset. Pure.
+
+This stands beside `ProducerStates`, which checks the sequences of the same batches. Each producer
+of transactions has its epoch, the epoch of the coordinator that ended its last transaction, and the
+first offset of its open one. The last stable offset is the lowest first offset of transactions that
+are open or whose marker is not durable yet. It never falls.
+
+Source: Apache Kafka 4.3, ProducerStateManager, ProducerAppendInfo, VerificationStateEntry and
+UnifiedLog; KIP-98, KIP-890, KIP-1228.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.transaction_states import EPOCH_BUMP_VERSION, EPOCH_MAX, NO_EPOCH
+
+NO_OFFSET = -1
+ABORTED_MAX = 65_536
+"""The aborted transactions of one segment. A segment is to roll before it has more."""
+
+_HEAD = Struct(">BII")  # version, number of producers, number of aborted transactions
+_PRODUCER = Struct(">qhiqqq")  # id, epoch, coordinator epoch, first offset, start and use in ms
+_ABORTED = Struct(">qqqq")  # producer id, first and last offset, last stable offset
+_VERSION = 1
+
+
+class AbortedTransaction(NamedTuple):
+    """One aborted transaction of the partition, as Fetch returns it to readers."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int  # the offset of its marker
+    # The last stable offset once the marker was durable. Transactions that end later begin at or
+    # above it, unless they were open already.
+    stable_offset: int
+
+
+class ProducerTransactions(NamedTuple):
+    """The transactions of one producer id."""
+
+    epoch: int = NO_EPOCH
+    coordinator_epoch: int = -1  # of the last marker
+    first_offset: int = NO_OFFSET  # of the open transaction; -1 if there is none
+    started_ms: int = -1
+    used_ms: int = 0
+    # The last marker of this ownership. Not stored: a marker names the leader epoch that it is for.
+    number: int = -1
+    marker_offset: int = NO_OFFSET
+
+    @property
+    def open(self) -> bool:
+        return self.first_offset != NO_OFFSET
+
+
+class EndMarker(NamedTuple):
+    """A marker for one partition. `number` and `leader_epoch` are -1 if a broker sent neither."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    commit: bool
+    version: int = 0  # the transaction version; from 2 on the epoch is above that of the batches
+    number: int = -1
+    leader_epoch: int = -1
+
+
+class RepeatedMarker(NamedTuple):
+    """A marker that is in the log already. Answer once the log is durable past `offset`."""
+
+    offset: int
+
+
+class Guard(NamedTuple):
+    """The verification of one producer, from its question to the batch or marker that ends it.
+
+    `number` is unique in this ownership, so the answer to an earlier question cannot pass for that
+    to a later one.
+    """
+
+    number: int
+    epoch: int
+    lowest_sequence: int
+    bumps_epoch: bool  # the producer uses protocol 2
+    used_ms: int
+
+
+class _Event(NamedTuple):
+    """A change that is not durable yet: the producer as it was before it."""
+
+    offset: int
+    producer_id: int
+    before: ProducerTransactions | None
+
+
+class PartitionTransactions:
+    """The transactions of one partition, during one ownership with `leader_epoch`."""
+
+    def __init__(self, leader_epoch: int = 0) -> None:
+        self.leader_epoch = leader_epoch
+        self._producers: dict[int, ProducerTransactions] = {}
+        # First offsets of transactions that hold back the last stable offset, ascending. The value
+        # is the offset of the marker, or -1 while the transaction is open. An entry goes when its
+        # marker is durable.
+        self._unstable: OrderedDict[int, int] = OrderedDict()
+        # Marker and first offset of each ended transaction in `_unstable`, in the order of markers.
+        self._ended: deque[tuple[int, int]] = deque()
+        # The aborted transactions of this segment, in the order of their markers.
+        self._aborted: list[AbortedTransaction] = []
+        # Changes at or above the durable offset, in the order of their offsets.
+        self._events: deque[_Event] = deque()
+        # Verifications under way or answered, by producer id, until a batch or a marker.
+        self._guards: dict[int, Guard] = {}
+        self._guard_number = 0  # rises by one with each guard
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def producer(self, producer_id: int) -> ProducerTransactions | None:
+        """Return the transactions of one producer, or None if it has none."""
+        return self._producers.get(producer_id)
+
+    @property
+    def aborted(self) -> Sequence[AbortedTransaction]:
+        """The aborted transactions of this segment, in the order of their markers."""
+        return self._aborted
+
+    # -- the last stable offset -----------------------------------------------------------------
+
+    def stable_offset(self, high_watermark: int, log_start: int = 0) -> int:
+        """Return the offset up to which the outcome of every record is known and durable."""
+        first = next(iter(self._unstable), high_watermark)
+        return max(min(first, high_watermark), min(log_start, high_watermark))
+
+    def on_durable(self, end_offset: int) -> None:
+        """Release what was durable below `end_offset`, which never falls."""
+        events = self._events
+        while events and events[0].offset < end_offset:
+            events.popleft()
+        ended = self._ended
+        while ended and ended[0][0] < end_offset:
+            del self._unstable[ended.popleft()[1]]
+
+    # -- batches --------------------------------------------------------------------------------
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, first_sequence: int, now_ms: int, *, bumps_epoch: bool
+    ) -> Guard | ErrorCode | None:
+        """Begin to verify the first batch of a transaction with its coordinator.
+
+        Returns None if the transaction is open, so that no question is needed.
+        """
+        known = self._producers.get(producer_id)
+        if known is not None:
+            if epoch < known.epoch:
+                return ErrorCode.invalid_producer_epoch
+            if known.open and known.epoch == epoch:
+                return None
+        guard = self._guards.get(producer_id)
+        if guard is None:
+            self._guard_number += 1
+            guard = Guard(self._guard_number, epoch, first_sequence, bumps_epoch, now_ms)
+        elif epoch > guard.epoch:
+            guard = guard._replace(epoch=epoch, lowest_sequence=first_sequence)
+        elif epoch == guard.epoch:
+            guard = guard._replace(lowest_sequence=min(first_sequence, guard.lowest_sequence))
+        self._guards[producer_id] = guard
+        return guard
+
+    def check_batch(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        guard: Guard | None = None,
+        *,
+        transactional: bool,
+        first_of_producer: bool = False,
+    ) -> ErrorCode:
+        """Check a batch that repeats none. `guard` is that of its verification, if it had one.
+
+        `first_of_producer` is True if no batch of this producer is known in this partition.
+        """
+        known = self._producers.get(producer_id)
+        if known is not None and epoch < known.epoch:
+            return ErrorCode.invalid_producer_epoch
+        is_open = known is not None and known.open
+        if not transactional:
+            return ErrorCode.invalid_txn_state if is_open else ErrorCode.none
+        if known is not None and is_open and known.epoch == epoch:
+            return ErrorCode.none
+        held = self._guards.get(producer_id)
+        if held is None or guard is None or held.number != guard.number:
+            return ErrorCode.invalid_txn_state
+        if held.bumps_epoch and first_of_producer and first_sequence != 0:
+            return ErrorCode.out_of_order_sequence_number
+        # A later batch must not overtake the first one, which is still being verified.
+        late = first_sequence > held.lowest_sequence
+        return ErrorCode.out_of_order_sequence_number if late else ErrorCode.none
+
+    def accept_batch(
+        self, producer_id: int, epoch: int, base_offset: int, now_ms: int, *, transactional: bool
+    ) -> None:
+        """Record a batch that `check_batch` allowed and that got `base_offset`."""
+        known = self._producers.get(producer_id)
+        if not transactional and known is None:
+            return  # a producer without transactions costs nothing here
+        after = (known or ProducerTransactions())._replace(epoch=epoch, used_ms=now_ms)
+        if transactional:
+            self._guards.pop(producer_id, None)
+            if not after.open:
+                after = after._replace(first_offset=base_offset, started_ms=now_ms)
+                self._unstable[base_offset] = NO_OFFSET
+        if known is None or known.epoch != epoch or known.open != after.open:
+            self._events.append(_Event(base_offset, producer_id, known))
+        self._producers[producer_id] = after
+
+    # -- markers --------------------------------------------------------------------------------
+
+    def check_marker(self, marker: EndMarker) -> ErrorCode | RepeatedMarker:
+        """Check a marker. Returns `ErrorCode.none` if it is to be appended."""
+        if marker.leader_epoch not in (-1, self.leader_epoch):
+            # It was sent to an earlier ownership, whose numbers are unknown here.
+            return ErrorCode.not_leader_or_follower
+        known = self._producers.get(marker.producer_id)
+        if known is None:
+            return ErrorCode.none
+        if _epoch_is_late(known, marker):
+            return ErrorCode.invalid_producer_epoch
+        if known.coordinator_epoch > marker.coordinator_epoch:
+            return ErrorCode.transaction_coordinator_fenced
+        same_coordinator = known.coordinator_epoch == marker.coordinator_epoch
+        if same_coordinator and 0 <= marker.number <= known.number:
+            # In protocol 1 a late copy has the epoch of the transaction after its own.
+            return RepeatedMarker(known.marker_offset)
+        return ErrorCode.none
+
+    def accept_marker(self, marker: EndMarker, offset: int, now_ms: int) -> None:
+        """Record a marker that `check_marker` allowed and that got `offset`."""
+        producer_id = marker.producer_id
+        known = self._producers.get(producer_id)
+        self._events.append(_Event(offset, producer_id, known))
+        guard = self._guards.get(producer_id)
+        # In protocol 2 the next transaction may already be verified; it has the marker's epoch.
+        if guard is not None and not (guard.bumps_epoch and guard.epoch == marker.epoch):
+            del self._guards[producer_id]
+        if known is not None and known.open:
+            self._end(producer_id, known.first_offset, marker, offset)
+        self._producers[producer_id] = ProducerTransactions(
+            marker.epoch,
+            marker.coordinator_epoch,
+            used_ms=now_ms,
+            number=marker.number,
+            marker_offset=offset,
+        )
+
+    def _end(self, producer_id: int, first: int, marker: EndMarker, offset: int) -> None:
+        self._unstable[first] = offset
+        self._ended.append((offset, first))
+        if marker.commit:
+            return
+        still_open = (at for at, end in self._unstable.items() if end == NO_OFFSET)
+        stable = next(still_open, offset + 1)
+        self._aborted.append(AbortedTransaction(producer_id, first, offset, stable))
+
+    # -- segments and expiry --------------------------------------------------------------------
+
+    @property
+    def must_roll(self) -> bool:
+        """True if the segment has to roll before another transaction is aborted in it."""
+        return len(self._aborted) >= ABORTED_MAX
+
+    def roll(self) -> tuple[AbortedTransaction, ...]:
+        """Begin a new segment. Returns the aborted transactions of the one before."""
+        before, self._aborted = tuple(self._aborted), []
+        return before
+
+    def expire(self, now_ms: int, after_ms: int, *, durable_offset: int) -> int:
+        """Drop producers without an open transaction that were unused for `after_ms`.
+
+        Drops verifications of that age too. Returns the number of producers dropped.
+        """
+        for producer_id, guard in list(self._guards.items()):
+            if now_ms - guard.used_ms > after_ms:
+                del self._guards[producer_id]
+        changed = {event.producer_id for event in self._events if event.offset >= durable_offset}
+        old = [
+            producer_id
+            for producer_id, known in self._producers.items()
+            if not known.open
+            and now_ms - known.used_ms > after_ms
+            and producer_id not in changed
+            and producer_id not in self._guards
+        ]
+        for producer_id in old:
+            del self._producers[producer_id]
+        return len(old)
+
+    # -- snapshots ------------------------------------------------------------------------------
+
+    def encode(self, end_offset: int) -> bytes:
+        """Encode the state after all records below `end_offset`, without any later change.
+
+        A later call never has a lower offset.
+        """
+        undone: dict[int, ProducerTransactions | None] = {}
+        for event in self._events:
+            if event.offset >= end_offset:
+                undone.setdefault(event.producer_id, event.before)
+        producers = {**self._producers, **undone}
+        parts = [
+            _PRODUCER.pack(
+                producer_id,
+                known.epoch,
+                known.coordinator_epoch,
+                known.first_offset,
+                known.started_ms,
+                known.used_ms,
+            )
+            for producer_id, known in producers.items()
+            if known is not None
+        ]
+        aborted = [_ABORTED.pack(*one) for one in self._aborted if one.last_offset < end_offset]
+        return b"".join((_HEAD.pack(_VERSION, len(parts), len(aborted)), *parts, *aborted))
+
+    def load(self, data: bytes) -> None:
+        """Replace the state by the decoded `data`; b"" has no transactions. Raises ValueError."""
+        self._producers.clear()
+        self._unstable.clear()
+        self._ended.clear()
+        self._events.clear()
+        self._guards.clear()
+        self._aborted = []
+        if not data:
+            return
+        try:
+            self._load(data)
+        except StructError as error:
+            raise ValueError(f"transactions of {len(data)} bytes are truncated") from error
+
+    def _load(self, data: bytes) -> None:
+        version, producers, aborted = _HEAD.unpack_from(data)
+        if version != _VERSION:
+            raise ValueError(f"transactions have version {version}; this release reads {_VERSION}")
+        end = _HEAD.size + producers * _PRODUCER.size + aborted * _ABORTED.size
+        if end != len(data):
+            raise ValueError(f"transactions have {len(data)} bytes instead of {end}")
+        at = _HEAD.size + producers * _PRODUCER.size
+        for producer_id, *numbers in _PRODUCER.iter_unpack(data[_HEAD.size : at]):
+            self._producers[producer_id] = ProducerTransactions(*numbers)
+        self._aborted = [AbortedTransaction(*each) for each in _ABORTED.iter_unpack(data[at:])]
+        first_offsets = (known.first_offset for known in self._producers.values() if known.open)
+        self._unstable.update((first, NO_OFFSET) for first in sorted(first_offsets))
+
+
+def _epoch_is_late(known: ProducerTransactions, marker: EndMarker) -> bool:
+    if marker.version < EPOCH_BUMP_VERSION:
+        return marker.epoch < known.epoch
+    if marker.epoch == known.epoch:
+        # A retry if no transaction is open. The highest epoch may recover from an earlier mistake.
+        return known.open and marker.epoch != EPOCH_MAX
+    return marker.epoch < known.epoch
+
+
+def aborted_between(
+    segments: Iterator[Sequence[AbortedTransaction]], start_offset: int, end_offset: int
+) -> list[AbortedTransaction]:
+    """Return the aborted transactions that overlap the offsets from `start_offset` to `end_offset`.
+
+    `segments` are the lists of the segment with `start_offset` and of all later ones. It is read
+    only as far as needed: a long transaction may be aborted in a later segment than its records.
+    """
+    found: list[AbortedTransaction] = []
+    for aborted in segments:
+        for one in aborted:
+            if one.last_offset >= start_offset and one.first_offset < end_offset:
+                found.append(one)
+            if one.stable_offset >= end_offset:
+                return found
+    return found
