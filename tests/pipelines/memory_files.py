@@ -27,6 +27,9 @@ class MemoryFiles:
         self.reads += found is not None
         return None if found is None else found[0]
 
+    def fetch(self, path: str) -> bool:
+        return path in self.files
+
     def names(self, directory: str) -> list[str]:
         below = f"{directory}/"
         names = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
+from gateway.pipelines.archives.file_list import DataFile
 from gateway.pipelines.archives.parquet import ParquetArchive
+from gateway.pipelines.archives.verifying import FileVerifier
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.files import Files, HadoopFiles, LocalFiles
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
@@ -85,6 +87,83 @@ def test_a_compaction_is_compared_with_the_log(spark: SparkSession, tmp_path: Pa
     file.write_bytes(whole)
     assert archive.compact(10**9) == (2, 1)
     assert judged(tmp_path) == rows(OffsetRange("a", 0, 0, 9))
+
+
+class Away(LocalFiles):
+    """A store that is away while `hidden` is set: the file is where Spark does not find it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._elsewhere = file.with_name("hidden")
+        self.hidden = False
+
+    def hide(self) -> None:
+        self.hidden = True
+        self._file.rename(self._elsewhere)
+
+    def come_back(self) -> None:
+        self.hidden = False
+        self._elsewhere.rename(self._file)
+
+    def size(self, path: str) -> int | None:
+        self._answer(path)
+        return super().size(path)
+
+    def fetch(self, path: str) -> bool:
+        self._answer(path)
+        return super().fetch(path)
+
+    def _answer(self, path: str) -> None:
+        if self.hidden:
+            raise JobError(f"{path}: connection refused", "FILE_SYSTEM")
+
+
+def test_a_store_that_is_away_damages_no_file(spark: SparkSession, tmp_path: Path):
+    """The store goes away between Spark's plan and its tasks, and comes back later."""
+    assert put(spark, tmp_path, FIRST)
+    assert put(spark, tmp_path, THEN)
+    archive = ParquetArchive(spark, str(tmp_path))
+    files = archive.files()
+    store = Away(tmp_path / files[0].path)
+
+    def read(some: Sequence[DataFile]) -> Any:
+        records = archive.read()
+        if not store.hidden and not reads:
+            store.hide()
+        reads.append(len(some))
+        return records
+
+    reads: list[int] = []
+    for some in (files, files[:1]):
+        reads.clear()
+        with pytest.raises(JobError, match="connection refused") as caught:
+            FileVerifier(store, str(tmp_path), read).verify(some)
+        assert caught.value.code == "FILE_SYSTEM"
+        assert reads == [len(some)]
+        store.come_back()
+    assert FileVerifier(store, str(tmp_path), read).verify(files) == []
+
+
+def test_a_file_is_read_again_before_it_counts_as_damaged(spark: SparkSession, tmp_path: Path):
+    """Spark fails at the first read of each file, as it does if a store is away for a moment."""
+    assert put(spark, tmp_path, FIRST)
+    assert put(spark, tmp_path, THEN)
+    archive = ParquetArchive(spark, str(tmp_path))
+    failed: set[tuple[DataFile, ...]] = set()
+
+    def read(some: Sequence[DataFile]) -> Any:
+        records = archive.read(within=[each_range(file) for file in some])
+        if tuple(some) in failed:
+            return records
+        failed.add(tuple(some))
+        return records.where("raise_error('connection refused') IS NULL")
+
+    assert FileVerifier(LocalFiles(), str(tmp_path), read).verify(archive.files()) == []
+    assert len(failed) == 3
+
+
+def each_range(file: DataFile) -> OffsetRange:
+    return OffsetRange(file.topic, file.partition, file.min_offset, file.max_offset + 1)
 
 
 # --- answers that are lost ------------------------------------------------------------------------

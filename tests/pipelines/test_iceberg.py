@@ -261,6 +261,19 @@ def test_a_commit_with_an_unknown_state_is_looked_up(spark: SparkSession, table:
     assert judged(spark, table) == rows(span(0, 6))
 
 
+def test_a_file_that_cannot_be_decoded_or_is_gone_is_a_problem(spark: SparkSession, table: str):
+    archive = IcebergArchive(spark, f"lake.{table}")
+    assert put(spark, archive, span(0, 4))
+    (file,) = (location(spark, table) / "data").rglob("*.parquet")
+    (file.parent / f".{file.name}.crc").unlink()
+    file.write_bytes(bytes(file.stat().st_size))
+    (problem,) = archive.verify().problems
+    assert problem.where == f"lake.{table}" and "cannot be read" in problem.problem
+    file.unlink()
+    (problem,) = archive.verify().problems
+    assert problem.where.endswith(f"/{file.name}") and problem.problem == "the file is missing"
+
+
 def test_a_row_that_a_file_has_lost_is_found_before_a_compaction(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 4))

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import pytest
 
+from gateway.pipelines.archives.iceberg import IcebergArchive
 from gateway.pipelines.archives.parquet import ParquetArchive
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.files import join_path, open_files
@@ -198,7 +199,7 @@ def unsigned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with S3Server(
         tmp_path_factory.mktemp("unsigned") / "data", bucket="plain", signed=False
     ) as server:
-        for bucket in ("careless", "lossy", "forgetful"):
+        for bucket in ("careless", "lossy", "forgetful", "away-files", "away-tables"):
             server.data.joinpath(bucket).mkdir()
         yield server
 
@@ -271,3 +272,46 @@ def test_a_commit_whose_reply_is_lost_stands_although_the_store_keeps_no_metadat
         again = ParquetArchive(spark, "s3a://forgetful/x")
         assert read(again) == rows(wanted)
         assert again.verify().problems == ()
+
+
+HASTY = {
+    "attempts.maximum": "1",
+    "retry.limit": "1",
+    "retry.interval": "10ms",
+    "retry.throttle.limit": "1",
+    "retry.throttle.interval": "10ms",
+}
+"""Settings of S3A that give up soon."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "bucket"), [(ParquetArchive, "away-files"), (IcebergArchive, "away-tables")]
+)
+def test_a_server_that_delivers_no_data_damages_no_archive(
+    spark: SparkSession,
+    unsigned: S3Server,
+    kind: type[ParquetArchive] | type[IcebergArchive],
+    bucket: str,
+) -> None:
+    """The server answers all requests but the GETs of data files, which it leaves unanswered."""
+    away = [False]
+
+    def deliver(request: str, _: dict[str, str]) -> bool:
+        return not (away[0] and request.startswith("GET ") and request.endswith(".parquet"))
+
+    with forwarded(unsigned.port, deliver) as endpoint:
+        reach(spark, settings(unsigned, bucket, endpoint))
+        reach(spark, {f"fs.s3a.bucket.{bucket}.{key}": value for key, value in HASTY.items()})
+        spark.conf.set("spark.sql.catalog.away", "org.apache.iceberg.spark.SparkCatalog")
+        spark.conf.set("spark.sql.catalog.away.type", "hadoop")
+        spark.conf.set("spark.sql.catalog.away.warehouse", f"s3a://{bucket}/lake")
+        place = f"s3a://{bucket}/x" if kind is ParquetArchive else "away.archives.x"
+        archive = kind(spark, place)
+        wanted = OffsetRange("a", 0, 0, 4)
+        assert archive.append(frame(spark, rows(wanted)), commit(wanted), archive.state())
+        away[0] = True
+        with pytest.raises(JobError, match=rf"s3a://{bucket}/.*\.parquet: .*") as caught:
+            archive.verify()
+        assert caught.value.code == "FILE_SYSTEM"
+        away[0] = False
+        assert archive.verify().problems == ()

@@ -188,6 +188,32 @@ class IcebergTable:
         options = {} if snapshot_id is None else {"snapshot-id": str(snapshot_id)}
         return self._read(f".{table}", options)
 
+    def data_files(self, snapshot_id: int) -> list[str]:
+        """Return the locations of all data files as of a snapshot."""
+        rows = self.metadata("data_files", snapshot_id).select("file_path").collect()
+        return [row["file_path"] for row in rows]
+
+    def fetch(self, location: str) -> bool:
+        """Read all bytes of a file and discard them. Returns False if the file does not exist.
+
+        Raises JobError if the store does not deliver them.
+        """
+        from py4j.protocol import Py4JJavaError
+
+        jvm: Any = self._spark.sparkContext._jvm  # pyright: ignore[reportPrivateUsage]
+        try:
+            stream = self._loaded.io().newInputFile(location).newStream()
+            try:
+                stream.transferTo(jvm.java.io.OutputStream.nullOutputStream())
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            java: Any = error.java_exception
+            if java.getClass().getSimpleName() == "NotFoundException":
+                return False
+            raise JobError(f"{location}: {java.toString()}", "FILE_SYSTEM") from error
+        return True
+
     def _read(self, suffix: str, options: dict[str, str]) -> DataFrame:
         expect_strict_reads(self._spark)
         self._invalidate_cache()

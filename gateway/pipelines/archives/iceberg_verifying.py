@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PROBLEMS_MAX = 100
+_READS_MAX = 3
+"""How often the records are read before they count as damaged."""
 
 
 def verify_table(
@@ -34,21 +36,41 @@ def verify_table(
         records = records.where(records["topic"].isin(list(topics)))
     by_file = summed(records, "topic", "partition", "_file").persist()
     try:
-        found = translate_spark_errors(lambda: partition_sums(by_file))
+        found = _read_sums(table, current, by_file)
+        if isinstance(found, ArchiveProblem):
+            rows = sum(_lengths(history, topics).values())
+            return ArchiveProof(0, rows, 0, (found,))
         problems = [] if topics else _compare_files(table, current, by_file)
         files = by_file.select("_file").distinct().count()
-    except JobError as error:
-        if error.code != "SPARK_FAILED":
-            raise
-        problem = ArchiveProblem(table.name, f"cannot be read: {error}")
-        rows = sum(_lengths(history, topics).values())
-        return ArchiveProof(0, rows, 0, (problem,))
     finally:
         by_file.unpersist()
     problems += compare_partitions(history, found, topics)
     unproved = sum(each.rows for at, each in found.items() if each != history.sums.get(at))
     rows = sum(each.rows for each in found.values())
     return ArchiveProof(files, rows, unproved, tuple(problems[:PROBLEMS_MAX]))
+
+
+def _read_sums(
+    table: IcebergTable, current: IcebergSnapshot, by_file: DataFrame
+) -> dict[TopicPartition, RecordSum] | ArchiveProblem:
+    """Return the sums of partitions, or the problem that keeps Spark from reading the records.
+
+    Spark's error does not show whether a file is damaged or the store was away. So the records
+    count as damaged only if the store delivers all bytes and Spark still cannot read them. Raises
+    JobError if the store does not answer.
+    """
+    cause: JobError | None = None
+    for _ in range(_READS_MAX):
+        try:
+            return translate_spark_errors(lambda: partition_sums(by_file))
+        except JobError as error:
+            if error.code != "SPARK_FAILED":
+                raise
+            cause = error
+        for path in table.data_files(current.id):
+            if not table.fetch(path):
+                return ArchiveProblem(path, "the file is missing")
+    return ArchiveProblem(table.name, f"cannot be read: {cause}")
 
 
 def summed(records: DataFrame, *keys: str) -> DataFrame:

@@ -22,6 +22,9 @@ FILES_AT_ONCE = 4_096
 """The number of files that one Spark job reads."""
 PROBLEMS_MAX = 100
 """A comparison ends after this many problems."""
+_READS_MAX = 3
+"""How often a file is read again before it counts as damaged."""
+_UNREADABLE = frozenset({"SPARK_FAILED", "SPARK_REFUSED"})
 _TOPIC = "/topic="
 _FIGURES = {
     **SUM_FIGURES,
@@ -73,21 +76,47 @@ class FileVerifier:
         return None
 
     def _compare(self, files: Sequence[DataFile]) -> list[ArchiveProblem]:
-        """Read the files and compare them. Searches for the unreadable ones by halves."""
+        """Read the files and compare them. Searches for the unreadable ones by halves.
+
+        Raises JobError if the store does not answer.
+        """
         if not files:
             return []
         try:
-            found = translate_spark_errors(lambda: self._figures(files))
+            return self._read_and_compare(files)
         except JobError as error:
-            if error.code not in ("SPARK_FAILED", "SPARK_REFUSED"):
+            if error.code not in _UNREADABLE:
                 raise
-            if len(files) == 1:
-                return [ArchiveProblem(files[0].path, f"cannot be read: {error}")]
-            half = len(files) // 2
-            problems = self._compare(files[:half])
-            if len(problems) < PROBLEMS_MAX:
-                problems += self._compare(files[half:])
-            return problems
+        if len(files) == 1:
+            return self._compare_again(files[0])
+        # A look that the store does not answer ends the search.
+        self._compare_size(files[0])
+        half = len(files) // 2
+        problems = self._compare(files[:half])
+        if len(problems) < PROBLEMS_MAX:
+            problems += self._compare(files[half:])
+        return problems
+
+    def _compare_again(self, file: DataFile) -> list[ArchiveProblem]:
+        """Compare a file that Spark could not read. Raises JobError if the store does not answer.
+
+        Spark's error does not show whether the file is damaged or the store was away. So the file
+        counts as damaged only if the store delivers all its bytes and Spark still cannot read it.
+        """
+        cause: JobError | None = None
+        for _ in range(_READS_MAX):
+            if not self._files.fetch(join_path(self._root, file.path)):
+                return [ArchiveProblem(file.path, "the file is missing")]
+            try:
+                return self._read_and_compare([file])
+            except JobError as error:
+                if error.code not in _UNREADABLE:
+                    raise
+                cause = error
+        return [ArchiveProblem(file.path, f"cannot be read: {cause}")]
+
+    def _read_and_compare(self, files: Sequence[DataFile]) -> list[ArchiveProblem]:
+        found = translate_spark_errors(lambda: self._figures(files))
         compared = ((each.path, _difference(each, found.get(each.path))) for each in files)
         return [ArchiveProblem(path, problem) for path, problem in compared if problem]
 

@@ -29,6 +29,7 @@ _ATOMIC = frozenset({"hdfs", "viewfs", "webhdfs", "ofs", "abfs", "abfss"})
 """Schemes whose FileContext.rename is atomic and fails if the target exists."""
 _S3 = "s3a"
 _HIDDEN = "."
+_FETCHED_AT_ONCE = 1 << 20
 
 
 class Files(Protocol):
@@ -49,6 +50,13 @@ class Files(Protocol):
 
     def read(self, path: str) -> bytes | None:
         """Return all bytes, or None if the file does not exist."""
+        ...
+
+    def fetch(self, path: str) -> bool:
+        """Read all bytes and discard them. Returns False if the file does not exist.
+
+        Success shows that the store delivers the file, whatever its contents are.
+        """
         ...
 
     def names(self, directory: str) -> list[str]:
@@ -152,6 +160,16 @@ class LocalFiles:
             except FileNotFoundError:
                 return None
 
+    def fetch(self, path: str) -> bool:
+        with file_errors(path):
+            try:
+                with local_path(path).open("rb") as file:
+                    while file.read(_FETCHED_AT_ONCE):
+                        pass
+            except FileNotFoundError:
+                return False
+        return True
+
     def names(self, directory: str) -> list[str]:
         with file_errors(directory):
             try:
@@ -214,6 +232,7 @@ class HadoopFiles:
             self._hadoop.fs.Options.Rename, 0
         )
         self._configuration: Any = spark.sparkContext._jsc.hadoopConfiguration()  # pyright: ignore
+        self._nowhere: Any = jvm.java.io.OutputStream.nullOutputStream()
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         with file_errors(path):
@@ -244,6 +263,19 @@ class HadoopFiles:
                 return bytes(stream.readAllBytes())
             finally:
                 stream.close()
+
+    def fetch(self, path: str) -> bool:
+        with file_errors(path):
+            found = self._path(path)
+            system = found.getFileSystem(self._configuration)
+            if not system.exists(found):
+                return False
+            stream = system.open(found)
+            try:
+                stream.transferTo(self._nowhere)
+            finally:
+                stream.close()
+        return True
 
     def names(self, directory: str) -> list[str]:
         with file_errors(directory):
