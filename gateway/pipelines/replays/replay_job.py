@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gateway.pipelines.archives.port import Archive
@@ -54,6 +54,9 @@ T = TypeVar("T")
 
 _RETRY_S = 1.0
 _RETRIED = frozenset({"UNREACHABLE", "NO_LEADER", "COORDINATOR_LOAD_IN_PROGRESS"})
+"""Errors after which a request is repeated. The writers of the tasks retry on their own."""
+_RETRIED_WHOLE = frozenset({"SPARK_FAILED", "FILE_SYSTEM"})
+"""Errors after which the replay continues from the end of the target: a store may be away."""
 _BATCH_BYTES = 512 * 1024
 # Share of the topic's limit that is used, because compression may enlarge a batch
 _BATCH_ROOM = 0.9
@@ -96,27 +99,7 @@ def replay(
     job = _ReplayRun(
         spark, archive, bootstrap, request, watcher or ReplayWatcher(), clock or SystemClock()
     )
-    stored = plans.last()
-    resumed = stored is not None
-    plan = job.begin(plans) if stored is None else job.load(stored)
-    rows = job.write(plan, offsets_at_once)
-    written = sum(each.written for each in rows)
-    while request.extend and (later := job.extend(plans, plan)) is not None:
-        plan = later
-        rows = job.write(plan, offsets_at_once)
-        written += sum(each.written for each in rows)
-    return ReplayReport(
-        request.topic,
-        request.target,
-        plans.name,
-        resumed,
-        rows,
-        written,
-        plan.number,
-        plan.earlier,
-        beyond=sum(each.length for each in job.beyond(plan)),
-        unproved=job.unproved,
-    )
+    return job.retry(lambda: job.run(plans, offsets_at_once))
 
 
 def check_other_topic(archived: str | None, bootstrap: str, topic: str) -> None:
@@ -158,6 +141,41 @@ class _ReplayRun:
         self._proved: tuple[OffsetRange, ...] = ()
         # The number of records in their files that were archived without sums.
         self.unproved = 0
+        # Whether the plans were read and the target was described. Before, no error is retried.
+        self._answered = False
+        # The number of steps of progress: proofs, plans, and records that were written.
+        self._steps = 0
+        # The records that the target had when this run first looked, by the number of the plan and
+        # the partition.
+        self._present: dict[tuple[int, int], int] = {}
+        # The records that this run has written, by the number of the plan.
+        self._written: dict[int, int] = {}
+        # Whether an earlier run had stored a plan. None until the first look.
+        self._resumed: bool | None = None
+
+    def run(self, plans: PlanStore, offsets_at_once: int) -> ReplayReport:
+        """Write what the target does not have yet. May be called again after a failure."""
+        request = self._request
+        stored = plans.last()
+        if self._resumed is None:
+            self._resumed = stored is not None
+        plan = self.begin(plans) if stored is None else self.load(stored)
+        rows = self.write(plan, offsets_at_once)
+        while request.extend and (later := self.extend(plans, plan)) is not None:
+            plan = later
+            rows = self.write(plan, offsets_at_once)
+        return ReplayReport(
+            request.topic,
+            request.target,
+            plans.name,
+            self._resumed,
+            rows,
+            sum(self._written.values()),
+            plan.number,
+            plan.earlier,
+            beyond=sum(each.length for each in self.beyond(plan)),
+            unproved=self.unproved,
+        )
 
     def begin(self, plans: PlanStore) -> ReplayPlan:
         """Store the first plan, or load the one that a concurrent run stored first."""
@@ -208,6 +226,7 @@ class _ReplayRun:
 
     def _store(self, plans: PlanStore, plan: ReplayPlan) -> ReplayPlan:
         plans.put_if_absent(plan.number, plan.encode())
+        self._on_step()
         # Read the plan back, because a concurrent run may have stored its plan first.
         stored = plans.last()
         assert stored is not None, "plans are never removed"
@@ -278,7 +297,7 @@ class _ReplayRun:
 
     def write(self, plan: ReplayPlan, offsets_at_once: int) -> tuple[ReplayedPartition, ...]:
         """Write all records of the plan that the target does not have yet."""
-        target = self._describe_target()
+        target = self._retry(self._describe_target)
         room = int(target.batch_bytes_max * _BATCH_ROOM)
         sending = SendOptions(
             self._bootstrap,
@@ -298,9 +317,25 @@ class _ReplayRun:
         if sum(present.values()) < plan.records:
             self._prove(plan.selection.ranges)
         self._watcher.on_planned(plan, sum(present.values()))
-        writing = _ChunkedWrite(self._spark, self._archive, plan, sending, offsets_at_once)
+        # What attempts of this run have written that failed later.
+        before = {
+            each: count - self._present.setdefault((plan.number, each), count)
+            for each, count in present.items()
+        }
+        self._on_written(plan, sum(before.values()))
+        writing = _ChunkedWrite(
+            self._spark,
+            self._archive,
+            plan,
+            sending,
+            offsets_at_once,
+            lambda written: self._on_written(plan, sum(before.values()) + written),
+        )
         self._watcher.run(lambda: translate_spark_errors(lambda: writing.run(present)))
-        return tuple(_replayed(each, writing.done.get(each.partition)) for each in plan.partitions)
+        return tuple(
+            _replayed(each, before[each.partition], writing.done.get(each.partition))
+            for each in plan.partitions
+        )
 
     def _prove(self, ranges: tuple[OffsetRange, ...]) -> None:
         """Raise JobError unless the archive holds what its log says, once for the same ranges."""
@@ -310,17 +345,42 @@ class _ReplayRun:
         proof = translate_spark_errors(lambda: self._archive.verify(topics, ranges))
         proof.expect_intact("the archive")
         self._proved, self.unproved = ranges, proof.unproved_rows
+        self._on_step()
 
     def _describe_target(self) -> ReplayTarget:
-        return describe_target(self._topics, self._bootstrap, self._request.target)
+        target = describe_target(self._topics, self._bootstrap, self._request.target)
+        self._answered = True
+        return target
 
-    def _retry(self, work: Callable[[], T]) -> T:
-        end_s = self._clock.monotonic_s() + self._request.stall_s_max
+    def _on_step(self) -> None:
+        self._steps += 1
+
+    def _on_written(self, plan: ReplayPlan, records: int) -> None:
+        """Note how many records of the plan this run has written."""
+        if records > self._written.get(plan.number, 0):
+            self._written[plan.number] = records
+            self._on_step()
+
+    def retry(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which continues where it failed.
+
+        Retries while the archive's store may be away, until `stall_s_max` seconds pass without
+        progress.
+        """
+        return self._retry(lambda: translate_spark_errors(work), _RETRIED_WHOLE)
+
+    def _retry(self, work: Callable[[], T], codes: Collection[str] = _RETRIED) -> T:
+        """Return the result of `work`. Retries errors with these codes."""
+        failing_since_s, steps = None, self._steps
         while True:
             try:
                 return work()
             except JobError as error:
-                if error.code not in _RETRIED or self._clock.monotonic_s() > end_s:
+                now_s = self._clock.monotonic_s()
+                if failing_since_s is None or steps != self._steps:
+                    failing_since_s, steps = now_s, self._steps
+                late = now_s - failing_since_s > self._request.stall_s_max
+                if not self._answered or error.code not in codes or late:
                     raise
                 self._watcher.on_retry(error, _RETRY_S)
             time.sleep(_RETRY_S)
@@ -350,7 +410,10 @@ class _WrittenSoFar(NamedTuple):
 
 
 class _ChunkedWrite:
-    """A parallel write of all partitions, one chunk of each at a time. `done` is the progress."""
+    """A parallel write of all partitions, one chunk of each at a time. `done` is the progress.
+
+    After each chunk of all partitions it calls `on_chunk` with the records written so far.
+    """
 
     def __init__(
         self,
@@ -359,12 +422,14 @@ class _ChunkedWrite:
         plan: ReplayPlan,
         sending: SendOptions,
         offsets_at_once: int,
+        on_chunk: Callable[[int], None],
     ) -> None:
         self._spark = spark
         self._archive = archive
         self._plan = plan
         self._sending = sending
         self._offsets_at_once = offsets_at_once
+        self._on_chunk = on_chunk
         self._ranges = plan.selection.by_partition()
         self.done: dict[int, _WrittenSoFar] = {}
 
@@ -389,6 +454,7 @@ class _ChunkedWrite:
                 partition = row["partition"]
                 self.done[partition] = self.done.get(partition, _WrittenSoFar()).plus(row)
                 numbers[partition] = row["number"]
+            self._on_chunk(sum(each.written for each in self.done.values()))
             ends = {each.partition: each.end for each in chunks if not each.last}
             chunks = [
                 self._chunk(each, ends[each.partition], numbers[each.partition])
@@ -441,12 +507,14 @@ def _raise_failures(
         )
 
 
-def _replayed(partition: PartitionPlan, done: _WrittenSoFar | None) -> ReplayedPartition:
+def _replayed(
+    partition: PartitionPlan, before: int, done: _WrittenSoFar | None
+) -> ReplayedPartition:
     written, looks = done or _WrittenSoFar()
     return ReplayedPartition(
         partition.partition,
         partition.count,
-        written,
+        before + written,
         partition.base_offset,
         partition.end_offset,
         looks,
