@@ -72,8 +72,9 @@ proof-losses: $(RUN)/.ready $(DEV)/.ready ## copies and owners lost under load, 
 proof-upgrade: $(RUN)/.ready $(DEV)/.ready ## a rolling upgrade from 8966dba with a forced close in it (SEED=)
 	$(DEV)/bin/python -m tests.cluster.upgrade --seed $(or $(SEED),0)
 
-proof-spark: $(RUN)/.ready $(DEV)/.ready ## archive, replay, audit of the flights under kill -9 (KILLS=)
-	$(DEV)/bin/python -m tests.pipelines.proof --kills $(or $(KILLS),10)
+proof-spark: $(RUN)/.ready $(DEV)/.ready ## archive, replay, audit of the flights under kill -9 (KILLS=, STORE=, CLUSTER=1, FLIGHTS=, SEED=)
+	$(DEV)/bin/python -m tests.pipelines.proof --kills $(or $(KILLS),10) --store $(or $(STORE),local) \
+		$(if $(CLUSTER),--cluster) --flights $(or $(FLIGHTS),0) $(if $(SEED),--seed $(SEED))
 
 proof-spark-newest: $(RUN)/.ready $(DEV)/.ready $(NEWEST)/.ready ## tests of pipelines on the newest PySpark, but for Iceberg and S3
 	PYTHONPATH=$$($(NEWEST)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \

@@ -15,12 +15,13 @@ from typing import Any, Self
 from ruamel.yaml import YAML
 
 from tests.peers import install
-from tests.peers.processes import Lifecycle, Process, free_port
+from tests.peers.processes import Lifecycle, Process, free_port, process_tree
 from tests.peers.spark import environment, settings
 
 FILE = install.ROOT / "compose" / "spark.yaml"
 START_S_MAX = 60.0
 LOOPBACK = "127.0.0.1"
+_EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 def services() -> dict[str, dict[str, Any]]:
@@ -83,6 +84,19 @@ class SparkCluster(Lifecycle):
         except OSError:
             return 0
 
+    def executors(self) -> list[int]:
+        """Return the process ids of the executors that run now."""
+        pids = [pid for each in self._processes for pid in process_tree(each.pid)]
+        return [pid for pid in pids if _EXECUTOR in _command_line(pid)]
+
     def stop(self) -> None:
         for process in reversed(self._processes):
             process.stop()
+
+
+def _command_line(pid: int) -> bytes:
+    """Return the words of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
