@@ -186,6 +186,17 @@ async def test_topics_are_listed_with_what_is_set_for_them(gateway):
         assert failed.value.code == "UNKNOWN_TOPIC"
 
 
+async def test_a_gateway_that_dies_before_its_topics_are_read_is_unreachable(tmp_path):
+    """Jobs repeat what failed with this code."""
+    with Gateway(tmp_path / "data") as dying:
+        async with open_storage(dying.ledgers) as storage:
+            dying.kill()
+            for reading in (read_topics(storage.store), read_topic(storage.store, "any")):
+                with pytest.raises(JobError, match="topics cannot be read") as failed:
+                    await reading
+                assert failed.value.code == "UNREACHABLE"
+
+
 # Nothing is changed
 
 

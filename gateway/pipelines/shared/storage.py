@@ -218,4 +218,6 @@ async def read_topic(store: MetadataStore, name: str) -> Topic:
 
 
 def _failed(error: LedgerError | ValueError) -> JobError:
-    return JobError(f"topics cannot be read: {error}", type(error).__name__)
+    gone = isinstance(error, MetadataUnavailable)
+    code = "UNREACHABLE" if gone else type(error).__name__
+    return JobError(f"topics cannot be read: {error}", code)
