@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +66,7 @@ class Proof(NamedTuple):
 class Filler:
     """A producer of `count` flights in parts, in a thread.
 
-    Each part waits for a commit after the part before it.
+    Each part waits for a commit after the part before it, and the second half for `go_on`.
     """
 
     def __init__(self, bootstrap: str, store: Store, count: int, parts: int) -> None:
@@ -74,6 +74,7 @@ class Filler:
         self._bootstrap, self._store = bootstrap, store
         # The number of parts after which a commit was seen.
         self._archived = 0
+        self._second_half = threading.Event()
         self._failures: list[BaseException] = []
         self._thread = threading.Thread(target=self._fill, daemon=True)
         self._thread.start()
@@ -84,12 +85,18 @@ class Filler:
         archived = self._store.commits
         try:
             while part := list(islice(left, size)):
+                if self._archived == self._parts // 2:
+                    self._second_half.wait()
                 commits = archived()
                 steps.produce(self._bootstrap, part)
                 wait_until(lambda: archived() > commits, "a commit", JOB_S_MAX, pause_s=0.2)  # noqa: B023
                 self._archived += 1
         except BaseException as failure:
             self._failures.append(failure)
+
+    def go_on(self) -> None:
+        """Let the second half be produced."""
+        self._second_half.set()
 
     def archived(self) -> int:
         """Return the number of archived parts. Raises what ended the thread."""
@@ -121,7 +128,7 @@ def archive_under_kills(proof: Proof, kills: Kills) -> list[int]:
     """
     store, harm, chance = proof.store, proof.harm, proof.chance
     words = ["archive", steps.TOPIC, "--to", store.place, *store.words]
-    follow = [*words, "--follow", "--interval", "0.2"]
+    follow = [*words, "--follow", "--interval", "0.2", "--metrics-port", "0"]
     parts = max(PARTS_MIN, sum(kills))
     half = parts // 2
     filler = Filler(proof.place.bootstrap, store, proof.total, parts)
@@ -130,6 +137,9 @@ def archive_under_kills(proof: Proof, kills: Kills) -> list[int]:
     harm.under([one], moments, filler.archived)
     filler.wait_for(half, [one])
     two = [one, harm.supervise(*follow)]
+    for job in two:
+        job.wait_output("gateway: metrics")
+    filler.go_on()
     moments = sorted(chance.sample(range(half, parts - 1), kills.two))
     harm.under(two, moments, filler.archived)
     filler.wait_for(parts, two)
@@ -157,11 +167,12 @@ def audit_under_kills(proof: Proof, kills: int) -> int:
     started_s = time.monotonic()
     found = harm.supervise(*words).wait_done()["differences"]
     took_s = time.monotonic() - started_s
-    for _ in range(kills):
+    # Gateways and bookies take no part in this audit; the store is the last one.
+    kinds = harm.kinds_but("gateway", "bookie")[::-1]
+    for _, kind in zip(range(kills), cycle(kinds), strict=False):
         job = harm.supervise(*words)
         harm.in_the_middle(job, took_s)
-        # Gateways and bookies take no part in this audit.
-        harm.strike([job], "in an audit", *harm.kinds_but("gateway", "bookie"))
+        harm.strike([job], "in an audit", kind)
         report = job.wait_done()
         assert report["verdict"] in ("equal", "differs"), report
         found += report["differences"]

@@ -81,6 +81,12 @@ class Supervised:
         print(f"{self._words[0]} ended: {codes[-1]}", flush=True)
         assert self._restarts.total() <= RESTARTS_MAX, f"{self._words}\n{said[-4000:]}"
 
+    def wait_output(self, text: str) -> None:
+        """Wait until the running job has written `text`."""
+        wait_until(
+            lambda: self.is_done() or text in self.process.output(), text, JOB_S_MAX, pause_s=0.1
+        )
+
     def wait_done(self) -> dict[str, Any]:
         """Wait until the job has ended well, and return its report."""
         wait_until(self.is_done, f"{self._words[0]} to end", JOB_S_MAX, pause_s=0.1)
@@ -134,9 +140,9 @@ class Harm:
             self._pause(0.5)
             self.strike(jobs, f"at {threshold}")
 
-    def strike(self, jobs: Sequence[Supervised], when: str, *kinds: str) -> None:
-        """Kill one process, of these kinds or of the kind whose turn it is."""
-        kind = self._chance.choice(kinds) if kinds else self._next()
+    def strike(self, jobs: Sequence[Supervised], when: str, kind: str = "") -> None:
+        """Kill one process, of this kind or of the one whose turn it is."""
+        kind = kind or self._next()
         self.done[kind] += 1
         if kind == "job":
             self._chance.choice(jobs).kill()
@@ -145,7 +151,7 @@ class Harm:
             name = self._kill_store()
         else:
             name = self._jobs.place.kill(kind, self._chance)
-        print(f"kill -9 of the {name} {when}", flush=True)
+        print(f"kill -9 {when}: {name}", flush=True)
 
     def kinds_but(self, *others: str) -> list[str]:
         """Return the kinds of processes without these."""
