@@ -138,7 +138,7 @@ def archive_under_kills(proof: Proof, kills: Kills) -> list[int]:
     filler.wait_for(half, [one])
     two = [one, harm.supervise(*follow)]
     for job in two:
-        job.wait_output("gateway: metrics")
+        job.wait_follows()
     filler.go_on()
     moments = sorted(chance.sample(range(half, parts - 1), kills.two))
     harm.under(two, moments, filler.archived)

@@ -24,6 +24,7 @@ AWAY = frozenset({"SPARK_FAILED", "FILE_SYSTEM", "UNREACHABLE", "NO_LEADER", "SP
 """Codes with which a job may end because a server was away. Any other one fails the proof."""
 DIFFERS = 3
 _CODE = re.compile(r'"code": "([A-Za-z_]+)"')
+_FOLLOWS = "gateway: metrics"
 _STORE_AWAY_S_MAX = 3.0
 
 
@@ -81,11 +82,13 @@ class Supervised:
         print(f"{self._words[0]} ended: {codes[-1]}", flush=True)
         assert self._restarts.total() <= RESTARTS_MAX, f"{self._words}\n{said[-4000:]}"
 
-    def wait_output(self, text: str) -> None:
-        """Wait until the running job has written `text`."""
-        wait_until(
-            lambda: self.is_done() or text in self.process.output(), text, JOB_S_MAX, pause_s=0.1
-        )
+    def wait_follows(self) -> None:
+        """Wait until the running job follows its topics. It needs a page of metrics."""
+
+        def follows() -> bool:
+            return self.is_done() or _FOLLOWS in self.process.output()
+
+        wait_until(follows, "the job to follow", JOB_S_MAX, pause_s=0.1)
 
     def wait_done(self) -> dict[str, Any]:
         """Wait until the job has ended well, and return its report."""
@@ -94,6 +97,7 @@ class Supervised:
 
     def end_follow(self) -> dict[str, Any]:
         """End a job that follows its topics; returns its report, empty if a server was away."""
+        self.wait_follows()  # before, a signal ends it at once
         code = self.process.stop(60.0)
         if code:
             self._expect_away()

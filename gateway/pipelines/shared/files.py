@@ -161,14 +161,11 @@ class LocalFiles:
                 return None
 
     def fetch(self, path: str) -> bool:
-        with file_errors(path):
-            try:
-                with local_path(path).open("rb") as file:
-                    while file.read(_FETCHED_AT_ONCE):
-                        pass
-            except FileNotFoundError:
-                return False
-        return True
+        with file_errors(path), suppress(FileNotFoundError), local_path(path).open("rb") as file:
+            while file.read(_FETCHED_AT_ONCE):
+                pass
+            return True
+        return False
 
     def names(self, directory: str) -> list[str]:
         with file_errors(directory):
