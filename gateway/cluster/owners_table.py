@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from gateway.core.ownership import Owners
+from gateway.core.ownership import FORMAT_1, FORMAT_2, Owners
 from gateway.log import logger
 from ledger.errors import BadVersion, CorruptFormat, NodeExists, NoNode
 from ledger.ports.metadata import ANY_VERSION, MetadataStore, Unwatch
@@ -23,7 +23,8 @@ REQUESTS_MAX = 64  # the number of nodes read or written at the same time
 LOOKED_AT = 256  # the number of nodes that one look reads again
 _TRIES = 16  # attempts per change in one round, because other brokers may keep changing the node
 _NO_NODE = ANY_VERSION
-_CORRUPT = -2  # lower than every version, so that any readable content counts as newer
+# Lower than every version, so that any readable content counts as newer.
+_CORRUPT, _UNREAD = -2, -3
 
 T = TypeVar("T")
 
@@ -37,7 +38,8 @@ class _OwnersNode:
         self.topic_id = topic_id
         self.path = f"{OWNERS}/{topic_id}"
         # The version of the content that `on_read` received last, or `_NO_NODE` or `_CORRUPT`.
-        self.version = _NO_NODE
+        # `_UNREAD` before the first reading.
+        self.version = _UNREAD
         # Removes the watch. Set by `follow`.
         self.unwatch: Unwatch = lambda: None
 
@@ -46,7 +48,8 @@ class OwnersTable:
     """The owners nodes of all topics that are followed.
 
     `on_stale` runs when a node has changed. `on_read` runs with the content of a node each time
-    that a newer version was read or written. Its argument is None if the node is corrupt.
+    that a newer version was read or written, and also at the first reading if there is no node. Its
+    argument is None if the node is corrupt.
     """
 
     def __init__(
@@ -55,11 +58,15 @@ class OwnersTable:
         on_stale: Callable[[], None],
         on_read: Callable[[UUID, Owners | None], None],
         topic_name: Callable[[UUID], str] = str,
+        *,
+        keeps_epochs: bool = True,
     ) -> None:
+        """With `keeps_epochs` nodes are written in the format that has last epochs."""
         self._metadata = metadata
         self._on_stale = on_stale
         self._on_read = on_read
         self._topic_name = topic_name  # for the log
+        self._format = FORMAT_2 if keeps_epochs else FORMAT_1
         # All followed topics, from `follow` to `unfollow`.
         self._nodes: dict[UUID, _OwnersNode] = {}
         # The followed nodes that may have changed since they were read. Filled by watches and by
@@ -163,10 +170,12 @@ class OwnersTable:
         """Compare and set the node. After a failure the node is marked to be read again first."""
         try:
             if node.version == _NO_NODE:
-                await self._metadata.create(node.path, owners.encode(), parents=True)
+                await self._metadata.create(node.path, owners.encode(self._format), parents=True)
                 version = 0
             else:
-                version = await self._metadata.set(node.path, owners.encode(), node.version)
+                version = await self._metadata.set(
+                    node.path, owners.encode(self._format), node.version
+                )
         except (BadVersion, NodeExists, NoNode):
             self._mark(node)
         except BaseException:

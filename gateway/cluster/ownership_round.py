@@ -63,7 +63,13 @@ class OwnershipRounds:
         self._membership = membership
         self._state = state
         self._session_s = session_ms / 1000
-        self._table = OwnersTable(metadata, self.request, state.on_owners, state.topic_name)
+        self._table = OwnersTable(
+            metadata,
+            self.request,
+            state.on_owners,
+            state.topic_name,
+            keeps_epochs=state.keeps_epochs,
+        )
         # Is notified of gained and lost partitions, from `start` to `stop`.
         self._listener: StreamListener | None = None
         # True from a change of the catalog until a round has followed the topics.

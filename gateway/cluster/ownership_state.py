@@ -85,6 +85,7 @@ class TopicOwnership:
         "moving",
         "owners",
         "partitions",
+        "read",
         "readable",
         "topic_id",
         "unpublished",
@@ -97,6 +98,8 @@ class TopicOwnership:
         # The content of the owners node as it was last read or written. Empty while the node does
         # not exist; kept while the node is corrupt.
         self.owners = Owners()
+        # True once `owners` are what the store had, which may be no node at all.
+        self.read = False
         # False while the node is corrupt. The node is not written then, and no partition is handed
         # over.
         self.readable = True
@@ -129,7 +132,11 @@ class TopicChanges(NamedTuple):
 class OwnershipState:
     """The ownership of all partitions as last read, and this broker's decisions about it."""
 
-    def __init__(self, brokers: LiveBrokers, topics: KnownTopics) -> None:
+    def __init__(
+        self, brokers: LiveBrokers, topics: KnownTopics, *, keeps_epochs: bool = True
+    ) -> None:
+        """`keeps_epochs`: the nodes keep last epochs, and the first epoch of a new stream is 0."""
+        self.keeps_epochs = keeps_epochs
         # The live brokers that are not leaving. Replaced in `on_brokers` when the set of node ids
         # changes.
         self.ring = Ring(())
@@ -146,6 +153,8 @@ class OwnershipState:
         self._due: dict[UUID, TopicOwnership] = {}
         # True if the next round must examine all topics: the brokers changed or a round failed.
         self._all_due = True
+        # False until the first round follows topics. Topics that are not followed later are new.
+        self._followed = False
         # Tasks that wait until the leaders of a topic change. They are not in the record, because
         # the creator of a topic waits before a round has followed the topic.
         self._leader_waiters: dict[UUID, list[object]] = {}
@@ -188,6 +197,21 @@ class OwnershipState:
         if member is None or member.token == self._brokers.token:
             return Leader()  # the node names this broker, but `apply` has not seen it yet
         return Leader(member.node_id, topic.owners.epoch(key.partition))
+
+    def leader_epoch(self, key: StreamKey) -> int:
+        """Return the epoch of the leader, or the last epoch while no owner has opened the stream.
+
+        Returns -1 if it is unknown: before the first round, or if the node does not keep epochs and
+        this broker did not see the last one.
+        """
+        first = 0 if self.keeps_epochs else -1
+        topic = self._topics.get(key.topic_id)
+        if topic is None:
+            return first if self._followed else -1
+        if not topic.read:
+            return topic.held.get(key.partition, -1)
+        stored = topic.owners.last_epoch(key.partition, first)
+        return max(topic.held.get(key.partition, -1), stored)
 
     def replicas(self, key: StreamKey, count: int) -> list[int]:
         """Return up to `count` node ids: the leader first, then the next brokers of the ring."""
@@ -267,6 +291,7 @@ class OwnershipState:
 
     def on_topics(self) -> TopicChanges:
         """Follow the topics of the catalog."""
+        self._followed = True
         known = {topic.topic_id: topic.partitions for topic in self._catalog.all()}
         added: list[UUID] = []
         for topic_id, partitions in known.items():
@@ -293,7 +318,8 @@ class OwnershipState:
             return
         topic.readable = owners is not None
         if owners is not None:
-            topic.owners = owners
+            topic.owners = owners.remembering(topic.owners)
+            topic.read = True
             self._mark_changed(topic)
 
     def on_session_ended(self) -> list[Effect]:

@@ -42,8 +42,9 @@ class PartitionOwnership:
         session_ms: int,
         balance_settle_s: float,
         balance_at_once: int,
+        keeps_epochs: bool = True,
     ) -> None:
-        self.state = OwnershipState(membership, catalog)
+        self.state = OwnershipState(membership, catalog, keeps_epochs=keeps_epochs)
         self.rounds = OwnershipRounds(
             metadata, catalog, clock, membership, self.state, session_ms=session_ms
         )

@@ -69,6 +69,14 @@ class Cluster(Protocol):
 
     def leader(self, key: StreamKey) -> Leader: ...
 
+    def leader_epoch(self, key: StreamKey) -> int:
+        """Return the leader epoch that clients are shown.
+
+        It is the last epoch of the stream while no owner has opened it, and -1 only if this broker
+        does not know that one yet.
+        """
+        ...
+
     def replicas(self, key: StreamKey, count: int) -> list[int]:
         """Return at most `count` node ids: the leader, then the next brokers of the ring."""
         ...

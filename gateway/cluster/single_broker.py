@@ -11,7 +11,8 @@ from gateway.cluster.port import ClusterMember, Leader, StreamKey
 class SingleBroker:
     """A `Cluster` and `GroupClaims` of one broker.
 
-    `epoch_of` returns the epoch of a partition, or -1 if it is unknown.
+    `epoch_of` returns the epoch of a partition, or the one with which it will open. -1 if it does
+    not exist.
     """
 
     def __init__(self, node_id: int, epoch_of: Callable[[StreamKey], int] = lambda _: -1) -> None:
@@ -33,6 +34,9 @@ class SingleBroker:
 
     def leader(self, key: StreamKey) -> Leader:
         return Leader(self._node_id, self.epoch_of(key))
+
+    def leader_epoch(self, key: StreamKey) -> int:
+        return self.epoch_of(key)
 
     def replicas(self, key: StreamKey, count: int) -> list[int]:
         return [self._node_id]

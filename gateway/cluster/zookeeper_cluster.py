@@ -54,7 +54,9 @@ class ZooKeeperCluster:
         balance_settle_s: float = BALANCE_SETTLE_S,
         balance_at_once: int = BALANCE_AT_ONCE,
         new_token: Callable[[], str] = _new_token,
+        keeps_epochs: bool = True,
     ) -> None:
+        """With `keeps_epochs`, the nodes of owners keep last epochs. Older releases refuse them."""
         self._lease = lease
         self._stopped = False
         self._membership = ClusterMembership(
@@ -75,6 +77,7 @@ class ZooKeeperCluster:
             session_ms=session_ms,
             balance_settle_s=balance_settle_s,
             balance_at_once=balance_at_once,
+            keeps_epochs=keeps_epochs,
         )
         self._ownership = self._partitions.state
         self._claims = CoordinatorOwnership(
@@ -158,6 +161,9 @@ class ZooKeeperCluster:
 
     def leader(self, key: StreamKey) -> Leader:
         return self._ownership.leader(key)
+
+    def leader_epoch(self, key: StreamKey) -> int:
+        return self._ownership.leader_epoch(key)
 
     def replicas(self, key: StreamKey, count: int) -> list[int]:
         return self._ownership.replicas(key, count)

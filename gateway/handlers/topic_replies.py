@@ -125,8 +125,9 @@ def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[R
     """Return the rows of partitions for Metadata and DescribeTopicPartitions.
 
     The replicas are the brokers that may serve fetches: the leader, then the next brokers of the
-    ring. A partition without a leader has an error that makes clients retry. Without the lease this
-    broker does not name itself as leader, because it may have lost its partitions.
+    ring. A partition without a leader has its last epoch, and an error that makes clients retry.
+    Without the lease this broker does not name itself as leader, because it may have lost its
+    partitions.
     """
     cluster, topic_id, count = ctx.cluster, topic.topic_id, topic.replication_factor
     unsure = -1 if cluster.lease_held() else cluster.node_id
@@ -142,7 +143,7 @@ def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[R
                 error_code=_NO_ERROR if leader.node_id >= 0 else _NO_LEADER,
                 partition_index=index,
                 leader_id=leader.node_id,
-                leader_epoch=leader.epoch,
+                leader_epoch=leader.epoch if leader.epoch >= 0 else cluster.leader_epoch(key),
                 replica_nodes=nodes,
                 isr_nodes=nodes,
                 eligible_leader_replicas=[],

@@ -22,7 +22,7 @@ from gateway.groups.read_only_groups import ReadOnlyGroups
 from gateway.handlers.api import Context
 from gateway.handlers.table import rows
 from gateway.log import logger
-from gateway.process.cluster_layout import cluster_id
+from gateway.process.cluster_layout import ClusterLayout
 from gateway.process.greylist_view import avoided_bookies
 from gateway.server.dispatch import Dispatcher
 from gateway.server.listener import Server
@@ -50,6 +50,7 @@ class Parts:
     """The parts that a gateway is assembled from."""
 
     services: StreamServices
+    layout: ClusterLayout
     bookies: Callable[[], int]  # number of copies that an entry can have now
     collect: Stop  # called after ledgers were deleted
     subscriptions: SubscriptionsStore
@@ -122,13 +123,15 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
     shared = parts.cluster(catalog) if parts.cluster else None
     cluster = shared or SingleBroker(config.node_id)
     partitions = Partitions(catalog, parts.services, config, parts.collect, cluster)
+    if shared is None:
+        await partitions.learn_epochs()
     groups = Coordinator(
         metadata, catalog, clock, config.groups, store=parts.subscriptions, claims=cluster
     )
     ctx = Context(
         config=config,
         clock=clock,
-        cluster_id=await cluster_id(metadata),
+        cluster_id=parts.layout.cluster_id,
         catalog=catalog,
         partitions=partitions,
         groups=groups,

@@ -12,7 +12,7 @@ from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.config import GatewayConfig
 from gateway.log import logger
 from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
-from gateway.process.cluster_layout import keeps_log_segments
+from gateway.process.cluster_layout import keeps_log_segments, lay_out_cluster
 from gateway.topics.catalog import Catalog
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
@@ -38,8 +38,8 @@ async def start_in_cluster(config: GatewayConfig) -> Running:
     """Start a gateway of a cluster.
 
     Raises OSError, MetadataUnavailable, NotOwner (another process has this node id), or
-    ForeignLayout (no bookie ever created this cluster). Nothing was written if it raises
-    ForeignLayout.
+    ForeignLayout (no bookie ever created this cluster), or CorruptFormat (a later release laid it
+    out). Nothing was written if it raises ForeignLayout or CorruptFormat.
     """
     stops: list[Stop] = []
     try:
@@ -71,7 +71,8 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     if not bookies.available():
         _warn_without_bookies(config, client)
     stops.append(suspicions.stop)
-    services = StreamServices(metadata, client, clock)
+    layout = await lay_out_cluster(metadata)
+    services = StreamServices(metadata, client, clock, epoch_base=layout.epoch_base)
 
     async def collected_by_bookies() -> None:
         """Do nothing: each bookie looks for deleted ledgers itself."""
@@ -89,10 +90,12 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
             rack=config.rack,
             session_ms=metadata.negotiated_session_ms,
             lease=lease,
+            keeps_epochs=layout.keeps_epochs,
         )
 
     parts = Parts(
         services,
+        layout,
         bookies=lambda: len(bookies.available()),
         collect=collected_by_bookies,
         subscriptions=open_store(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gateway.config import GatewayConfig
 from gateway.log import logger
 from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
+from gateway.process.cluster_layout import lay_out_cluster, read_layout
 from gateway.process.disk_monitor import EmbeddedBookieMonitor
 from gateway.process.embedded_identity import (
     METADATA,
@@ -84,6 +85,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     require_metadata(config.data)
     metadata = SqliteMetadata(config.data / METADATA)
     stops.append(metadata.close)
+    await read_layout(metadata)  # refuses the form of a later release before anything is written
     local = await _open_bookies(config, metadata, clock, stops)
     bookies = LocalBookies([each.local.bookie for each in local])
     # All bookies share this process and its disk, so a comparison would measure chance.
@@ -99,9 +101,11 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     )
     stops.append(watch.stop)
     watch.start()
-    services = StreamServices(metadata, client, clock)
+    layout = await lay_out_cluster(metadata)
+    services = StreamServices(metadata, client, clock, epoch_base=layout.epoch_base)
     parts = Parts(
         services,
+        layout,
         bookies=lambda: config.bookies,
         collect=collector.soon,
         subscriptions=open_store(

@@ -218,7 +218,8 @@ class Partition:
             await self.stream.open(begin=self._begins, whole=whole)
         # A crash between creating the topic and its streams left the topic without them.
         except NoNode:
-            await create_streams(self._services.metadata, [self.name])
+            services = self._services
+            await create_streams(services.metadata, [self.name], services.epoch_base)
             await self.stream.open()
         await learn_certain_id(self._state.producers.losses, self._services.metadata)
 

@@ -26,6 +26,7 @@ from gateway.topics.orphans import Orphans, delete_stream_and_ledgers
 from gateway.topics.partition import DELETED, LOST, Partition
 from gateway.topics.replica import ReplicaPartition, preferred_read_replica
 from gateway.topics.stored_bytes import Shares, StoredBytes
+from gateway.topics.unopened_epochs import UnopenedEpochs
 from ledger.errors import LedgerError, NodeExists
 from ledger.ids import BookieId
 from ledger.streams.config import StreamConfig
@@ -80,6 +81,8 @@ class Partitions:
         # Called with the leader epoch each time a partition was opened. Set once, when the process
         # is assembled.
         self.on_opened: Callable[[StreamKey, int], None] = _ignore_opened
+        # The epochs of partitions before their first opening. Used by a single broker only.
+        self._unopened = UnopenedEpochs(services)
         # The partitions led by this broker, from `_add` to `_forget`. The tables are by topic name
         # and index, by topic id and index, and the name of each. They hold the same partitions,
         # except that a recreated topic replaces the entry of its name.
@@ -157,7 +160,7 @@ class Partitions:
                 stream_name(known.topic_id, index),
                 self._services,
                 self._topic_config(known),
-                lambda: self.cluster.leader(key).epoch,
+                lambda: self.cluster.leader_epoch(key),
                 named=(known.name, index),
             )
         return replica
@@ -279,14 +282,22 @@ class Partitions:
             del self._by_name[named]
         return partition
 
-    def leader_epoch(self, topic: Topic, index: int) -> int:
-        """Return the leader epoch, or -1 (unknown) if this broker has not opened the partition."""
-        return self.epoch_of(StreamKey(topic.topic_id, index))
+    async def learn_epochs(self) -> None:
+        """Read the epochs with which partitions will open. A single broker calls this at its start.
+
+        Raises MetadataUnavailable.
+        """
+        await self._unopened.load(self._catalog.all(), stream_name)
 
     def epoch_of(self, key: StreamKey) -> int:
-        """Return the same as `leader_epoch`, by key."""
+        """Return the epoch of a partition of a single broker.
+
+        It is the last one while the partition is opened again, and the one with which it will open
+        before its first opening. Returns -1 if the partition does not exist.
+        """
         partition = self._by_key.get(key)
-        return partition.leader_epoch if partition is not None and partition.readable else -1
+        epoch = -1 if partition is None else partition.leader_epoch
+        return epoch if epoch >= 0 else self._unopened.of(key)
 
     # -- owning -------------------------------------------------------------------------------
 
@@ -357,11 +368,13 @@ class Partitions:
 
     async def _topic_created(self, topic: Topic) -> None:
         await self._create_streams(topic, range(topic.partitions))
+        if isinstance(self.cluster, SingleBroker):
+            self._unopened.add(topic)
 
     async def _create_streams(self, topic: Topic, indexes: range) -> None:
         names = [stream_name(topic.topic_id, index) for index in indexes]
         try:
-            await create_streams(self._services.metadata, names)
+            await create_streams(self._services.metadata, names, self._services.epoch_base)
         except NodeExists:  # partitions were added to a topic, so some streams exist
             for name in names:
                 await ensure_stream(self._services, name)
@@ -375,6 +388,7 @@ class Partitions:
             if partition is not None:
                 partition.abandon(DELETED)
                 abandoned.append(partition)
+        self._unopened.forget(topic.topic_id)
         for partition in abandoned:
             await partition.wait_abandoned()
         for index in range(topic.partitions):
@@ -466,6 +480,6 @@ async def _close(partition: Partition) -> None:
 async def ensure_stream(services: StreamServices, name: str) -> None:
     """Create the stream unless it exists."""
     try:
-        await create_streams(services.metadata, [name])
+        await create_streams(services.metadata, [name], services.epoch_base)
     except NodeExists:
         return

@@ -46,7 +46,7 @@ class ReplicaPartition:
         idle_s: float = IDLE_S,
         named: tuple[str, int] = ("-", 0),
     ) -> None:
-        """Create the follower. `leader_epoch()` returns the cluster's present epoch, or -1.
+        """Create the follower. `leader_epoch()` returns the epoch of Metadata, -1 if unknown.
 
         `named` is the topic and the index, for the log.
         """
@@ -167,13 +167,13 @@ class ReplicaPartition:
 
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch that Metadata returns, or the log's epoch while the cluster has none.
+        """The leader epoch that Metadata returns, or the log's epoch while that one is unknown.
 
         Never falls. It is -1 before the first epoch is known.
         """
         epoch = self._cluster_epoch()
         if epoch < 0:
-            epoch = self._stream.epoch or -1
+            epoch = self._stream.epoch
         self._leader_epoch = max(self._leader_epoch, epoch)
         return self._leader_epoch
 

@@ -26,6 +26,7 @@ from ledger.core.sparse_index import ANY_TIMESTAMP, NO_TIMESTAMP, SparseIndex
 from ledger.errors import Truncated
 from ledger.ids import EntryId
 
+NO_EPOCH = -1
 _INDEXES_MAX = 16
 
 
@@ -69,6 +70,7 @@ class SegmentTable:
         "_summaries",
         "end_sequence_id",
         "epoch",
+        "epoch_base",
         "live",
         "losses",
         "segments",
@@ -84,8 +86,11 @@ class SegmentTable:
         # the end of its live segment is ahead of this value; `complete` catches up.
         self.end_sequence_id = 0
         # The epoch of the owner, set by `reset`. For a reader, the newest known epoch, which never
-        # decreases.
-        self.epoch = 0
+        # decreases. NO_EPOCH before.
+        self.epoch = NO_EPOCH
+        # What the epoch of a segment that began an ownership is below its number. Never changes
+        # once the stored stream was read.
+        self.epoch_base = 0
         # The losses that an operator accepted, as the stored node has them. Never older than
         # `segments`.
         self.losses: StreamLosses = NO_LOSSES
@@ -209,7 +214,8 @@ class SegmentTable:
         DistributedLog itself writes no snapshots, so the segments of one owner cannot be found.
         """
         if number not in self._summaries:
-            self._learn(SegmentSummary(number, ANY_TIMESTAMP, 0, number, start_sequence_id))
+            epoch = number - self.epoch_base
+            self._learn(SegmentSummary(number, ANY_TIMESTAMP, 0, epoch, start_sequence_id))
 
     def _learn(self, summary: SegmentSummary) -> None:
         self._summaries[summary.number] = summary
@@ -366,8 +372,15 @@ class SegmentTable:
     def epoch_at(self, sequence_id: int) -> int:
         """Return the epoch of the ownership that wrote this sequence id, or will write it."""
         segment = self.find(sequence_id)
-        summary = self._summaries.get(segment.number) if segment is not None else None
+        if segment is None or self._is_behind(segment, sequence_id):
+            return self.epoch
+        summary = self._summaries.get(segment.number)
         return summary.epoch if summary is not None else self.epoch
+
+    def _is_behind(self, segment: Segment, sequence_id: int) -> bool:
+        """Return whether `sequence_id` is to be written, because no segment has it yet."""
+        newest = segment is self.segments[-1] and segment.completed
+        return newest and sequence_id >= segment.end_sequence_id
 
     def timestamp_max_of(self, segment: Segment) -> int:
         """Return an upper bound of the timestamps of the segment's readable records.

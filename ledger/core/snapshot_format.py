@@ -34,7 +34,7 @@ class SegmentSummary:
     number: int
     timestamp_max: int
     size_bytes: int
-    epoch: int  # first segment number of the ownership that wrote the segment
+    epoch: int  # of the ownership that wrote the segment: its first segment number, less the base
     start_sequence_id: int
 
 

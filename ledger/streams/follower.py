@@ -103,7 +103,7 @@ class FollowedStream:
 
     @property
     def epoch(self) -> int:
-        """The newest known epoch of the stream, 0 if none is known."""
+        """The newest known epoch of the stream, -1 if none is known."""
         return self._table.epoch
 
     @property
@@ -251,6 +251,7 @@ class FollowedStream:
 
     async def _refresh_list_locked(self) -> None:
         await self._list.load()
+        self._table.epoch_base = self._list.epoch_base
         segments = visible(self._list.segments)
         awaited = await self._learn_epochs(segments)
         self._check_live(segments)

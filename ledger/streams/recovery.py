@@ -80,6 +80,7 @@ class LoadedStream:
 
     segments: list[Segment]
     losses: StreamLosses = NO_LOSSES
+    epoch_base: int = 0
     summaries: dict[int, SegmentSummary] = field(default_factory=dict[int, SegmentSummary])
     index: SparseIndex = field(default_factory=SparseIndex)  # covers segment `index_number`
     index_number: int = 0
@@ -122,7 +123,7 @@ async def load_stream(
         last = await _read_last(reader, reader.last_add_confirmed, lost)
         segments[at] = _complete(last, before, lost, clock.now_ms())
         left_over = before, segments[at]
-    loaded = LoadedStream(segments, store.losses, left_over=left_over)
+    loaded = LoadedStream(segments, store.losses, store.epoch_base, left_over=left_over)
     await load_state(loaded, client, state, last, whole=whole)
     return loaded
 
@@ -415,7 +416,7 @@ def _add_summary(
         number=segment.number,
         timestamp_max=timestamp_max,
         size_bytes=size_bytes,
-        epoch=segment.number if before is None else known[before].epoch,
+        epoch=segment.number - loaded.epoch_base if before is None else known[before].epoch,
         start_sequence_id=segment.start_sequence_id,
     )
 

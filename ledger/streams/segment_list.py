@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from ledger.core.accepted_losses import StreamLosses
 from ledger.core.segments import JUMP_LAYOUT_VERSION, Segment, decode_segment, order
-from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode
+from ledger.core.stream_start import decode_start
+from ledger.errors import MetadataUnavailable, NoNode
 from ledger.ports.metadata import MetadataStore, Unwatch
 from ledger.streams.accepted_losses import AcceptedLosses
 from ledger.streams.segment_store import log_root
@@ -26,6 +27,8 @@ class SegmentList:
         self.segments: list[Segment] = []
         # The first readable sequence id. Never decreases.
         self.start_sequence_id = 0
+        # The base of the epochs. Never changes after the first `load`.
+        self.epoch_base = 0
         self._metadata = metadata
         self._accepted = AcceptedLosses(metadata, name)
         # True while the losses are watched and did not change since they were read.
@@ -79,12 +82,8 @@ class SegmentList:
                 raise
         # Read the start after the list, so that it is never older than the list.
         path = f"{self._root}/start"
-        node = await self._metadata.get(path)
-        try:
-            start = int(node.data)
-        except ValueError as error:
-            raise CorruptFormat(f"{path}: not a number: {node.data[:40]!r}") from error
-        self.segments = segments
+        start, base = decode_start((await self._metadata.get(path)).data, path)
+        self.segments, self.epoch_base = segments, base
         self.start_sequence_id = max(self.start_sequence_id, start)
 
     async def _load_segments(self) -> list[Segment]:

@@ -1,8 +1,8 @@
 """The stored metadata of one stream. Every change is a compare-and-set by version.
 
 Layout and steps are DistributedLog's (see docs/formats/segment.md), plus two nodes of ours.
-`start` is the first sequence id that readers may read. `losses` exists from the first accepted
-loss on.
+`start` has the first sequence id that readers may read, and the base of the epochs. `losses` exists
+from the first accepted loss on.
 
     /streams/<log>/<default>/{version,maxtxid,ledgers/...,lock,allocation,subscribers,start,losses}
 """
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from ledger.core.accepted_losses import NO_LOSSES, StreamLosses, decode_losses
 from ledger.core.segments import JUMP_LAYOUT_VERSION, Segment, decode_segment, order
+from ledger.core.stream_start import StreamStart, decode_start
 from ledger.errors import BadVersion, CorruptFormat, MetadataUnavailable, NodeExists, NoNode
 from ledger.ids import LedgerId
 from ledger.ports.metadata import Check, Create, Delete, MetadataStore, Node, Op, Set
@@ -22,7 +23,7 @@ ROOT = "/streams"
 _LOST_REPLIES_MAX = 5
 _LAYOUT_VERSION = b"\xff\xff\xff\xff"
 _CREATED = ("version", "maxtxid", "ledgers", "lock", "allocation", "subscribers", "start")
-_CREATED_DATA = {"version": _LAYOUT_VERSION, "maxtxid": b"0", "ledgers": b"0", "start": b"0"}
+_CREATED_DATA = {"version": _LAYOUT_VERSION, "maxtxid": b"0", "ledgers": b"0"}
 
 
 def log_root(name: str) -> str:
@@ -34,20 +35,26 @@ def losses_path(name: str) -> str:
     return f"{log_root(name)}/losses"
 
 
-async def create_streams(metadata: MetadataStore, names: Sequence[str]) -> None:
-    """Create empty streams, all or none. Raises NodeExists if one of them exists."""
+async def create_streams(
+    metadata: MetadataStore, names: Sequence[str], epoch_base: int = 0
+) -> None:
+    """Create empty streams, all or none. Raises NodeExists if one of them exists.
+
+    Their first epoch is 1 - `epoch_base`. Releases without bases refuse a stream with a base.
+    """
     if not await metadata.exists(ROOT):
         try:
             await metadata.create(ROOT, parents=True)
         except NodeExists:
             pass  # another process created it
+    created = {**_CREATED_DATA, "start": StreamStart(0, epoch_base).encode()}
     ops: list[Op] = []
     for name in names:
         assert "/" not in name
         assert not name.startswith((".", "<"))
         root = log_root(name)
         ops += [Create(f"{ROOT}/{name}"), Create(root)]
-        ops += [Create(f"{root}/{part}", _CREATED_DATA.get(part, b"")) for part in _CREATED]
+        ops += [Create(f"{root}/{part}", created.get(part, b"")) for part in _CREATED]
     await metadata.multi(ops)
 
 
@@ -64,6 +71,17 @@ async def ledgers_of(metadata: MetadataStore, name: str) -> list[LedgerId]:
     root = log_root(name)
     nodes = await metadata.read_tree(f"{root}/ledgers")
     return [decode_segment(node.data, where=path).ledger for path, node in nodes.items()]
+
+
+async def read_next_epoch(metadata: MetadataStore, name: str) -> int:
+    """Return the epoch with which the stream opens next, as its metadata are now.
+
+    Raises NoNode for an unknown stream, CorruptFormat, MetadataUnavailable.
+    """
+    root = log_root(name)
+    start = decode_start((await metadata.get(f"{root}/start")).data, f"{root}/start")
+    ledgers = await metadata.get(f"{root}/ledgers")
+    return _number(ledgers.data, f"{root}/ledgers") + 1 - start.epoch_base
 
 
 async def delete_stream(metadata: MetadataStore, name: str) -> None:
@@ -92,6 +110,8 @@ class SegmentStore:
         self.start_sequence_id = 0
         self.number_max = 0
         self.txid_max = 0
+        # The base of the epochs, as `start` has it. Never changes.
+        self.epoch_base = 0
         # The accepted losses as of `load`.
         self.losses: StreamLosses = NO_LOSSES
         self._metadata = metadata
@@ -120,7 +140,7 @@ class SegmentStore:
         self.txid_max = _number(txid.data, f"{self._root}/maxtxid")
         start = nodes[f"{self._root}/start"]
         self._start_version = start.version
-        self.start_sequence_id = _number(start.data, f"{self._root}/start")
+        self.start_sequence_id, self.epoch_base = decode_start(start.data, f"{self._root}/start")
         losses = nodes.get(losses_path(self.name))
         self.losses = (
             NO_LOSSES if losses is None else decode_losses(losses.data, losses_path(self.name))
@@ -145,6 +165,11 @@ class SegmentStore:
             self.losses = decode_losses((await self._metadata.get(path)).data, path)
         except NoNode:
             self.losses = NO_LOSSES
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of an ownership that begins now."""
+        return self.number_max + 1 - self.epoch_base
 
     def _path(self, segment: Segment) -> str:
         return f"{self._root}/ledgers/{segment.node_name}"
@@ -193,9 +218,10 @@ class SegmentStore:
         """Remove segments from the list and move the start to `start_sequence_id` or later."""
         async with self._change_lock:
             start = max(start_sequence_id, self.start_sequence_id)
+            data = StreamStart(start, self.epoch_base).encode()
             ops: list[Op] = [
                 Check(f"{self._root}/ledgers", self._ledgers_version),  # still the owner
-                Set(f"{self._root}/start", b"%d" % start, self._start_version),
+                Set(f"{self._root}/start", data, self._start_version),
             ]
             ops += [Delete(self._path(segment)) for segment in segments]
             await self._multi(ops)

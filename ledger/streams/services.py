@@ -20,10 +20,13 @@ class StreamServices:
         client: LedgerClient,
         clock: Clock,
         limits: StreamLimits | None = None,
+        epoch_base: int = 0,
     ) -> None:
+        """`epoch_base` is that of the streams which the process creates for topics."""
         self.metadata = metadata
         self.client = client
         self.clock = clock
+        self.epoch_base = epoch_base
         # For decisions to delete. One for all streams, so that any stream's look notices a jump.
         self.steady_clock = SteadyClock(clock)
         self.limits = limits or StreamLimits()

@@ -153,7 +153,7 @@ class Stream:
             loaded.index,
             loaded.index_number,
             start_sequence_id=self._store.start_sequence_id,
-            epoch=self._store.number_max + 1,
+            epoch=self._store.next_epoch,
             losses=loaded.losses,
         )
         self._losses.catch_up()
@@ -202,7 +202,7 @@ class Stream:
 
     async def _load_state_again(self) -> None:
         """Rebuild the state from the segments as they are known: another process may own them."""
-        loaded = LoadedStream([*self._table.segments], self._table.losses)
+        loaded = LoadedStream([*self._table.segments], self._table.losses, self._store.epoch_base)
         await load_state(loaded, self._services.client, self._state, whole=False)
         if loaded.losses is self._table.losses:  # otherwise the owner opens the stream again
             self._blocked = loaded.blocked
@@ -312,7 +312,7 @@ class Stream:
 
     @property
     def epoch(self) -> int:
-        """The number of the first segment of this ownership, from `open` on."""
+        """The number of the first segment of this ownership, less the base, from `open` on."""
         return self._table.epoch
 
     @property

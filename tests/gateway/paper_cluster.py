@@ -36,6 +36,9 @@ class PaperCluster:
     def leader(self, key):
         return self.leaders.get(key.partition, self.leader_of_others)
 
+    def leader_epoch(self, key):
+        return self.leader(key).epoch
+
     def replicas(self, key, count):
         first = self.leader(key).node_id
         return [first, *(node for node in self.ring if node != first)][:count]

@@ -158,10 +158,11 @@ class Port:
 class StreamCluster:
     """One broker and one bookie. `restart` closes the partitions first, `crash` does not."""
 
-    def __init__(self, *, limits=None, fetch=None, cluster=None, **settings):
+    def __init__(self, *, limits=None, fetch=None, cluster=None, epoch_base=1, **settings):
         self.limits = limits or StreamLimits()
         self.config = GatewayConfig(fetch=fetch or FetchLimits(), **settings)
         self.cluster = cluster  # None: alone
+        self.epoch_base = epoch_base  # of new streams; 0 in clusters of form 0
         self.draw = Random(1)
         self.clock = SimClock()
         self.metadata = SimMetadata()
@@ -187,10 +188,14 @@ class StreamCluster:
         client = LedgerClient(self.metadata, self.port, self.clock)
         self.catalog = Catalog(self.metadata, self.config.topics)
         await self.catalog.load()
-        self.services = StreamServices(self.metadata, client, self.clock, self.limits)
+        self.services = StreamServices(
+            self.metadata, client, self.clock, self.limits, epoch_base=self.epoch_base
+        )
         self.partitions = Partitions(
             self.catalog, self.services, self.config, self.on_freed, self.cluster
         )
+        if self.cluster is None:
+            await self.partitions.learn_epochs()
         ids = itertools.count(1)
         self.context = Context(
             config=self.config,

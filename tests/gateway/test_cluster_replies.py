@@ -135,7 +135,7 @@ async def test_a_gateway_without_the_lease_does_not_call_itself_a_leader():
         assert (unsure.error_code, unsure.leader_id, unsure.leader_epoch) == (
             ErrorCode.leader_not_available,
             -1,
-            -1,
+            9,
         )
         assert (led.error_code, led.leader_id) == (OK, THERE)
 

@@ -142,7 +142,7 @@ async def test_a_restart_that_only_reads_makes_no_segment():
             partition = await cluster.partition()
             await cluster.read_all(partition)
         assert len(partition.stream.segments) == 1
-        assert partition.leader_epoch == 2
+        assert partition.leader_epoch == 1
 
 
 async def test_the_epoch_of_an_offset_is_that_of_the_ownership_that_wrote_it():
@@ -154,8 +154,8 @@ async def test_the_epoch_of_an_offset_is_that_of_the_ownership_that_wrote_it():
         await cluster.crash()
         partition = await cluster.partition()
         await cluster.sent(partition, batch())
-        assert [partition.epoch_at(offset) for offset in range(6)] == [1, 1, 1, 1, 3, 3]
-        assert partition.leader_epoch == 3
+        assert [partition.epoch_at(offset) for offset in range(6)] == [0, 0, 0, 0, 2, 2]
+        assert partition.leader_epoch == 2
 
 
 async def test_deleted_records_are_unreadable_at_once_and_whole_segments_free_disk_space():

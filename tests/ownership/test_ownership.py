@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.ownership import NOBODY, PARTITIONS_MAX, Incarnation, Owners
+from gateway.core.ownership import FORMAT_1, NOBODY, PARTITIONS_MAX, Incarnation, Owners
 from ledger.errors import CorruptFormat
 from ledger.ports.metadata import NODE_BYTES_MAX
 
@@ -18,7 +18,7 @@ holders = st.sampled_from(HOLDERS)
 changes = st.lists(
     st.tuples(
         st.dictionaries(st.integers(0, 12), holders, max_size=5),
-        st.dictionaries(st.integers(0, 12), st.integers(0, 2**31 - 1), max_size=3),
+        st.dictionaries(st.integers(0, 12), st.integers(0, 2**31 - 3), max_size=3),
     ),
     max_size=8,
 )
@@ -66,6 +66,35 @@ def test_what_was_written_is_read(steps):
     assert set(read.holders) == {NOBODY, *(who for who, _ in twin)}
 
 
+def last_epochs(owners, count=13):
+    return [owners.last_epoch(partition, first=0) for partition in range(count)]
+
+
+@given(changes)
+def test_the_last_epoch_of_a_partition_stays_known_while_a_new_owner_opens_it(steps):
+    twin = [0] * 13  # the first epoch
+    owners = Owners()
+    for new, epochs in steps:
+        known = {p: epoch for p, epoch in epochs.items() if p < max(len(owners), *new, 0)}
+        owners = owners.changed(new, known)
+        for partition, epoch in known.items():
+            twin[partition] = epoch
+    assert last_epochs(owners) == last_epochs(Owners.decode(owners.encode(), "/owners")) == twin
+
+
+@given(changes)
+def test_the_format_before_has_no_last_epochs_and_a_reader_remembers_those_it_saw(steps):
+    owners, twin = after(steps)
+    older = owners.encode(FORMAT_1)
+    read = Owners.decode(older, "/owners")
+    assert read.rows() == twin
+    assert last_epochs(read, len(twin)) == [epoch for _, epoch in twin]
+    assert read.encode(FORMAT_1) == older
+    remembered = read.remembering(owners)
+    assert remembered.rows() == twin
+    assert last_epochs(remembered) == last_epochs(owners)
+
+
 @given(changes, st.data())
 def test_a_flipped_bit_is_noticed(steps, data):
     written = bytearray(after(steps)[0].encode())
@@ -86,7 +115,7 @@ def test_a_part_of_it_is_refused(steps, data):
 def test_a_newer_format_is_refused():
     written = bytearray(Owners().encode())
     written[2] += 1
-    with pytest.raises(CorruptFormat, match="format 2"):
+    with pytest.raises(CorruptFormat, match="format 3"):
         Owners.decode(bytes(written), "/owners")
 
 
