@@ -1,4 +1,5 @@
-"""Goal: a new cluster keeps committed offsets in log segments; an older one waits for the flag.
+"""Goal: a new cluster keeps committed offsets in log segments and has the newest form of data. An
+older one waits for the flag and keeps its form. A release refuses the form of a later one.
 
 Method: the layout over simulated metadata.
 """
@@ -7,7 +8,15 @@ import asyncio
 
 import pytest
 
-from gateway.process.cluster_layout import CLUSTER_ID, cluster_id, keeps_log_segments
+from gateway.process.cluster_layout import (
+    CLUSTER_ID,
+    FORM,
+    ClusterLayout,
+    keeps_log_segments,
+    lay_out_cluster,
+    read_layout,
+)
+from ledger.errors import CorruptFormat
 from tests.sim.metadata import SimMetadata
 
 
@@ -34,21 +43,66 @@ async def test_without_the_flag_a_new_cluster_uses_log_segments_and_an_older_one
 
 async def test_the_id_of_a_cluster_never_changes():
     older = await older_cluster()
-    assert await cluster_id(older) == "from-an-older-gateway"
+    assert (await lay_out_cluster(older)).cluster_id == "from-an-older-gateway"
     new = SimMetadata()
-    made = await cluster_id(new)
-    assert len(made) == 22
-    assert await cluster_id(new) == made
+    assert await read_layout(new) is None
+    made = await lay_out_cluster(new)
+    assert len(made.cluster_id) == 22
+    assert await lay_out_cluster(new) == await read_layout(new) == made
 
 
 async def test_gateways_that_lay_a_cluster_out_at_the_same_time_agree():
     metadata = SimMetadata()
     chosen = await asyncio.gather(*(keeps_log_segments(metadata, None) for _ in range(5)))
     assert chosen == [True] * 5
-    assert len(set(await asyncio.gather(*(cluster_id(metadata) for _ in range(5))))) == 1
+    assert len(set(await asyncio.gather(*(lay_out_cluster(metadata) for _ in range(5))))) == 1
 
 
 async def test_a_first_gateway_without_log_segments_lays_out_the_same_cluster():
     metadata = SimMetadata()
     assert not await keeps_log_segments(metadata, False)
     assert await keeps_log_segments(metadata, None)
+
+
+# -- the form -------------------------------------------------------------------------------------
+
+
+async def test_an_older_cluster_keeps_its_form_and_every_byte_of_its_id():
+    metadata = await older_cluster()
+    layout = await lay_out_cluster(metadata)
+    assert (layout.form, layout.epoch_base, layout.keeps_epochs) == (0, 0, False)
+    assert (await metadata.get(CLUSTER_ID)).data == layout.encode() == b"from-an-older-gateway"
+
+
+async def test_a_new_cluster_has_the_newest_form():
+    layout = await lay_out_cluster(SimMetadata())
+    assert (layout.form, layout.epoch_base, layout.keeps_epochs) == (FORM, 1, True)
+
+
+async def test_a_release_without_forms_cannot_read_the_id_of_a_cluster_with_one():
+    metadata = SimMetadata()
+    await lay_out_cluster(metadata)
+    with pytest.raises(UnicodeDecodeError):  # what such a release runs first
+        (await metadata.get(CLUSTER_ID)).data.decode()
+
+
+LATER = ClusterLayout("of-a-later-release", FORM + 1).encode()
+DAMAGED = ClusterLayout("damaged", FORM).encode().replace(b"damaged", b"Damaged")
+
+
+@pytest.mark.parametrize(
+    ("stored", "reason"),
+    [
+        (LATER, f"form {FORM + 1}; this release reads forms up to {FORM}"),
+        (DAMAGED, "checksum"),
+        (b"\xff", "not a sealed document"),
+        (b"\xfe\xfe", "utf-8"),
+    ],
+)
+async def test_the_form_of_a_later_release_and_damage_are_refused(stored, reason):
+    metadata = SimMetadata()
+    await metadata.create(CLUSTER_ID, stored, parents=True)
+    for read in (read_layout, lay_out_cluster):
+        with pytest.raises(CorruptFormat, match=reason):
+            await read(metadata)
+    assert (await metadata.get(CLUSTER_ID)).data == stored

@@ -64,6 +64,17 @@ def release(commit: str) -> Release:
     return Release(commit, tree)
 
 
+def unpacked(commit: str, tree: Path) -> Release:
+    """Unpack the release of a commit into `tree`, to run with the packages of this tree.
+
+    Only for a commit with the same pins. Raises PeerMissing if this checkout has no such commit.
+    """
+    with tarfile.open(fileobj=io.BytesIO(_archive(commit))) as archive:
+        archive.extractall(tree, filter="data")
+    (tree / ".venv").symlink_to(Path(install.gateway_python()).parents[1])
+    return Release(commit, tree)
+
+
 def _archive(commit: str) -> bytes:
     """Return the tree of the commit as a tar."""
     git = shutil.which("git")
