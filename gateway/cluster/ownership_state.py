@@ -89,6 +89,7 @@ class TopicOwnership:
         "readable",
         "topic_id",
         "unpublished",
+        "unseen",
     )
 
     def __init__(self, topic_id: UUID) -> None:
@@ -98,7 +99,8 @@ class TopicOwnership:
         # The content of the owners node as it was last read or written. Empty while the node does
         # not exist; kept while the node is corrupt.
         self.owners = Owners()
-        # True once `owners` are what the store had, which may be no node at all.
+        # True once `owners` are what the store had, which may be no node at all, or if the topic is
+        # new: it then has no node yet.
         self.read = False
         # False while the node is corrupt. The node is not written then, and no partition is handed
         # over.
@@ -110,6 +112,9 @@ class TopicOwnership:
         # Held partitions whose epoch is not in the node yet, with the tasks that wait for it. An
         # entry lasts from `note_opened` until the node has the epoch or the partition is lost.
         self.unpublished: dict[int, list[object]] = {}
+        # Epochs of partitions that were lost before their epochs were published. Clients may have
+        # been shown them. At most one entry for each partition.
+        self.unseen: dict[int, int] = {}
         # Held partitions that are drained and go to their candidate, with the tasks that wait for
         # the move. An entry lasts from `hand_over` until another owner is read or this broker keeps
         # the partition.
@@ -208,10 +213,11 @@ class OwnershipState:
         topic = self._topics.get(key.topic_id)
         if topic is None:
             return first if self._followed else -1
-        if not topic.read:
-            return topic.held.get(key.partition, -1)
-        stored = topic.owners.last_epoch(key.partition, first)
-        return max(topic.held.get(key.partition, -1), stored)
+        partition = key.partition
+        own = topic.held.get(partition, -1)
+        if topic.unseen:
+            own = max(own, topic.unseen.get(partition, -1))
+        return max(own, topic.owners.last_epoch(partition, first)) if topic.read else own
 
     def replicas(self, key: StreamKey, count: int) -> list[int]:
         """Return up to `count` node ids: the leader first, then the next brokers of the ring."""
@@ -291,13 +297,14 @@ class OwnershipState:
 
     def on_topics(self) -> TopicChanges:
         """Follow the topics of the catalog."""
-        self._followed = True
+        are_new, self._followed = self._followed, True
         known = {topic.topic_id: topic.partitions for topic in self._catalog.all()}
         added: list[UUID] = []
         for topic_id, partitions in known.items():
             topic = self._topics.get(topic_id)
             if topic is None:
                 topic = self._topics[topic_id] = TopicOwnership(topic_id)
+                topic.read = are_new
                 added.append(topic_id)
             if topic.partitions != partitions:
                 topic.partitions = partitions
@@ -473,7 +480,9 @@ class OwnershipState:
         return [Gained(StreamKey(topic.topic_id, partition))]
 
     def _drop(self, topic: TopicOwnership, partition: int) -> list[Effect]:
-        del topic.held[partition]
+        epoch = topic.held.pop(partition)
+        if partition in topic.unpublished:
+            topic.unseen[partition] = max(epoch, topic.unseen.get(partition, -1))
         waiters = [*topic.unpublished.pop(partition, ()), *topic.moving.pop(partition, ())]
         return [*_resume(waiters), Lost(StreamKey(topic.topic_id, partition))]
 
@@ -496,6 +505,8 @@ class OwnershipState:
                 continue  # this hand-over can still happen
             effects += _resume(topic.moving.pop(partition))
             if not leaving:
+                if partition in topic.unpublished:
+                    topic.unseen[partition] = topic.held[partition]
                 topic.held[partition] = -1
                 effects += _resume(topic.unpublished.pop(partition, ()))
                 effects.append(Gained(StreamKey(topic.topic_id, partition)))

@@ -101,6 +101,7 @@ class Gateway:
             balance_settle_s=1.0,
             balance_at_once=4,
             new_token=lambda: next(tokens),
+            keeps_epochs=world.keeps_epochs,
         )
         self.cluster.on_expired(self._on_expired)
         self.cluster.on_replaced(self.replaced.append)
@@ -193,7 +194,10 @@ class Gateway:
 class World:
     """All of them. `latency_s` each way to the store."""
 
-    def __init__(self, seed=0, *, latency_s=0.001, open_s=0.01, drain_s=0.01, **faults):
+    def __init__(
+        self, seed=0, *, latency_s=0.001, open_s=0.01, drain_s=0.01, keeps_epochs=True, **faults
+    ):
+        self.keeps_epochs = keeps_epochs
         self.draw = random.Random(seed)
         self.tree = MetadataTree()
         self.clock = SimClock()

@@ -37,6 +37,7 @@ class RandomWalk(RuleBasedStateMachine):
         self.store = Store()
         self.brokers = {node_id: Broker(self.store, node_id) for node_id in NODES}
         self.store.topics = dict(sizes)
+        self.shown = {}  # (broker, key): the leader epoch that the broker showed last
         for node in sorted(registered):
             self.register(node)
         self.all_read_and_do_a_round()
@@ -161,6 +162,15 @@ class RandomWalk(RuleBasedStateMachine):
         for broker in self.brokers.values():
             for key in KEYS:
                 assert broker.state.leader(key) == _leader(broker, key)
+
+    @invariant()
+    def the_epoch_that_a_broker_shows_never_falls(self):
+        for broker in self.brokers.values():
+            for key in KEYS:
+                before = self.shown.pop((broker, key), -1)
+                if broker.state.get(key.topic_id) is not None:  # the rig uses ids of topics again
+                    self.shown[broker, key] = broker.state.leader_epoch(key)
+                    assert self.shown[broker, key] >= before
 
     @invariant()
     def candidates_are_those_of_the_listed_brokers_and_known_topics(self):

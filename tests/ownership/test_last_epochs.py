@@ -1,0 +1,100 @@
+"""Goal: a partition between two owners shows its last epoch at every gateway, and no lower one.
+
+Method: several clusters on one simulated metadata tree, in virtual time; openings are held back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+
+from gateway.cluster.owners_table import OWNERS
+from gateway.cluster.port import Leader
+from gateway.core.ownership import FORMAT_1, FORMAT_2
+from tests.ownership.rig import SESSION_S, key_of
+from tests.ownership.test_streams import new_world
+from tests.peers.processes import until
+
+
+def shown(gateway, topic):
+    return [gateway.cluster.leader_epoch(key_of(topic, p)) for p in range(topic.partitions)]
+
+
+def stored_format(world, topic):
+    return struct.unpack_from(">2sB", world.tree.nodes[f"{OWNERS}/{topic.topic_id}"].data)[1]
+
+
+async def test_a_new_partition_shows_0_until_its_first_owner_has_opened_it():
+    async with new_world() as world:
+        one, two = await world.start(1, 2)
+        one.opens = two.opens = False
+        topic = await one.catalog.create("events", 4, 1, {})
+        assert shown(one, topic) == [0] * 4
+        await until(lambda: len(one.gains) + len(two.gains) == 4, "claimed")
+        await until(lambda: two.catalog.by_name("events"), "seen")
+        assert shown(one, topic) == shown(two, topic) == [0] * 4
+        three = await world.gateway(3).start()
+        assert shown(three, topic) == [0] * 4
+
+
+@pytest.mark.parametrize("keeps_epochs", [True, False])
+async def test_between_two_owners_the_last_epoch_is_shown(keeps_epochs):
+    """A gateway that joins meanwhile knows it only if the node keeps it."""
+    async with new_world(keeps_epochs=keeps_epochs) as world:
+        one, two, three = await world.start(1, 2, 3)
+        topic = await one.catalog.create("events", 12, 3, {})
+        await world.settled(topic)
+        assert stored_format(world, topic) == (FORMAT_2 if keeps_epochs else FORMAT_1)
+        epochs = shown(one, topic)
+        lost = [p for p, node in enumerate(world.leaders(topic)) if node == 3]
+        one.opens = two.opens = False
+        gains = len(one.gains) + len(two.gains)
+        await three.kill()
+        await asyncio.sleep(SESSION_S / 2)
+        assert shown(one, topic) == shown(two, topic) == epochs
+        await until(lambda: len(one.gains) + len(two.gains) == gains + len(lost), "taken over")
+        leaders = [one.cluster.leader(key_of(topic, p)) for p in lost]
+        assert all(leader.epoch == -1 and leader != Leader() for leader in leaders)
+        assert shown(one, topic) == shown(two, topic) == epochs
+        four = await world.gateway(4).start()
+        expected = list(epochs)
+        if not keeps_epochs:
+            expected = [-1 if p in lost else epoch for p, epoch in enumerate(epochs)]
+        assert shown(four, topic) == expected
+        for gateway in (one, two):
+            for key in gateway.gains:
+                if gateway.serving.get(key, 0) is None:
+                    await gateway._open(key)
+        await world.settled(topic)
+        assert all(after >= before for after, before in zip(shown(one, topic), epochs, strict=True))
+        assert shown(one, topic) == shown(two, topic) == shown(four, topic)
+
+
+async def test_before_its_first_look_a_gateway_shows_no_epoch_that_might_be_too_low():
+    async with new_world() as world:
+        (one,) = await world.start(1)
+        topic = await one.catalog.create("events", 2, 1, {})
+        await world.settled(topic)
+        two = world.gateway(2)
+        await two.catalog.load()
+        assert shown(two, topic) == [-1, -1]
+        await two.cluster.start(two)
+        assert shown(two, topic) == shown(one, topic) == [1, 1]
+
+
+async def test_an_epoch_that_could_not_be_published_does_not_fall_back():
+    async with new_world() as world:
+        (one,) = await world.start(1)
+        one.opens = False
+        topic = await one.catalog.create("events", 1, 1, {})
+        await until(lambda: one.gains, "claimed")
+        key = key_of(topic, 0)
+        one.metadata.faults.cut = True
+        one.cluster.note_opened(key, 7)
+        assert shown(one, topic) == [7]
+        one.metadata.expire()
+        one.metadata.faults.cut = False
+        await until(lambda: one.expired, "the session ended")
+        assert shown(one, topic) == [7]
