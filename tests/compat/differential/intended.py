@@ -45,7 +45,6 @@ class Intended:
         )
 
 
-_EPOCHS = "The first leader epoch of a partition is 1."
 _FEATURES = "The gateway has no features yet."
 _OWN_KEYS = "The gateway's own settings of a topic."
 _ELR = "Kafka sets this value for all brokers itself, for its eligible leader replicas."
@@ -54,7 +53,6 @@ _EACH_ONCE = "A resource that is named again is described once: a reply of many 
 _AT_ONCE = "The timeout bounds the wait for leaders; Kafka gives up before it looks at the topic."
 
 INTENDED: tuple[Intended, ...] = (
-    Intended(3, "topics[*].partitions[*].leader_epoch", _EPOCHS, range(7, 14), open=True),
     Intended(18, "supported_features[*]", _FEATURES, range(3, 5), open=True),
     Intended(18, "finalized_features[*]", _FEATURES, range(3, 5), open=True),
     Intended(18, "finalized_features_epoch", _FEATURES, range(3, 5), open=True),
@@ -121,7 +119,6 @@ INTENDED: tuple[Intended, ...] = (
         )
         for field in ("code", "message")
     ),
-    Intended(75, "topics[*].partitions[*].leader_epoch", _EPOCHS, open=True),
 )
 
 
