@@ -48,7 +48,7 @@ class OwnersTable:
     """The owners nodes of all topics that are followed.
 
     `on_stale` runs when a node has changed. `on_read` runs with the content of a node each time
-    that a newer version was read or written, and also at the first reading if there is no node. Its
+    that a newer version was read or written. It also runs if the first reading finds no node. Its
     argument is None if the node is corrupt.
     """
 

@@ -99,8 +99,8 @@ class TopicOwnership:
         # The content of the owners node as it was last read or written. Empty while the node does
         # not exist; kept while the node is corrupt.
         self.owners = Owners()
-        # True once `owners` are what the store had, which may be no node at all, or if the topic is
-        # new: it then has no node yet.
+        # True once `owners` are what the store had, which may be no node at all. True at once for a
+        # new topic, which has no node yet.
         self.read = False
         # False while the node is corrupt. The node is not written then, and no partition is handed
         # over.
@@ -206,8 +206,8 @@ class OwnershipState:
     def leader_epoch(self, key: StreamKey) -> int:
         """Return the epoch of the leader, or the last epoch while no owner has opened the stream.
 
-        Returns -1 if it is unknown: before the first round, or if the node does not keep epochs and
-        this broker did not see the last one.
+        Returns -1 before the first round. Also if the node does not keep epochs, and this broker
+        did not see the last one.
         """
         first = 0 if self.keeps_epochs else -1
         topic = self._topics.get(key.topic_id)

@@ -72,8 +72,8 @@ class Cluster(Protocol):
     def leader_epoch(self, key: StreamKey) -> int:
         """Return the leader epoch that clients are shown.
 
-        It is the last epoch of the stream while no owner has opened it, and -1 only if this broker
-        does not know that one yet.
+        It is the last epoch of the stream while no owner has opened it. It is -1 if this broker has
+        not read that one.
         """
         ...
 

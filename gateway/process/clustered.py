@@ -37,9 +37,9 @@ COPIES = 3  # copies of each subscription log
 async def start_in_cluster(config: GatewayConfig) -> Running:
     """Start a gateway of a cluster.
 
-    Raises OSError, MetadataUnavailable, NotOwner (another process has this node id), or
-    ForeignLayout (no bookie ever created this cluster), or CorruptFormat (a later release laid it
-    out). Nothing was written if it raises ForeignLayout or CorruptFormat.
+    Raises OSError, MetadataUnavailable, NotOwner (another process has this node id), ForeignLayout
+    (no bookie ever created this cluster), or CorruptFormat (a later release laid it out). Nothing
+    was written if it raises one of the last two.
     """
     stops: list[Stop] = []
     try:
@@ -72,6 +72,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         _warn_without_bookies(config, client)
     stops.append(suspicions.stop)
     layout = await lay_out_cluster(metadata)
+    flag = config.log_segment_based_subscriptions_store_enabled
     services = StreamServices(metadata, client, clock, epoch_base=layout.epoch_base)
 
     async def collected_by_bookies() -> None:
@@ -99,9 +100,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         bookies=lambda: len(bookies.available()),
         collect=collected_by_bookies,
         subscriptions=open_store(
-            await keeps_log_segments(
-                metadata, config.log_segment_based_subscriptions_store_enabled
-            ),
+            await keeps_log_segments(metadata, flag),
             metadata,
             PlainLogs(client, lambda: _quorum(len(bookies.available()))),
             clock,

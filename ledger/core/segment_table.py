@@ -88,8 +88,8 @@ class SegmentTable:
         # The epoch of the owner, set by `reset`. For a reader, the newest known epoch, which never
         # decreases. NO_EPOCH before.
         self.epoch = NO_EPOCH
-        # What the epoch of a segment that began an ownership is below its number. Never changes
-        # once the stored stream was read.
+        # The number of the first segment of an ownership, less its epoch. Set by a reader of the
+        # stored list, and the same at each reading.
         self.epoch_base = 0
         # The losses that an operator accepted, as the stored node has them. Never older than
         # `segments`.
@@ -378,7 +378,7 @@ class SegmentTable:
         return summary.epoch if summary is not None else self.epoch
 
     def _is_behind(self, segment: Segment, sequence_id: int) -> bool:
-        """Return whether `sequence_id` is to be written, because no segment has it yet."""
+        """Return whether `sequence_id` follows the last record, so that it is not written yet."""
         newest = segment is self.segments[-1] and segment.completed
         return newest and sequence_id >= segment.end_sequence_id
 

@@ -39,7 +39,7 @@ def decode_start(data: bytes, where: str) -> StreamStart:
             raise CorruptFormat(f"{where}: not a number: {data[:40]!r}") from error
     fields = unseal(data, where)
     start, base = fields.get("start"), fields.get("epoch_base")
-    # A field that this release does not know would be lost when the start moves.
+    # An unknown field would be lost when the start moves.
     known = len(fields) == len(StreamStart._fields)
     if not (known and type(start) is int and type(base) is int and start >= 0 < base):
         raise CorruptFormat(f"{where}: not the start of a stream: {data[:80]!r}")

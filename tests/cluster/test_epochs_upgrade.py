@@ -81,6 +81,10 @@ def is_listening(gateway):
         return peer.connect_ex(("127.0.0.1", gateway.port)) == 0
 
 
+def take_session_flag_of_this_tree(gateway):
+    gateway.session_flag = ("--session", "ms")  # as this tree and `BEFORE` have it
+
+
 # -- one cluster ----------------------------------------------------------------------------------
 
 
@@ -95,6 +99,11 @@ class Pair:
             ClusterGateway(directory / f"gateway-{node}", root, options, node_id=node)
             for node in (0, 1)
         ]
+
+    def end(self):
+        for gateway in self.all:
+            if gateway.running:
+                gateway.kill()
 
     def nodes(self, path):
         """Return the data of all nodes below `path`, by path."""
@@ -123,9 +132,7 @@ def pair(tmp_path):
         try:
             yield pair
         finally:
-            for gateway in pair.all:
-                if gateway.running:
-                    gateway.kill()
+            pair.end()
 
 
 def test_in_a_cluster_of_the_earlier_release_both_show_the_same_and_nothing_is_of_a_new_form(
@@ -165,10 +172,6 @@ def test_in_a_cluster_of_the_earlier_release_both_show_the_same_and_nothing_is_o
     assert agreed([old, new], "more") == [1] * PARTITIONS
     assert all(data.isdigit() for data in pair.starts())
     assert pair.formats() == {FORMAT_1}
-
-
-def take_session_flag_of_this_tree(gateway):
-    gateway.session_flag = ("--session", "ms")  # as this tree and `BEFORE` have it
 
 
 def test_a_cluster_of_this_release_begins_with_0_and_the_earlier_one_cannot_join_it(pair, before):

@@ -162,7 +162,7 @@ class StreamCluster:
         self.limits = limits or StreamLimits()
         self.config = GatewayConfig(fetch=fetch or FetchLimits(), **settings)
         self.cluster = cluster  # None: alone
-        self.epoch_base = epoch_base  # of new streams; 0 in clusters of form 0
+        self.epoch_base = epoch_base  # the one of new streams; 0 in clusters of form 0
         self.draw = Random(1)
         self.clock = SimClock()
         self.metadata = SimMetadata()

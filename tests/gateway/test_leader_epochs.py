@@ -53,6 +53,14 @@ async def fetched(cluster, offset=0, epoch=-1):
     return found
 
 
+async def write(cluster, *, rolls):
+    partition = await cluster.partition()
+    await cluster.sent(partition, batch())
+    if rolls:
+        partition.stream.roll_soon()
+        await cluster.sent(partition, batch())
+
+
 async def test_the_first_epoch_is_0_in_every_answer():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
@@ -168,11 +176,7 @@ async def test_over_50_random_restarts_the_epoch_never_falls_and_rises_after_eac
                 assert partition.leader_epoch == epoch
             written = draw.random() < 0.5
             if written:
-                partition = await cluster.partition()
-                await cluster.sent(partition, batch())
-                if draw.random() < 0.5:
-                    partition.stream.roll_soon()
-                    await cluster.sent(partition, batch())
+                await write(cluster, rolls=draw.random() < 0.5)
                 assert await shown(cluster) == [epoch]
             before = epoch
             await (cluster.crash if draw.random() < 0.7 else cluster.restart)()
