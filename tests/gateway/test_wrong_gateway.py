@@ -169,6 +169,8 @@ async def test_a_fetch_from_the_wrong_gateway_is_sent_to_the_right_one(version):
 
 async def test_a_fetch_with_an_older_leader_epoch_gets_the_present_leader():
     async with started_pair() as pair:
+        await produce(pair.owner)
+        await pair.owner.crash()
         partition = await pair.owner.partition()
         pair.clusters[0].leaders[0] = Leader(HERE, partition.leader_epoch)
         answer = await fetch(pair.owner, {"t": {0: (0, {"current_leader_epoch": 0})}})
@@ -294,7 +296,7 @@ async def test_a_replica_reads_on_without_a_leader():
     async with started_pair() as pair:
         await show(pair)
         pair.clusters[1].leaders[0] = Leader()
-        settings = {"current_leader_epoch": 1}
+        settings = {"current_leader_epoch": 0}
         found, _ = await one(pair.other, 0, rack_id="r1", settings=settings)
         assert (found.error_code, offsets(found)) == (OK, [0])
 
