@@ -16,7 +16,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gateway.pipelines.shared.session import S3_EXCLUDED, packages, s3_packages
@@ -180,7 +181,7 @@ def maven_jars(
         if not list((work / "jars").glob(f"{artifact}-*.jar")):
             raise PeerMissing(f"{name} did not run: Maven copied no {artifact} jar")
         if sums is not None:
-            _check_sums(name, work / "jars", sums)
+            _check_sums(name, (work / "jars").glob("*.jar"), sums)
         (work / "jars").rename(jars)
     return jars
 
@@ -191,11 +192,38 @@ def read_sums(path: Path) -> dict[str, str]:
     return {name: digest for digest, name in rows}
 
 
-def _check_sums(name: str, jars: Path, sums: Mapping[str, str]) -> None:
-    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in jars.glob("*.jar")}
-    other = sorted(jar for jar in {*found, *sums} if found.get(jar) != sums.get(jar))
+def _check_sums(name: str, files: Iterable[Path], sums: Mapping[str, str]) -> None:
+    found = {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in files}
+    other = sorted(each for each in {*found, *sums} if found.get(each) != sums.get(each))
     if other:
-        raise PeerMissing(f"{name} did not run: these jars are not those that are pinned: {other}")
+        raise PeerMissing(f"{name} did not run: these files are not those that are pinned: {other}")
+
+
+def maven_archive(name: str, artifact: str, sums: Mapping[str, str]) -> Path:
+    """Return `.cache/peers/<name>` with the content of a tar archive from Maven's repository.
+
+    `artifact` is group:artifact:version:type:classifier. The file is fetched alone, so neither its
+    pom nor a parent of that must be there. It must be the one of `sums`, with its SHA-256.
+    """
+    content = CACHE / "peers" / name
+    if content.is_dir():
+        return content
+    maven = _debian("mvn", "maven")
+    with _alone():
+        if content.is_dir():
+            return content
+        _announce(name)
+        work = CACHE / "peers" / "maven"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        place = [f"-DoutputDirectory={work / 'files'}", f"-Dmaven.repo.local={CACHE / 'm2'}"]
+        _run([maven, "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", *place])
+        _check_sums(name, (work / "files").iterdir(), sums)
+        (file,) = (work / "files").iterdir()
+        with tarfile.open(file) as archive:
+            archive.extractall(work / "content", filter="data")
+        (work / "content").rename(content)
+    return content
 
 
 def kafka_jars() -> Path:
@@ -246,13 +274,20 @@ def spark_jars() -> list[Path]:
 
     The very packages that the jobs name.
     """
-    java()
-    digest = hashlib.sha256(" ".join(_spark_packages()).encode()).hexdigest()[:16]
-    directory = CACHE / "ivy" / f"spark-{digest}"
-    if not (directory / ".ready").exists():
-        with _alone():
-            _resolve_spark(directory)
-    return sorted((directory / "jars").glob("*.jar"))
+    return _ivy_jars("spark", _spark_packages(), S3_EXCLUDED)
+
+
+def spark_jars_with(name: str, more: Sequence[str], sums: Mapping[str, str]) -> list[Path]:
+    """Return the jars of the jobs' connectors for Kafka and Iceberg, and those of `more` packages.
+
+    The jars of `more` must be exactly those of `sums`, each with its SHA-256.
+    """
+    known = {each.name for each in spark_jars()}
+
+    def check(jars: Iterable[Path]) -> None:
+        _check_sums(name, (each for each in jars if each.name not in known), sums)
+
+    return _ivy_jars(name, [*packages(), *more], check=check)
 
 
 def _spark_packages() -> list[str]:
@@ -264,7 +299,26 @@ def _spark_packages() -> list[str]:
     return [*found, *s3_packages()] if any("iceberg" in each for each in found) else found
 
 
-def _resolve_spark(directory: Path) -> None:
+def _ivy_jars(
+    name: str,
+    wanted: Sequence[str],
+    excluded: str = "",
+    check: Callable[[Iterable[Path]], None] | None = None,
+) -> list[Path]:
+    """Return the jars that these packages need, resolved by Spark's Ivy once."""
+    java()
+    digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()[:16]
+    directory = CACHE / "ivy" / f"{name}-{digest}"
+    if not (directory / ".ready").exists():
+        with _alone():
+            _resolve(directory, wanted, excluded)
+            if check is not None:
+                check((directory / "jars").glob("*.jar"))
+            (directory / ".ready").touch()
+    return sorted((directory / "jars").glob("*.jar"))
+
+
+def _resolve(directory: Path, wanted: Sequence[str], excluded: str) -> None:
     if (directory / ".ready").exists():
         return
     _announce("Spark's connectors")
@@ -273,16 +327,15 @@ def _resolve_spark(directory: Path) -> None:
     script = (
         "from pyspark.sql import SparkSession\n"
         "SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
-        f".config('spark.jars.packages', {','.join(_spark_packages())!r})"
-        f".config('spark.jars.excludes', {S3_EXCLUDED!r})"
+        f".config('spark.jars.packages', {','.join(wanted)!r})"
+        f".config('spark.jars.excludes', {excluded!r})"
         f".config('spark.jars.ivy', {str(directory)!r}).getOrCreate().stop()\n"
     )
     # Ivy also looks into $HOME/.m2; a home of its own keeps that out.
     _run([sys.executable, "-c", script], {"SPARK_SUBMIT_OPTS": f"-Duser.home={directory}"})
-    for name in (coordinate.split(":")[1] for coordinate in _spark_packages()):
+    for name in (coordinate.split(":")[1] for coordinate in wanted):
         if not list((directory / "jars").glob(f"*{name}*.jar")):
             raise PeerMissing(f"Spark did not run: {name} did not resolve")
-    (directory / ".ready").touch()
 
 
 def newest_spark_python() -> str:
@@ -305,10 +358,11 @@ def main() -> int:
     """Fetch everything; one line each; ends with 1 when something is missing."""
     missing = 0
     # Imported here, because they name their jars and import this module.
-    from tests.peers import iceberg_rest, s3
+    from tests.peers import iceberg_rest, recipes, registry, s3
 
     servers = (kafka_jars, zookeeper_jars, bookkeeper_jars, s3.s3proxy_jar, iceberg_rest.rest_jars)
-    for what in (java, *servers, kcat, strace, spark_jars):
+    servers = (*servers, registry.registry_jar)
+    for what in (java, *servers, kcat, strace, spark_jars, recipes.recipe_jars):
         try:
             what()
             print(f"{what.__name__}: ready")

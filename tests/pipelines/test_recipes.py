@@ -26,11 +26,13 @@ from tests.gateway.test_readme import as_pattern, plain
 from tests.house import ROOT, read_sources
 from tests.peers.gateway import Gateway
 from tests.peers.install import spark_jars
+from tests.peers.recipes import KINDS
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
 
 HERE = "tests/pipelines/test_recipes.py"
 PYTHON = "python with Spark"
+"""The programs that run here; test_recipe_delta and test_recipe_avro run those of other kinds."""
 INSTALL_S_MAX = 240
 SUBMIT_S_MAX = 240
 RECORDS = 1100
@@ -101,6 +103,12 @@ def run_python(text: str, names: dict[str, object]) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(text, "docs/spark.md", "exec"), names)
     return printed.getvalue()
+
+
+def test_each_program_of_the_page_is_run_by_a_test():
+    (document,) = read_sources(["docs/spark.md"])
+    kinds = {block.info for block in code_blocks(document) if block.language == "python"}
+    assert kinds == {PYTHON, *KINDS}
 
 
 @pytest.mark.timeout(900)  # the one install of Spark's environment is in it
