@@ -32,6 +32,19 @@ from gateway.wire.produce_reply import (
 
 _TOPIC_IDS_FROM = 13
 _NOT_LEADER = ErrorCode.not_leader_or_follower
+# As in Kafka, the answer to these errors does not contain the start of the log.
+_WITHOUT_START = frozenset(
+    {
+        ErrorCode.corrupt_message,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.message_too_large,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.record_list_too_large,
+        ErrorCode.request_timed_out,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.unknown_topic_or_partition,
+    }
+)
 _BAD_ACKS = Produced(ErrorCode.invalid_required_acks, message="acks must be -1, 0 or 1.")
 _NO_TRANSACTIONS = Produced(
     ErrorCode.invalid_request, message="Transactions are not supported; unset transactional.id."
@@ -169,14 +182,7 @@ def _answer(index: int, produced: Produced, partition: Partition | None) -> Part
         produced.error,
         produced.base_offset,
         produced.append_time_ms,
-        (
-            partition.log_start_offset
-            if partition is not None
-            and (
-                produced.error is ErrorCode.none or produced.error is ErrorCode.unknown_producer_id
-            )
-            else -1  # Java needs the log start after UNKNOWN_PRODUCER_ID
-        ),
+        -1 if partition is None or produced.error in _WITHOUT_START else partition.log_start_offset,
         produced.message,
         None,
         produced.record_errors,

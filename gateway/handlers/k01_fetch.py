@@ -386,7 +386,7 @@ class _Answer:
 
 def _fetched(result: FetchResult, error: ErrorCode) -> PartitionFetched:
     log, index = result.log, result.asked.partition
-    if log is None or (error and error is not ErrorCode.offset_out_of_range):
+    if log is None or error:
         return PartitionFetched(index, error)
     buffers: list[Buffer] = []
     for record in result.records:

@@ -110,7 +110,7 @@ def _refusal(asked: Any, error: ErrorCode) -> PartitionOffset:
 
 def _from_memory(version: int, asked: Any, partition: Partition) -> PartitionOffset | None:
     """Return the reply, or None if the partition must be opened or searched."""
-    if version < _VERSION_MIN.get(asked.timestamp, 0):
+    if asked.timestamp < PENDING_UPLOAD or version < _VERSION_MIN.get(asked.timestamp, 0):
         return _refusal(asked, ErrorCode.unsupported_version)
     if not partition.is_leader:
         return _refusal(asked, ErrorCode.not_leader_or_follower)

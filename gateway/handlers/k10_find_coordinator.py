@@ -21,10 +21,12 @@ _GROUP = 0
 _FIND_S_MAX = 2.0
 _NOT_AVAILABLE = "The coordinator is not available."
 _MANY_FROM = 4
-_REFUSALS = {
-    1: "Transactions are not supported; unset transactional.id.",
-    2: "Share groups are not supported.",
-}
+_TRANSACTION, _SHARE = 1, 2
+_MALFORMED = (
+    "This most likely occurs because of a request being malformed by the client library or the "
+    "message was sent to an incompatible broker. See the broker logs for more details."
+)
+_NO_TRANSACTIONS = "Transactions are not supported; unset transactional.id."
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
@@ -45,8 +47,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) -> Reply:
     if key_type != _GROUP:
-        refusal = _REFUSALS.get(key_type, f"Unknown key type {key_type}.")
-        return _error(key, ErrorCode.invalid_request, refusal)
+        return _error(key, ErrorCode.invalid_request, _refusal(key_type, request.version))
     try:
         async with asyncio.timeout(_FIND_S_MAX):
             member = await ctx.cluster.coordinator(key)
@@ -58,11 +59,18 @@ async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) 
     return Reply(
         key=key,
         error_code=ErrorCode.none,
-        error_message=None,
+        error_message="" if request.version >= _MANY_FROM else "NONE",  # Kafka's texts
         node_id=node.node_id,
         host=node.host,
         port=node.port,
     )
+
+
+def _refusal(key_type: int, version: int) -> str:
+    """Return the text with which an unknown type of keys is refused."""
+    if key_type == _TRANSACTION:
+        return _NO_TRANSACTIONS
+    return "" if key_type == _SHARE and version >= _MANY_FROM else _MALFORMED
 
 
 def _error(key: str, code: ErrorCode, message: str) -> Reply:

@@ -11,9 +11,13 @@ from kio.schema.errors import ErrorCode
 from gateway.core.group_members import Synced, Syncing
 from gateway.handlers.api import Api, Context, Reply, Request
 
+_PROTOCOL_FROM = 5
+
 
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
+    if request.version >= _PROTOCOL_FROM and None in (body.protocol_type, body.protocol_name):
+        return _reply(Synced(ErrorCode.inconsistent_group_protocol))
     if not body.group_id:
         return _reply(Synced(ErrorCode.invalid_group_id))
     limit = ctx.config.groups.member_metadata_bytes_max

@@ -116,7 +116,7 @@ class Partition:
         self._lost = False
         self.closed = False  # True once it was handed over, lost or deleted; never reset
         self._services = services
-        self._log = PartitionWarnings(name, services, *named)
+        self._named, self._log = named, PartitionWarnings(name, services, *named)
         self._watch = ProduceWatch(self, self._log, stream_config)
         self._config, self._stream_config = topic_config, stream_config
         self._state = PartitionState(services.clock.now_ms)
@@ -494,7 +494,7 @@ class Partition:
                 header.base_sequence,
                 header.records,
                 base_offset,
-                append_time_ms,
+                newest,
                 now_ms,
                 durable_offset=self.stream.end_sequence_id,
             )
@@ -530,14 +530,13 @@ class Partition:
         on_produced(Produced(verdict))
         return False
 
-    @staticmethod
-    def _record_rules(config: TopicConfig, now_ms: int) -> RecordRules:
+    def _record_rules(self, config: TopicConfig, now_ms: int) -> RecordRules:
         timestamps = None
         if not config.log_append_time:
             earliest = now_ms - config.message_timestamp_before_max_ms
             latest = now_ms + config.message_timestamp_after_max_ms
             timestamps = (earliest if earliest > 0 else 0, latest)
-        return RecordRules(config.decompressed_bytes_max, config.compacts, timestamps)
+        return RecordRules(config.decompressed_bytes_max, config.compacts, timestamps, self._named)
 
     async def expire_producers(self) -> None:
         """Forget producers that are unused for a day, with pauses for other tasks."""

@@ -41,6 +41,7 @@ class RecordRules(NamedTuple):
     keyed: bool  # the topic is compacted
     # The allowed timestamps, ends included; None if the broker sets them.
     timestamps: tuple[int, int] | None
+    named: tuple[str, int] = ("-", 0)  # topic and partition, for the texts of errors
 
 
 def check_now(batch: bytes, header: BatchHeader, rules: RecordRules) -> int | None:
@@ -144,7 +145,7 @@ def _refuse_records(
         if head is None:
             yield
             continue
-        why = _fault(head, header, rules)
+        why = _fault(head, index, header, rules)
         if why is not None:
             errors.append((index, why))
             of_time = of_time or head.keyed or not rules.keyed
@@ -155,9 +156,13 @@ def _refuse_records(
         raise _refused(errors, of_time)
 
 
-def _fault(head: RecordHead, header: BatchHeader, rules: RecordRules) -> str | None:
+def _fault(head: RecordHead, index: int, header: BatchHeader, rules: RecordRules) -> str | None:
     if rules.keyed and not head.keyed:
-        return "Compacted topic cannot accept message without key."
+        topic, partition = rules.named
+        return (
+            "Compacted topic cannot accept message without key in topic partition "
+            f"{topic}-{partition}"
+        )
     timestamp = header.base_timestamp + head.delta
     if rules.timestamps is None or timestamp == _NO_TIMESTAMP:
         return None
@@ -165,8 +170,8 @@ def _fault(head: RecordHead, header: BatchHeader, rules: RecordRules) -> str | N
     if earliest <= timestamp <= latest:
         return None
     return (
-        f"Timestamp {timestamp} is out of range. The timestamp should be within "
-        f"[{earliest}, {latest}]."
+        f"Timestamp {timestamp} of message with offset {index} is out of range. The timestamp "
+        f"should be within [{earliest}, {latest}]"
     )
 
 
@@ -177,10 +182,12 @@ def _refused(errors: list[tuple[int, str]], of_time: bool) -> BatchRefused:
             "One or more records have been rejected due to invalid timestamp",
             errors,
         )
-    shown = "; ".join(f"record {index}: {why}" for index, why in errors[:3])
+    shown = ", ".join(
+        f"RecordError(batchIndex={index}, message='{why}')" for index, why in errors[:3]
+    )
     return BatchRefused(
         ErrorCode.invalid_record,
         f"One or more records have been rejected due to {len(errors)} record errors in total, and "
-        f"only showing the first three errors at most: {shown}",
+        f"only showing the first three errors at most: [{shown}]",
         errors,
     )

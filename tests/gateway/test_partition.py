@@ -21,6 +21,7 @@ from tests.gateway.stream_cluster import base_offsets, batch, started_cluster
 
 OK = ErrorCode.none
 NOT_LEADER = ErrorCode.not_leader_or_follower
+NEWEST_MS = 1000  # the timestamp of the records of `batch`
 
 
 # -- accepted, then durable -----------------------------------------------------------------------
@@ -94,7 +95,7 @@ async def test_a_repeat_of_a_durable_batch_gets_its_offset_at_once():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, batch(), batch(0), batch(2))
-        assert cluster.send(partition, batch(0)) == [Produced(OK, 2)]
+        assert cluster.send(partition, batch(0)) == [Produced(OK, 2, NEWEST_MS)]
         assert partition.high_watermark == 6
 
 
@@ -108,8 +109,8 @@ async def test_a_repeat_of_a_pending_batch_is_answered_with_the_first():
         await asyncio.sleep(1)
         assert [first, second, *again] == [[], [], [], []]
         cluster.port.release()
-        assert first == again[0] == [Produced(OK, 2)]
-        assert second == again[1] == [Produced(OK, 4)]
+        assert (first, second) == ([Produced(OK, 2)], [Produced(OK, 4)])
+        assert again == [[Produced(OK, 2, NEWEST_MS)], [Produced(OK, 4, NEWEST_MS)]]
         assert partition.high_watermark == 6
 
 
@@ -123,7 +124,7 @@ async def test_a_repeat_of_a_batch_that_fails_fails_with_it_and_may_be_sent_agai
         assert [a.error for [a] in (first, again)] == [NOT_LEADER, NOT_LEADER]
         cluster.port.accept()
         answers = await cluster.sent(partition, batch(2), batch(2), batch(4))
-        assert answers == [Produced(OK, 2), Produced(OK, 2), Produced(OK, 4)]
+        assert answers == [Produced(OK, 2), Produced(OK, 2, NEWEST_MS), Produced(OK, 4)]
         assert base_offsets(await cluster.read_all(partition)) == [0, 2, 4]
 
 

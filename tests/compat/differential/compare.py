@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 ABSENT = "<absent>"
-_LABELS = ("name", "topic", "group_id", "key", "resource_name", "api_key", "partition_index")
+_LABELS = (
+    "name",
+    "topic",
+    "group_id",
+    "key",
+    "resource_name",
+    "api_key",
+    "partition_index",
+    "index",
+)
 
 
 @dataclass(frozen=True, slots=True)

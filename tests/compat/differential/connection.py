@@ -6,7 +6,7 @@ import contextlib
 import socket
 import struct
 
-ANSWER_S_MAX = 20.0
+ANSWER_S_MAX = 30.0
 CLOSED = None
 """The answer of a server that closed the connection instead."""
 

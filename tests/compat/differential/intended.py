@@ -52,7 +52,90 @@ _TEXTS = "The texts say what a setting does in the gateway."
 _EACH_ONCE = "A resource that is named again is described once: a reply of many copies is large."
 _AT_ONCE = "The timeout bounds the wait for leaders; Kafka gives up before it looks at the topic."
 
+_WHY = "Kafka gives no text; the gateway says why it refused the batch."
+_NO_TRANSACTIONS = "The gateway does not serve transactions yet."
+_SHARE = "The gateway does not serve share groups."
+
 INTENDED: tuple[Intended, ...] = (
+    *(
+        Intended(0, "responses[*].partition_responses[*].error_message", _WHY, range(8, 14), each)
+        for each in (
+            "a-batch-that-is-cut-short",
+            "control-and-transactional-batches",
+            "damaged-batches",
+            "invalid-acknowledgements",
+            "no-records",
+            "odd-producers",
+            "records-that-are-too-large",
+        )
+    ),
+    *(
+        Intended(
+            0,
+            f"responses[*].partition_responses[*].{field}",
+            "Kafka accepts a producer id with the epoch -1, although it cannot check its sequence.",
+            range(3, 14),
+            "odd-producers",
+        )
+        for field in ("error_code", "base_offset")
+    ),
+    *(
+        Intended(
+            0,
+            "responses[*].partition_responses[*].log_start_offset",
+            "Kafka refuses these bytes before it looks at the partition.",
+            range(5, 14),
+            each,
+        )
+        for each in ("no-records", "damaged-batches")
+    ),
+    Intended(
+        0,
+        "responses[*].partition_responses[*].error_code",
+        "Kafka fails at an unknown codec; the gateway names it. Magic 3 is an invalid record.",
+        range(3, 14),
+        "damaged-batches",
+    ),
+    Intended(1, "responses[*].partitions[*].aborted_transactions", _NO_TRANSACTIONS, open=True),
+    Intended(
+        1,
+        "responses[*].partitions[*].records[*]",
+        "Kafka cuts the last batch at the limit, and clients drop the part; the gateway does not.",
+        cases="small-limits",
+    ),
+    *(
+        Intended(
+            2,
+            f"topics[*].partitions[*].{field}",
+            "An unknown isolation level is read as read_uncommitted; Kafka fails.",
+            range(4, 12) if field == "leader_epoch" else ALL,
+            "an-unknown-isolation-level",
+        )
+        for field in ("error_code", "offset", "leader_epoch")
+    ),
+    Intended(9, "groups[*].error_code", _EACH_ONCE, range(8, 11), "many-groups"),
+    Intended(9, "groups[*].topics[*]", _EACH_ONCE, range(8, 11), "many-groups"),
+    *(
+        Intended(10, field, _NO_TRANSACTIONS, range(1, 4), "a-transactional-id", open=True)
+        for field in ("error_code", "error_message", "node_id", "host", "port")
+    ),
+    *(
+        Intended(
+            10,
+            f"coordinators[*].{field}",
+            _NO_TRANSACTIONS,
+            range(4, 7),
+            "a-transactional-id",
+            open=True,
+        )
+        for field in ("error_code", "error_message", "node_id", "host", "port")
+    ),
+    *(
+        Intended(10, f"coordinators[*].{field}", _SHARE, range(6, 7), "a-share-group")
+        for field in ("error_code", "node_id", "host", "port")
+    ),
+    Intended(10, "coordinators[*]", _EACH_ONCE, range(4, 7), "many-groups"),
+    Intended(15, "groups[*]", _EACH_ONCE, cases="unknown-groups"),
     Intended(18, "supported_features[*]", _FEATURES, range(3, 5), open=True),
     Intended(18, "finalized_features[*]", _FEATURES, range(3, 5), open=True),
     Intended(18, "finalized_features_epoch", _FEATURES, range(3, 5), open=True),

@@ -58,8 +58,12 @@ PLACES = {
 }
 
 UNORDERED = {
+    (0, "partition_responses"): "Kafka answers in the order of a hash map",
+    (2, "partitions"): "Kafka answers in the order of a hash map",
     (3, "topics"): "Kafka answers in the order of a hash map",
     (3, "brokers"): "Kafka answers in the order of a hash map",
+    (8, "partitions"): "Kafka answers refused partitions first",
+    (15, "groups"): "Kafka answers unknown groups first",
     (16, "groups"): "Kafka answers in the order of its partitions",
     (18, "api_keys"): "the order has no meaning",
     (19, "topics"): "Kafka answers in the order of a hash map",
@@ -84,6 +88,8 @@ UNORDERED = {
 }
 """Arrays whose order no client can rely on, by API key and field, with the reason."""
 _SERVED = (18, "api_keys")  # compared for the APIs that the gateway serves
+BY_MEMBER = {(11, "members"), (15, "members")}
+"""Arrays in the order of a hash map of member ids, which are compared in that of their symbols."""
 ROW_NAMES = (
     "user",
     "topic_name",
@@ -101,6 +107,7 @@ _IDENTITY = (
     "topic_id",
     "api_key",
     "partition_index",
+    "index",
     "node_id",
     "broker_id",
 )
@@ -129,7 +136,10 @@ class Normaliser:
             rows = [row for row in rows if row.api_key in table.rows()]
         if (key, shape.name) in UNORDERED:
             rows.sort(key=_identity)
-        return [self._value(key, shape, row) for row in rows]
+        normal = [self._value(key, shape, row) for row in rows]
+        if (key, shape.name) in BY_MEMBER:
+            normal.sort(key=lambda row: row["member_id"])
+        return normal
 
     def _value(self, key: int, shape: FieldShape, value: Any) -> Any:
         if value is None:

@@ -27,7 +27,7 @@ from gateway.handlers.table import rows
 from tests.compat.differential.steps import Batch, Step, Taken
 
 PRODUCE, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 0, 2, 3, 10
-JOIN_GROUP, SYNC_GROUP = 11, 14
+JOIN_GROUP, SYNC_GROUP, DESCRIBE_GROUPS = 11, 14, 15
 CREATE_TOPICS, INIT_PRODUCER_ID = 19, 22
 NOT_YET = (
     "unknown_topic_or_partition",
@@ -215,8 +215,10 @@ class Script:
         )
 
     def coordinator(self, group: str) -> Answer:
-        """Wait until the coordinator of a group is known."""
-        return self.prepare(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[group])
+        """Wait until the coordinator of a group is known and answers."""
+        found = self.prepare(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[group])
+        self.prepare(DESCRIBE_GROUPS, 5, groups=[group])
+        return found
 
     def producer(self) -> Answer:
         """Allocate a producer id; take `producer_id` from the answer."""

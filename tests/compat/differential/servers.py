@@ -6,18 +6,24 @@ from pathlib import Path
 
 from tests.compat.differential.play import Player
 from tests.compat.differential.routes import OneServer
-from tests.compat.differential.script import FIND_COORDINATOR, INIT_PRODUCER_ID, NOT_YET
+from tests.compat.differential.script import (
+    DESCRIBE_GROUPS,
+    FIND_COORDINATOR,
+    INIT_PRODUCER_ID,
+    NOT_YET,
+)
 from tests.compat.differential.steps import Step
 from tests.peers.broker import Broker
 from tests.peers.gateway import Gateway
 from tests.peers.kafka import ApacheKafka
 
 KAFKA_SETTINGS = {
-    "broker.session.timeout.ms": "2000",
-    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "60000",
 }
 """Besides what one node needs; everything else has Kafka's default."""
+START_S_MAX = 300.0  # of Kafka, also on a busy machine
 GATEWAY_OPTIONS = ("--group-initial-rebalance-delay-ms", "0")
+GROUPS = [f"warm-up-{number}" for number in range(1_000)]  # in every partition of their topic
 # Afterwards the internal topics exist, and producer ids are allocated at once.
 WARM_UP = (
     Step(
@@ -27,6 +33,7 @@ WARM_UP = (
         {"key_type": 0, "coordinator_keys": ["warm-up"]},
         again=NOT_YET,
     ),
+    Step("ask", DESCRIBE_GROUPS, 5, {"groups": GROUPS}, again=NOT_YET),
     Step(
         "ask",
         INIT_PRODUCER_ID,
@@ -39,7 +46,9 @@ WARM_UP = (
 
 def kafka(data: Path) -> ApacheKafka:
     """Return Apache Kafka, not started."""
-    return ApacheKafka(data, KAFKA_SETTINGS)
+    broker = ApacheKafka(data, KAFKA_SETTINGS)
+    broker.start_s_max = START_S_MAX
+    return broker
 
 
 def embedded(data: Path) -> Gateway:

@@ -13,6 +13,7 @@ RECENT_MS = 1_700_000_000_000
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NODE = re.compile(r"(?<=\bbroker )\d+\b")
 _THIS_NODE = re.compile(r"(?<=broker id, expected )\d+")
+_MOMENT = re.compile(r"\b\d{13}\b")
 _UUID_TEXT = re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])")
 
 
@@ -41,7 +42,12 @@ class Symbols:
             text,
         )
         text = _THIS_NODE.sub("<node>", text)
+        text = _MOMENT.sub(_moment, text)
         return _UUID_TEXT.sub(lambda match: self._texts.get(match[0], match[0]), text)
+
+
+def _moment(match: re.Match[str]) -> str:
+    return "<time>" if int(match[0]) >= RECENT_MS else match[0]
 
 
 def epoch_symbol(symbols: Symbols, value: int) -> Any:
