@@ -1,6 +1,7 @@
 """Shared by AlterConfigs and IncrementalAlterConfigs: checks, changes and replies.
 
-Only configs of topics can be altered. Source: Kafka, ConfigAdminManager (checks and texts).
+Configs of topics, groups and client metrics can be altered.
+Source: Kafka, ConfigAdminManager (checks and texts).
 """
 
 from __future__ import annotations
@@ -15,9 +16,22 @@ from gateway.handlers.api import Context, Reply, Request
 from gateway.handlers.k32_describe_configs import ResourceType
 from gateway.handlers.many_rows import Rows
 from gateway.handlers.topic_replies import AdminRefusal, change_each, copies_remark, duplicates
+from gateway.settings.resource_keys import (
+    Overrides,
+    UnsuitableConfig,
+    changed_configs,
+    client_metrics_configs,
+    group_configs,
+)
+from gateway.settings.stored_rows import TableFull
 from gateway.topics.config_changes import ConfigChange, ConfigOperation, apply_changes
 from gateway.topics.configs import normalize
 from gateway.topics.errors import InvalidTopic, UnknownTopic
+
+_NAMELESS = {
+    ResourceType.GROUP: "Default group resources are not allowed.",
+    ResourceType.CLIENT_METRICS: "Subscription name can't be empty",
+}
 
 Changes = Callable[[Any, Context], Sequence[ConfigChange]]
 """Returns the changes that one resource of a request contains. Raises AdminRefusal."""
@@ -48,6 +62,8 @@ async def _alter(
 ) -> Reply:
     if (asked.resource_type, asked.resource_name) in twice:
         raise AdminRefusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
+    if asked.resource_type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+        return await _alter_stored(asked, validate_only, ctx, changes)
     name = _topic_name(asked)
     wanted = changes(asked, ctx)
     _check_names_and_values(wanted)
@@ -63,6 +79,38 @@ async def _alter(
             raise _no_topic(name) from None
     remark = None if validate_only else copies_remark(ctx, ctx.catalog.by_name(name))
     return Reply(_about(asked), error_code=ErrorCode.none, error_message=remark)
+
+
+async def _alter_stored(asked: Any, validate_only: bool, ctx: Context, changes: Changes) -> Reply:
+    """Alter the configs of a group or of client metrics."""
+    kind, name = ResourceType(asked.resource_type), asked.resource_name
+    if not name:
+        raise AdminRefusal(ErrorCode.invalid_request, _NAMELESS[kind])
+    wanted = changes(asked, ctx)
+    _check_names_and_values(wanted)
+    checked = group_configs if kind is ResourceType.GROUP else client_metrics_configs
+
+    def changed(before: Overrides) -> Overrides:
+        return checked(changed_configs(before, wanted))
+
+    try:
+        if validate_only:
+            changed(ctx.stored.configs.get(kind, name))
+        else:
+            await ctx.stored.configs.change(kind, name, changed)
+    except UnsuitableConfig as fault:
+        raise AdminRefusal(ErrorCode.invalid_request, str(fault)) from None
+    except TableFull as fault:
+        raise AdminRefusal(ErrorCode.policy_violation, str(fault)) from None
+    return Reply(_about(asked), error_code=ErrorCode.none, error_message=None)
+
+
+def overrides_of(asked: Any, ctx: Context) -> Overrides:
+    """Return the present overrides of a resource of a request, or none."""
+    if asked.resource_type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+        return ctx.stored.configs.get(asked.resource_type, asked.resource_name)
+    topic = ctx.catalog.by_name(asked.resource_name)
+    return {} if topic is None else topic.configs
 
 
 def _topic_name(asked: Any) -> str:

@@ -2,7 +2,7 @@
 
 v1 synonyms and sources · v3 types and documentation · v4 flexible. All keys of Kafka are returned,
 because tools read all configs, change some and write all of them back.
-Not done: configs of loggers, client metrics and groups (the list is empty).
+Not done: configs of loggers, and dynamic configs of brokers (the list is empty).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from gateway.core.topic_names import topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.topic_replies import AdminRefusal, error_fields
+from gateway.settings.resource_keys import GROUP_KEYS, METRICS_KEYS, describe_resource
 from gateway.topics.broker_configs import BLOCKED_PARTITIONS, describe_blocked, describe_broker
-from gateway.topics.config_keys import ConfigEntry
+from gateway.topics.config_keys import ConfigEntry, ConfigSource
 from gateway.topics.configs import describe_topic
 from gateway.topics.errors import InvalidTopic, TopicError, UnknownTopic
 from gateway.topics.greylist_report import greylist_report
@@ -108,9 +109,23 @@ def _entries(
             _check_node(name, ctx)
             return ()
         case ResourceType.CLIENT_METRICS | ResourceType.GROUP:
-            return ()
+            return _stored(ResourceType(kind), name, names, ctx)
         case _:
             raise AdminRefusal(ErrorCode.invalid_request, _MALFORMED)
+
+
+def _stored(
+    kind: ResourceType, name: str, names: set[str] | None, ctx: Context
+) -> Iterable[ConfigEntry]:
+    overrides = ctx.stored.configs.get(kind, name)
+    if kind is ResourceType.GROUP:
+        if not name:
+            raise AdminRefusal(ErrorCode.invalid_request, "Group name must not be empty")
+        return describe_resource(GROUP_KEYS, overrides, ConfigSource.GROUP, names)
+    if not name:
+        text = "Client metrics subscription name must not be empty"
+        raise AdminRefusal(ErrorCode.invalid_request, text)
+    return describe_resource(METRICS_KEYS, overrides, ConfigSource.CLIENT_METRICS, names)
 
 
 def _greylist(ctx: Context) -> str | None:

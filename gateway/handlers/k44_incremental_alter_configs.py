@@ -2,7 +2,7 @@
 
 v1 flexible. Each broker applies a change when it has read it from the metadata store; quorums and
 segment sizes apply from a partition's next segment on.
-Not done: configs of brokers, loggers, client metrics and groups (they cannot be altered).
+Not done: configs of brokers and loggers (they cannot be altered).
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ class ConfigSource(IntEnum):
     TOPIC = 1
     STATIC_BROKER = 4
     DEFAULT = 5
+    CLIENT_METRICS = 7
+    GROUP = 8
 
 
 _NUMBER_BOUNDS = {

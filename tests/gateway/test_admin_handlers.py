@@ -137,8 +137,8 @@ async def test_the_brokers_settings_follow_this_process():
         (4, "x", ErrorCode.invalid_request),
         (4, "", ErrorCode.none),
         (8, "3", ErrorCode.none),
-        (16, "metrics", ErrorCode.none),
-        (32, "group", ErrorCode.none),
+        (16, "", ErrorCode.invalid_request),
+        (32, "", ErrorCode.invalid_request),
         (99, "", ErrorCode.invalid_request),
     ],
 )

@@ -84,6 +84,7 @@ UNORDERED = {
     (50, "results"): "Kafka answers in the order of a hash map",
     (51, "results"): "Kafka answers in the order of a hash map",
     (60, "brokers"): "Kafka answers in the order of a hash map",
+    (74, "config_resources"): "Kafka answers in the order of a hash map",
     (75, "topics"): "Kafka answers a request that fails in another order",
 }
 """Arrays whose order no client can rely on, by API key and field, with the reason."""
@@ -104,6 +105,7 @@ _IDENTITY = (
     *ROW_NAMES,
     "entity",
     "mechanism",
+    "resource_type",
     "topic_id",
     "api_key",
     "partition_index",

@@ -97,3 +97,79 @@ def nothing(script: Script) -> None:
     _alter(script)
     topic = script.topic("one")
     _alter(script, _row(topic.name))
+
+
+GROUP, CLIENT_METRICS = 32, 16
+_DESCRIBE = 32
+
+
+def _stored(script: Script, kind: int, word: str, *values: tuple[str, str]) -> None:
+    """Alter configs of a resource one after another, and compare what is described then."""
+    name = script.name(word)
+    for key, value in values:
+        _alter(script, _row(name, (key, SET, value), kind=kind), check=True)
+        _alter(script, _row(name, (key, SET, value), kind=kind))
+    script.published()
+    row = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+    script.other(_DESCRIBE, 4, resources=[row], include_synonyms=True, include_documentation=False)
+
+
+@case(KEY)
+def configs_of_groups(script: Script) -> None:
+    _stored(script, GROUP, "timing", ("consumer.session.timeout.ms", "50000"), ("nope", "1"))
+    for kind in ("consumer", "share", "streams"):
+        for name, values in (
+            ("session.timeout.ms", ("0", "44999", "45000", "60001", "x")),
+            ("heartbeat.interval.ms", ("0", "4999", "15000", "15001")),
+            ("assignment.interval.ms", ("-1", "0", "15001")),
+        ):
+            _stored(script, GROUP, kind, *((f"{kind}.{name}", value) for value in values))
+
+
+@case(KEY)
+def configs_of_share_and_streams_groups(script: Script) -> None:
+    for key, values in (
+        ("share.auto.offset.reset", ("earliest", "by_duration:P1DT2H", "by_duration:x", "")),
+        ("share.isolation.level", ("read_committed", "READ_COMMITTED")),
+        ("share.renew.acknowledge.enable", ("FALSE", "maybe")),
+        ("share.record.lock.duration.ms", ("999", "14999", "15000", "60001")),
+        ("share.delivery.count.limit", ("1", "2", "10", "11")),
+        ("share.partition.max.record.locks", ("99", "100", "4000", "4001")),
+        ("streams.num.standby.replicas", ("-1", "2", "3")),
+        ("streams.initial.rebalance.delay.ms", ("-1", "0")),
+    ):
+        _stored(script, GROUP, "group", *((key, value) for value in values))
+
+
+@case(KEY)
+def configs_of_client_metrics(script: Script) -> None:
+    for key, values in (
+        ("interval.ms", ("100", "99", "3600001", "3600000", "x", "-1")),
+        ("metrics", ("a.b", "*", "a,,b", "a,b", "")),
+        ("match", ("client_id=a.*", "zap=a", "client_id", "client_id=", "client_id=(", "a=b=c")),
+        ("match", ("client_id=a,client_software_version=1", "client_id=a,")),
+        ("nope", ("1",)),
+    ):
+        _stored(script, CLIENT_METRICS, "metrics", *((key, value) for value in values))
+
+
+@case(KEY)
+def operations_on_stored_configs(script: Script) -> None:
+    for kind, key in ((GROUP, "share.heartbeat.interval.ms"), (CLIENT_METRICS, "interval.ms")):
+        name = script.name(f"resource-{kind}")
+        for change in (
+            (key, SET, "6000"),
+            (key, APPEND, "6000"),
+            ("metrics", SUBTRACT, "a"),
+            ("nope", DELETE, None),
+            (key, SET, None),
+            (key, DELETE, None),
+        ):
+            _alter(script, _row(name, change, kind=kind))
+        _alter(script, _row(name, (key, SET, "6000"), (key, SET, "7000"), kind=kind))
+        _alter(script, _row(name, kind=kind), _row("", (key, SET, "6000"), kind=kind))
+    rows = [
+        {"resource_type": kind, "resource_name": "", "configuration_keys": None}
+        for kind in (GROUP, CLIENT_METRICS)
+    ]
+    script.other(_DESCRIBE, 4, resources=rows, include_synonyms=True, include_documentation=False)

@@ -1,0 +1,313 @@
+"""Defines the configs of groups and client metrics: keys, bounds, defaults, texts of Kafka 4.3.
+
+None of them has an effect here: they belong to groups of the newer protocols and to telemetry.
+Source: Kafka, GroupConfig, ClientMetricsConfigs and ConfigurationControlManager.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+
+from gateway.topics.config_changes import ConfigChange, ConfigOperation
+from gateway.topics.config_keys import (
+    ConfigEntry,
+    ConfigKey,
+    ConfigSource,
+    ConfigType,
+    Value,
+    format_value,
+)
+from gateway.topics.errors import InvalidConfig
+
+Overrides = Mapping[str, str]
+
+
+class UnsuitableConfig(Exception):
+    """The error of a config that Kafka answers with INVALID_REQUEST, with its text."""
+
+
+_DURATION = re.compile(
+    r"[+-]?P(?=.)(?:[+-]?\d+D)?(?:T(?=.)(?:[+-]?\d+H)?(?:[+-]?\d+M)?(?:[+-]?\d+(?:\.\d{1,9})?S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def _reset_fault(value: Value) -> str | None:
+    text = str(value)
+    begin, colon, duration = text.partition(":")
+    if text in ("earliest", "latest"):
+        return None
+    if colon and begin == "by_duration" and _DURATION.fullmatch(duration):
+        return None
+    return (
+        f"Invalid value `{text}` for configuration share.auto.offset.reset. The value must be "
+        "either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS>'."
+    )
+
+
+def _group_key(
+    name: str,
+    type_: ConfigType,
+    default: str,
+    about: str,
+    *,
+    at_least: int | None = None,
+    one_of: tuple[str, ...] = (),
+    own_name: bool = False,
+) -> ConfigKey:
+    """Return a key. `own_name` is True if brokers have no config for the default."""
+    return ConfigKey(
+        name=name,
+        type=type_,
+        default=default,
+        about=about,
+        at_least=at_least,
+        one_of=one_of,
+        synonyms=((name if own_name else f"group.{name}", default),),
+        check=_reset_fault if name == "share.auto.offset.reset" else None,
+    )
+
+
+def _timing(kind: str) -> tuple[ConfigKey, ...]:
+    return (
+        _group_key(
+            f"{kind}.session.timeout.ms",
+            ConfigType.INT,
+            "45000",
+            f"The time after which a silent member of a {kind} group is removed.",
+            at_least=1,
+        ),
+        _group_key(
+            f"{kind}.heartbeat.interval.ms",
+            ConfigType.INT,
+            "5000",
+            f"The time between two heartbeats of a member of a {kind} group.",
+            at_least=1,
+        ),
+        _group_key(
+            f"{kind}.assignment.interval.ms",
+            ConfigType.INT,
+            "1000",
+            f"The time between two assignments of a {kind} group.",
+            at_least=0,
+        ),
+    )
+
+
+_GROUP = (
+    *_timing("consumer"),
+    *_timing("share"),
+    *_timing("streams"),
+    _group_key(
+        "share.record.lock.duration.ms",
+        ConfigType.INT,
+        "30000",
+        "How long a record of a share group is locked.",
+        at_least=1_000,
+    ),
+    _group_key(
+        "share.delivery.count.limit",
+        ConfigType.INT,
+        "5",
+        "How often a record is delivered to a share group.",
+        at_least=2,
+    ),
+    _group_key(
+        "share.partition.max.record.locks",
+        ConfigType.INT,
+        "2000",
+        "The limit of locked records of a partition in a share group.",
+        at_least=100,
+    ),
+    _group_key(
+        "share.auto.offset.reset",
+        ConfigType.STRING,
+        "latest",
+        "Where a share group begins to read: earliest, latest or by_duration:<ISO duration>.",
+        own_name=True,
+    ),
+    _group_key(
+        "share.isolation.level",
+        ConfigType.STRING,
+        "read_uncommitted",
+        "Whether a share group gets records of transactions that are not committed.",
+        one_of=("read_committed", "read_uncommitted"),
+        own_name=True,
+    ),
+    _group_key(
+        "share.renew.acknowledge.enable",
+        ConfigType.BOOLEAN,
+        "true",
+        "Whether members of a share group may renew locks.",
+        own_name=True,
+    ),
+    _group_key(
+        "streams.num.standby.replicas",
+        ConfigType.INT,
+        "0",
+        "The standby replicas of each task of a streams group.",
+        at_least=0,
+    ),
+    _group_key(
+        "streams.initial.rebalance.delay.ms",
+        ConfigType.INT,
+        "3000",
+        "How long a new streams group waits for further members.",
+        at_least=0,
+    ),
+)
+GROUP_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _GROUP}
+
+# The bounds that brokers of Kafka 4.3 set by default: (smallest, largest), and the end of the name
+# of the broker's config.
+_SESSION, _HEARTBEAT, _INTERVAL = (45_000, 60_000), (5_000, 15_000), (0, 15_000)
+_BOUNDS: Mapping[str, tuple[tuple[int, int], str]] = {
+    **{
+        f"{kind}.{name}": (bounds, f"group.{kind}.%s.{name}")
+        for kind in ("consumer", "share", "streams")
+        for name, bounds in (
+            ("session.timeout.ms", _SESSION),
+            ("heartbeat.interval.ms", _HEARTBEAT),
+            ("assignment.interval.ms", _INTERVAL),
+        )
+    },
+    "share.record.lock.duration.ms": ((15_000, 60_000), "group.share.%s.record.lock.duration.ms"),
+    "share.delivery.count.limit": ((2, 10), "group.share.%s.delivery.count.limit"),
+    "share.partition.max.record.locks": (
+        (100, 4_000),
+        "group.share.%s.partition.max.record.locks",
+    ),
+    "streams.num.standby.replicas": ((0, 2), "group.streams.%s.standby.replicas"),
+}
+
+_METRICS = (
+    ConfigKey(
+        name="interval.ms",
+        type=ConfigType.INT,
+        default="300000",
+        about="The time between two pushes of a client's metrics.",
+    ),
+    ConfigKey(
+        name="match",
+        type=ConfigType.LIST,
+        default="",
+        about="The clients to which the subscription applies.",
+    ),
+    ConfigKey(
+        name="metrics",
+        type=ConfigType.LIST,
+        default="",
+        about="Prefixes of the names of metrics.",
+    ),
+)
+METRICS_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _METRICS}
+_PUSH_MS_MIN, _PUSH_MS_MAX = 100, 3_600_000
+_EXPRESSION_MAX = 1_024  # characters, so that checking one takes little time
+_SELECTORS = {
+    "client_id",
+    "client_instance_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+}
+
+
+def changed_configs(before: Overrides, changes: Sequence[ConfigChange]) -> dict[str, str]:
+    """Return the overrides after all `changes`. Raises InvalidConfig: no key here is a list."""
+    after = dict(before)
+    for change in changes:
+        match change.operation:
+            case ConfigOperation.SET:
+                after[change.name] = change.value or ""
+            case ConfigOperation.DELETE:
+                after.pop(change.name, None)
+            case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+                raise InvalidConfig(
+                    f"Can't {change.operation.name} to key {change.name} because its type is not "
+                    "LIST."
+                )
+    return after
+
+
+def group_configs(overrides: Overrides) -> dict[str, str]:
+    """Return the configs of a group as they are stored and shown. Raises InvalidConfig."""
+    for name in overrides:
+        if name not in GROUP_KEYS:
+            raise InvalidConfig(f"Unknown group config name: {name}")
+    values = {name: GROUP_KEYS[name].parse(text) for name, text in overrides.items()}
+    for name, value in values.items():
+        if name not in _BOUNDS:
+            continue
+        (low, high), broker = _BOUNDS[name]
+        assert isinstance(value, int)
+        if value < low:
+            raise InvalidConfig(f"{name} must be greater than or equal to {broker % 'min'}")
+        if value > high:
+            raise InvalidConfig(f"{name} must be less than or equal to {broker % 'max'}")
+    return {name: format_value(value) for name, value in values.items()}
+
+
+def client_metrics_configs(overrides: Overrides) -> dict[str, str]:
+    """Return the configs of a subscription as they are stored and shown.
+
+    Raises InvalidConfig or UnsuitableConfig.
+    """
+    for name in overrides:
+        if name not in METRICS_KEYS:
+            raise UnsuitableConfig(f"Unknown client metrics configuration: {name}")
+    values = {name: METRICS_KEYS[name].parse(text) for name, text in overrides.items()}
+    for name, value in values.items():
+        if isinstance(value, tuple) and "" in value:
+            raise InvalidConfig(f"Configuration '{name}' values must not be empty.")
+    push_ms = values.get("interval.ms")
+    if isinstance(push_ms, int) and not _PUSH_MS_MIN <= push_ms <= _PUSH_MS_MAX:
+        raise UnsuitableConfig(
+            f"Invalid value {overrides['interval.ms']} for interval.ms, interval must be between "
+            f"{_PUSH_MS_MIN} and {_PUSH_MS_MAX} (1 hour)"
+        )
+    patterns = values.get("match", ())
+    assert isinstance(patterns, tuple)
+    for each in patterns:
+        if not _is_pattern(each):
+            raise InvalidConfig(f"Illegal client matching pattern: {each}")
+    return {name: format_value(value) for name, value in values.items()}
+
+
+def _is_pattern(text: str) -> bool:
+    """Return whether `text` is a selector and an expression. No expression is run here."""
+    selector, equals, expression = text.partition("=")
+    if not equals or "=" in expression or selector.strip() not in _SELECTORS:
+        return False
+    if not 0 < len(expression.strip()) <= _EXPRESSION_MAX:
+        return False
+    with warnings.catch_warnings():  # of expressions that a later Python may read in another way
+        warnings.simplefilter("ignore")
+        try:
+            re.compile(expression.strip())
+        except (re.error, OverflowError, RecursionError):
+            return False
+    return True
+
+
+def describe_resource(
+    keys: Mapping[str, ConfigKey],
+    overrides: Overrides,
+    source: ConfigSource,
+    names: Iterable[str] | None,
+) -> list[ConfigEntry]:
+    """Return the configs of a resource by name: all configs, or the existing ones in `names`."""
+    wanted = keys if names is None else [name for name in keys if name in set(names)]
+    return [_entry(keys[name], overrides.get(name), source) for name in wanted]
+
+
+def _entry(key: ConfigKey, override: str | None, source: ConfigSource) -> ConfigEntry:
+    defaults = tuple((name, text, ConfigSource.DEFAULT) for name, text in key.synonyms)
+    if override is None:
+        return ConfigEntry(
+            key=key, value=key.default, source=ConfigSource.DEFAULT, synonyms=defaults
+        )
+    own = (key.name, override, source)
+    return ConfigEntry(key=key, value=override, source=source, synonyms=(own, *defaults))
