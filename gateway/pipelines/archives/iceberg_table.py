@@ -188,10 +188,12 @@ class IcebergTable:
         options = {} if snapshot_id is None else {"snapshot-id": str(snapshot_id)}
         return self._read(f".{table}", options)
 
-    def data_files(self, snapshot_id: int) -> list[str]:
-        """Return the locations of all data files as of a snapshot."""
-        rows = self.metadata("data_files", snapshot_id).select("file_path").collect()
-        return [row["file_path"] for row in rows]
+    def data_files(self, snapshot_id: int, topics: Sequence[str] = ()) -> list[str]:
+        """Return the locations of the data files as of a snapshot: of these topics, or all."""
+        listed = self.metadata("data_files", snapshot_id)
+        if topics:
+            listed = listed.where(listed["partition.topic"].isin(list(topics)))
+        return [row["file_path"] for row in listed.select("file_path").collect()]
 
     def fetch(self, location: str) -> bool:
         """Read all bytes of a file and discard them. Returns False if the file does not exist.

@@ -36,7 +36,7 @@ def verify_table(
         records = records.where(records["topic"].isin(list(topics)))
     by_file = summed(records, "topic", "partition", "_file").persist()
     try:
-        found = _read_sums(table, current, by_file)
+        found = _read_sums(table, current, by_file, topics)
         if isinstance(found, ArchiveProblem):
             rows = sum(_lengths(history, topics).values())
             return ArchiveProof(0, rows, 0, (found,))
@@ -51,26 +51,36 @@ def verify_table(
 
 
 def _read_sums(
-    table: IcebergTable, current: IcebergSnapshot, by_file: DataFrame
+    table: IcebergTable, current: IcebergSnapshot, by_file: DataFrame, topics: Sequence[str]
 ) -> dict[TopicPartition, RecordSum] | ArchiveProblem:
     """Return the sums of partitions, or the problem that keeps Spark from reading the records.
 
     Spark's error does not show whether a file is damaged or the store was away. So the records
-    count as damaged only if the store delivers all bytes and Spark still cannot read them. Raises
+    count as damaged only if the store delivers all bytes of the topics' files and Spark still
+    cannot read them. The driver fetches the files one after another, so it does so once. Raises
     JobError if the store does not answer.
     """
-    cause: JobError | None = None
-    for _ in range(_READS_MAX):
-        try:
-            return translate_spark_errors(lambda: partition_sums(by_file))
-        except JobError as error:
-            if error.code != "SPARK_FAILED":
-                raise
-            cause = error
-        for path in table.data_files(current.id):
-            if not table.fetch(path):
-                return ArchiveProblem(path, "the file is missing")
-    return ArchiveProblem(table.name, f"cannot be read: {cause}")
+    for _ in range(_READS_MAX - 1):
+        found = _try_to_read(by_file)
+        if not isinstance(found, JobError):
+            return found
+    for path in table.data_files(current.id, topics):
+        if not table.fetch(path):
+            return ArchiveProblem(path, "the file is missing")
+    found = _try_to_read(by_file)
+    if isinstance(found, JobError):
+        return ArchiveProblem(table.name, f"cannot be read: {found}")
+    return found
+
+
+def _try_to_read(by_file: DataFrame) -> dict[TopicPartition, RecordSum] | JobError:
+    """Return the sums of partitions, or the error if Spark could not read the records."""
+    try:
+        return translate_spark_errors(lambda: partition_sums(by_file))
+    except JobError as error:
+        if error.code != "SPARK_FAILED":
+            raise
+        return error
 
 
 def summed(records: DataFrame, *keys: str) -> DataFrame:
