@@ -38,6 +38,10 @@ PARTS_MIN = 24
 """The flights are produced in this number of parts or, with more kills, in one for each kill."""
 
 
+AUDITS_MAX = 100
+"""After this many audits the proof fails if it could not kill often enough."""
+
+
 class Kills(NamedTuple):
     """The numbers of kills in each phase."""
 
@@ -161,7 +165,7 @@ def replay_under_kills(proof: Proof, kills: int) -> None:
 
 
 def audit_under_kills(proof: Proof, kills: int) -> int:
-    """Audit the archive alone, with kills. Returns the differences."""
+    """Audit the archive alone until there were `kills` in all. Returns the differences."""
     harm = proof.harm
     words = ("audit", proof.store.source(steps.TOPIC))
     started_s = time.monotonic()
@@ -169,7 +173,10 @@ def audit_under_kills(proof: Proof, kills: int) -> int:
     took_s = time.monotonic() - started_s
     # Gateways and bookies take no part in this audit; the store is the last one.
     kinds = harm.kinds_but("gateway", "bookie")[::-1]
-    for _, kind in zip(range(kills), cycle(kinds), strict=False):
+    turns = islice(cycle(kinds), AUDITS_MAX)
+    while harm.done.total() < kills:
+        kind = next(turns, "")
+        assert kind, f"{harm.done.total()} kills of {kills} after {AUDITS_MAX} audits"
         job = harm.supervise(*words)
         harm.in_the_middle(job, took_s)
         harm.strike([job], "in an audit", kind)
@@ -199,7 +206,7 @@ def main() -> int:
         proof = Proof(place, store, Harm(Jobs(work, place, store), chance), chance, count)
         commits = archive_under_kills(proof, kills)
         replay_under_kills(proof, kills.replay)
-        found = audit_under_kills(proof, kills.audit)
+        found = audit_under_kills(proof, chosen.kills)
         found += audits(proof.harm, store.source(steps.TOPIC), place.metadata)
         found += judge(store.records(), in_copy(place.bootstrap), count)
     line = {

@@ -145,17 +145,25 @@ class Harm:
             self.strike(jobs, f"at {threshold}")
 
     def strike(self, jobs: Sequence[Supervised], when: str, kind: str = "") -> None:
-        """Kill one process, of this kind or of the one whose turn it is."""
+        """Kill one process, of this kind or of the one whose turn it is.
+
+        Kills nothing, and counts nothing, once all jobs are done. A job that has ended by itself
+        with an error fails the proof, or is started again first.
+        """
+        working = [job for job in jobs if not job.is_done()]
+        if not working:
+            return
         kind = kind or self._next()
-        self.done[kind] += 1
         if kind == "job":
-            self._chance.choice(jobs).kill()
+            self._chance.choice(working).kill()
             name = kind
         elif kind == "store":
             name = self._kill_store()
         else:
             name = self._jobs.place.kill(kind, self._chance)
-        print(f"kill -9 {when}: {name}", flush=True)
+        if name:
+            self.done[kind] += 1
+            print(f"kill -9 {when}: {name}", flush=True)
 
     def kinds_but(self, *others: str) -> list[str]:
         """Return the kinds of processes without these."""

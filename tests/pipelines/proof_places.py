@@ -6,13 +6,14 @@ import os
 import random
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from tests.house import ROOT
 from tests.peers.compose import LocalCluster
 from tests.peers.gateway import Gateway
-from tests.peers.processes import Lifecycle, wait_until
+from tests.peers.processes import Lifecycle, TookTooLong, wait_until
 from tests.peers.spark_cluster import SparkCluster
 
 EXECUTOR_S_MAX = 300.0
@@ -48,6 +49,7 @@ class OneGateway(Lifecycle):
     def kill(self, kind: str, _: random.Random) -> str:
         """Kill a part and start it again. Returns its name."""
         assert kind == "gateway", kind
+        assert self._gateway.running, "the gateway has ended by itself"
         self._gateway.restart(kill=True)
         return kind
 
@@ -97,18 +99,25 @@ class Cluster(Lifecycle):
         self._services.stop()
 
     def kill(self, kind: str, chance: random.Random) -> str:
-        """Kill a part and start it again; Spark starts executors. Returns its name."""
+        """Kill a part and start it again; Spark starts executors.
+
+        Returns its name, or an empty text if there was no executor to kill.
+        """
         if kind == "executor":
             return self._kill_executor(chance)
         services = self._services
         name = chance.choice({"gateway": services.gateways, "bookie": services.bookies}[kind])
+        assert services.processes[name].exit_code is None, f"{name} has ended by itself"
         services.processes[name].kill()
         services.start_one(name)
         services.wait_started(name)
         return name
 
     def _kill_executor(self, chance: random.Random) -> str:
-        wait_until(self._spark.executors, "an executor", EXECUTOR_S_MAX, pause_s=0.1)
-        for pid in chance.sample(found := self._spark.executors(), min(1, len(found))):
-            os.kill(pid, signal.SIGKILL)
+        with suppress(TookTooLong):
+            wait_until(self._spark.executors, "an executor", EXECUTOR_S_MAX, pause_s=0.1)
+        found = self._spark.executors()
+        if not found:
+            return ""
+        os.kill(chance.choice(found), signal.SIGKILL)
         return "executor"
