@@ -10,11 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from itertools import islice
 from typing import NamedTuple
 
-from gateway.core.java_order import in_hash_order
+from gateway.core.shown_text import shown
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
+KINDS = (CLIENT_ID, USER, IP)
+"""The types of names, in the order in which Kafka lists them."""
+
+NAME_BYTES_MAX = 1024  # of a user or a client id, so that a table of them fits into memory
 
 Entity = Mapping[str, str | None]
 """The names of an entity by type."""
@@ -67,21 +72,38 @@ _CLIENT_LIMITS = {
     "controller_mutation_rate": _DOUBLE,
 }
 _IP_LIMITS = {"connection_creation_rate": _INT}
+# The limits in the order in which Kafka lists them.
+_LIMITS_ORDER = (
+    "connection_creation_rate",
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "controller_mutation_rate",
+    "request_percentage",
+)
+_NAMES_SHOWN_MAX = 4  # names of an entity that an error text shows
 _FRACTION_MAX = 1e-6
 _LONG_MAX = 2**63 - 1
 
 
 def ordered(entity: Entity) -> list[tuple[str, str | None]]:
-    """Return types and names in the order in which Kafka lists them."""
-    return [(kind, entity[kind]) for kind in in_hash_order(entity)]
+    """Return types and names in the order in which Kafka lists them, unknown types first."""
+    unknown = [(kind, name) for kind, name in entity.items() if kind not in KINDS]
+    return [*unknown, *((kind, entity[kind]) for kind in KINDS if kind in entity)]
+
+
+def ordered_limits(limits: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return the limits in the order in which Kafka lists them, unknown ones last."""
+    unknown = [(key, value) for key, value in limits.items() if key not in _LIMITS_ORDER]
+    return [*((key, limits[key]) for key in _LIMITS_ORDER if key in limits), *unknown]
 
 
 def entity_text(entity: Entity) -> str:
     """Return the entity as Kafka's texts show it."""
-    shown = ", ".join(
-        f"{kind}={'null' if name is None else name}" for kind, name in ordered(entity)
+    entries = ", ".join(
+        f"{shown(kind)}={'null' if name is None else shown(name)}"
+        for kind, name in islice(ordered(entity), _NAMES_SHOWN_MAX)
     )
-    return f"ClientQuotaEntity(entries={{{shown}}})"
+    return f"ClientQuotaEntity(entries={{{entries}}})"
 
 
 def check_entity(entity: Entity) -> None:
@@ -89,10 +111,12 @@ def check_entity(entity: Entity) -> None:
     if not entity:
         raise QuotaRefused("Invalid empty client quota entity")
     for kind, name in ordered(entity):
-        if kind not in (USER, CLIENT_ID, IP):
-            raise QuotaRefused(f"Unhandled client quota entity type: {kind}")
+        if kind not in KINDS:
+            raise QuotaRefused(f"Unhandled client quota entity type: {shown(kind)}")
         if name == "":
             raise QuotaRefused(f"Empty {kind} not supported")
+        if name is not None and len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
+            raise QuotaRefused(f"The {kind} is longer than {NAME_BYTES_MAX} bytes.")
     if IP in entity and len(entity) > 1:
         raise QuotaRefused(
             "Invalid quota entity combination, IP entity shouldnot be combined with User or "
@@ -112,7 +136,7 @@ def changed_limits(
             continue
         limit = limits.get(op.key)
         if limit is None:
-            raise QuotaRefused(f"Invalid configuration key {op.key}")
+            raise QuotaRefused(f"Invalid configuration key {shown(op.key)}")
         _check_value(op.key, op.value, limit)
         after[op.key] = op.value
     return after
@@ -142,8 +166,8 @@ def filter_of(components: Iterable[tuple[str, int, str | None]], *, strict: bool
             raise QuotaRefused("Invalid empty entity type.")
         if kind in exact or kind in present:
             raise QuotaRefused(f"Entity type {kind} cannot appear more than once in the filter.")
-        if kind not in (USER, CLIENT_ID, IP):
-            raise UnknownEntityType(f"Unsupported entity type {kind}")
+        if kind not in KINDS:
+            raise UnknownEntityType(f"Unsupported entity type {shown(kind)}")
         if _checked_type(match_type, name) is MatchType.SPECIFIED:
             present.add(kind)
         else:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 16_384
-SECRET_BYTES_MAX = 256 * 1024  # of a salt, so that a user fits into a node
+NAME_BYTES_MAX = 1024  # of a user, so that a table of users fits into memory
+SALT_BYTES_MAX = 1024
 
 TWICE = "A user credential cannot be altered twice in the same request"
 
@@ -130,8 +131,10 @@ def _check(change: Change, mechanisms_of: MechanismsOf) -> None:
         raise ScramRefused(unacceptable, "Too many iterations")
     if not change.salted_password:  # no key can be derived from it
         raise ScramRefused(ErrorCode.unknown_server_error, None)
-    if len(change.salt) > SECRET_BYTES_MAX:
-        raise ScramRefused(unacceptable, f"The salt is longer than {SECRET_BYTES_MAX} bytes")
+    if len(change.salt) > SALT_BYTES_MAX:
+        raise ScramRefused(unacceptable, f"The salt is longer than {SALT_BYTES_MAX} bytes")
+    if len(change.name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
+        raise ScramRefused(unacceptable, f"The name is longer than {NAME_BYTES_MAX} bytes")
 
 
 def derived(change: Upsertion) -> Credential:

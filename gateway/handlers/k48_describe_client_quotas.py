@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.client_quotas import QuotaRefused, UnknownEntityType, filter_of, matches, ordered
-from gateway.core.java_order import in_hash_order
+from gateway.core.client_quotas import (
+    QuotaRefused,
+    UnknownEntityType,
+    filter_of,
+    matches,
+    ordered,
+    ordered_limits,
+)
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 
@@ -31,7 +37,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
             continue
         row = Reply(
             entity=[Reply(entity_type=kind, entity_name=name) for kind, name in ordered(entity)],
-            values=[Reply(key=key, value=limits[key]) for key in in_hash_order(limits)],
+            values=[Reply(key=key, value=value) for key, value in ordered_limits(limits)],
         )
         await entries.add(row)
     return Reply(error_code=ErrorCode.none, error_message="", entries=entries.result())

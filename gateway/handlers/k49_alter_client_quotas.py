@@ -3,7 +3,7 @@
 v1 flexible. Of an entity that a request names again, the first change is made, and the answer is an
 error, as in Kafka.
 Source: Kafka, ClientQuotaControlManager.
-Not done: enforcing quotas (they are stored and described).
+Not done: enforcing quotas (they are stored and described), host names of IP quotas (refused).
 """
 
 from __future__ import annotations
@@ -45,13 +45,17 @@ async def _changes(asked: Iterable[Any]) -> dict[_Names, _Change]:
     """Return the first change of each entity, in the order of the request."""
     changes: dict[_Names, _Change] = {}
     async for each in with_pauses(asked):
-        entity = {part.entity_type: part.entity_name for part in each.entity}
+        entity: dict[str, str | None] = {}
+        async for part in with_pauses(each.entity):
+            entity[part.entity_type] = part.entity_name
         names = tuple(ordered(entity))
         known = changes.get(names)
         if known is not None:
             changes[names] = known._replace(again=True)
             continue
-        ops = [QuotaOp(op.key, None if op.remove else op.value) for op in each.ops]
+        ops: list[QuotaOp] = []
+        async for op in with_pauses(each.ops):
+            ops.append(QuotaOp(op.key, None if op.remove else op.value))
         twice = len({op.key for op in ops}) < len(ops)
         changes[names] = _Change(entity, [] if twice else ops, twice)
     return changes

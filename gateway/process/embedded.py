@@ -25,6 +25,7 @@ from gateway.process.embedded_identity import (
     read_cluster,
     require_metadata,
 )
+from gateway.settings.scram_users import ROOT as SCRAM_USERS
 from gateway.topics.partitions import stream_name
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
 from ledger.adapters.system.clock import SystemClock
@@ -136,6 +137,7 @@ async def _show_ledgers(
         [each.local.bookie for each in local],
         client.confirmed,
         lambda: _recover_crashed(running, metadata),
+        hidden=(SCRAM_USERS,),  # the port has no authentication, and the keys are secret
     )
     port = config.ledger_port
     assert port is not None

@@ -1,7 +1,9 @@
 """Keeps the SCRAM credentials of the cluster's users: in the store, and in memory of each gateway.
 
-The store holds salts, stored keys and server keys, as Kafka's metadata log does. Whoever reads the
-store could pose as the server, but not as the user.
+The store holds salts, stored keys and server keys, as Kafka's metadata log does. They are secret. A
+reader of the store can pose as the server, and can guess passwords with the salt. With one
+authentication that it overheard, it can compute the client key and pose as the user. Source:
+RFC 5802, section 9.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from ledger.ports.metadata import NODE_BYTES_MAX, MetadataStore, Node
 from ledger.sealed import seal, unseal
 
 ROWS_MAX = 10_000
+TABLE_BYTES_MAX = 16 * 1024 * 1024  # of all rows, as they are stored
 VERSION = 1
 _PATH_BYTES = 200  # more than any path of a row takes
 
@@ -28,7 +29,7 @@ Value = Mapping[str, Any]
 
 
 class TableFull(Exception):
-    """The error that a table has as many rows as it may have, or that a row is too large."""
+    """The error that a table has its maximum of rows or bytes, or a row is too large."""
 
 
 class _Row(NamedTuple):
@@ -36,6 +37,7 @@ class _Row(NamedTuple):
     value: Value
     life: str
     version: int  # of the node
+    size: int  # bytes of the node
 
 
 class StoredRows:
@@ -46,8 +48,10 @@ class StoredRows:
         self._store = store
         self._root = root
         self._what = what
-        # The rows that could be read, by the name of their node. Changed by `_put` and `on_gone`.
+        # The rows that could be read, by the name of their node. Changed by `_put` and `_drop`.
         self._rows: dict[str, _Row] = {}
+        # The sum of the sizes of `_rows`. Changed with it.
+        self._bytes = 0
         # The reasons why nodes cannot be decoded, by name, until they can be or are deleted.
         self.unreadable: dict[str, str] = {}
         # Called after rows changed on any gateway.
@@ -96,11 +100,12 @@ class StoredRows:
                     await self._store.delete(path, row.version)
                     self.on_gone(name)
                 elif row is None:
-                    await self._create(name, path, _Row(key, value, uuid4().hex, 0))
+                    await self._create(name, path, _Row(key, value, uuid4().hex, 0, 0))
                 else:
                     data = self._encode(row._replace(value=value))
+                    self._check_bytes(len(data) - row.size)
                     version = await self._store.set(path, data, row.version)
-                    self._put(name, row._replace(value=value, version=version))
+                    self._put(name, row._replace(value=value, version=version, size=len(data)))
             except (BadVersion, NodeExists, NoNode):
                 continue  # another gateway changed the row after it was read
             self.on_round_over()
@@ -109,14 +114,21 @@ class StoredRows:
     async def _create(self, name: str, path: str, row: _Row) -> None:
         if len(self._rows) >= ROWS_MAX:
             raise TableFull(f"The limit of {ROWS_MAX} {self._what} is reached.")
-        await self._store.create(path, self._encode(row))
-        self._put(name, row)
+        data = self._encode(row)
+        self._check_bytes(len(data))
+        await self._store.create(path, data)
+        self._put(name, row._replace(size=len(data)))
+
+    def _check_bytes(self, more: int) -> None:
+        """Raise TableFull if the table would grow beyond its bytes. It may always shrink."""
+        if more > 0 and self._bytes + more > TABLE_BYTES_MAX:
+            raise TableFull(f"The limit of {TABLE_BYTES_MAX} bytes of {self._what} is reached.")
 
     async def _read(self, name: str, path: str) -> _Row | None:
         try:
             node = await self._store.get(path)
         except NoNode:
-            self._rows.pop(name, None)
+            self._drop(name)
             return None
         row = _decode(path, node)
         self._put(name, row)
@@ -133,6 +145,12 @@ class StoredRows:
         known = self._rows.get(name)
         if known is None or known.life != row.life or known.version <= row.version:
             self._rows[name] = row
+            self._bytes += row.size - (0 if known is None else known.size)
+
+    def _drop(self, name: str) -> None:
+        row = self._rows.pop(name, None)
+        if row is not None:
+            self._bytes -= row.size
 
     # -- the `NodeListener` of the watch --------------------------------------------------------
 
@@ -153,7 +171,7 @@ class StoredRows:
 
     def on_gone(self, name: str) -> None:
         self.unreadable.pop(name, None)
-        self._rows.pop(name, None)
+        self._drop(name)
 
     def on_round_over(self) -> None:
         for on_changed in self.on_changed:
@@ -175,4 +193,4 @@ def _decode(path: str, node: Node) -> _Row:
         raise CorruptFormat(f"{path}: is not a row")
     if _name_of(key) != path.rpartition("/")[2]:
         raise CorruptFormat(f"{path}: holds the row of another node")
-    return _Row(key, cast("dict[str, Any]", value), life, node.version)
+    return _Row(key, cast("dict[str, Any]", value), life, node.version, len(node.data))

@@ -44,15 +44,18 @@ class ReadPort:
         bookies: Sequence[Bookie],
         confirmed: Callable[[LedgerId], EntryId],
         prepare: Callable[[], Awaitable[None]],
+        hidden: Sequence[str] = (),
     ) -> None:
         """`confirmed` returns the LAC of a ledger's writer in this process, or -1 if it has none.
 
         `prepare` runs before the first reader is served, and closes ledgers without a writer.
+        Readers see no node at or below the paths in `hidden`.
         """
         self._store = store
         self._bookies = bookies
         self._confirmed = confirmed
         self._prepare = prepare
+        self._hidden = hidden
         # The public listener. None before `start`.
         self._listening: asyncio.Server | None = None
         # Tasks of the connections being passed on. A task is removed when it ends.
@@ -140,7 +143,7 @@ class ReadPort:
             path = f"{READONLY}/{bookie.bookie_id}"
             nodes[path] = service_info.encode(bookie.bookie_id, info)
         nodes |= await self._instance_id()
-        self._metadata = MetadataServer(self._store, nodes)
+        self._metadata = MetadataServer(self._store, nodes, self._hidden)
         return await self._metadata.start(_HOST, 0)
 
     async def _instance_id(self) -> dict[str, bytes]:

@@ -10,8 +10,15 @@ import math
 import pytest
 from kio.schema.errors import ErrorCode
 
-from gateway.core.client_quotas import entity_text
-from gateway.core.java_order import in_hash_order, java_hash
+from gateway.core.client_quotas import (
+    NAME_BYTES_MAX,
+    QuotaRefused,
+    check_entity,
+    entity_text,
+    ordered,
+    ordered_limits,
+)
+from gateway.core.shown_text import SHOWN_CHARACTERS_MAX
 from gateway.handlers import k48_describe_client_quotas, k49_alter_client_quotas
 from gateway.settings import stored_rows
 from gateway.settings.client_quotas import ROOT
@@ -23,6 +30,7 @@ from tests.sim.turns import turns_during
 NAN, INFINITE = float("nan"), float("inf")
 RATE, CONNECTIONS = "producer_byte_rate", "connection_creation_rate"
 BAD = ErrorCode.invalid_request
+NOT_RESOLVED = " is not an IP address, and host names are not resolved."
 
 
 def entry(entity, *ops):
@@ -122,7 +130,16 @@ async def test_a_limit_that_kafka_accepts_is_stored(value):
         ((("client-id", ""),), "Empty client-id not supported"),
         ((("ip", ""),), "Empty ip not supported"),
         ((("ip", "1.2.3.999"),), "1.2.3.999 is not a valid IP or resolvable host."),
-        ((("ip", "x" * 300),), f"{'x' * 300} is not a valid IP or resolvable host."),
+        (
+            (("ip", "x" * 300),),
+            "x" * 300 + NOT_RESOLVED,
+        ),
+        (
+            (("ip", "localhost"),),
+            "localhost" + NOT_RESOLVED,
+        ),
+        ((("user", "ä" * 513),), f"The user is longer than {NAME_BYTES_MAX} bytes."),
+        ((("client-id", "a" * 1025),), f"The client-id is longer than {NAME_BYTES_MAX} bytes."),
         ((("zebra", "a"), ("ip", "b")), "Unhandled client quota entity type: zebra"),
         (
             (("ip", "1.2.3.4"), ("user", "a")),
@@ -323,13 +340,98 @@ async def test_very_many_entities_are_refused_beyond_the_limit_and_others_go_on(
         assert turns >= 50
 
 
-def test_strings_have_javas_hash():
-    # From `"...".hashCode()` of a JVM.
-    assert java_hash("") == 0
-    assert java_hash("user") == 3599307
-    assert in_hash_order(["ip", "user", "client-id"]) == ["client-id", "user", "ip"]
+async def test_a_table_holds_a_bounded_number_of_bytes(monkeypatch):
+    monkeypatch.setattr(stored_rows, "TABLE_BYTES_MAX", 2_000)
+    async with loaded_cluster() as cluster:
+        codes = []
+        for number in range(20):
+            ((code, _),) = await altered(cluster, entry((("user", f"u-{number}"),), (RATE, 1.0)))
+            codes.append(code)
+        stored = [node.data for node in (await cluster.store.read_tree(ROOT)).values()]
+        count = codes.count(ErrorCode.none)
+        assert 1 < count < 20
+        assert codes == [ErrorCode.none] * count + [ErrorCode.policy_violation] * (20 - count)
+        assert sum(map(len, stored)) <= 2_000
+        # A row may not grow, but may shrink or be deleted, which makes room for another one.
+        first, new = (("user", "u-0"),), (("user", "new"),)
+        more = entry(first, *[(key, 1e9) for key in ("consumer_byte_rate", "request_percentage")])
+        ((code, text),) = await altered(cluster, more)
+        assert code is ErrorCode.policy_violation
+        assert "2000 bytes" in text
+        assert await altered(cluster, entry(first, (RATE, None))) == OK
+        assert await altered(cluster, entry(new, (RATE, 1.0))) == OK
+
+
+async def test_other_gateways_count_the_bytes_of_a_table_too(monkeypatch):
+    async with loaded_cluster() as cluster:
+        for number in range(5):
+            await altered(cluster, entry((("user", f"u-{number}"),), (RATE, 1.0)))
+        stored = (await cluster.store.read_tree(ROOT)).values()
+        monkeypatch.setattr(stored_rows, "TABLE_BYTES_MAX", sum(len(each.data) for each in stored))
+        other = cluster.context.stored = StoredSettings(cluster.store)
+        await other.load()
+        ((code, _),) = await altered(cluster, entry((("user", "new"),), (RATE, 1.0)))
+        assert code is ErrorCode.policy_violation
+        assert await altered(cluster, entry((("user", "u-0"),), (RATE, None))) == OK
+        assert await altered(cluster, entry((("user", "u-9"),), (RATE, 1.0))) == OK
+        await other.close()
+
+
+class Counted(str):
+    """Text that counts how often it is encoded, as a computation over its characters begins."""
+
+    encoded = 0
+
+    def encode(self, *arguments):
+        type(self).encoded += 1
+        return super().encode(*arguments)
+
+
+def test_an_unknown_type_is_refused_before_its_characters_are_read():
+    kind = Counted("zebra")
+    assert ordered({"user": "a", kind: "b"}) == [(kind, "b"), ("user", "a")]
+    with pytest.raises(QuotaRefused):
+        check_entity({"user": "a", kind: "b"})
+    assert Counted.encoded == 0
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_a_long_name_of_a_client_is_cut_in_errors(version):
+    long = "x" * 32_767
+    cut = f"{long[:SHOWN_CHARACTERS_MAX]}..."
+    async with loaded_cluster() as cluster:
+        for change, text in (
+            (entry(((long, "a"),)), f"Unhandled client quota entity type: {cut}"),
+            (entry(ANN, (long, 1.0)), f"Invalid configuration key {cut}"),
+            (entry((("ip", f"{long[1:]}1"),)), f"The ip is longer than {NAME_BYTES_MAX} bytes."),
+        ):
+            assert await altered(cluster, change, version=version) == [(BAD, text)]
+        twice = [entry((("user", long),))] * 2
+        ((code, text),) = await altered(cluster, *twice, version=version)
+        assert code is BAD
+        assert text.endswith(f"ClientQuotaEntity(entries={{user={cut}}})")
+        code, text = await described(cluster, (long, 2, None), version=version)
+        assert (code, text) == (ErrorCode.unsupported_version, f"Unsupported entity type {cut}")
+
+
+async def test_other_tasks_run_while_an_entity_of_many_parts_is_read():
+    async with loaded_cluster() as cluster:
+        many = [(f"k-{number}", "a") for number in range(20_000)]
+        answers, turns = await turns_during(altered(cluster, entry(many, (RATE, 1.0))))
+        assert answers[0][0] is BAD
+        assert turns >= 40
+        ops = [(f"k-{number}", None) for number in range(20_000)]
+        answers, turns = await turns_during(altered(cluster, entry(ANN, *ops)))
+        assert answers == OK
+        assert turns >= 40
+
+
+def test_types_and_limits_come_in_kafkas_order():
+    entity = {"ip": "1", "user": "2", "client-id": "3"}
+    assert [kind for kind, _ in ordered(entity)] == ["client-id", "user", "ip"]
     keys = ["request_percentage", "controller_mutation_rate", "consumer_byte_rate", RATE]
-    assert in_hash_order(keys) == keys[::-1]
+    assert [key for key, _ in ordered_limits(dict.fromkeys(keys, 1.0))] == keys[::-1]
+    assert [key for key, _ in ordered_limits({"later": 1.0, RATE: 1.0})] == [RATE, "later"]
 
 
 def test_a_default_entity_is_shown_as_null():

@@ -25,7 +25,7 @@ from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
 from ledger.adapters.grpc.grpc_metadata_server import _Watches
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
 from ledger.adapters.system.clock import SystemClock
-from ledger.errors import Fenced, LedgerError, MetadataUnavailable, ReadOnlyStore
+from ledger.errors import Fenced, LedgerError, MetadataUnavailable, NoNode, ReadOnlyStore
 from ledger.ids import EntryId, LedgerId
 from ledger.node.read_port import ReadPort
 from ledger.ports.bookies import Status
@@ -214,6 +214,39 @@ async def test_no_change_of_metadata_is_taken(gateway):
                 await change
         assert await store.exists("/gateway/cluster_id")
         assert not await store.exists("/mine")
+
+
+async def test_the_keys_of_scram_users_are_not_shown(tmp_path):
+    async def prepare():
+        pass
+
+    store = SqliteMetadata(tmp_path / "metadata.sqlite")
+    for path in ("/gateway/scram/ann", "/gateway/scrambled"):
+        await store.create(path, b"secret" if path.endswith("ann") else b"", parents=True)
+    port = ReadPort(store, [], lambda _: EntryId(-1), prepare, hidden=("/gateway/scram",))
+    await port.start(0)
+    shown = GrpcMetadata("127.0.0.1", port.port)
+    for path in ("/gateway/scram", "/gateway/scram/ann"):
+        with pytest.raises(NoNode):
+            await shown.get(path)
+        with pytest.raises(NoNode):
+            await shown.children(path)
+    assert await shown.children("/gateway") == ["scrambled"]
+    for path in ("/", "/gateway", "/gateway/scram", "/gateway/scram/ann"):
+        found = await shown.read_tree(path)
+        assert not [each for each in found if each.startswith("/gateway/scram/")]
+        assert "/gateway/scram" not in found
+        assert b"secret" not in [node.data for node in found.values()]
+    await shown.close()
+    await port.stop()
+    await store.close()
+
+
+async def test_the_port_of_a_gateway_hides_the_scram_users(gateway):
+    async with open_storage(gateway.ledgers) as storage:
+        names = await storage.store.children("/gateway")
+        assert "quotas" in names
+        assert "scram" not in names
 
 
 async def test_nobody_fences_adds_or_tells_a_lac_through_it(gateway):
@@ -441,7 +474,7 @@ def test_the_next_task_of_a_worker_reads_on_though_the_gateway_was_killed_in_bet
 
 async def test_who_asks_for_watches_and_never_reads_is_not_heeded_for_ever(tmp_path):
     store = SqliteMetadata(tmp_path / "metadata.sqlite")
-    watches = _Watches(store)  # of one client, to which nothing is written
+    watches = _Watches(store.watch)  # of one client, to which nothing is written
     asked = (WatchRequest(path="/", number=number) for number in range(1, 1_000_000))
     assert not all(map(watches.heed, asked))
     watches.close()

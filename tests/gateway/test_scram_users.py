@@ -221,7 +221,16 @@ async def test_a_failure_of_the_store_logs_no_secret(caplog, capsys):
         assert SECRET.decode() not in text
 
 
-async def test_a_salt_that_no_node_can_hold_is_refused():
+@pytest.mark.parametrize(
+    ("name", "salt", "fault"),
+    [
+        ("ann", bytes(1025), "The salt is longer than 1024 bytes"),
+        ("a" * 1025, SALT, "The name is longer than 1024 bytes"),
+        ("ä" * 513, SALT, "The name is longer than 1024 bytes"),
+        ("ä" * 512, bytes(1024), None),
+    ],
+)
+async def test_a_long_name_or_salt_is_refused(name, salt, fault):
     async with loaded_cluster() as cluster:
         answer = await cluster.ask(
             k51_alter_user_scram_credentials,
@@ -229,16 +238,18 @@ async def test_a_salt_that_no_node_can_hold_is_refused():
             deletions=[],
             upsertions=[
                 {
-                    "name": "ann",
+                    "name": name,
                     "mechanism": 1,
                     "iterations": 4096,
-                    "salt": bytes(1 << 20),
+                    "salt": salt,
                     "salted_password": SECRET,
                 }
             ],
         )
-        assert answer.results[0].error_code is ErrorCode.unacceptable_credential
-        assert await described(cluster) == {}
+        code = ErrorCode.none if fault is None else ErrorCode.unacceptable_credential
+        assert answer.results[0].error_code is code
+        assert answer.results[0].error_message == fault
+        assert await described(cluster) == ({name: [(1, 4096)]} if fault is None else {})
 
 
 async def test_other_tasks_run_while_very_many_users_are_refused():

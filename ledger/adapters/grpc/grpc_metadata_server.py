@@ -1,12 +1,13 @@
 """A server that exports a metadata store over gRPC, read-only: no request can change the store.
 
-`shown` holds nodes that readers need and the store does not hold.
+`shown` holds nodes that readers need and the store does not hold. Nodes at and below the paths in
+`hidden` are secret: for readers they do not exist, and no watch of them fires.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, cast
 
@@ -32,10 +33,14 @@ _Context = aio.ServicerContext[bytes, bytes]
 class MetadataServer:
     """A server of one store on one port. `stop` does not close the store."""
 
-    def __init__(self, store: MetadataStore, shown: Mapping[str, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        shown: Mapping[str, bytes] | None = None,
+        hidden: Sequence[str] = (),
+    ) -> None:
         keep_running()
-        self._view = _View(store, shown or {})
-        self._store = store
+        self._view = _View(store, shown or {}, hidden)
         self._server: aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -106,7 +111,7 @@ class MetadataServer:
             yield _nodes(part, request.without_data)
 
     async def _watch(self, _: object, context: _Context) -> None:
-        watches = _Watches(self._store)
+        watches = _Watches(self._view.watch)
         stream = asyncio.current_task()
         assert stream is not None
         writer = start_once(
@@ -127,8 +132,8 @@ class MetadataServer:
 class _Watches:
     """The watches of one client. Several unsent changes of a path are sent as one."""
 
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+    def __init__(self, watch: Callable[[str, Callable[[], None]], Unwatch]) -> None:
+        self._watch = watch
         self._unwatch: dict[str, Unwatch] = {}
         self._news: dict[tuple[str, int], None] = {}
         self._waiting = asyncio.Event()
@@ -146,7 +151,7 @@ class _Watches:
         if path not in self._unwatch:
             if len(self._unwatch) >= _WATCHES_MAX:
                 return False
-            self._unwatch[path] = self._store.watch(path, partial(self._tell, path, 0))
+            self._unwatch[path] = self._watch(path, partial(self._tell, path, 0))
         self._tell(path, request.number)
         return True
 
@@ -173,16 +178,29 @@ class _Watches:
 
 
 class _View:
-    """The store, together with the nodes of `shown`."""
+    """The store, together with the nodes of `shown` and without those of `hidden`."""
 
-    def __init__(self, store: MetadataStore, shown: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, store: MetadataStore, shown: Mapping[str, bytes], hidden: Sequence[str]
+    ) -> None:
         self._store = store
+        self._hidden = tuple(hidden)
         self._shown = {path: Node(data, 0) for path, data in shown.items()}
 
+    def _hides(self, path: str) -> bool:
+        return any(path == each or path.startswith(f"{each}/") for each in self._hidden)
+
+    def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
+        return _ignore if self._hides(path) else self._store.watch(path, on_changed)
+
     async def get(self, path: str) -> Node:
+        if self._hides(path):
+            raise NoNode(path)
         return self._shown.get(path) or await self._store.get(path)
 
     async def children(self, path: str) -> list[str]:
+        if self._hides(path):
+            raise NoNode(path)
         prefix = "/" if path == "/" else f"{path}/"
         shown = {each[len(prefix) :] for each in self._shown if each.startswith(prefix)}
         names = {name for name in shown if "/" not in name}
@@ -191,13 +209,17 @@ class _View:
         except NoNode:
             if path not in self._shown:
                 raise
-        return sorted(names)
+        return sorted(name for name in names if not self._hides(prefix + name))
 
     async def read_tree(self, path: str) -> dict[str, Node]:
         prefix = "/" if path == "/" else f"{path}/"
         nodes = await self._store.read_tree(path)
         nodes |= {each: node for each, node in self._shown.items() if each.startswith(prefix)}
-        return dict(sorted(nodes.items()))
+        return {each: node for each, node in sorted(nodes.items()) if not self._hides(each)}
+
+
+def _ignore() -> None:
+    """Stop a watch that was never set."""
 
 
 def _nodes(nodes: Mapping[str, Node], without_data: bool) -> bytes:

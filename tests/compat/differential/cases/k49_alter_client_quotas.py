@@ -101,6 +101,13 @@ def addresses(script: Script) -> None:
 
 
 @case(KEY)
+def host_names(script: Script) -> None:
+    for value in (1e9, 4.5):
+        named = entry((("ip", "localhost"),), (CONNECTIONS, value))
+        script.ask(entries=[named], validate_only=True)
+
+
+@case(KEY)
 def entities_and_keys_named_twice(script: Script) -> None:
     user, client = script.name("ann"), script.name("app")
     pair: Entity = (("client-id", client), ("user", user))
