@@ -2,8 +2,8 @@
 
 v2 flexible · v3 error of the whole request · v4 bytes of the disk · v5 cordoned directories (none).
 Each gateway answers for the partitions that it leads, from the metadata of their ledgers. Where a
-ledger changed its bookies or is striped, the bytes of each bookie are estimated. A request for very
-many partitions may end with REQUEST_TIMED_OUT; the next one continues where it ended.
+ledger changed its bookies or is striped, the bytes of each bookie are estimated. A request for more
+partitions than can be read in 10 s ends with REQUEST_TIMED_OUT. Its client must name fewer of them.
 Not done: total and free bytes of bookies in a cluster (-1, unknown).
 """
 

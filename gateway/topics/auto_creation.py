@@ -37,7 +37,7 @@ class AutoCreation:
         self._throttle = Throttle()
 
     def begin(self, name: str) -> None:
-        """Create the topic soon, unless it is wanted already or too many topics are."""
+        """Create the topic soon, unless it is queued already or the queue is full."""
         if name in self._wanted or len(self._wanted) >= WANTED_MAX:
             return
         self._wanted[name] = None
