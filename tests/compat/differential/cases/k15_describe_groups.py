@@ -44,7 +44,6 @@ def unknown_groups(script: Script) -> None:
     group = script.name("missing")
     script.coordinator(group)
     script.ask(groups=[group])
-    script.ask(groups=[""])
     script.ask(groups=[])
     script.ask(groups=[group, group])
 

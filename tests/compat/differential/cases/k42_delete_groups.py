@@ -28,7 +28,6 @@ def unknown_groups(script: Script) -> None:
     group = script.name("missing")
     script.coordinator(group)
     script.ask(groups_names=[group])
-    script.ask(groups_names=[""])
     script.ask(groups_names=[])
 
 
