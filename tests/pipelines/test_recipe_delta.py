@@ -53,6 +53,17 @@ class Rig:
             ends[partition] += 1
         assert producer.flush(30) == 0
 
+    def produce_without_flight(self) -> None:
+        """Produce a tombstone, an empty value and an object without a flight."""
+        producer = Producer({"bootstrap.servers": self._gateway.bootstrap})
+        end = sum(each["partition"] == 0 for each in self.produced)
+        for offset, value in enumerate((None, b"", b'{"miles": 3}'), end):
+            producer.produce("flights", value, partition=0)
+            miles = 3 if value else None
+            row = {"flight": None, "hour": None, "miles": miles, "partition": 0, "offset": offset}
+            self.produced.append(row)
+        assert producer.flush(30) == 0
+
     def _started(self, stop: dict[str, Any]) -> RecipeRun:
         self._runs += 1
         return RecipeRun(self._work / f"run-{self._runs}", {KIND: self._program}, stop)
@@ -77,7 +88,7 @@ class Rig:
         history = read_rows(self._work / "delta" / "history")
         found = Counter((each["partition"], each["offset"]) for each in history)
         produced = {(each["partition"], each["offset"]): each for each in self.produced}
-        newest = {each["flight"]: each for each in self.produced}
+        newest = {each["flight"]: each for each in self.produced if each["flight"] is not None}
         upserted = read_rows(self._work / "delta" / "miles")
         checks = {
             "missing in history": produced.keys() - found.keys(),
@@ -85,7 +96,9 @@ class Rig:
             "other values in history": [
                 each for each in history if produced[each["partition"], each["offset"]] != each
             ],
-            "other rows in miles": [each for each in upserted if newest[each["flight"]] != each],
+            "other rows in miles": [
+                each for each in upserted if newest.get(each["flight"]) != each
+            ],
             "missing in miles": newest.keys() - {each["flight"] for each in upserted},
             "doubled in miles": range(len({each["flight"] for each in upserted}), len(upserted)),
         }
@@ -114,6 +127,7 @@ def test_each_record_is_there_once_after_kills_and_a_lost_checkpoint(
     assert [first, *others] == [(first[0], number) for number in range(3)]
 
     rig.produce(range(UPDATES), 1)
+    rig.produce_without_flight()
     rig.lose_checkpoint()
     rig.kill_at("commit", 0)
     rig.lose_checkpoint()
