@@ -3,11 +3,15 @@
     <root>/<first half of the SHA-256 of the key>   `1 <crc32c> <JSON>`: version, life, key, value
 
 A key may hold any text, and never becomes a path. A row that is deleted and created again has
-another life, so that an old reading of its node is not mistaken for the new one.
+another life, so that an old reading of its node is not mistaken for the new one. Its node has
+version 0 again, so versions of nodes alone do not show that a row was created again. Therefore each
+deletion also sets `<root>`, and a change applies only if `<root>` has the version that was read
+before the row.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
@@ -16,7 +20,14 @@ from uuid import uuid4
 from gateway.log import logger
 from gateway.topics.catalog_watch import NodeWatch
 from ledger.errors import BadVersion, CorruptFormat, NodeExists, NoNode
-from ledger.ports.metadata import NODE_BYTES_MAX, MetadataStore, Node
+from ledger.ports.metadata import (
+    NODE_BYTES_MAX,
+    Check,
+    Delete,
+    MetadataStore,
+    Node,
+    Set,
+)
 from ledger.sealed import seal, unseal
 
 ROWS_MAX = 10_000
@@ -57,6 +68,8 @@ class StoredRows:
         # Called after rows changed on any gateway.
         self.on_changed: list[Callable[[], None]] = []
         self._watch = NodeWatch(store, root, self, what)
+        # Held while a change is repeated, so that changes on this gateway do not hinder each other.
+        self._repeating = asyncio.Lock()
 
     async def load(self) -> None:
         """Read every row, and follow the changes of other gateways from now on."""
@@ -87,29 +100,50 @@ class StoredRows:
         If another gateway changes the row at the same time, `changed` runs again. Raises TableFull,
         LedgerError, and any exception of `changed`.
         """
+        if await self._try(key, changed, synced=False):
+            return
+        async with self._repeating:
+            done = False
+            while not done:
+                await self._store.sync(self._root)
+                done = await self._try(key, changed, synced=True)
+
+    async def _try(
+        self, key: str, changed: Callable[[Value | None], Value | None], *, synced: bool
+    ) -> bool:
+        """Change the row once. Returns False if the change must be repeated after a sync.
+
+        That is so if another gateway changed the row after it was read, or if an unsynced reading,
+        which may be old, shows the value that is wanted.
+        """
         name = _name_of(key)
         path = f"{self._root}/{name}"
-        while True:
-            row = await self._read(name, path)
-            value = changed(None if row is None else row.value)
-            if value == (None if row is None else row.value):
-                return
-            try:
-                if value is None:
-                    assert row is not None
-                    await self._store.delete(path, row.version)
-                    self.on_gone(name)
-                elif row is None:
-                    await self._create(name, path, _Row(key, value, uuid4().hex, 0, 0))
-                else:
-                    data = self._encode(row._replace(value=value))
-                    self._check_bytes(len(data) - row.size)
-                    version = await self._store.set(path, data, row.version)
-                    self._put(name, row._replace(value=value, version=version, size=len(data)))
-            except (BadVersion, NodeExists, NoNode):
-                continue  # another gateway changed the row after it was read
-            self.on_round_over()
-            return
+        deletions = (await self._store.get(self._root)).version
+        row = await self._read(name, path)
+        value = changed(None if row is None else row.value)
+        if value == (None if row is None else row.value):
+            return synced
+        try:
+            if row is None:
+                assert value is not None
+                await self._create(name, path, _Row(key, value, uuid4().hex, 0, 0))
+            elif value is None:
+                await self._store.multi(
+                    [Set(self._root, b"", deletions), Delete(path, row.version)]
+                )
+                self.on_gone(name)
+            else:
+                data = self._encode(row._replace(value=value))
+                self._check_bytes(len(data) - row.size)
+                await self._store.multi(
+                    [Check(self._root, deletions), Set(path, data, row.version)]
+                )
+                after = row._replace(value=value, version=row.version + 1, size=len(data))
+                self._put(name, after)
+        except (BadVersion, NodeExists, NoNode):
+            return False
+        self.on_round_over()
+        return True
 
     async def _create(self, name: str, path: str, row: _Row) -> None:
         if len(self._rows) >= ROWS_MAX:

@@ -14,12 +14,13 @@ from typing import Final
 from gateway.log import Throttle, logger
 from gateway.topics.errors import TopicError, TopicExists
 from ledger.errors import LedgerError
-from ledger.tasks import start_once
+from ledger.tasks import reported, start_once
 
 WANTED_MAX: Final = 10_000
 """Topics that wait for their creation. Names beyond it are dropped: their clients ask again."""
 
 _AT_ONCE: Final = 16
+_WHAT: Final = "the creation of topics that clients named"
 
 
 class AutoCreation:
@@ -32,31 +33,56 @@ class AutoCreation:
         self._wanted: dict[str, None] = {}
         # Names whose creation has not begun, in order. All of them are in `_wanted`.
         self._waiting: deque[str] = deque()
-        # The tasks that create topics, at most `_AT_ONCE`. They end when no name waits.
+        # The tasks that create topics, at most `_AT_ONCE`, at least one while a name waits. They
+        # end when no name waits.
         self._workers: set[asyncio.Task[None]] = set()
         self._throttle = Throttle()
+        # Set once, by `close`; no creation begins afterwards.
+        self._closed = False
 
     def begin(self, name: str) -> None:
         """Create the topic soon, unless it is queued already or the queue is full."""
-        if name in self._wanted or len(self._wanted) >= WANTED_MAX:
+        if self._closed or name in self._wanted or len(self._wanted) >= WANTED_MAX:
             return
         self._wanted[name] = None
         self._waiting.append(name)
-        if len(self._workers) < _AT_ONCE:
-            worker = start_once("the creation of topics that clients named", self._work())
+        self._start_worker()
+
+    async def close(self) -> None:
+        """Forget the names that wait, and end the tasks that create topics."""
+        self._closed = True
+        self._waiting.clear()
+        workers = list(self._workers)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        self._wanted.clear()
+
+    def _start_worker(self) -> None:
+        if self._waiting and len(self._workers) < _AT_ONCE:
+            worker = start_once(_WHAT, self._work())
             self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            worker.add_done_callback(self._on_worker_over)
+
+    def _on_worker_over(self, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        self._start_worker()  # if it was cancelled by what it awaited, names may wait
 
     async def _work(self) -> None:
         while self._waiting:
             name = self._waiting.popleft()
             try:
-                await self._create(name)
-            except TopicExists:
-                pass  # another client or broker created it first
-            except (TopicError, LedgerError) as error:
-                now_s = asyncio.get_running_loop().time()
-                if self._throttle.allows("cannot create", type(error).__name__, now_s):
-                    logger().warning("cannot create a topic", topic=name, reason=str(error))
+                with reported(_WHAT):
+                    await self._create_one(name)
             finally:
                 del self._wanted[name]
+
+    async def _create_one(self, name: str) -> None:
+        try:
+            await self._create(name)
+        except TopicExists:
+            pass  # another client or broker created it first
+        except (TopicError, LedgerError) as error:
+            now_s = asyncio.get_running_loop().time()
+            if self._throttle.allows("cannot create", type(error).__name__, now_s):
+                logger().warning("cannot create a topic", topic=name, reason=str(error))

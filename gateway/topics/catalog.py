@@ -143,7 +143,8 @@ class Catalog:
         await self._watch.start()
 
     async def close(self) -> None:
-        """Stop following the changes of other brokers."""
+        """Stop following the changes of other brokers, and creating topics that clients named."""
+        await self.auto_creation.close()
         await self._watch.stop()
 
     # -- lookups ------------------------------------------------------------------------------

@@ -60,6 +60,9 @@ class NodeWatch:
         self._watches: dict[str, Unwatch] = {}
         # The watches of the parent and of the session, from `start` to `stop`.
         self._unlisten: list[Unwatch] = []
+        # True from the end of `start`. Rounds wait for it: `start` would report a node that it had
+        # read before a round found it deleted.
+        self._started = False
         # True if the parent must be listed in the next round.
         self._list_due = False
         # The names of the nodes to read in the next round.
@@ -82,6 +85,9 @@ class NodeWatch:
             self._watch(name)
             self._listener.on_found(name, node)
         self._listener.on_round_over()
+        self._started = True
+        if self._list_due or self._changed:
+            self._wake()
 
     async def stop(self) -> None:
         """Remove all watches and end the task."""
@@ -122,7 +128,7 @@ class NodeWatch:
         self._on_listed()
 
     def _wake(self) -> None:
-        if self._unlisten and (self._task is None or self._task.done()):
+        if self._started and self._unlisten and (self._task is None or self._task.done()):
             self._task = start_restarting(
                 f"the watch on {self._what}", self._rounds, self._on_rounds_died
             )
