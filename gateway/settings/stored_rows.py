@@ -5,8 +5,8 @@
 A key may hold any text, and never becomes a path. A row that is deleted and created again has
 another life, so that an old reading of its node is not mistaken for the new one. Its node has
 version 0 again, so versions of nodes alone do not show that a row was created again. Therefore each
-deletion also sets `<root>`, and a change applies only if `<root>` has the version that was read
-before the row.
+deletion also sets `<root>`, and a row is changed or deleted only if `<root>` has the version that
+was read before the row.
 """
 
 from __future__ import annotations
