@@ -130,24 +130,24 @@ class Normaliser:
 
     def _field(self, key: int, shape: FieldShape, value: Any, own: str) -> Any:
         if not shape.array or value is None:
-            return self._value(key, shape, value)
+            return self._value(key, shape, value, own)
         rows = list(value)
         if own and shape.struct is not None:
-            rows = [row for row in rows if name_of(row).startswith(own)]
+            rows = [row for row in rows if not (name := name_of(row)) or name.startswith(own)]
         if (key, shape.name) == _SERVED:
             rows = [row for row in rows if row.api_key in table.rows()]
         if (key, shape.name) in UNORDERED:
             rows.sort(key=_identity)
-        normal = [self._value(key, shape, row) for row in rows]
+        normal = [self._value(key, shape, row, own) for row in rows]
         if (key, shape.name) in BY_MEMBER:
             normal.sort(key=lambda row: row["member_id"])
         return normal
 
-    def _value(self, key: int, shape: FieldShape, value: Any) -> Any:
+    def _value(self, key: int, shape: FieldShape, value: Any, own: str) -> Any:
         if value is None:
             return None
         if shape.struct is not None:
-            return self.tree(key, value)
+            return self.tree(key, value, own)
         if shape.kind == "records":
             return batches_in(value, self.symbols)
         return self._scalar(shape.name, value)

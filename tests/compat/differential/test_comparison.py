@@ -140,3 +140,14 @@ def test_an_intended_difference_is_bound_to_its_field_and_versions() -> None:
     assert covered(path, entry.versions.start)
     assert not covered(path, entry.versions.start - 1)
     assert not covered(path + ".more", entry.versions.start)
+
+
+def test_rows_of_a_nameless_row_are_compared_if_they_are_the_cases_own() -> None:
+    def directory(names: list[str], size: int) -> bytes:
+        topics = [{"name": name, "partitions": [{"partition_size": size}]} for name in names]
+        return b"".join(encode_response(35, 1, 1, {"results": [{"topics": topics}]}))
+
+    kafka = directory(["own-a", "other"], 1)
+    assert difference_between(kafka, directory(["own-a"], 1), 35, 1, own="own-") == []
+    found = difference_between(kafka, directory([], 1), 35, 1, own="own-")
+    assert [each.path for each in found] == ["results[0].topics[own-a]"]
