@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from gateway.core.shown_text import shown
+
 TOPIC_NAME_LENGTH_MAX = 249
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -23,7 +25,8 @@ def topic_name_fault(name: str) -> str | None:
         return f"'{name}' is not allowed"
     if len(name) > TOPIC_NAME_LENGTH_MAX:
         return (
-            f"the length of '{name}' is longer than the max allowed length {TOPIC_NAME_LENGTH_MAX}"
+            f"the length of '{shown(name)}' is longer than the max allowed length "
+            f"{TOPIC_NAME_LENGTH_MAX}"
         )
     if not _LEGAL.fullmatch(name):
         return (

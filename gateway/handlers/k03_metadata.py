@@ -49,7 +49,7 @@ def handle(request: Request, ctx: Context) -> Reply | Coroutine[Any, Any, Reply]
         asked.add(each)
     fault = asked.fault(request.version)
     if fault is not None:
-        return _refusal(body, fault)
+        return _refusal([_refused(each, fault) for each in body.topics], fault)
     return _reply(request, ctx, [_row(each, request, ctx) for each in asked.topics])
 
 
@@ -82,17 +82,17 @@ class _Asked:
         return None
 
 
-def _refusal(body: Any, fault: ErrorCode) -> Reply:
-    rows = [
-        Reply(
-            error_code=fault,
-            name=each.name or "",
-            topic_id=each.topic_id,
-            partitions=[],
-            topic_authorized_operations=OPERATIONS_NOT_REQUESTED,
-        )
-        for each in body.topics
-    ]
+def _refused(asked: Any, fault: ErrorCode) -> Reply:
+    return Reply(
+        error_code=fault,
+        name=asked.name or "",
+        topic_id=asked.topic_id,
+        partitions=[],
+        topic_authorized_operations=OPERATIONS_NOT_REQUESTED,
+    )
+
+
+def _refusal(rows: Any, fault: ErrorCode) -> Reply:
     return Reply(
         brokers=[],
         cluster_id=None,
@@ -116,7 +116,10 @@ async def _reply_to_many(request: Request, ctx: Context) -> Reply:
         asked.add(each)
     fault = asked.fault(request.version)
     if fault is not None:
-        return _refusal(request.body, fault)
+        rows = Rows(request, "topics")
+        for each in request.body.topics:
+            await rows.add(_refused(each, fault))
+        return _refusal(rows.result(), fault)
     return await _reply_with_pauses(request, ctx, asked.topics, ())
 
 

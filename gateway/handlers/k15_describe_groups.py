@@ -10,6 +10,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from gateway.core.group_members import State
+from gateway.core.shown_text import shown
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, answer_each
@@ -46,7 +47,7 @@ async def _describe(group_id: str, version: int, operations: int, ctx: Context) 
             reply = _without_members(
                 group_id, ErrorCode.group_id_not_found, State.DEAD.value, _NOT_REQUESTED
             )
-            return Reply(reply, error_message=f"Group {group_id} not found.")
+            return Reply(reply, error_message=f"Group {shown(group_id)} not found.")
         return _without_members(group_id, ErrorCode.none, State.DEAD.value, operations)
     return Reply(
         error_code=ErrorCode.none,

@@ -14,6 +14,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.shown_text import shown
 from gateway.core.topic_names import topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
@@ -137,7 +138,7 @@ def _greylist(ctx: Context) -> str | None:
 def _check_node(name: str, ctx: Context) -> None:
     if not re.fullmatch(r"[+-]?[0-9]{1,10}", name):
         raise AdminRefusal(
-            ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}"
+            ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {shown(name)}"
         )
     if int(name) != ctx.config.node_id:
         raise AdminRefusal(

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.log_dirs import directory
-from gateway.handlers.many_rows import Rows, answer_each, with_pauses
+from gateway.handlers.many_rows import ANSWER_S_MAX, Rows, answer_each, with_pauses
 from gateway.handlers.topic_replies import not_reached, reply_or_error
 
 
@@ -27,6 +27,7 @@ class _Change(NamedTuple):
 async def handle(request: Request, ctx: Context) -> Reply:
     known = {directory(bookie, ctx) for bookie in ctx.partitions.bookies()}
     results = Rows(request, "results")
+    end_s = ctx.clock.monotonic_s() + ANSWER_S_MAX  # for all topics together
     for name, changes in (await _changes(request.body.dirs)).items():
         rows = Rows(request, "results", "partitions")
 
@@ -34,7 +35,13 @@ async def handle(request: Request, ctx: Context) -> Reply:
             return await reply_or_error(_alter(name, change, known, ctx), _about(change))
 
         await answer_each(
-            changes, answer, lambda change: not_reached(_about(change)), rows, ctx, weight=1
+            changes,
+            answer,
+            lambda change: not_reached(_about(change)),
+            rows,
+            ctx,
+            weight=1,
+            end_s=end_s,
         )
         await results.add(Reply(topic_name=name, partitions=rows.result()), 1 + len(changes))
     return Reply(results=results.result())
@@ -44,8 +51,8 @@ async def _changes(dirs: Iterable[Any]) -> dict[str, list[_Change]]:
     """Return the directory of each partition by topic. The last one that names it counts."""
     wanted: dict[str, dict[int, str]] = {}
     async for each in with_pauses(dirs):
-        for topic in each.topics:
-            for index in topic.partitions:
+        async for topic in with_pauses(each.topics):
+            async for index in with_pauses(topic.partitions):
                 wanted.setdefault(topic.name, {})[index] = each.path
     return {
         name: [_Change(index, path) for index, path in partitions.items()]

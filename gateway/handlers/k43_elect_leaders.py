@@ -13,6 +13,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from gateway.cluster.port import StreamKey
+from gateway.core.shown_text import shown
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 
@@ -37,7 +38,9 @@ async def handle(request: Request, ctx: Context) -> Reply:
     results = Rows(request, "replica_election_results")
     if asked is not None:
         async for each in with_pauses(asked):
-            rows = [_row(each.topic, index, kind, fault, ctx) for index in each.partitions]
+            rows: list[Reply] = []
+            async for index in with_pauses(each.partitions):
+                rows.append(_row(each.topic, index, kind, fault, ctx))
             await results.add(Reply(topic=each.topic, partition_result=rows), 1 + len(rows))
     elif fault is None:
         # The partitions that need no election are left out of the answer for all partitions.
@@ -55,7 +58,7 @@ def _row(name: str, index: int, kind: int, fault: str | None, ctx: Context) -> R
 def _outcome(name: str, index: int, kind: int, ctx: Context) -> tuple[ErrorCode, str]:
     topic: Any = ctx.catalog.by_name(name)
     if topic is None:
-        return ErrorCode.unknown_topic_or_partition, f"No such topic as {name}"
+        return ErrorCode.unknown_topic_or_partition, f"No such topic as {shown(name)}"
     if not 0 <= index < topic.partitions:
         return ErrorCode.unknown_topic_or_partition, f"No such partition as {name}-{index}"
     if ctx.cluster.leader(StreamKey(topic.topic_id, index)).node_id < 0:

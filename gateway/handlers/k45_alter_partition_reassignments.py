@@ -15,6 +15,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from gateway.cluster.port import StreamKey
+from gateway.core.shown_text import shown
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.broker_endpoints import live_brokers
 from gateway.handlers.many_rows import Rows, with_pauses
@@ -56,7 +57,7 @@ def _check(name: str, asked: Any, fixed: bool, brokers: set[int], ctx: Context) 
     topic = ctx.catalog.by_name(name)
     unknown = ErrorCode.unknown_topic_or_partition
     if topic is None:
-        raise AdminRefusal(unknown, f"Unable to find a topic named {name}.")
+        raise AdminRefusal(unknown, f"Unable to find a topic named {shown(name)}.")
     index: int = asked.partition_index
     if not 0 <= index < topic.partitions:
         raise AdminRefusal(unknown, f"Unable to find partition {name}:{index}.")

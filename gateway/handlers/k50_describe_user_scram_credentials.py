@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.shown_text import shown
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 
@@ -37,7 +38,9 @@ def _row(name: str, ctx: Context) -> Reply:
     )
     if not found:
         row["error_code"] = ErrorCode.resource_not_found
-        row["error_message"] = f"Attempt to describe a user credential that does not exist: {name}"
+        row["error_message"] = (
+            f"Attempt to describe a user credential that does not exist: {shown(name)}"
+        )
     return row
 
 
@@ -46,7 +49,8 @@ def _twice(name: str) -> Reply:
         user=name,
         error_code=ErrorCode.duplicate_resource,
         error_message=(
-            f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+            "Cannot describe SCRAM credentials for the same user twice in a single request: "
+            f"{shown(name)}"
         ),
         credential_infos=[],
     )

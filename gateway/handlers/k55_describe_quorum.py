@@ -29,7 +29,9 @@ async def handle(request: Request, ctx: Context) -> Reply:
         return _reply([row], [_node(each) for each in endpoints(ctx, request.peer)])
     topics = Rows(request, "topics")
     async for each in with_pauses(asked):
-        rows = [_unknown(partition.partition_index) for partition in each.partitions]
+        rows: list[Reply] = []
+        async for partition in with_pauses(each.partitions):
+            rows.append(_unknown(partition.partition_index))
         await topics.add(Reply(topic_name=each.topic_name, partitions=rows), 1 + len(rows))
     return _reply(topics.result(), [])
 
@@ -42,7 +44,8 @@ def _is_metadata(asked: Sequence[Any]) -> bool:
     """Return whether exactly the partition of the metadata is asked for, as Kafka requires."""
     if len(asked) != 1 or asked[0].topic_name != _TOPIC:
         return False
-    return [each.partition_index for each in asked[0].partitions] == [0]
+    partitions = asked[0].partitions
+    return len(partitions) == 1 and partitions[0].partition_index == 0
 
 
 def _metadata(ctx: Context) -> Reply:

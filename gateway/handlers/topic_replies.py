@@ -8,6 +8,7 @@ from typing import TypeVar
 from kio.schema.errors import ErrorCode
 
 from gateway.cluster.port import Leader, StreamKey
+from gateway.core.shown_text import bounded
 from gateway.errors import admin_code
 from gateway.handlers.api import Context, Reply
 from gateway.handlers.many_rows import Rows, answer_each
@@ -74,7 +75,7 @@ def error_fields(error: TopicError | AdminRefusal | LedgerError) -> Reply:
         code = error.code
     else:
         code = admin_code(error)
-    return Reply(error_code=code, error_message=str(error))
+    return Reply(error_code=code, error_message=bounded(str(error)))
 
 
 async def reply_or_error(work: Awaitable[Reply], about: Reply) -> Reply:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from gateway.core.shown_text import shown
 from gateway.topics.config_keys import ConfigType
 from gateway.topics.configs import TOPIC_KEYS
 from gateway.topics.errors import InvalidConfig
@@ -50,7 +51,7 @@ def apply_changes(overrides: Mapping[str, str], changes: Sequence[ConfigChange])
 def _changed_list(current: str | None, change: ConfigChange) -> str:
     key = TOPIC_KEYS.get(change.name)
     if key is None:
-        raise InvalidConfig(f"Unknown topic config name: {change.name}")
+        raise InvalidConfig(f"Unknown topic config name: {shown(change.name)}")
     if key.type is not ConfigType.LIST:
         raise InvalidConfig(
             f"Can't {change.operation.name} to key {change.name} because its type is not LIST."

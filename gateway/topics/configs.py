@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
+from gateway.core.shown_text import shown
 from gateway.topics.config_keys import (
     LONG_MAX,
     ConfigEntry,
@@ -408,12 +409,12 @@ def normalize(overrides: Mapping[str, str | None]) -> dict[str, str]:
     """Return the overrides as the catalog stores them, sorted. Raises InvalidConfig."""
     nulls = sorted(name for name, text in overrides.items() if text is None)
     if nulls:
-        raise InvalidConfig(f"Null value not supported for topic configs: {','.join(nulls)}")
+        raise InvalidConfig(f"Null value not supported for topic configs: {shown(','.join(nulls))}")
     values: dict[str, Value] = {}
     for name, text in sorted(overrides.items()):
         key = TOPIC_KEYS.get(name)
         if key is None:
-            raise InvalidConfig(f"Unknown topic config name: {name}")
+            raise InvalidConfig(f"Unknown topic config name: {shown(name)}")
         values[name] = key.parse(text or "")
     _check_lags(values)
     return {name: format_value(value) for name, value in values.items()}

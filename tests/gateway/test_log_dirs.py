@@ -9,12 +9,14 @@ import asyncio
 import pytest
 from kio.schema.errors import ErrorCode
 
+from gateway.handlers.many_rows import ANSWER_S_MAX
 from gateway.topics import stored_bytes
 from gateway.topics.stored_bytes import StoredBytes
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.errors import MetadataUnavailable, NoSuchLedger
 from ledger.ids import BookieId, EntryId, LedgerId
 from tests.gateway.stream_cluster import batch, started_cluster
+from tests.sim.turns import turns_during
 
 
 async def sizes(cluster, *indexes, version=5, topic="t"):
@@ -254,6 +256,34 @@ async def test_a_partition_of_another_gateway_is_not_altered():
         (place,), _ = await sizes(cluster)
         cluster.partitions.cluster.owns = lambda key: False
         assert await altered(cluster, (place, "t", [0])) == {("t", 0): "replica_not_available"}
+
+
+async def test_many_partitions_of_one_topic_are_altered_with_pauses():
+    async with started_cluster() as cluster:
+        rows = ("/nowhere", "absent", range(3_000))
+        answers, turns = await turns_during(altered(cluster, rows))
+        assert set(answers.values()) == {"log_dir_not_found"}
+        assert turns >= 11  # 6 while the partitions are read, and more while they are answered
+
+
+async def test_all_topics_of_a_request_share_its_time(monkeypatch):
+    async with started_cluster() as cluster:
+        names = [f"t-{number}" for number in range(8)]
+        for name in names:
+            await cluster.topic(name)
+        (place,), _ = await sizes(cluster, 0, topic=names[0])
+        waits = 0
+
+        async def slow(topic, index):
+            nonlocal waits
+            waits += 1
+            await asyncio.sleep(ANSWER_S_MAX / 4)
+            return {}
+
+        monkeypatch.setattr(cluster.partitions, "stored_bytes", slow)
+        answers = await altered(cluster, *((place, name, [0]) for name in names))
+        assert list(answers.values()) == ["none"] * 4 + ["request_timed_out"] * 4
+        assert waits == 4
 
 
 async def test_a_directory_without_the_partition_is_refused(monkeypatch):

@@ -260,3 +260,120 @@ async def test_topics_that_are_not_reached_in_time_can_be_asked_for_again(key, v
         rows = rows_of(await world.ask(key, version, named_topics(key, names)))
         assert rows[0] == (names[0], "none")
         assert rows[-1] == (names[-1], "request_timed_out")
+
+
+# one long array in one row, and names that fill a string
+
+
+def elected(asked, **more):
+    return {"timeout": 1_000, "election_type": 0, "topic_partitions": asked} | more
+
+
+ONE_ROW = [
+    (43, 2, elected([{"topic": "t", "partitions": list(range(MANY))}])),
+    (43, 2, elected([{"topic": "t", "partitions": list(range(MANY))}], election_type=9)),
+    (
+        55,
+        2,
+        {
+            "topics": [
+                {
+                    "topic_name": "t",
+                    "partitions": [{"partition_index": index} for index in range(MANY)],
+                }
+            ]
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "version", "body"), ONE_ROW)
+async def test_many_partitions_of_one_topic_are_answered_with_pauses(key, version, body):
+    async with new_world() as world:
+        reply, turns = await turns_during(world.ask(key, version, body))
+        (topic,) = reply.replica_election_results if key == 43 else reply.topics
+        rows = topic.partition_result if key == 43 else topic.partitions
+        assert len(rows) == MANY
+        assert turns >= 5
+
+
+async def test_many_topics_without_a_name_are_refused_with_pauses():
+    async with new_world() as world:
+        body = metadata_body(None) | {"topics": [{"name": None}] * MANY}
+        del body["include_cluster_authorized_operations"]
+        kept = asyncio.ensure_future(turns_during(world.ask(3, 12, body)))
+        reply, turns = await kept
+        assert [each.error_code.name for each in reply.topics] == ["unknown_server_error"] * MANY
+        assert turns >= 11  # 6 while the topics are read, and 5 while they are answered
+
+
+LONG = "n" * 32_767
+LONG_CONFIG = {"name": LONG, "config_operation": 0, "value": "5"}
+
+
+def long_resources(key, *resources):
+    drop = {"config_operation"} if key == 33 else set()
+    change = {field: value for field, value in LONG_CONFIG.items() if field not in drop}
+    return {
+        "resources": [
+            {"resource_type": kind, "resource_name": name, "configs": [change]}
+            for kind, name in resources
+        ],
+        "validate_only": False,
+    }
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+async def test_a_topic_is_created_beside_one_whose_name_fills_a_string(version):
+    async with new_world() as world:
+        topics = [
+            {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": []}
+            | {"configs": configs}
+            for name, configs in (
+                ("made", []),
+                (LONG, []),
+                ("bad", [{"name": LONG, "value": "1"}]),
+                ("null", [{"name": LONG, "value": None}]),
+            )
+        ]
+        body = {"topics": topics, "timeout": 1_000, "validate_only": False}
+        reply = await world.ask(19, version, body)
+        assert [each.error_code.name for each in reply.topics] == [
+            "none",
+            "invalid_topic_exception",
+            "invalid_config",
+            "invalid_config",
+        ]
+        assert all(len(each.error_message) < 1_000 for each in reply.topics[1:])
+
+
+@pytest.mark.parametrize(("key", "version"), [(33, 0), (33, 1), (44, 0)])
+async def test_configs_whose_names_fill_a_string_are_refused(key, version):
+    async with new_world() as world:
+        broker = str(world.cluster.node_id)
+        body = long_resources(key, (2, "t"), (2, LONG), (4, broker), (4, LONG))
+        reply = await world.ask(key, version, body)
+        assert len(reply.responses) == 4
+        assert "none" not in [each.error_code.name for each in reply.responses]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_an_election_of_a_name_that_fills_a_string_is_answered(version):
+    async with new_world() as world:
+        body = elected([{"topic": LONG, "partitions": [0]}])
+        if version == 0:
+            del body["election_type"]
+        reply = await world.ask(43, version, body)
+        (row,) = reply.replica_election_results[0].partition_result
+        assert row.error_message == f"No such topic as {'n' * 512}..."
+
+
+@pytest.mark.parametrize("version", [1, 3])
+async def test_a_broker_whose_name_fills_a_string_is_answered(version):
+    async with new_world() as world:
+        body = configs_body((4, LONG, None), (2, LONG, None))
+        reply = await world.ask(32, version, body)
+        assert [each.error_code.name for each in reply.results] == [
+            "invalid_request",
+            "invalid_topic_exception",
+        ]

@@ -24,6 +24,11 @@ def test_a_name_of_250_characters_is_too_long():
     assert "longer than the max allowed length 249" in topic_name_fault("a" * 250)
 
 
+def test_a_very_long_name_is_cut_in_the_text():
+    text = topic_name_fault("a" * 32_767)
+    assert text == f"the length of '{'a' * 512}...' is longer than the max allowed length 249"
+
+
 def test_what_could_be_a_path_or_break_a_log_line_is_refused():
     for name in ("a/b", "a\0b", "a b", "a\n", "ä", "名", "a:b", "a\\b", "*"):
         assert "ASCII alphanumerics" in topic_name_fault(name)
