@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-SHOWN_CHARACTERS_MAX: Final = 512
+SHOWN_CHARACTERS_MAX: Final = 1_024
 """Characters of a name that an error text shows.
 
-A legal topic name is shorter, and a text that names several fits a string of 32,767 bytes.
+Legal names of topics, users and client ids are not longer, and a text that names several fits a
+string of 32,767 bytes.
 """
 
 

@@ -89,7 +89,8 @@ async def test_whichever_call_is_the_last_nothing_is_lost(change, answered):
         await cluster.crash()
         partition = await cluster.partition(name)
         retried = await cluster.sent(partition, batch(6), batch(8))
-        assert retried == [Produced(OK, 12), Produced(OK, 14)]
+        # A duplicate is answered with the time of its batch, as in Kafka; a new batch is not.
+        assert [(each.error, each.base_offset) for each in retried] == [(OK, 12), (OK, 14)]
         assert answers in ([], [Produced(OK, 12)]) or answers[0].error is not OK
         start = partition.log_start_offset
         assert start in ((0, 7) if change is truncate else (0,))
@@ -97,8 +98,9 @@ async def test_whichever_call_is_the_last_nothing_is_lost(change, answered):
         assert base_offsets(await cluster.read_all(partition)) == due
         return cut.reached
 
-    async with started_cluster() as started:
-        for last in range(CALLS_MAX):
+    for last in range(CALLS_MAX):
+        # A start reads something of every topic, so each story has a cluster of its own.
+        async with started_cluster() as started:
             if await reached_by_story(started, f"t{last}", last) <= last:
                 return
-        raise AssertionError("the story has more calls than this test tries")
+    raise AssertionError("the story has more calls than this test tries")

@@ -162,7 +162,7 @@ class Storm:
     async def read(self, follower):
         """Read as clients do: at the tail, from anywhere, or not at all for a while."""
         draw, stream = self.draw, follower.stream
-        at, shown = 0, (0, 0, 0)
+        at, shown = 0, (0, 0, -1)
         while not self.over:
             chance = draw.random()
             if chance < 0.02:

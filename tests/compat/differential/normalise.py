@@ -133,7 +133,7 @@ class Normaliser:
             return self._value(key, shape, value, own)
         rows = list(value)
         if own and shape.struct is not None:
-            rows = [row for row in rows if not (name := name_of(row)) or name.startswith(own)]
+            rows = [row for row in rows if (name := name_of(row)) is None or name.startswith(own)]
         if (key, shape.name) == _SERVED:
             rows = [row for row in rows if row.api_key in table.rows()]
         if (key, shape.name) in UNORDERED:
@@ -210,13 +210,13 @@ _BY_NAME: tuple[tuple[set[str], Callable[[Symbols, Any], Any]], ...] = (
 )
 
 
-def name_of(row: Any) -> str:
-    """Return the name of the topic or group of a row, or an empty text."""
+def name_of(row: Any) -> str | None:
+    """Return the name of the topic or group of a row, or None if it has no such field."""
     for field in ROW_NAMES:
         name = getattr(row, field, None)
         if isinstance(name, str):
             return name
-    return ""
+    return None
 
 
 def _identity(row: Any) -> list[tuple[int, Any]]:
