@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-SHOWN_CHARACTERS_MAX: Final = 1_024
+SHOWN_CHARACTERS_MAX: Final = 512
 """Characters of a name that an error text shows.
 
-Legal names of topics, users and client ids are not longer, and a text that names several fits a
-string of 32,767 bytes.
+A legal topic name is shorter, and a text that names several fits a string of 32,767 bytes.
 """
 
 
