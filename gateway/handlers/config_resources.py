@@ -11,6 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.shown_text import shown
 from gateway.core.topic_names import topic_name_fault
 from gateway.handlers.api import Context, Reply, Request
 from gateway.handlers.k32_describe_configs import ResourceType
@@ -119,7 +120,7 @@ def _topic_name(asked: Any) -> str:
         names = ", ".join(each.name for each in asked.configs)
         raise AdminRefusal(
             ErrorCode.invalid_request,
-            f"Cannot update these configs dynamically: Set({names})",
+            f"Cannot update these configs dynamically: Set({shown(names)})",
         )
     if asked.resource_type not in tuple(ResourceType):
         raise AdminRefusal(

@@ -409,7 +409,7 @@ def normalize(overrides: Mapping[str, str | None]) -> dict[str, str]:
     """Return the overrides as the catalog stores them, sorted. Raises InvalidConfig."""
     nulls = sorted(name for name, text in overrides.items() if text is None)
     if nulls:
-        raise InvalidConfig(f"Null value not supported for topic configs: {','.join(nulls)}")
+        raise InvalidConfig(f"Null value not supported for topic configs: {shown(','.join(nulls))}")
     values: dict[str, Value] = {}
     for name, text in sorted(overrides.items()):
         key = TOPIC_KEYS.get(name)
