@@ -127,3 +127,4 @@ class Api:
     elements_max: int = 100_000
     """Array elements in one request. kio decodes them at once, while other clients wait."""
     advertised: range | None = None  # differs from `versions` for Produce only (librdkafka#4956)
+    preview: bool = False  # served only with `GatewayConfig.transactions`

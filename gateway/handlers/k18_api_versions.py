@@ -43,7 +43,7 @@ def handle(request: Request, ctx: Context) -> Reply:
         and _SOFTWARE.fullmatch(body.client_software_version)
     ):
         return reply_for([], ErrorCode.invalid_request)
-    return reply_for(rows().values())
+    return reply_for(rows(preview=ctx.config.transactions).values())
 
 
 API = Api(key=18, name="ApiVersions", versions=range(5), handle=handle)

@@ -16,8 +16,11 @@ _FILE = re.compile(r"k(\d\d)_[a-z_]+")
 
 
 @cache
-def rows() -> Mapping[int, Api]:
-    """Return the rows by API key. The key in a file's name must equal the key of its row."""
+def rows(*, preview: bool = False) -> Mapping[int, Api]:
+    """Return the rows by API key, those of a preview only with `preview`.
+
+    The key in a file's name must equal the key of its row.
+    """
     found: dict[int, Api] = {}
     for module in pkgutil.iter_modules(package.__path__):
         match = _FILE.fullmatch(module.name)
@@ -26,5 +29,6 @@ def rows() -> Mapping[int, Api]:
         api: Api = import_module(f"{package.__name__}.{module.name}").API
         assert api.key == int(match[1]), f"{module.name} holds key {api.key}"
         assert api.key not in found, f"two files serve key {api.key}"
-        found[api.key] = api
+        if preview or not api.preview:
+            found[api.key] = api
     return MappingProxyType(dict(sorted(found.items())))

@@ -152,7 +152,8 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         avoided_bookies=partial(avoided_bookies, parts.services.client.health),
     )
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
-    server = Server(Dispatcher(rows(), ctx), config.connection, stall_s_max, ctx.reply_memory)
+    dispatcher = Dispatcher(rows(preview=config.transactions), ctx)
+    server = Server(dispatcher, config.connection, stall_s_max, ctx.reply_memory)
     return await _start(Running(server, ctx, stops), shared)
 
 

@@ -86,6 +86,12 @@ def common_options() -> list[click.Parameter]:
             ["--group-initial-rebalance-delay-ms"], of="group_initial_rebalance_delay", unit="ms"
         ),
         *_session_timeouts(),
+        Option(
+            ["--preview-transactions"],
+            is_flag=True,
+            help="Serve transactions. This is a preview for tests: parts are missing, and data "
+            "written with it may become unreadable.",
+        ),
     ]
 
 
@@ -300,6 +306,7 @@ def config_of(flags: Flags) -> GatewayConfig:
         node_id=flags.node_id,
         bookies=flags.bookies,
         journal_sync=flags.journal_sync,
+        transactions=flags.preview_transactions,
         accept_loss=flags.accept_loss,
         ledger_port=None if flags.no_ledger_port else flags.ledger_port,
         any_ledger_port=flags.given("ledger_port") is None,

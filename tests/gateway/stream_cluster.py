@@ -213,7 +213,7 @@ class StreamCluster:
             reply_memory=ReplyMemory(self.config.connection.reply_bytes_max),
             stored=StoredSettings(self.metadata),
         )
-        self.dispatcher = Dispatcher(rows(), self.context)
+        self.dispatcher = Dispatcher(rows(preview=self.config.transactions), self.context)
 
     async def beside(self, cluster, **settings):
         """Start another broker on the same streams and bookie."""
