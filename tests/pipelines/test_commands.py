@@ -5,6 +5,7 @@ Method: the run environment, which has no pyspark, used as from a terminal.
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
@@ -21,7 +22,9 @@ WITHOUT_SPARK = {
 
 def ask(*words: str) -> subprocess.CompletedProcess[str]:
     argv = [install.gateway_python(), "-m", "gateway", "job", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=ASK_S_MAX)
+    # The tests themselves may run with another PySpark on this path.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(argv, capture_output=True, text=True, timeout=ASK_S_MAX, env=env)
 
 
 def test_the_jobs_are_listed_without_spark():

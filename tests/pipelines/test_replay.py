@@ -411,7 +411,7 @@ def table(spark: SparkSession, world: World) -> Archive:
     return table
 
 
-def test_the_state_of_a_replay_can_live_in_the_archive_table(
+def test_the_state_of_a_replay_can_live_in_the_iceberg_table_of_the_archive(
     spark: SparkSession, table: Archive, world: World, unused: Callable[[], str]
 ):
     target = unused()
@@ -437,7 +437,7 @@ class _Begins:
         return getattr(self._table, name)
 
 
-def test_of_two_plans_that_are_stored_at_once_in_a_table_the_first_one_stays(
+def test_of_two_plans_that_are_stored_at_once_in_an_iceberg_table_the_first_one_stays(
     spark: SparkSession, world: World
 ):
     table = open_archive(spark, "lake.replays.plans", "iceberg")
