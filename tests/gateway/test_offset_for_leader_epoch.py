@@ -116,6 +116,20 @@ async def test_many_partitions_are_answered_in_their_order():
         ]
 
 
+async def write_and_truncate(cluster, draw):
+    """Let the owner write up to four batches, roll, and perhaps move the start of the log."""
+    partition = await cluster.partition()
+    for _ in range(draw.randrange(3)):
+        await cluster.sent(partition, batch())
+        if draw.random() < 0.3:
+            partition.stream.roll_soon()
+            await cluster.sent(partition, batch())
+    if draw.random() < 0.3:
+        start = draw.randint(partition.log_start_offset, partition.high_watermark)
+        await partition.truncate(start)
+        await partition.expire()
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_epochs_are_those_of_kafka_over_any_rolls_restarts_and_truncations(seed):
     draw = random.Random(seed)
@@ -125,15 +139,7 @@ async def test_epochs_are_those_of_kafka_over_any_rolls_restarts_and_truncations
         for _ in range(25):
             partition = await cluster.partition()
             kafka.assign(partition.leader_epoch, partition.high_watermark)
-            for _ in range(draw.randrange(3)):
-                await cluster.sent(partition, batch())
-                if draw.random() < 0.3:
-                    partition.stream.roll_soon()
-                    await cluster.sent(partition, batch())
-            if draw.random() < 0.3:
-                start = draw.randint(partition.log_start_offset, partition.high_watermark)
-                await partition.truncate(start)
-                await partition.expire()
+            await write_and_truncate(cluster, draw)
             kafka.truncate_from_start(partition.log_start_offset)
             for asked in range(-2, partition.leader_epoch + 2):
                 due = kafka.end_offset_for(asked, partition.high_watermark)
