@@ -35,7 +35,6 @@ ENTRY_POINTS = (
 AHEAD = (
     "gateway.core.transaction_log",
     "gateway.core.transactions",
-    "gateway.core.partition_transactions",
 )
 TOP_LEVEL = {
     "gateway",
