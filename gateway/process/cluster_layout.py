@@ -110,8 +110,6 @@ async def lay_out_cluster(metadata: MetadataStore) -> ClusterLayout:
 async def keeps_log_segments(metadata: MetadataStore, flag: bool | None) -> bool:
     """Return whether this gateway commits offsets to log segments.
 
-    Its flag decides; None leaves the decision to the cluster. The first gateway of a cluster lays
-    the cluster out.
+    Its flag decides; None leaves the decision to the cluster, which `lay_out_cluster` has laid out.
     """
-    await lay_out_cluster(metadata)
     return await metadata.exists(IN_LOG_SEGMENTS) if flag is None else flag

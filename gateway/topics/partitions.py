@@ -104,7 +104,7 @@ class Partitions:
         self._opening = asyncio.Semaphore(_OPENING_AT_ONCE)
         # Checks and searches of records that take long, of all partitions.
         self._long_work = LongWork()
-        # What bookies store of the partitions, for requests about disk usage.
+        # The bytes of the partitions on each bookie, for requests about disk usage.
         self._stored = StoredBytes(services)
         # The orphans of the last hourly round. The next round deletes them if still orphaned.
         self._orphans = Orphans(catalog, services)

@@ -30,15 +30,21 @@ async def new_cluster():
     return SimMetadata()
 
 
+async def decided(metadata, flag):
+    """Return what a gateway with this flag decides when it starts."""
+    await lay_out_cluster(metadata)
+    return await keeps_log_segments(metadata, flag)
+
+
 @pytest.mark.parametrize(("laid_out", "expected"), [(new_cluster, True), (older_cluster, False)])
 async def test_without_the_flag_a_new_cluster_uses_log_segments_and_an_older_one_nodes(
     laid_out, expected
 ):
     metadata = await laid_out()
     for _ in range(2):  # the second gateway decides as the first one
-        assert await keeps_log_segments(metadata, None) is expected
-        assert await keeps_log_segments(metadata, True)
-        assert not await keeps_log_segments(metadata, False)
+        assert await decided(metadata, None) is expected
+        assert await decided(metadata, True)
+        assert not await decided(metadata, False)
 
 
 async def test_the_id_of_a_cluster_never_changes():
@@ -53,15 +59,15 @@ async def test_the_id_of_a_cluster_never_changes():
 
 async def test_gateways_that_lay_a_cluster_out_at_the_same_time_agree():
     metadata = SimMetadata()
-    chosen = await asyncio.gather(*(keeps_log_segments(metadata, None) for _ in range(5)))
+    chosen = await asyncio.gather(*(decided(metadata, None) for _ in range(5)))
     assert chosen == [True] * 5
     assert len(set(await asyncio.gather(*(lay_out_cluster(metadata) for _ in range(5))))) == 1
 
 
 async def test_a_first_gateway_without_log_segments_lays_out_the_same_cluster():
     metadata = SimMetadata()
-    assert not await keeps_log_segments(metadata, False)
-    assert await keeps_log_segments(metadata, None)
+    assert not await decided(metadata, False)
+    assert await decided(metadata, None)
 
 
 # -- the form -------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ class Intended:
 _FEATURES = "The gateway has no features yet."
 _OWN_KEYS = "The gateway's own settings of a topic."
 _ELR = "Kafka sets this value for all brokers itself, for its eligible leader replicas."
-_TEXTS = "The texts say what a setting does in the gateway."
+_TEXTS = "Each text describes the effect of a setting in the gateway."
 _EACH_ONCE = "A resource that is named again is described once: a reply of many copies is large."
 _AT_ONCE = "The timeout bounds the wait for leaders; Kafka gives up before it looks at the topic."
 

@@ -1,4 +1,4 @@
-"""Where a client sends a request: to the only server, or in a cluster to leader or coordinator."""
+"""Chooses the server of a request: the only one, or in a cluster the leader or coordinator."""
 
 from __future__ import annotations
 

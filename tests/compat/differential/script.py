@@ -8,7 +8,7 @@ def by_an_unknown_id(script: Script) -> None:
     script.ask(topics=[{"name": None, "topic_id": UUID(int=7)}], timeout=5_000)
 ```
 
-The function runs without a server. What a server chooses is taken from an earlier answer:
+The function runs without a server. A value that the server chooses comes from an earlier answer:
 `script.ask(...).take("topics[0].topic_id")`. All names come from `script.name`, so cases neither
 share topics nor groups and may run in any order.
 """
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.handlers.table import rows
 from tests.compat.differential.steps import Batch, Step, Taken
 
 PRODUCE, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 0, 2, 3, 10
-JOIN_GROUP, SYNC_GROUP, DESCRIBE_GROUPS = 11, 14, 15
+OFFSET_COMMIT, JOIN_GROUP, SYNC_GROUP, DESCRIBE_GROUPS = 8, 11, 14, 15
 CREATE_TOPICS, INIT_PRODUCER_ID = 19, 22
 NOT_YET = (
     "unknown_topic_or_partition",
@@ -64,6 +64,14 @@ class Topic:
     def ref(self) -> dict[str, Any]:
         """Name and id for a row of a request; each version takes the one that it has."""
         return {"name": self.name, "topic": self.name, "topic_id": self.topic_id}
+
+
+class Member(NamedTuple):
+    """A member that a case let join: its group, id and generation."""
+
+    group: str
+    member_id: Taken
+    generation: Taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +231,24 @@ class Script:
     def producer(self) -> Answer:
         """Allocate a producer id; take `producer_id` from the answer."""
         return self.prepare(INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=60_000)
+
+    def commit(self, group: str, topic: Topic, offset: int, note: str = "") -> Answer:
+        """Commit an offset of partition 0 without a member."""
+        row = {"partition_index": 0, "committed_offset": offset, "committed_metadata": note}
+        return self.prepare(
+            OFFSET_COMMIT,
+            9,
+            group_id=group,
+            member_id="",
+            generation_id_or_member_epoch=-1,
+            topics=[{"name": topic.name, "partitions": [row]}],
+        )
+
+    def member(self, **fields: Any) -> Member:
+        """Join a group of the case as its only member, with fields of `join`."""
+        group = self.name("group")
+        joined = self.join(group, **fields)
+        return Member(group, joined.take("member_id"), joined.take("generation_id"))
 
     def join(
         self, group: str, *, on: str = "a", protocols: Sequence[str] = ("range",), **fields: Any
