@@ -8,16 +8,24 @@ import asyncio
 
 import pytest
 
-from gateway.process.cluster_layout import (
-    CLUSTER_ID,
-    FORM,
-    ClusterLayout,
-    keeps_log_segments,
-    lay_out_cluster,
-    read_layout,
-)
+from gateway.core.feature_levels import Form, newest, supported_levels
+from gateway.features.cluster_form import CLUSTER_ID, FORM, ClusterForm
+from gateway.features.stored_levels import LEVELS, decode_levels
+from gateway.process import cluster_layout
+from gateway.process.cluster_layout import epoch_base, keeps_log_segments
 from ledger.errors import CorruptFormat
 from tests.sim.metadata import SimMetadata
+
+STABLE = supported_levels(transactions=False)
+PREVIEW = supported_levels(transactions=True)
+
+
+async def lay_out_cluster(metadata, supported=STABLE):
+    return await cluster_layout.lay_out_cluster(metadata, supported)
+
+
+async def read_layout(metadata, supported=STABLE):
+    return await cluster_layout.read_layout(metadata, supported)
 
 
 async def older_cluster():
@@ -76,13 +84,28 @@ async def test_a_first_gateway_without_log_segments_lays_out_the_same_cluster():
 async def test_an_older_cluster_keeps_its_form_and_every_byte_of_its_id():
     metadata = await older_cluster()
     layout = await lay_out_cluster(metadata)
-    assert (layout.form, layout.epoch_base, layout.keeps_epochs) == (0, 0, False)
+    assert (layout.form, epoch_base(layout), layout.keeps_epochs) == (0, 0, False)
     assert (await metadata.get(CLUSTER_ID)).data == layout.encode() == b"from-an-older-gateway"
 
 
-async def test_a_new_cluster_has_the_newest_form():
-    layout = await lay_out_cluster(SimMetadata())
-    assert (layout.form, layout.epoch_base, layout.keeps_epochs) == (FORM, 1, True)
+@pytest.mark.parametrize(("supported", "form"), [(STABLE, Form.EPOCH_BASES), (PREVIEW, FORM)])
+async def test_a_new_cluster_has_the_newest_form_and_levels_that_its_first_gateway_supports(
+    supported, form
+):
+    metadata = SimMetadata()
+    layout = await lay_out_cluster(metadata, supported)
+    assert (layout.form, epoch_base(layout), layout.keeps_epochs) == (form, 1, True)
+    stored = decode_levels((await metadata.get(LEVELS)).data)
+    assert stored.finalized == newest(supported)
+    assert stored.finalized.level("gateway.version") == form
+
+
+async def test_a_cluster_with_data_of_transactions_needs_a_gateway_that_has_them():
+    metadata = SimMetadata()
+    await lay_out_cluster(metadata, PREVIEW)
+    for read in (read_layout, lay_out_cluster):
+        with pytest.raises(CorruptFormat, match=r"form 2.*--preview-transactions"):
+            await read(metadata)
 
 
 async def test_a_release_without_forms_cannot_read_the_id_of_a_cluster_with_one():
@@ -92,8 +115,8 @@ async def test_a_release_without_forms_cannot_read_the_id_of_a_cluster_with_one(
         (await metadata.get(CLUSTER_ID)).data.decode()
 
 
-LATER = ClusterLayout("of-a-later-release", FORM + 1).encode()
-DAMAGED = ClusterLayout("damaged", FORM).encode().replace(b"damaged", b"Damaged")
+LATER = ClusterForm("of-a-later-release", FORM + 1).encode()
+DAMAGED = ClusterForm("damaged", FORM).encode().replace(b"damaged", b"Damaged")
 
 
 @pytest.mark.parametrize(
