@@ -151,6 +151,7 @@ INTENDED: tuple[Intended, ...] = (
         Intended(18, f"{field}[{name}]", _FEATURES, range(3, 5), open=True)
         for field in ("supported_features", "finalized_features")
         for name in _OTHER_FEATURES
+        if (field, name) != ("finalized_features", "kraft.version")
     ),
     *(
         Intended(18, f"{field}[gateway.version]", _FORM, range(3, 5))
