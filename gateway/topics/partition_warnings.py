@@ -76,8 +76,7 @@ class PartitionWarnings:
 class WatchedPartition(Protocol):
     """The state of a partition that its `ProduceWatch` reads."""
 
-    @property
-    def closed(self) -> bool: ...
+    closed: bool
 
     @property
     def high_watermark(self) -> int: ...

@@ -11,6 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.core.client_quotas import (
+    NAME_BYTES_MAX,
     QuotaRefused,
     check_entity,
     entity_text,
@@ -18,7 +19,6 @@ from gateway.core.client_quotas import (
     ordered_limits,
 )
 from gateway.core.shown_text import SHOWN_CHARACTERS_MAX
-from gateway.core.stored_names import NAME_BYTES_MAX
 from gateway.handlers import k48_describe_client_quotas, k49_alter_client_quotas
 from gateway.settings import stored_rows
 from gateway.settings.client_quotas import ROOT

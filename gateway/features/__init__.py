@@ -1,1 +1,0 @@
-"""The finalized features of a cluster: stored, and followed by every gateway."""
