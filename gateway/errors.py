@@ -14,6 +14,12 @@ from kio.schema.errors import ErrorCode
 from ledger import errors
 from ledger.errors import LedgerError
 
+MALFORMED = (
+    "This most likely occurs because of a request being malformed by the client library or the "
+    "message was sent to an incompatible broker. See the broker logs for more details."
+)
+"""Kafka's text of INVALID_REQUEST, for an error without a text of its own."""
+
 
 class KafkaCodes(NamedTuple):
     """The codes of one kind of ledger error, one for each kind of request."""

@@ -35,7 +35,6 @@ ENTRY_POINTS = (
 AHEAD = (
     "gateway.core.transaction_log",
     "gateway.core.transactions",
-    "gateway.core.partition_transactions",
 )
 TOP_LEVEL = {
     "gateway",
@@ -106,6 +105,7 @@ FRESH_IDS = {
     ("gateway/topics/catalog.py", "uuid.uuid4"): "a topic's id",
     ("gateway/settings/stored_rows.py", "uuid.uuid4"): "tells lives of a row apart",
     ("gateway/process/cluster_layout.py", "uuid.uuid4"): "a cluster's id",
+    ("gateway/features/features.py", "uuid.uuid4"): "tells lives of a node apart",
     ("gateway/cluster/zookeeper_cluster.py", "uuid.uuid4"): "tells incarnations of gateways apart",
     (
         "subscriptions/segments/log_claim.py",

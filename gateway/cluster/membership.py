@@ -9,11 +9,12 @@ that was found dead stays dead, and claims written under this token are void.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import ParamSpec
+from typing import Any, ParamSpec, cast
 
 from gateway.cluster.port import ClusterMember, Unlisten
+from gateway.core.feature_levels import LevelRange, Supported
 from gateway.core.ownership import Incarnation
 from gateway.log import logger
 from ledger.errors import (
@@ -55,6 +56,7 @@ class ClusterMembership:
         rack: str,
         session_ms: int,
         new_token: Callable[[], str],
+        supported: Supported | None = None,
     ) -> None:
         self.node_id = node_id
         # True from a successful registration until the session ends, as far as this process can
@@ -71,6 +73,8 @@ class ClusterMembership:
         self._address = (host, port, rack)
         # The address for other brokers; empty and 0 if it is the one for clients.
         self._peer_address = ("", 0)
+        # The levels of features that this broker supports.
+        self._supported = supported or {}
         self._session_s = session_ms / 1000
         self._new_token = new_token
         # The token of the present incarnation. Replaced when the session ends.
@@ -123,6 +127,17 @@ class ClusterMembership:
     def member(self, token: str) -> ClusterMember | None:
         """Return the listed broker with this token, or None."""
         return self._live.get(token)
+
+    async def supported_by_others(self) -> Mapping[int, Supported]:
+        """Read the levels of features that the other registered brokers support, by node id.
+
+        Raises MetadataUnavailable.
+        """
+        await self._metadata.sync(BROKERS)
+        nodes = await self._metadata.read_tree(BROKERS)
+        found = {int(path.rpartition("/")[2]): _features(node) for path, node in nodes.items()}
+        found.pop(self.node_id, None)
+        return found
 
     def is_known_dead(self, who: Incarnation) -> bool:
         return who.token not in self._live and who.token in self._dead
@@ -252,6 +267,7 @@ class ClusterMembership:
                 "leaving": self.leaving,
                 "peer_host": self._peer_address[0],
                 "peer_port": self._peer_address[1],
+                "features": {name: list(each) for name, each in self._supported.items()},
             }
         )
 
@@ -397,3 +413,15 @@ def _decode(path: str, node: Node) -> ClusterMember:
         )
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptFormat(f"{path}: {error!r}") from error
+
+
+def _features(node: Node) -> Supported:
+    """Return the levels of features that a broker registered. It has none if they are damaged."""
+    try:
+        levels = unseal(node.data, BROKERS).get("features", {})
+        return {
+            name: LevelRange(int(each[0]), int(each[1]))
+            for name, each in cast("dict[str, Any]", levels).items()
+        }
+    except (AttributeError, CorruptFormat, IndexError, TypeError, ValueError):
+        return {}

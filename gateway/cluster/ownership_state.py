@@ -125,6 +125,17 @@ class TopicOwnership:
         # every new topic, so this topic is examined in each round.
         self.has_free = False
 
+    def end_publishing(self, partition: int) -> list[object]:
+        """Remember an epoch that was not published as unseen. Returns the tasks that wait for it.
+
+        Call this before the epoch in `held` changes.
+        """
+        if partition not in self.unpublished:
+            return []
+        epoch = self.held[partition]
+        self.unseen[partition] = max(epoch, self.unseen.get(partition, -1))
+        return self.unpublished.pop(partition)
+
 
 class TopicChanges(NamedTuple):
     """The changes of the catalog since the previous round that followed topics."""
@@ -480,10 +491,8 @@ class OwnershipState:
         return [Gained(StreamKey(topic.topic_id, partition))]
 
     def _drop(self, topic: TopicOwnership, partition: int) -> list[Effect]:
-        epoch = topic.held.pop(partition)
-        if partition in topic.unpublished:
-            topic.unseen[partition] = max(epoch, topic.unseen.get(partition, -1))
-        waiters = [*topic.unpublished.pop(partition, ()), *topic.moving.pop(partition, ())]
+        waiters = [*topic.end_publishing(partition), *topic.moving.pop(partition, ())]
+        del topic.held[partition]
         return [*_resume(waiters), Lost(StreamKey(topic.topic_id, partition))]
 
     def _drop_all(self, topic: TopicOwnership) -> list[Effect]:
@@ -505,10 +514,8 @@ class OwnershipState:
                 continue  # this hand-over can still happen
             effects += _resume(topic.moving.pop(partition))
             if not leaving:
-                if partition in topic.unpublished:
-                    topic.unseen[partition] = topic.held[partition]
+                effects += _resume(topic.end_publishing(partition))
                 topic.held[partition] = -1
-                effects += _resume(topic.unpublished.pop(partition, ()))
                 effects.append(Gained(StreamKey(topic.topic_id, partition)))
         return effects
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from uuid import UUID, uuid4
 
 from gateway.cluster.coordinator_ownership import CoordinatorOwnership
@@ -22,6 +22,7 @@ from gateway.cluster.port import (
     TopicDirectory,
     Unlisten,
 )
+from gateway.core.feature_levels import Supported
 from gateway.log import logger
 from ledger.errors import MetadataUnavailable
 from ledger.ports.clock import Clock
@@ -55,8 +56,12 @@ class ZooKeeperCluster:
         balance_at_once: int = BALANCE_AT_ONCE,
         new_token: Callable[[], str] = _new_token,
         keeps_epochs: bool = True,
+        supported: Supported | None = None,
     ) -> None:
-        """With `keeps_epochs`, the nodes of owners keep last epochs. Older releases refuse them."""
+        """With `keeps_epochs`, the nodes of owners keep last epochs. Older releases refuse them.
+
+        `supported` are the levels of features that this broker registers.
+        """
         self._lease = lease
         self._stopped = False
         self._membership = ClusterMembership(
@@ -68,6 +73,7 @@ class ZooKeeperCluster:
             rack=rack,
             session_ms=session_ms,
             new_token=new_token,
+            supported=supported or {},
         )
         self._partitions = PartitionOwnership(
             metadata,
@@ -105,6 +111,13 @@ class ZooKeeperCluster:
         Call it once the port is bound.
         """
         await self._retry_write(lambda: self._membership.set_address(host, port, peer))
+
+    async def supported_by_others(self) -> Mapping[int, Supported]:
+        """Read the levels of features that the other live brokers support, by node id.
+
+        A broker of an older release supports none. Raises MetadataUnavailable.
+        """
+        return await self._membership.supported_by_others()
 
     def set_hand_over(self, hand_over: HandOver) -> None:
         """Set the function that drains a stream before the balancer gives the stream away."""

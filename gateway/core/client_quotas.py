@@ -14,12 +14,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from gateway.core.shown_text import shown
+from gateway.core.stored_names import NAME_BYTES_MAX, is_too_long
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 KINDS = (CLIENT_ID, USER, IP)
 """The types of names, in the order in which Kafka lists them."""
-
-NAME_BYTES_MAX = 1024  # of a user or a client id, so that a table of them fits into memory
 
 Entity = Mapping[str, str | None]
 """The names of an entity by type."""
@@ -115,7 +114,7 @@ def check_entity(entity: Entity) -> None:
             raise QuotaRefused(f"Unhandled client quota entity type: {shown(kind)}")
         if name == "":
             raise QuotaRefused(f"Empty {kind} not supported")
-        if name is not None and len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
+        if name is not None and is_too_long(name):
             raise QuotaRefused(f"The {kind} is longer than {NAME_BYTES_MAX} bytes.")
     if IP in entity and len(entity) > 1:
         raise QuotaRefused(

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.stored_names import NAME_BYTES_MAX, is_too_long
+
 ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 16_384
-NAME_BYTES_MAX = 1024  # of a user, so that a table of users fits into memory
 SALT_BYTES_MAX = 1024
 
 TWICE = "A user credential cannot be altered twice in the same request"
@@ -32,7 +33,7 @@ _DIGESTS = {Mechanism.SHA_256: "sha256", Mechanism.SHA_512: "sha512"}
 
 
 class Credential(NamedTuple):
-    """What a server needs to authenticate a user by one mechanism."""
+    """The secrets by which a server authenticates a user, for one mechanism."""
 
     iterations: int
     salt: bytes
@@ -133,7 +134,7 @@ def _check(change: Change, mechanisms_of: MechanismsOf) -> None:
         raise ScramRefused(ErrorCode.unknown_server_error, None)
     if len(change.salt) > SALT_BYTES_MAX:
         raise ScramRefused(unacceptable, f"The salt is longer than {SALT_BYTES_MAX} bytes")
-    if len(change.name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
+    if is_too_long(change.name):
         raise ScramRefused(unacceptable, f"The name is longer than {NAME_BYTES_MAX} bytes")
 
 

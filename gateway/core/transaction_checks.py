@@ -39,7 +39,7 @@ def check_producer(metadata: TransactionMetadata, producer_id: int, epoch: int) 
 
 
 def check_ending(metadata: TransactionMetadata, request: Ending, *, busy: bool) -> ErrorCode | None:
-    """Check an EndTxn of protocol 1. Returns None if the transaction is to be prepared."""
+    """Check an EndTxn of protocol 1. Returns None if the coordinator can prepare the outcome."""
     error = check_producer(metadata, request.producer_id, request.epoch)
     if error is not ErrorCode.none:
         return error
@@ -55,8 +55,9 @@ def check_ending_with_bump(
 ) -> ErrorCode | None:
     """Check an EndTxn of protocol 2.
 
-    Returns None if the transaction is to be prepared, and NONE for a retry of the last EndTxn. A
-    retry has the epoch before the bump, or the last epoch of the producer id before this one.
+    Returns None if the coordinator can prepare the outcome, and NONE for a retry of the last
+    EndTxn. A retry has the epoch before the bump, or the last epoch of the producer id before this
+    one.
     """
     if busy:
         # First of all checks: a new producer id may be about to become durable.

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
+from gateway.core.java_map import java_hash
+
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 NO_TIME = -1
@@ -22,8 +24,6 @@ EPOCH_LAST = EPOCH_MAX - 1
 
 EPOCH_BUMP_VERSION = 2
 """The transaction version from which on each transaction ends with an epoch of its own."""
-
-_STRING_HASH = 31
 
 
 class TransactionState(IntEnum):
@@ -223,9 +223,6 @@ def coordinator_partition(transactional_id: str, partitions: int) -> int:
 
     Source: Kafka, TransactionStateManager.partitionFor; Java's String.hashCode over UTF-16 units.
     """
-    hashed = 0
-    units = transactional_id.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        hashed = (hashed * _STRING_HASH + (units[at] << 8) + units[at + 1]) & 0xFFFFFFFF
+    hashed = java_hash(transactional_id)
     signed = hashed - 2**32 if hashed >= 2**31 else hashed
     return (0 if signed == -(2**31) else abs(signed)) % partitions

@@ -169,7 +169,7 @@ class TransactionCoordinator:
 
     @property
     def value_version(self) -> int:
-        """The version in which records are to be written now."""
+        """The version in which this coordinator writes records."""
         return FLEXIBLE_VERSION if self.transaction_version >= 1 else FIXED_VERSION
 
     @property
@@ -264,11 +264,16 @@ class TransactionCoordinator:
 
     def add(self, request: Adding, waiter: object, now_ms: int) -> list[Effect]:
         """Handle an AddPartitionsToTxn or AddOffsetsToTxn: add partitions to the transaction."""
-        entry = self._entries.get(request.transactional_id)
-        error = self._check_adding(request, entry)
-        if error is not ErrorCode.none or entry is None:
-            return [Answer(waiter, Added(error))]
+        entry = self._entry(request.transactional_id)
+        if isinstance(entry, ErrorCode):
+            return [Answer(waiter, Added(entry))]
+        if entry.busy:
+            # First of all checks: a new producer id may be about to become durable.
+            return [Answer(waiter, Added(ErrorCode.concurrent_transactions))]
         metadata = entry.metadata
+        error = check_producer(metadata, request.producer_id, request.epoch)
+        if error is not ErrorCode.none:
+            return [Answer(waiter, Added(error))]
         ongoing = metadata.state is TransactionState.ONGOING
         if ongoing and request.partitions <= metadata.partitions:
             return [Answer(waiter, Added(ErrorCode.none))]
@@ -277,56 +282,40 @@ class TransactionCoordinator:
             return [Answer(waiter, Added(ErrorCode.unknown_server_error))]
         return self._append(entry, target, waiter, Added)
 
-    def _check_adding(self, request: Adding, entry: _Entry | None) -> ErrorCode:
-        if not request.transactional_id:
-            return ErrorCode.invalid_request
-        if not self._live:
-            return ErrorCode.not_coordinator
-        if entry is None:
-            return ErrorCode.invalid_producer_id_mapping
-        if entry.busy:
-            # First of all checks: a new producer id may be about to become durable.
-            return ErrorCode.concurrent_transactions
-        return check_producer(entry.metadata, request.producer_id, request.epoch)
-
     def verify(self, request: Adding) -> dict[TopicPartition, ErrorCode]:
         """Handle a verify-only AddPartitionsToTxn: report which partitions were added.
 
         Answer only while the lease holds, because this reads state without an append.
         """
-        error = self._check_verifying(request)
+        entry = self._entry(request.transactional_id)
+        if isinstance(entry, ErrorCode):
+            return dict.fromkeys(request.partitions, entry)
+        error = check_producer(entry.metadata, request.producer_id, request.epoch)
+        if error is ErrorCode.none and entry.metadata.state in PREPARED:
+            error = ErrorCode.concurrent_transactions
         if error is not ErrorCode.none:
             return dict.fromkeys(request.partitions, error)
-        added = self._entries[request.transactional_id].metadata.partitions
+        added = entry.metadata.partitions
         return {
             partition: ErrorCode.none if partition in added else ErrorCode.transaction_abortable
             for partition in request.partitions
         }
 
-    def _check_verifying(self, request: Adding) -> ErrorCode:
-        if not request.transactional_id:
+    def _entry(self, transactional_id: str) -> _Entry | ErrorCode:
+        """Return the entry of a request's id, or the error if there is none."""
+        if not transactional_id:
             return ErrorCode.invalid_request
         if not self._live:
             return ErrorCode.not_coordinator
-        entry = self._entries.get(request.transactional_id)
-        if entry is None:
-            return ErrorCode.invalid_producer_id_mapping
-        error = check_producer(entry.metadata, request.producer_id, request.epoch)
-        if error is ErrorCode.none and entry.metadata.state in PREPARED:
-            return ErrorCode.concurrent_transactions
-        return error
+        return self._entries.get(transactional_id, ErrorCode.invalid_producer_id_mapping)
 
     # -- EndTxn ---------------------------------------------------------------------------------
 
     def end(self, request: Ending, waiter: object, now_ms: int) -> list[Effect]:
         """Handle an EndTxn. Its answer follows the Prepare record, not the markers."""
-        if not request.transactional_id:
-            return [Answer(waiter, Ended(ErrorCode.invalid_request))]
-        if not self._live:
-            return [Answer(waiter, Ended(ErrorCode.not_coordinator))]
-        entry = self._entries.get(request.transactional_id)
-        if entry is None:
-            return [Answer(waiter, Ended(ErrorCode.invalid_producer_id_mapping))]
+        entry = self._entry(request.transactional_id)
+        if isinstance(entry, ErrorCode):
+            return [Answer(waiter, Ended(entry))]
         if request.version >= EPOCH_BUMP_VERSION:
             return self._end_with_bump(entry, request, waiter, now_ms)
         error = check_ending(entry.metadata, request, busy=entry.busy)

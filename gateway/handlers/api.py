@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gateway.cluster.port import Cluster
     from gateway.config import GatewayConfig
     from gateway.core.fetch_session import FetchSessions
+    from gateway.features.features import Features
     from gateway.groups.coordinator import Coordinator
     from gateway.groups.read_only_groups import ReadOnlyGroups
     from gateway.settings.stored_settings import StoredSettings
@@ -96,6 +97,7 @@ class Context:
     cluster: Cluster
     reply_memory: ReplyMemory
     stored: StoredSettings
+    features: Features
     advertised_host: str | None = None  # None means the address to which the client connected
     advertised_port: int | None = None
     # Where tools read the metadata of ledgers: ZooKeeper, or the ledger port; None without one.

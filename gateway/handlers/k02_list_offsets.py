@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from gateway.core.address_share import share_of
 from gateway.errors import partition_code
 from gateway.handlers.api import Api, Context, Request, Result
+from gateway.handlers.opening import open_all
 from gateway.topics.partition import Partition
 from gateway.topics.timestamp_search import SearchBudget
 from gateway.wire.bounds_check import ELEMENTS_MAX
@@ -30,9 +31,6 @@ from ledger.streams.read_turns import READER
 from ledger.tasks import start_once
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
-# The limit for all partitions that must be opened, together: replies are sent in order, and the
-# next ones wait.
-_OPENING_S_MAX = 10.0
 _SEARCHING_S_MAX = 20.0
 _PARTITIONS_PER_TURN = 500
 _VERSION_MIN = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING_UPLOAD: 11}
@@ -147,7 +145,7 @@ async def _complete(request: Request, ctx: Context) -> Result:
             found.append((each, partition))
         if at % _PARTITIONS_PER_TURN == 0:
             await asyncio.sleep(0)
-    errors = await _open_all({partition for _, partition in found if not partition.readable})
+    errors = await open_all({partition for _, partition in found if not partition.readable})
     opened: list[tuple[_Asked, Partition]] = []
     for each, partition in found:
         error = errors.get(partition)
@@ -164,29 +162,6 @@ async def _complete(request: Request, ctx: Context) -> Result:
         reply.append(buffer)
         await asyncio.sleep(0)
     return reply
-
-
-async def _open_all(closed: set[Partition]) -> dict[Partition, ErrorCode]:
-    """Open these partitions at the same time. Returns an error code for each that failed."""
-    if not closed:
-        return {}
-    opening = {
-        start_once(f"a wait for {each.name}", each.ensure_readable(), expected=Exception): each
-        for each in closed
-    }
-    try:
-        done, late = await asyncio.wait(opening, timeout=_OPENING_S_MAX)
-    finally:
-        for task in opening:
-            task.cancel()
-    errors = {opening[task]: ErrorCode.not_leader_or_follower for task in late}
-    for task in done:
-        error = task.exception()
-        if isinstance(error, LedgerError):
-            errors[opening[task]] = partition_code(error)
-        elif error is not None:
-            raise error
-    return errors
 
 
 async def _search_each(request: Request, opened: list[tuple[_Asked, Partition]]) -> None:

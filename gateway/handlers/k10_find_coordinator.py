@@ -11,6 +11,7 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
+from gateway.errors import MALFORMED
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.broker_endpoints import endpoint
 from gateway.handlers.many_rows import Rows, answer_each
@@ -22,10 +23,6 @@ _FIND_S_MAX = 2.0
 _NOT_AVAILABLE = "The coordinator is not available."
 _MANY_FROM = 4
 _TRANSACTION, _SHARE = 1, 2
-_MALFORMED = (
-    "This most likely occurs because of a request being malformed by the client library or the "
-    "message was sent to an incompatible broker. See the broker logs for more details."
-)
 _NO_TRANSACTIONS = "Transactions are not supported; unset transactional.id."
 
 
@@ -70,7 +67,7 @@ def _refusal(key_type: int, version: int) -> str:
     """Return the text with which an unknown type of keys is refused."""
     if key_type == _TRANSACTION:
         return _NO_TRANSACTIONS
-    return "" if key_type == _SHARE and version >= _MANY_FROM else _MALFORMED
+    return "" if key_type == _SHARE and version >= _MANY_FROM else MALFORMED
 
 
 def _error(key: str, code: ErrorCode, message: str) -> Reply:

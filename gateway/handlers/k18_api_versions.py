@@ -1,10 +1,10 @@
 """ApiVersions, key 18, v0-v4: lists the APIs that this broker serves, with their versions.
 
-v1 throttle time · v3 flexible, name of the client's software · v4 minimum version 0 of features.
+v1 throttle time · v3 flexible, name of the client's software, features (but for those whose lowest
+level is 0, which older clients cannot read) · v4 minimum version 0 of features.
 The list comes from `table`, so every listed API has a handler. `dispatch` answers a request in an
 unknown version in v0, with UNSUPPORTED_VERSION and its own versions. So the client can use a lower
 version.
-Not done: finalized features.
 Source: KIP-35, KIP-511, KIP-584; Kafka's ApiVersionsResponse.java.
 """
 
@@ -15,9 +15,12 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
+from gateway.features.features import Features
 from gateway.handlers.api import Api, Context, Reply, Request
 
 _NAMES_FROM = 3
+_FEATURES_FROM = 3
+_LEVEL_0_FROM = 4  # KAFKA-17492
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -43,7 +46,26 @@ def handle(request: Request, ctx: Context) -> Reply:
         and _SOFTWARE.fullmatch(body.client_software_version)
     ):
         return reply_for([], ErrorCode.invalid_request)
-    return reply_for(rows(preview=ctx.config.transactions).values())
+    reply = reply_for(rows(preview=ctx.config.transactions).values())
+    if request.version >= _FEATURES_FROM:
+        reply.update(_features(ctx.features, request.version))
+    return reply
+
+
+def _features(features: Features, version: int) -> Reply:
+    finalized = features.finalized
+    return Reply(
+        supported_features=[
+            Reply(name=name, min_version=levels.min, max_version=levels.max)
+            for name, levels in features.supported.items()
+            if levels.min or version >= _LEVEL_0_FROM
+        ],
+        finalized_features_epoch=finalized.epoch,
+        finalized_features=[
+            Reply(name=name, max_version_level=level, min_version_level=level)
+            for name, level in finalized.levels.items()
+        ],
+    )
 
 
 API = Api(key=18, name="ApiVersions", versions=range(5), handle=handle)

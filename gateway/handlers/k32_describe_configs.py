@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.shown_text import shown
 from gateway.core.topic_names import topic_name_fault
+from gateway.errors import MALFORMED
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.topic_replies import AdminRefusal, error_fields
@@ -25,11 +26,6 @@ from gateway.topics.config_keys import ConfigEntry, ConfigSource
 from gateway.topics.configs import describe_topic
 from gateway.topics.errors import InvalidTopic, TopicError, UnknownTopic
 from gateway.topics.greylist_report import greylist_report
-
-_MALFORMED = (
-    "This most likely occurs because of a request being malformed by the client library or the "
-    "message was sent to an incompatible broker. See the broker logs for more details."
-)
 
 _Resource = tuple[int, str]  # type and name
 
@@ -112,7 +108,7 @@ def _entries(
         case ResourceType.CLIENT_METRICS | ResourceType.GROUP:
             return _stored(ResourceType(kind), name, names, ctx)
         case _:
-            raise AdminRefusal(ErrorCode.invalid_request, _MALFORMED)
+            raise AdminRefusal(ErrorCode.invalid_request, MALFORMED)
 
 
 def _stored(

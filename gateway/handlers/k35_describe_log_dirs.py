@@ -76,20 +76,17 @@ async def _add(some: list[tuple[Topic, int]], ctx: Context, found: dict[BookieId
     answers = await asyncio.gather(
         *(ctx.partitions.stored_bytes(topic, index) for topic, index in some)
     )
+    bookies = ctx.partitions.bookies()
     for (topic, index), shares in zip(some, answers, strict=True):
         if shares is None:
             continue
         # A partition without a segment is shown without bytes, at all bookies that it may use.
-        for bookie in shares or _all(ctx):
+        for bookie in shares or bookies:
             size = shares.get(bookie, 0)
             row = Reply(
                 partition_index=index, partition_size=size, offset_lag=0, is_future_key=False
             )
             found.setdefault(bookie, {}).setdefault(topic.name, []).append(row)
-
-
-def _all(ctx: Context) -> list[BookieId]:
-    return ctx.partitions.bookies()
 
 
 async def _wanted(request: Request, ctx: Context) -> AsyncIterator[tuple[Topic, int]]:

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
+from gateway.core.feature_levels import Supported
 from gateway.core.fetch_session import PARTITION_BYTES, FetchSessions
+from gateway.features.cluster_form import ClusterForm
+from gateway.features.features import Features, alone
 from gateway.groups.coordinator import Coordinator
 from gateway.groups.read_only_groups import ReadOnlyGroups
 from gateway.handlers.api import Context
 from gateway.handlers.table import rows
 from gateway.log import logger
-from gateway.process.cluster_layout import ClusterLayout
 from gateway.process.greylist_view import avoided_bookies
 from gateway.server.dispatch import Dispatcher
 from gateway.server.listener import Server
@@ -50,7 +52,8 @@ class Parts:
     """The parts that a gateway is assembled from."""
 
     services: StreamServices
-    layout: ClusterLayout
+    layout: ClusterForm
+    supported: Supported  # levels of features
     bookies: Callable[[], int]  # number of copies that an entry can have now
     collect: Stop  # called after ledgers were deleted
     subscriptions: SubscriptionsStore
@@ -121,6 +124,10 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
     await stored.load()
     stops.append(stored.close)
     shared = parts.cluster(catalog) if parts.cluster else None
+    others = alone if shared is None else shared.supported_by_others
+    features = Features(metadata, parts.supported, config.node_id, others)
+    await features.load()
+    stops.append(features.close)
     cluster = shared or SingleBroker(config.node_id)
     partitions = Partitions(catalog, parts.services, config, parts.collect, cluster)
     if shared is None:
@@ -146,6 +153,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         cluster=cluster,
         reply_memory=ReplyMemory(config.connection.reply_bytes_max),
         stored=stored,
+        features=features,
         advertised_host=config.advertised_host,
         advertised_port=config.advertised_port,
         metadata_address=config.zookeeper or None,

@@ -10,9 +10,11 @@ from functools import partial
 from gateway.cluster.lease import Lease
 from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.config import GatewayConfig
+from gateway.core.feature_levels import Supported, supported_levels
+from gateway.features.cluster_form import ClusterForm
 from gateway.log import logger
 from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
-from gateway.process.cluster_layout import keeps_log_segments, lay_out_cluster
+from gateway.process.cluster_layout import epoch_base, keeps_log_segments, lay_out_cluster
 from gateway.topics.catalog import Catalog
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
@@ -71,32 +73,18 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     if not bookies.available():
         _warn_without_bookies(config, client)
     stops.append(suspicions.stop)
-    layout = await lay_out_cluster(metadata)
+    supported = supported_levels(transactions=config.transactions)
+    layout = await lay_out_cluster(metadata, supported)
     flag = config.log_segment_based_subscriptions_store_enabled
-    services = StreamServices(metadata, client, clock, epoch_base=layout.epoch_base)
+    services = StreamServices(metadata, client, clock, epoch_base=epoch_base(layout))
 
     async def collected_by_bookies() -> None:
         """Do nothing: each bookie looks for deleted ledgers itself."""
 
-    lease = Lease(clock, lambda: metadata.confirmed_s, lambda: metadata.negotiated_session_ms)
-
-    def cluster(catalog: Catalog) -> ZooKeeperCluster:
-        return ZooKeeperCluster(
-            metadata,
-            catalog,
-            clock,
-            node_id=config.node_id,
-            host=config.advertised_host or config.host,
-            port=config.port,
-            rack=config.rack,
-            session_ms=metadata.negotiated_session_ms,
-            lease=lease,
-            keeps_epochs=layout.keeps_epochs,
-        )
-
     parts = Parts(
         services,
         layout,
+        supported,
         bookies=lambda: len(bookies.available()),
         collect=collected_by_bookies,
         subscriptions=open_store(
@@ -105,10 +93,34 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
             PlainLogs(client, lambda: _quorum(len(bookies.available()))),
             clock,
         ),
-        cluster=cluster,
+        cluster=partial(_cluster, config, metadata, clock, layout, supported),
         session_ms=metadata.negotiated_session_ms,
     )
     return await serve(config, parts, stops)
+
+
+def _cluster(
+    config: GatewayConfig,
+    metadata: ZooKeeperMetadata,
+    clock: SystemClock,
+    layout: ClusterForm,
+    supported: Supported,
+    catalog: Catalog,
+) -> ZooKeeperCluster:
+    lease = Lease(clock, lambda: metadata.confirmed_s, lambda: metadata.negotiated_session_ms)
+    return ZooKeeperCluster(
+        metadata,
+        catalog,
+        clock,
+        node_id=config.node_id,
+        host=config.advertised_host or config.host,
+        port=config.port,
+        rack=config.rack,
+        session_ms=metadata.negotiated_session_ms,
+        lease=lease,
+        keeps_epochs=layout.keeps_epochs,
+        supported=supported,
+    )
 
 
 async def _end_session(metadata: ZooKeeperMetadata, closer: SessionCloser) -> None:

@@ -13,9 +13,10 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.config import GatewayConfig
+from gateway.core.feature_levels import supported_levels
 from gateway.log import logger
 from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
-from gateway.process.cluster_layout import lay_out_cluster, read_layout
+from gateway.process.cluster_layout import epoch_base, lay_out_cluster, read_layout
 from gateway.process.disk_monitor import EmbeddedBookieMonitor
 from gateway.process.embedded_identity import (
     METADATA,
@@ -86,7 +87,8 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     require_metadata(config.data)
     metadata = SqliteMetadata(config.data / METADATA)
     stops.append(metadata.close)
-    await read_layout(metadata)  # refuses the form of a later release before anything is written
+    supported = supported_levels(transactions=config.transactions)
+    await read_layout(metadata, supported)  # refuses other forms before anything is written
     local = await _open_bookies(config, metadata, clock, stops)
     bookies = LocalBookies([each.local.bookie for each in local])
     # All bookies share this process and its disk, so a comparison would measure chance.
@@ -102,11 +104,12 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     )
     stops.append(watch.stop)
     watch.start()
-    layout = await lay_out_cluster(metadata)
-    services = StreamServices(metadata, client, clock, epoch_base=layout.epoch_base)
+    layout = await lay_out_cluster(metadata, supported)
+    services = StreamServices(metadata, client, clock, epoch_base=epoch_base(layout))
     parts = Parts(
         services,
         layout,
+        supported,
         bookies=lambda: config.bookies,
         collect=collector.soon,
         subscriptions=open_store(

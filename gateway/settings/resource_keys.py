@@ -10,13 +10,14 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 
-from gateway.topics.config_changes import ConfigChange, ConfigOperation
+from gateway.topics.config_changes import ConfigChange, ConfigOperation, not_a_list
 from gateway.topics.config_keys import (
     ConfigEntry,
     ConfigKey,
     ConfigSource,
     ConfigType,
     Value,
+    describe_config,
     format_value,
 )
 from gateway.topics.errors import InvalidConfig
@@ -132,7 +133,7 @@ _GROUP = (
         "share.isolation.level",
         ConfigType.STRING,
         "read_uncommitted",
-        "Whether a share group gets records of transactions that are not committed.",
+        "The isolation level of a share group: read_uncommitted also returns uncommitted records.",
         one_of=("read_committed", "read_uncommitted"),
         own_name=True,
     ),
@@ -225,10 +226,7 @@ def changed_configs(before: Overrides, changes: Sequence[ConfigChange]) -> dict[
             case ConfigOperation.DELETE:
                 after.pop(change.name, None)
             case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
-                raise InvalidConfig(
-                    f"Can't {change.operation.name} to key {change.name} because its type is not "
-                    "LIST."
-                )
+                raise not_a_list(change)
     return after
 
 
@@ -299,15 +297,9 @@ def describe_resource(
     names: Iterable[str] | None,
 ) -> list[ConfigEntry]:
     """Return the configs of a resource by name: all configs, or the existing ones in `names`."""
-    wanted = keys if names is None else [name for name in keys if name in set(names)]
-    return [_entry(keys[name], overrides.get(name), source) for name in wanted]
-
-
-def _entry(key: ConfigKey, override: str | None, source: ConfigSource) -> ConfigEntry:
-    defaults = tuple((name, text, ConfigSource.DEFAULT) for name, text in key.synonyms)
-    if override is None:
-        return ConfigEntry(
-            key=key, value=key.default, source=ConfigSource.DEFAULT, synonyms=defaults
-        )
-    own = (key.name, override, source)
-    return ConfigEntry(key=key, value=override, source=source, synonyms=(own, *defaults))
+    wanted = None if names is None else set(names)
+    return [
+        describe_config(key, overrides.get(key.name), source, key.synonyms)
+        for key in keys.values()
+        if wanted is None or key.name in wanted
+    ]

@@ -63,10 +63,9 @@ class StoredRows:
         self._rows: dict[str, _Row] = {}
         # The sum of the sizes of `_rows`. Changed with it.
         self._bytes = 0
-        # The reasons why nodes cannot be decoded, by name, until they can be or are deleted.
-        self.unreadable: dict[str, str] = {}
-        # Called after rows changed on any gateway.
-        self.on_changed: list[Callable[[], None]] = []
+        # The names of nodes that cannot be decoded, until they can be or are deleted. Each is
+        # logged once.
+        self._unreadable: set[str] = set()
         self._watch = NodeWatch(store, root, self, what)
         # Held while a change is repeated, so that changes on this gateway do not hinder each other.
         self._repeating = asyncio.Lock()
@@ -90,9 +89,6 @@ class StoredRows:
     def items(self) -> Iterator[tuple[str, Value]]:
         """Return the keys and values as they are now, even if rows change meanwhile."""
         return iter([(row.key, row.value) for row in self._rows.values()])
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     async def change(self, key: str, changed: Callable[[Value | None], Value | None]) -> None:
         """Replace the row's value by `changed(value)`. None stands for a row that does not exist.
@@ -142,7 +138,6 @@ class StoredRows:
                 self._put(name, after)
         except (BadVersion, NodeExists, NoNode):
             return False
-        self.on_round_over()
         return True
 
     async def _create(self, name: str, path: str, row: _Row) -> None:
@@ -196,20 +191,19 @@ class StoredRows:
         try:
             row = _decode(path, node)
         except CorruptFormat as error:
-            if name not in self.unreadable:
+            if name not in self._unreadable:
                 logger().error(f"one of the {self._what} cannot be read", reason=str(error))
-            self.unreadable[name] = str(error)
+            self._unreadable.add(name)
             return
-        self.unreadable.pop(name, None)
+        self._unreadable.discard(name)
         self._put(name, row)
 
     def on_gone(self, name: str) -> None:
-        self.unreadable.pop(name, None)
+        self._unreadable.discard(name)
         self._drop(name)
 
     def on_round_over(self) -> None:
-        for on_changed in self.on_changed:
-            on_changed()
+        """Do nothing: readers look at the rows when they need them."""
 
 
 def _name_of(key: str) -> str:

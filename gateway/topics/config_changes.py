@@ -53,9 +53,7 @@ def _changed_list(current: str | None, change: ConfigChange) -> str:
     if key is None:
         raise InvalidConfig(f"Unknown topic config name: {shown(change.name)}")
     if key.type is not ConfigType.LIST:
-        raise InvalidConfig(
-            f"Can't {change.operation.name} to key {change.name} because its type is not LIST."
-        )
+        raise not_a_list(change)
     items = _items(current if current is not None else key.default or "")
     named = _items(change.value or "")
     if change.operation is ConfigOperation.APPEND:
@@ -63,6 +61,13 @@ def _changed_list(current: str | None, change: ConfigChange) -> str:
     else:
         items = [item for item in items if item not in named]
     return ",".join(items)
+
+
+def not_a_list(change: ConfigChange) -> InvalidConfig:
+    """Return the error of a change that appends to a key that is no list, or subtracts from it."""
+    return InvalidConfig(
+        f"Can't {change.operation.name} to key {change.name} because its type is not LIST."
+    )
 
 
 def _items(text: str) -> list[str]:

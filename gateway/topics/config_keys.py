@@ -6,7 +6,7 @@ admin tools show the same values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -142,3 +142,22 @@ class ConfigEntry:
     read_only: bool = False
     is_sensitive: bool = False
     synonyms: tuple[tuple[str, str | None, ConfigSource], ...] = ()
+
+
+def describe_config(
+    key: ConfigKey,
+    override: str | None,
+    source: ConfigSource,
+    defaults: Iterable[tuple[str, str]],
+) -> ConfigEntry:
+    """Return the effective config of a key: the override, which is of `source`, or the default.
+
+    `defaults` are the names and values of brokers' configs that the entry lists for the key.
+    """
+    synonyms = tuple((name, text, ConfigSource.DEFAULT) for name, text in defaults)
+    if override is None:
+        return ConfigEntry(
+            key=key, value=key.default, source=ConfigSource.DEFAULT, synonyms=synonyms
+        )
+    own = (key.name, override, source)
+    return ConfigEntry(key=key, value=override, source=source, synonyms=(own, *synonyms))

@@ -20,6 +20,7 @@ from gateway.topics.config_keys import (
     ConfigSource,
     ConfigType,
     Value,
+    describe_config,
     format_value,
 )
 from gateway.topics.errors import InvalidConfig
@@ -477,7 +478,7 @@ def describe_topic(overrides: Mapping[str, str], names: Iterable[str] | None) ->
     """Return the configs of a topic by name: all configs, or the existing ones in `names`."""
     wanted = None if names is None else set(names)
     return [
-        _entry(key, overrides.get(key.name))
+        describe_config(key, overrides.get(key.name), ConfigSource.TOPIC, _listed(key))
         for key in TOPIC_KEYS.values()
         if wanted is None or key.name in wanted
     ]
@@ -494,17 +495,6 @@ _NOT_LISTED = frozenset(
 """Defaults of brokers that Kafka does not list for a topic, because other names precede them."""
 
 
-def _entry(key: ConfigKey, override: str | None) -> ConfigEntry:
-    defaults = tuple(
-        (name, text, ConfigSource.DEFAULT) for name, text in key.synonyms if name not in _NOT_LISTED
-    )
-    if override is None:
-        return ConfigEntry(
-            key=key, value=key.default, source=ConfigSource.DEFAULT, synonyms=defaults
-        )
-    return ConfigEntry(
-        key=key,
-        value=override,
-        source=ConfigSource.TOPIC,
-        synonyms=((key.name, override, ConfigSource.TOPIC), *defaults),
-    )
+def _listed(key: ConfigKey) -> list[tuple[str, str]]:
+    """Return the defaults of brokers that Kafka lists for this key."""
+    return [(name, text) for name, text in key.synonyms if name not in _NOT_LISTED]

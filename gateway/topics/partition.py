@@ -12,51 +12,37 @@ unknown, and producers retry (idempotent ones without duplicates).
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from itertools import count, takewhile
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.producer_states import AcceptedBatch
-from gateway.errors import partition_code
+from gateway.core.partition_transactions import PartitionTransactions
 from gateway.topics.configs import TopicConfig
 from gateway.topics.long_work import LongWork
 from gateway.topics.loss_delivery import LossDelivery
+from gateway.topics.partition_observer import ObservedOwnership, PartitionObserver
 from gateway.topics.partition_state import PartitionState
-from gateway.topics.partition_warnings import PartitionWarnings, ProduceWatch
-from gateway.topics.produced import OUTCOME_UNKNOWN, OnProduced, Produced, ProducedBatch
+from gateway.topics.partition_warnings import PartitionWarnings
+from gateway.topics.produce_path import ProducePath
+from gateway.topics.produced import OnProduced, Produced
 from gateway.topics.producer_ids import learn_certain_id
 from gateway.topics.timestamp_search import SearchBudget, TimestampSearch
-from gateway.wire import batches
-from gateway.wire.batches import BatchHeader, BatchRefused
-from gateway.wire.record_check import RecordRules, check_now, check_steps
 from ledger.errors import (
     LedgerError,
-    MetadataError,
     NoNode,
-    NoSuchEntry,
-    NotEnoughBookies,
     NotOwner,
-    StreamUnavailable,
 )
-from ledger.streams.accepted_losses import EntryAwaited
 from ledger.streams.config import StreamConfig
+from ledger.streams.recovery import OwnerState
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import Stream, StreamServices
 from ledger.streams.tail_cache import StoredRecord
-from ledger.tasks import report, reported, start_once, start_restarting
+from ledger.tasks import start_restarting
 
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
 _WHOLE_ATTEMPTS = 5  # failed openings after which a partition whose state waits is readable only
-# The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT.
-_WAITING_MAX = 10_000
-
-_TOO_FEW_COPIES = Produced(
-    ErrorCode.not_enough_replicas,
-    message="min.insync.replicas of the topic exceeds the number of copies of a record.",
-)
 
 LOST = "another broker may lead it now"
 DELETED = "its topic is deleted"
@@ -72,12 +58,6 @@ class FetchWaiter(Protocol):
     def on_data(self) -> None:
         """Handle a moved high watermark, or an opened, lost or closed partition."""
         ...
-
-
-def _bytes_of(batch: memoryview) -> bytes:
-    """Return the whole batch. It is not copied if the view is one of whole bytes."""
-    whole = batch.obj
-    return whole if isinstance(whole, bytes) and len(whole) == len(batch) else bytes(batch)
 
 
 class Partition:
@@ -98,53 +78,53 @@ class Partition:
         *,
         begin: bool = False,
         named: tuple[str, int] = ("-", 0),
+        state: OwnerState | None = None,
+        observer: PartitionObserver | None = None,
     ) -> None:
         """Create the partition, closed. `on_opened(epoch)` runs each time the partition was opened.
 
         `opening` limits how many partitions the process opens at the same time. With `begin`, a
         stream to which a former owner was writing is writable as soon as it is open. The log names
         the partition by `named`, a topic and an index.
+
+        With `state` the log stores the state of another object of this broker: only `append_own`
+        appends to it, clients do not. `observer` follows the ownerships.
         """
         # The stream's name. The name and the callables below never change.
         self.name = name
-        self._lease_held = lease_held
-        self._on_opened = on_opened
+        self._lease_held, self._on_opened = lease_held, on_opened
         self._opening_permits = opening or asyncio.Semaphore()
         self._long_work = long_work or LongWork()
-        self._begins = begin
         # True once it was taken over or deleted: acknowledge nothing. Implies `closed`.
         self._lost = False
         self.closed = False  # True once it was handed over, lost or deleted; never reset
-        self._services = services
-        self._named, self._log = named, PartitionWarnings(name, services, *named)
-        self._watch = ProduceWatch(self, self._log, stream_config)
-        self._config, self._stream_config = topic_config, stream_config
+        self._services, self._begins = services, begin
+        self._log = PartitionWarnings(name, services, *named)
+        self._config = topic_config
         self._state = PartitionState(services.clock.now_ms)
+        owned = state or self._state
         # The stream. It is open while `_opened`, and writable after the first batch.
         on_advanced, on_failed = self._on_advanced, self._on_failed
         self.stream = Stream(
-            name, services, stream_config, self._state, on_advanced=on_advanced, on_failed=on_failed
+            name, services, stream_config, owned, on_advanced=on_advanced, on_failed=on_failed
         )
+        configs, work = (topic_config, stream_config), self._long_work
+        self._path = ProducePath(self, self._state, services, configs, self._log, work, named)
+        # See `ProducePath.append`. An attribute, because a method would add a call to each batch.
+        self.append = self._path.append if state is None else _refuse_client
         # The delivery of lost ranges, and the offsets at which readers wait.
         self.losses = LossDelivery(self.stream, topic_config, self._log, services.clock)
-        # Batches that wait, in order, for a writable stream or a check; at most _WAITING_MAX.
-        self._waiting_batches: deque[ProducedBatch] = deque()
         self._abandoned_for = LOST  # the reason of `abandon`, for the log
         self._waiters: set[FetchWaiter] = set()  # fetches to notify, until they remove themselves
-        # Retries of batches that are not durable yet: end offset of the batch, at which the high
-        # watermark answers the retry, callback and result.
-        self._duplicates: list[tuple[int, OnProduced, Produced]] = []
         # The task that opens the stream. Done once it is open; None before the first `open`.
         self._opening: asyncio.Task[None] | None = None
         # True while the stream is open for reading: from the end of `_opening` until it fails.
         self._opened = False
-        # Makes the stream writable and appends the waiting batches. None while it has no work.
-        self._beginning: asyncio.Task[None] | None = None
         # The pause before the next opening. Doubles up to _REOPEN_S_MAX; a durable batch resets it.
         self._reopen_s = _REOPEN_S_FIRST
         self._advanced_since_open = True  # False from an opening until a batch of it is durable
-        # The newest assigned log append time. It never falls, even if the clock is set back.
-        self._appended_ms = -1
+        self._ownership = ObservedOwnership(observer)
+        self._needs_state = state is not None  # that object is of no use without its whole state
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -169,7 +149,7 @@ class Partition:
         """True while a fetch may be answered from this log."""
         return not self.closed and self._lease_held()
 
-    def _may_acknowledge(self) -> bool:
+    def may_acknowledge(self) -> bool:
         """Return whether batches may be acknowledged, even during a hand-over."""
         return not self._lost and self._lease_held()
 
@@ -184,18 +164,22 @@ class Partition:
                 await self.stream.close()
                 async with self._opening_permits:
                     await self._wait_for_lease()
-                    await self._open_once(whole=attempt < _WHOLE_ATTEMPTS)
+                    whole = self._needs_state or attempt < _WHOLE_ATTEMPTS
+                    await self._open_once(whole=whole)
             except LedgerError as error:
                 self._log.warn("cannot open a partition; will retry", error)
                 self.losses.on_open_failed(error)
                 if not error.retryable:
-                    self._refuse_waiting(error)
+                    self._path.refuse_waiting(error)
                 await self._pause()
             else:
                 self._advanced_since_open = False
                 self._opened = True
                 self.losses.on_opened()
                 self._on_opened(self.stream.epoch)
+                # Not with a loss that hides the state; its acceptance opens the stream again.
+                if self.stream.timestamp_max is not None and not self.closed:
+                    self._ownership.begin(self.stream.epoch)
                 self._notify_waiters()
                 return
 
@@ -240,9 +224,10 @@ class Partition:
         try:
             await self.stream.close()
         except LedgerError as error:
-            self._refuse_waiting(error)
+            self._path.refuse_waiting(error)
         finally:
-            self._refuse_waiting(NotOwner(self.name))
+            self._path.refuse_waiting(NotOwner(self.name))
+            self._ownership.end()
             self._notify_waiters()
 
     def abandon(self, reason: str = LOST) -> None:
@@ -252,7 +237,8 @@ class Partition:
         """
         self.closed = self._lost = True
         self._abandoned_for = reason
-        self._refuse_waiting(NotOwner(self.name))
+        self._path.refuse_waiting(NotOwner(self.name))
+        self._ownership.end()
         self._notify_waiters()
 
     async def wait_abandoned(self) -> None:
@@ -262,7 +248,7 @@ class Partition:
         await self.stream.abandon(self._abandoned_for)
 
     async def _cancel_tasks(self) -> None:
-        tasks = [t for t in (self._beginning, self._opening) if t is not None and not t.done()]
+        tasks = [t for t in (self._path.beginning, self._opening) if t is not None and not t.done()]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -272,13 +258,13 @@ class Partition:
     def _on_failed(self, error: LedgerError) -> None:
         """Answer pending batches after a failure, and open the stream under the next epoch."""
         self._log.warn(_ENDED if self.closed else _FAILED, error)
-        duplicates, self._duplicates = self._duplicates, []
-        for _, on_produced, _ in duplicates:
-            on_produced(Produced(partition_code(error, unknown_outcome=True)))
-        self._reopen()
+        self._path.on_failed(error)
+        self.reopen()
 
-    def _reopen(self) -> None:
+    def reopen(self) -> None:
+        """Open the stream again, unless the partition is closed."""
         self._opened = False
+        self._ownership.end()
         self._notify_waiters()
         if not self.closed:
             self.open()
@@ -312,13 +298,23 @@ class Partition:
         return self.stream.next_sequence_id
 
     @property
-    def first_waiting(self) -> object | None:
-        return self._waiting_batches[0] if self._waiting_batches else None
+    def stable_offset(self) -> int:
+        """The offset up to which the outcome of every record is known: the last stable offset."""
+        return self.transactions.stable_offset(self.high_watermark, self.log_start_offset)
 
     @property
-    def checking(self) -> bool:
-        waiting = self._waiting_batches
-        return bool(waiting) and waiting[0].takes_long and self.stream.writable
+    def first_waiting(self) -> object | None:
+        return self._path.first_waiting
+
+    @property
+    def lacks_copies(self) -> bool:
+        """True if `min.insync.replicas` exceeds the number of copies that a record has."""
+        return self._path.lacks_copies
+
+    @property
+    def transactions(self) -> PartitionTransactions:
+        """The transactions of the present ownership. Owned by this partition."""
+        return self._state.transactions
 
     async def truncate(self, offset: int) -> None:
         """Move the log start to `offset`, durably. Raises LedgerError."""
@@ -332,211 +328,11 @@ class Partition:
             self._notify_waiters()
         return removed
 
-    # -- produce ------------------------------------------------------------------------------
-
-    @property
-    def lacks_copies(self) -> bool:
-        """True if `min.insync.replicas` exceeds the number of copies that a record has."""
-        wanted = self._config().min_insync_replicas
-        return wanted > 1 and wanted > self._stream_config().write_quorum
-
-    def append(
-        self, batch: memoryview, version: int, on_produced: OnProduced, *, acks_all: bool = False
+    def append_own(
+        self, batch: bytes, records: int, on_done: Callable[[LedgerError | None], None]
     ) -> None:
-        """Accept or refuse one batch, in call order. `on_produced` runs exactly once.
-
-        If the batch is refused or repeats a durable batch, `on_produced` runs before this method
-        returns. With `acks_all` it is refused if it would have too few copies.
-        """
-        config = self._config()
-        if not self.is_leader:
-            on_produced(OUTCOME_UNKNOWN)
-        elif acks_all and config.min_insync_replicas > 1 and self.lacks_copies:
-            on_produced(_TOO_FEW_COPIES)
-        elif self.stream.writable and not self._waiting_batches:
-            waiting = ProducedBatch(batch, version, on_produced)
-            if not self._append_or_fail(waiting, config):
-                self._wait(waiting)
-        elif len(self._waiting_batches) >= _WAITING_MAX:
-            on_produced(Produced(ErrorCode.request_timed_out, message="Partition is opening."))
-        else:
-            self._wait(ProducedBatch(batch, version, on_produced))
-
-    def _wait(self, waiting: ProducedBatch) -> None:
-        self._waiting_batches.append(waiting)
-        if not self._watch.armed:
-            self._watch.arm()
-        if self._beginning is None:
-            self._start_beginning()
-
-    def _start_beginning(self) -> None:
-        self._beginning = start_once(
-            f"the first batches of {self.name}", self._begin(), self._on_begin_died
-        )
-
-    def _on_begin_died(self, error: BaseException) -> None:
-        self._refuse_waiting(StreamUnavailable(f"{self.name}: {error!r}"))
-
-    async def _begin(self) -> None:
-        try:
-            await self._make_writable()
-            await self._append_waiting()
-        finally:
-            self._beginning = None
-        # The stream failed during the append, and is opened again.
-        if self._waiting_batches and not self.closed:
-            self._start_beginning()
-
-    async def _make_writable(self) -> None:
-        try:
-            await self.ensure_readable()
-            await self.stream.begin()
-            await learn_certain_id(self._state.producers.losses, self._services.metadata)
-        except LedgerError as error:
-            self._refuse_waiting(error)
-            if isinstance(error, NoSuchEntry):
-                self._log.warn("a partition takes no records until its loss is accepted", error)
-            if isinstance(error, EntryAwaited):
-                self._log.warn("a partition takes no records while its state is unreadable", error)
-            if isinstance(error, NotEnoughBookies):
-                self._log.warn("too few bookies take writes; producers retry", error)
-            if isinstance(error, MetadataError) and not self.closed:
-                self._reopen()  # open the stream again, because its segment list may be out of date
-
-    async def _append_waiting(self) -> None:
-        """Append the waiting batches in order. Check in parts those that take long."""
-        while self._waiting_batches and self.stream.writable:
-            waiting = self._waiting_batches[0]
-            newest: int | None = None
-            if waiting.takes_long:
-                newest = await self._check_in_parts(waiting)
-                # Refused during the check, by it or because the partition was lost.
-                if not self._waiting_batches or self._waiting_batches[0] is not waiting:
-                    continue
-                if not self.stream.writable:
-                    return
-            self._waiting_batches.popleft()
-            if not self._append_or_fail(waiting, self._config(), newest):
-                self._waiting_batches.appendleft(waiting)
-
-    async def _check_in_parts(self, waiting: ProducedBatch) -> int | None:
-        """Return the greatest timestamp of the records. Refuse the batch if it is invalid."""
-        config = self._config()
-        header = batches.read_header(waiting.batch)
-        rules = self._record_rules(config, self._services.clock.now_ms())
-        try:
-            return await self._long_work.check(check_steps(_bytes_of(waiting.batch), header, rules))
-        except BatchRefused as refused:
-            if self._waiting_batches and self._waiting_batches[0] is waiting:
-                self._waiting_batches.popleft()
-                waiting.refuse(refused)
-        return None
-
-    def _refuse_waiting(self, error: LedgerError) -> None:
-        answer = Produced(partition_code(error), message=self._log.in_kafkas_words(str(error)))
-        refused, self._waiting_batches = self._waiting_batches, deque()
-        for waiting in refused:
-            with reported(f"an answer to a producer of {self.name}"):
-                waiting.take()(answer)
-
-    def _append_or_fail(
-        self, waiting: ProducedBatch, config: TopicConfig, newest: int | None = None
-    ) -> bool:
-        """Append as `_append_now` does. Answer the batch after an unexpected exception too.
-
-        The state of the producers may then count a batch that the stream lacks, so the stream is
-        opened again. Batches behind it would overtake its retry, so their producers repeat them.
-        """
-        try:
-            return self._append_now(waiting, config, newest)
-        except Exception as error:  # noqa: BLE001  whatever it is, the next batches are served
-            report(f"an append to {self.name}", error)
-            waiting.give_up()
-            failed = StreamUnavailable(f"{self.name}: {error!r}")
-            self._refuse_waiting(failed)
-            self.stream.fail(failed)
-            return True
-
-    def _append_now(self, waiting: ProducedBatch, config: TopicConfig, newest: int | None) -> bool:
-        """Accept or refuse one batch. Return False if its records take long to check.
-
-        `newest` is the greatest timestamp of the records if they were checked.
-        """
-        batch, version = waiting.batch, waiting.version
-        now_ms = self._services.clock.now_ms()
-        try:
-            header = batches.check_batch(batch, version, config.max_message_bytes)
-            if newest is None:
-                whole = batch.obj  # not copied if the view is one of whole bytes
-                if not isinstance(whole, bytes) or len(whole) != len(batch):
-                    whole = bytes(batch)
-                newest = check_now(whole, header, self._record_rules(config, now_ms))
-        except BatchRefused as refused:
-            waiting.refuse(refused)
-            return True
-        if newest is None:
-            waiting.takes_long = True
-            return False
-        base_offset = self.stream.next_sequence_id
-        if header.producer_id >= 0 and not self._next_in_sequence(header, waiting):
-            return True
-        append_time_ms = -1
-        if config.log_append_time:
-            append_time_ms = self._appended_ms = max(now_ms, self._appended_ms)
-            batch = batches.with_append_time(batch, header, append_time_ms)
-            newest = append_time_ms
-        elif newest != header.max_timestamp:
-            batch = batches.with_timestamp_max(batch, header, newest)
-        if header.producer_id >= 0:
-            self._state.producers.accept(
-                header.producer_id,
-                header.producer_epoch,
-                header.base_sequence,
-                header.records,
-                base_offset,
-                newest,
-                now_ms,
-                durable_offset=self.stream.end_sequence_id,
-            )
-        self.stream.append(
-            batches.with_offset(batch, header, base_offset, self.stream.epoch),
-            len(batch),
-            header.records,
-            newest,
-            waiting.accept(base_offset, append_time_ms, self._may_acknowledge),
-        )
-        if not self._watch.armed:
-            self._watch.arm()
-        return True
-
-    def _next_in_sequence(self, header: BatchHeader, waiting: ProducedBatch) -> bool:
-        """Return True if the batch may be appended. Otherwise answer it and return False.
-
-        A retry of an accepted batch gets the result of that batch. Any other batch is refused.
-        """
-        verdict = self._state.producers.check(
-            header.producer_id, header.producer_epoch, header.base_sequence, header.records
-        )
-        if verdict is ErrorCode.none:
-            return True
-        on_produced = waiting.take()
-        if isinstance(verdict, AcceptedBatch):
-            answer = Produced(ErrorCode.none, verdict.base_offset, verdict.timestamp_ms)
-            if verdict.end_offset <= self.high_watermark:
-                on_produced(answer if self._may_acknowledge() else OUTCOME_UNKNOWN)
-            else:  # the accepted batch is not durable yet, so answer both at the same time
-                self._duplicates.append((verdict.end_offset, on_produced, answer))
-            return False
-        on_produced(Produced(verdict))
-        return False
-
-    def _record_rules(self, config: TopicConfig, now_ms: int) -> RecordRules:
-        timestamps = None
-        if not config.log_append_time:
-            earliest = now_ms - config.message_timestamp_before_max_ms
-            latest = now_ms + config.message_timestamp_after_max_ms
-            timestamps = (earliest if earliest > 0 else 0, latest)
-        return RecordRules(config.decompressed_bytes_max, config.compacts, timestamps, self._named)
+        """Append a batch of the broker itself. See `ProducePath.append_own`."""
+        self._path.append_own(batch, records, on_done)
 
     async def expire_producers(self) -> None:
         """Forget producers that are unused for a day, with pauses for other tasks."""
@@ -551,11 +347,8 @@ class Partition:
         if not self._advanced_since_open:
             self._advanced_since_open = True
             self._reopen_s = _REOPEN_S_FIRST
-        if self._duplicates:
-            ready = [each for each in self._duplicates if each[0] <= end_offset]
-            self._duplicates = [each for each in self._duplicates if each[0] > end_offset]
-            for _, on_produced, answer in ready:
-                on_produced(answer if self._may_acknowledge() else OUTCOME_UNKNOWN)
+        if self._path.duplicates:
+            self._path.answer_duplicates(end_offset)
         if self._waiters:
             self._notify_waiters()
 
@@ -595,3 +388,10 @@ class Partition:
         """Return a search for timestamps in this log, which decodes within `budget`."""
         bytes_max = self._config().decompressed_bytes_max
         return TimestampSearch(self.stream, bytes_max, self._long_work, budget)
+
+
+def _refuse_client(
+    batch: memoryview, version: int, on_produced: OnProduced, *, acks_all: bool = False
+) -> None:
+    """Refuse a batch of a client for a log of the broker's own, as Kafka does."""
+    on_produced(Produced(ErrorCode.invalid_topic_exception))

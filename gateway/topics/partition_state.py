@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from gateway.core.partition_transactions import PartitionTransactions
 from gateway.core.producer_states import ProducerStates
 from gateway.wire import batches
 from ledger.errors import CorruptFormat
@@ -18,6 +19,8 @@ class PartitionState:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         # The producers of every accepted batch. Loaded and replayed when the stream is opened.
         self.producers = ProducerStates()
+        # The transactions of these producers.
+        self.transactions = PartitionTransactions()
         self._now_ms = now_ms
 
     def encode(self, end_sequence_id: int) -> bytes:

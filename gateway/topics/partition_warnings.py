@@ -76,7 +76,8 @@ class PartitionWarnings:
 class WatchedPartition(Protocol):
     """The state of a partition that its `ProduceWatch` reads."""
 
-    closed: bool
+    @property
+    def closed(self) -> bool: ...
 
     @property
     def high_watermark(self) -> int: ...

@@ -27,6 +27,7 @@ from gateway.topics.partition import DELETED, LOST, Partition
 from gateway.topics.replica import ReplicaPartition, preferred_read_replica
 from gateway.topics.stored_bytes import Shares, StoredBytes
 from gateway.topics.unopened_epochs import UnopenedEpochs
+from gateway.topics.verification import Verifier
 from ledger.errors import LedgerError, NodeExists
 from ledger.ids import BookieId
 from ledger.streams.config import StreamConfig
@@ -81,6 +82,9 @@ class Partitions:
         # Called with the leader epoch each time a partition was opened. Set once, when the process
         # is assembled.
         self.on_opened: Callable[[StreamKey, int], None] = _ignore_opened
+        # Asks coordinators about producers of transactions. Set once, as `on_opened` is. None if
+        # transactions are not served.
+        self.verifier: Verifier | None = None
         # The epochs of partitions before their first opening. Used by a single broker only.
         self._unopened = UnopenedEpochs(services)
         # The partitions led by this broker, from `_add` to `_forget`. The tables are by topic name
@@ -100,7 +104,7 @@ class Partitions:
         self._opening = asyncio.Semaphore(_OPENING_AT_ONCE)
         # Checks and searches of records that take long, of all partitions.
         self._long_work = LongWork()
-        # What bookies store of the partitions, for requests about disk usage.
+        # The bytes of the partitions on each bookie, for requests about disk usage.
         self._stored = StoredBytes(services)
         # The orphans of the last hourly round. The next round deletes them if still orphaned.
         self._orphans = Orphans(catalog, services)

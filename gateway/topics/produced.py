@@ -89,5 +89,43 @@ class ProducedBatch:
         self.take()(OUTCOME_UNKNOWN)
 
 
+class OwnBatch:
+    """One batch of the broker itself: waiting, then accepted, and answered once.
+
+    Once accepted it is the `OnDurable` of the stream, as a `ProducedBatch` is.
+    """
+
+    __slots__ = ("_may_acknowledge", "_on_done", "batch", "records")
+
+    takes_long = False
+
+    def __init__(
+        self, batch: bytes, records: int, on_done: Callable[[LedgerError | None], None]
+    ) -> None:
+        self.batch = memoryview(batch)
+        self.records = records
+        # The callback for the answer. None once the batch was answered.
+        self._on_done: Callable[[LedgerError | None], None] | None = on_done
+
+    def accept(self, may_acknowledge: Callable[[], bool]) -> OwnBatch:
+        """Return what the stream calls once the batch is durable or has failed."""
+        self._may_acknowledge = may_acknowledge
+        return self
+
+    def __call__(self, error: LedgerError | None) -> None:
+        if error is None and not self._may_acknowledge():
+            error = _LEASE_OVER
+        self._answer(error)
+
+    def refuse(self, error: LedgerError) -> None:
+        """Answer that the batch was not appended, or that its outcome is unknown."""
+        self._answer(error)
+
+    def _answer(self, error: LedgerError | None) -> None:
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            on_done(error)
+
+
 def _ignore(_: Produced) -> None:
     """Answer nothing."""

@@ -20,6 +20,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from ledger.core.accepted_losses import NO_LOSSES, StreamLosses
+from ledger.core.epoch_table import EpochEnd, EpochStart, EpochTable
 from ledger.core.segments import Segment, Truncation
 from ledger.core.snapshot_format import SegmentSummary, StateSnapshot
 from ledger.core.sparse_index import ANY_TIMESTAMP, NO_TIMESTAMP, SparseIndex
@@ -62,6 +63,8 @@ class SegmentTable:
     """The segments of one stream as one process knows them, with dense numbers."""
 
     __slots__ = (
+        "_epochs",
+        "_further_epochs",
         "_index_before",
         "_index_before_number",
         "_indexes",
@@ -105,6 +108,12 @@ class SegmentTable:
         # Summaries by segment number. Only the own metadata are known of a segment without a
         # summary. Each change of `segments` drops the summaries of removed segments.
         self._summaries: dict[int, SegmentSummary] = {}
+        # Epochs that no summary of `segments` shows: of merged segments, and until the start moves
+        # also of removed ones. `snapshot` drops those below the start.
+        self._further_epochs: list[EpochStart] = []
+        # The epochs of all records. Built by a lookup; None after a change of segments or
+        # summaries.
+        self._epochs: EpochTable | None = None
         # An owner's index of the newest completed segment with records, and the number of that
         # segment or 0. The head snapshot of the next segment stores it, so it is never evicted.
         self._index_before = SparseIndex()
@@ -114,9 +123,14 @@ class SegmentTable:
 
     def _set_segments(self, segments: Iterable[Segment]) -> None:
         self.segments = tuple(segments)
-        self._maxima = None
+        self._maxima = self._epochs = None
         self._starts = [segment.start_sequence_id for segment in self.segments]
         oldest = self.segments[0].number if self.segments else 0
+        self._further_epochs += [
+            EpochStart(each.epoch, each.start_sequence_id)
+            for number, each in self._summaries.items()
+            if number < oldest
+        ]
         for known in (self._summaries, self._indexes):
             for number in [number for number in known if number < oldest]:
                 del known[number]
@@ -133,12 +147,17 @@ class SegmentTable:
         start_sequence_id: int,
         epoch: int,
         losses: StreamLosses = NO_LOSSES,
+        epochs: Iterable[EpochStart] = (),
     ) -> None:
-        """Load the table. `index` covers the segment `index_number`; 0 if there is none."""
+        """Load the table. `index` covers the segment `index_number`; 0 if there is none.
+
+        `epochs` are those that no summary shows.
+        """
         self.live = None
         self.losses = losses
         self.epoch = epoch
         self._summaries = dict(summaries)
+        self._further_epochs = list(epochs)
         self._indexes.clear()
         self._index_before, self._index_before_number = index, index_number
         self._set_segments(segments)
@@ -152,6 +171,7 @@ class SegmentTable:
         self._summaries[segment.number] = SegmentSummary(
             segment.number, NO_TIMESTAMP, 0, self.epoch, segment.start_sequence_id
         )
+        self._epochs = None
 
     def complete(
         self, completed: Segment, *, timestamp_max: int, size_bytes: int, index: SparseIndex
@@ -205,6 +225,8 @@ class SegmentTable:
                     size_bytes=known.size_bytes if known else 0,
                 )
             self._learn(summary)
+        known = set(self._further_epochs)
+        self._further_epochs += [each for each in snapshot.epochs if each not in known]
         if snapshot.index_before_number:
             self.remember_index(snapshot.index_before_number, snapshot.index_before)
 
@@ -219,7 +241,7 @@ class SegmentTable:
 
     def _learn(self, summary: SegmentSummary) -> None:
         self._summaries[summary.number] = summary
-        self._maxima = None
+        self._maxima = self._epochs = None
         self.epoch = max(self.epoch, summary.epoch)
 
     # -- changes by owners and readers --------------------------------------------------------
@@ -375,7 +397,41 @@ class SegmentTable:
         if segment is None or self._is_behind(segment, sequence_id):
             return self.epoch
         summary = self._summaries.get(segment.number)
-        return summary.epoch if summary is not None else self.epoch
+        if summary is None:
+            return self.epoch
+        for further in reversed(self._further_epochs):
+            if segment.start_sequence_id < further.start_sequence_id <= sequence_id:
+                return further.epoch  # it begins within a merged segment
+        return summary.epoch
+
+    def epoch_end(self, epoch: int, end: int) -> EpochEnd | None:
+        """Return where `epoch` ends in this log, whose readable end is `end`.
+
+        Returns None if the epoch is newer than the newest one. See `EpochTable.end_of`.
+        """
+        table = self._all_epochs()
+        if self.epoch > table.newest:  # this ownership has no segment yet
+            table = EpochTable([*table.entries_from(0), (self.epoch, end)])
+        return table.end_of(epoch, self.start_sequence_id, end)
+
+    @property
+    def knows_epochs(self) -> bool:
+        """True if the epoch of each listed segment with records is known."""
+        return all(
+            each.number in self._summaries
+            for each in self.segments
+            if self.readable_end(each) > each.start_sequence_id
+        )
+
+    def _all_epochs(self) -> EpochTable:
+        if self._epochs is None:
+            self._epochs = EpochTable([*self._shown_epochs(), *self._further_epochs])
+        return self._epochs
+
+    def _shown_epochs(self) -> list[EpochStart]:
+        known = self._summaries
+        shown = [known[each.number] for each in self.segments if each.number in known]
+        return [EpochStart(each.epoch, each.start_sequence_id) for each in shown]
 
     def _is_behind(self, segment: Segment, sequence_id: int) -> bool:
         """Return whether `sequence_id` follows the last record, so that it is not written yet."""
@@ -413,13 +469,17 @@ class SegmentTable:
 
     def snapshot(self, index: SparseIndex, owner_state: bytes) -> StateSnapshot:
         """Build the snapshot for a segment whose index is `index`."""
-        summaries = self._summaries
+        summaries, start = self._summaries, self.start_sequence_id
+        if self._further_epochs:
+            shown = EpochTable(self._shown_epochs())
+            self._further_epochs = self._all_epochs().without(shown, start)
         return StateSnapshot(
             summaries=[summaries[s.number] for s in self.segments if s.number in summaries],
             index_before=self._index_before,
             index_before_number=self._index_before_number,
             index=index,
             owner_state=owner_state,
+            epochs=self._further_epochs,
         )
 
     # -- truncation and retention -------------------------------------------------------------

@@ -3,7 +3,10 @@
     payload of one control record = magic · part number · parts · crc of the whole · piece
     whole = version · sections, each i32 length · bytes:
             segment summaries · index of the segment before · index of this segment · owner's state
+            · in version 2: epochs
 
+Version 2 is written only for a stream with epochs that no summary shows, because their segments
+were merged. Releases that cannot merge segments refuse it, and would misread such a stream.
 A snapshot may span several records and entries. It is complete once its last part is stored.
 Pure. See docs/formats/snapshot.md.
 """
@@ -14,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
 
+from ledger.core.epoch_table import EpochStart
 from ledger.core.sparse_index import SparseIndex
 from ledger.crc32c import crc32c
 from ledger.errors import CorruptFormat
@@ -23,7 +27,9 @@ _PART = Struct(">4sIII")  # magic, part, parts, crc32c of the whole
 _LENGTH = Struct(">I")
 _NUMBER = Struct(">q")
 _SUMMARY = Struct(">qqqqq")
+_EPOCH = Struct(">qq")
 VERSION = 1
+_VERSION_WITH_EPOCHS = 2
 PART_BYTES_MAX = 512 * 1024
 
 
@@ -50,6 +56,7 @@ class StateSnapshot:
     index_before_number: int = 0  # the segment that `index_before` covers; 0 for none
     index: SparseIndex = field(default_factory=SparseIndex)
     owner_state: bytes = b""
+    epochs: list[EpochStart] = field(default_factory=list[EpochStart])  # that no summary shows
 
     def encode(self) -> bytes:
         summaries = b"".join(
@@ -57,17 +64,20 @@ class StateSnapshot:
             for s in self.summaries
         )
         before = _NUMBER.pack(self.index_before_number) + self.index_before.encode()
-        sections = (summaries, before, self.index.encode(), self.owner_state)
-        return bytes([VERSION]) + b"".join(_LENGTH.pack(len(s)) + s for s in sections)
+        sections = [summaries, before, self.index.encode(), self.owner_state]
+        if self.epochs:
+            sections.append(b"".join(_EPOCH.pack(*each) for each in self.epochs))
+        version = _VERSION_WITH_EPOCHS if self.epochs else VERSION
+        return bytes([version]) + b"".join(_LENGTH.pack(len(s)) + s for s in sections)
 
 
 def decode_snapshot(whole: bytes) -> StateSnapshot:
     """Decode a whole snapshot. Raises CorruptFormat for another version or malformed bytes."""
-    if not whole or whole[0] != VERSION:
+    if not whole or whole[0] not in (VERSION, _VERSION_WITH_EPOCHS):
         raise CorruptFormat(f"state snapshot version {whole[:1].hex() or 'missing'}")
     sections: list[memoryview] = []
     at, view = 1, memoryview(whole)
-    for _ in range(4):
+    for _ in range(4 if whole[0] == VERSION else 5):
         if len(view) - at < _LENGTH.size:
             raise CorruptFormat("state snapshot is truncated")
         (length,) = _LENGTH.unpack_from(view, at)
@@ -80,12 +90,16 @@ def decode_snapshot(whole: bytes) -> StateSnapshot:
         raise CorruptFormat(f"state snapshot has {len(view) - at} bytes after its last section")
     if len(sections[0]) % _SUMMARY.size or len(sections[1]) < _NUMBER.size:
         raise CorruptFormat("state snapshot: the segment summaries are truncated")
+    epochs = sections[4] if len(sections) > 4 else None
+    if epochs is not None and (not epochs or len(epochs) % _EPOCH.size):
+        raise CorruptFormat("state snapshot: the epochs are truncated")
     return StateSnapshot(
         summaries=[SegmentSummary(*fields) for fields in _SUMMARY.iter_unpack(sections[0])],
         index_before=SparseIndex.decode(sections[1][_NUMBER.size :]),
         index_before_number=_NUMBER.unpack_from(sections[1])[0],
         index=SparseIndex.decode(sections[2]),
         owner_state=bytes(sections[3]),
+        epochs=[EpochStart(*each) for each in _EPOCH.iter_unpack(epochs or b"")],
     )
 
 

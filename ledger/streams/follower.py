@@ -19,9 +19,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ledger.core.accepted_losses import StreamLosses
+from ledger.core.epoch_table import EpochEnd
 from ledger.core.loss import EntryAwaited, EntryLost
-from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment, visible
 from ledger.errors import (
     CorruptFormat,
@@ -30,6 +29,7 @@ from ledger.errors import (
     NoSuchLedger,
     StreamUnavailable,
 )
+from ledger.streams.listed_stream import ListedStream
 from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import read_whole_head
 from ledger.streams.segment_list import SegmentList
@@ -45,7 +45,7 @@ _AWAITED_MAX = 1  # heads that are asked for in vain, before older ones are left
 _PAUSE_S, _PAUSE_S_MAX = 0.02, 1.0  # delay before a retry, which doubles up to the maximum
 
 
-class FollowedStream:
+class FollowedStream(ListedStream):
     """A follower of one stream. Its start and end never decrease, also over `close` and `open`."""
 
     def __init__(
@@ -60,6 +60,7 @@ class FollowedStream:
 
         `on_retry` receives each error that is retried.
         """
+        super().__init__()  # the table is kept over `close`
         self.name = name
         # The error with which the follower closed by itself, or None. Cleared by the next `open`.
         self.failed: LedgerError | None = None
@@ -73,8 +74,6 @@ class FollowedStream:
         self._list_changed = asyncio.Event()
         # Wakes the tail task: the table changed, or readers caught up. Cleared at each round.
         self._wake_tail = asyncio.Event()
-        # Segments, start and end that readers may see. Kept over `close`.
-        self._table = SegmentTable()
         # Follows the segment in progress; for a moment also one that was just completed. Set and
         # cleared together with the live segment of the table.
         self._live: SegmentTail | None = None
@@ -102,26 +101,8 @@ class FollowedStream:
         )
 
     @property
-    def epoch(self) -> int:
-        """The newest known epoch of the stream, -1 if none is known."""
-        return self._table.epoch
-
-    @property
-    def start_sequence_id(self) -> int:
-        return self._table.start_sequence_id
-
-    @property
     def end_sequence_id(self) -> int:
         return self._table.end_sequence_id
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        return self._table.segments
-
-    @property
-    def accepted_losses(self) -> StreamLosses:
-        """The losses of this stream that an operator accepted."""
-        return self._table.losses
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -435,9 +416,14 @@ class FollowedStream:
             self._pulling = True
             self._wake_tail.set()
 
-    def epoch_at(self, sequence_id: int) -> int:
-        """Return the epoch of the ownership that wrote this sequence id. At the end, the newest."""
-        return self._table.epoch_at(sequence_id)
+    def epoch_end(self, epoch: int) -> EpochEnd | None:
+        """Return where `epoch` ends, as `SegmentTable.epoch_end` does.
+
+        Raises StreamUnavailable if the epochs are not known: it is closed, or a head was not read.
+        """
+        if not self.is_open or not self._table.knows_epochs:
+            raise StreamUnavailable(f"{self.name}: the epochs of its segments are not known")
+        return self._table.epoch_end(epoch, self.end_sequence_id)
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.core import records as log_records
 from ledger.core.accepted_losses import NO_LOSSES, LostRange, StreamLosses
+from ledger.core.epoch_table import EpochStart
 from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.core.records import LogRecord
 from ledger.core.segments import EMPTY_TXID, Segment, started_after
@@ -84,6 +85,8 @@ class LoadedStream:
     summaries: dict[int, SegmentSummary] = field(default_factory=dict[int, SegmentSummary])
     index: SparseIndex = field(default_factory=SparseIndex)  # covers segment `index_number`
     index_number: int = 0
+    # The epochs that no summary shows.
+    epochs: list[EpochStart] = field(default_factory=list[EpochStart])
     # A segment that is still to be listed as completed: (before, after).
     left_over: tuple[Segment, Segment] | None = None
     # The entry that hides a part of the state: lost until an operator accepts it, or awaited until
@@ -181,7 +184,7 @@ def _complete(
 
 async def _load_summaries(loaded: LoadedStream, client: LedgerClient) -> None:
     """Load the newest summaries that a head snapshot has, for readers."""
-    loaded.summaries = {}
+    loaded.summaries, loaded.epochs = {}, []
     awaited = 0
     for segment in reversed(loaded.segments):
         if segment.last_entry < 0 or awaited > _AWAITED_MAX:
@@ -192,6 +195,7 @@ async def _load_summaries(loaded: LoadedStream, client: LedgerClient) -> None:
             awaited += 1
             continue
         if head is not None:
+            loaded.epochs = head.epochs
             loaded.summaries = {
                 # It was written before the records of its own segment.
                 each.number: each
@@ -370,6 +374,7 @@ async def _apply_snapshot(
 ) -> None:
     loaded.summaries = {summary.number: summary for summary in snapshot.summaries}
     loaded.index, loaded.index_number = snapshot.index, segment.number
+    loaded.epochs = snapshot.epochs
     await _load_state(state, snapshot.owner_state)
 
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from ledger.client.writer import LedgerWriter
 from ledger.core.accepted_losses import StreamLosses
+from ledger.core.epoch_table import EpochEnd
 from ledger.core.loss import EntryAwaited, EntryLost
-from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import EMPTY_TXID, Segment
 from ledger.core.snapshot_format import StateSnapshot
 from ledger.core.sparse_index import SparseIndex
@@ -32,6 +32,7 @@ from ledger.errors import (
 from ledger.ids import Buffer
 from ledger.streams.accepted_losses import WatchedLosses
 from ledger.streams.config import StreamConfig
+from ledger.streams.listed_stream import ListedStream
 from ledger.streams.next_ledger import NextLedger
 from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import LoadedStream, OwnerState, load_state, load_stream
@@ -46,7 +47,7 @@ STREAM_KEY = "stream"  # key in a ledger's custom metadata; the value is the nam
 _ROLL_RETRY_S = 1.0  # delay before a roll is retried if no ledger could be created
 
 
-class Stream:
+class Stream(ListedStream):
     """A stream with its writer. `end_sequence_id` is what Kafka calls the high watermark."""
 
     own_txids = False
@@ -63,6 +64,7 @@ class Stream:
         on_failed: Callable[[LedgerError], None],
     ) -> None:
         """`on_advanced` receives each new end; `on_failed` the error that ended this ownership."""
+        super().__init__()  # the table follows each successful change of the store
         self.name = name
         self._services = services
         self._config = config  # the settings; too slow to call for each entry
@@ -72,8 +74,6 @@ class Stream:
         self._on_failed = on_failed
         # The stored list and the node versions that this owner wrote or read. Loaded by `open`.
         self._store = SegmentStore(services.metadata, name)
-        # The segment list in memory. It follows each successful change of the store.
-        self._table = SegmentTable()
         # Keeps the losses of the table up to date. Watches from `open` until `close` or `abandon`.
         self._losses = WatchedLosses(
             services.metadata, name, self._on_losses_changed, self._on_ownership_lost
@@ -155,6 +155,7 @@ class Stream:
             start_sequence_id=self._store.start_sequence_id,
             epoch=self._store.next_epoch,
             losses=loaded.losses,
+            epochs=loaded.epochs,
         )
         self._losses.catch_up()
 
@@ -305,19 +306,6 @@ class Stream:
     def txid_max(self) -> int:
         """The highest transaction id of the completed segments, 0 if there is none."""
         return self._store.txid_max
-
-    @property
-    def start_sequence_id(self) -> int:
-        return self._table.start_sequence_id
-
-    @property
-    def epoch(self) -> int:
-        """The number of the first segment of this ownership, less the base, from `open` on."""
-        return self._table.epoch
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        return self._table.segments
 
     def _on_end_moved(self, end_sequence_id: int) -> None:
         writer = self._writer
@@ -545,9 +533,12 @@ class Stream:
     def size_bytes(self) -> int:
         return self._table.size_bytes
 
-    def epoch_at(self, sequence_id: int) -> int:
-        """Return the epoch of the ownership that wrote this sequence id, or will write it."""
-        return self._table.epoch_at(sequence_id)
+    def epoch_end(self, epoch: int) -> EpochEnd | None:
+        """Return where `epoch` ends, as `SegmentTable.epoch_end` does. Only while it is open.
+
+        The newest epoch ends at the readable end.
+        """
+        return self._table.epoch_end(epoch, self.end_sequence_id)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -585,11 +576,6 @@ class Stream:
         record matches.
         """
         return await self._reads.find_timestamp(timestamp, first, self.read)
-
-    @property
-    def accepted_losses(self) -> StreamLosses:
-        """The losses of this stream that an operator accepted."""
-        return self._table.losses
 
     @property
     def timestamp_max(self) -> int | None:

@@ -52,7 +52,7 @@ def distance_column() -> int:
 
 
 def expected(count: int | None = None) -> pandas.DataFrame:
-    """What pandas says about the file, or about its first flights: one row per carrier."""
+    """Return the summary that pandas computes of the file, or of its first `count` flights."""
     frame = pandas.read_csv(io.BytesIO(csv_bytes()), nrows=count)
     hours = pandas.to_datetime(frame["time_hour"], utc=True)
     frame["hour_ms"] = (hours - pandas.Timestamp(0, tz="UTC")) // pandas.Timedelta(milliseconds=1)

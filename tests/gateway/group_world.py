@@ -7,7 +7,9 @@ import inspect
 
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig, GroupLimits, ReaderLimits
+from gateway.core.feature_levels import supported_levels
 from gateway.core.group_members import Joining, Syncing
+from gateway.features.features import Features
 from gateway.groups.coordinator import Coordinator, fresh_id
 from gateway.groups.read_only_groups import ReadOnlyGroups
 from gateway.handlers.api import Context, Peer
@@ -67,6 +69,7 @@ class World:
             cluster=self.cluster,
             reply_memory=ReplyMemory(1),
             stored=StoredSettings(self.metadata),
+            features=Features(self.metadata, supported_levels(transactions=False), 0),
         )
         self.dispatcher = Dispatcher(rows(), ctx)
         return self

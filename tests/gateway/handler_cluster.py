@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
+from gateway.core.feature_levels import supported_levels
+from gateway.features.features import Features
 from gateway.handlers.api import Context, Peer, Request
 from gateway.settings.stored_settings import StoredSettings
 from gateway.topics.catalog import Catalog
@@ -37,6 +39,7 @@ class Cluster:
         self.config = GatewayConfig(node_id=3, **settings)
         self.store = SimMetadata()
         self.catalog = Catalog(self.store, self.config.topics, bookies=lambda: self.config.bookies)
+        supported = supported_levels(transactions=self.config.transactions)
         self.context = Context(
             config=self.config,
             clock=SimClock(),
@@ -50,6 +53,7 @@ class Cluster:
             cluster=SingleBroker(3),
             reply_memory=ReplyMemory(self.config.connection.reply_bytes_max),
             stored=StoredSettings(self.store),
+            features=Features(self.store, supported, 3),
         )
         self.context.cluster.epoch_of = Epochs().epoch_of
 

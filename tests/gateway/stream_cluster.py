@@ -13,7 +13,9 @@ from functools import partial
 from random import Random
 
 from gateway.config import FetchLimits, GatewayConfig
+from gateway.core.feature_levels import supported_levels
 from gateway.core.fetch_session import FetchSessions
+from gateway.features.features import Features
 from gateway.groups.read_only_groups import ReadOnlyGroups
 from gateway.handlers.api import Context, Peer
 from gateway.handlers.table import rows
@@ -197,6 +199,7 @@ class StreamCluster:
         if self.cluster is None:
             await self.partitions.learn_epochs()
         ids = itertools.count(1)
+        supported = supported_levels(transactions=self.config.transactions)
         self.context = Context(
             config=self.config,
             clock=self.clock,
@@ -212,6 +215,11 @@ class StreamCluster:
             cluster=self.partitions.cluster,
             reply_memory=ReplyMemory(self.config.connection.reply_bytes_max),
             stored=StoredSettings(self.metadata),
+            features=Features(
+                self.metadata,
+                supported,
+                self.config.node_id,
+            ),
         )
         self.dispatcher = Dispatcher(rows(preview=self.config.transactions), self.context)
 

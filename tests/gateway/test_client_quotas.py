@@ -11,7 +11,6 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.core.client_quotas import (
-    NAME_BYTES_MAX,
     QuotaRefused,
     check_entity,
     entity_text,
@@ -19,6 +18,7 @@ from gateway.core.client_quotas import (
     ordered_limits,
 )
 from gateway.core.shown_text import SHOWN_CHARACTERS_MAX
+from gateway.core.stored_names import NAME_BYTES_MAX
 from gateway.handlers import k48_describe_client_quotas, k49_alter_client_quotas
 from gateway.settings import stored_rows
 from gateway.settings.client_quotas import ROOT

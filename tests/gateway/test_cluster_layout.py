@@ -8,16 +8,24 @@ import asyncio
 
 import pytest
 
-from gateway.process.cluster_layout import (
-    CLUSTER_ID,
-    FORM,
-    ClusterLayout,
-    keeps_log_segments,
-    lay_out_cluster,
-    read_layout,
-)
+from gateway.core.feature_levels import Form, newest, supported_levels
+from gateway.features.cluster_form import CLUSTER_ID, FORM, ClusterForm
+from gateway.features.stored_levels import LEVELS, decode_levels
+from gateway.process import cluster_layout
+from gateway.process.cluster_layout import epoch_base, keeps_log_segments
 from ledger.errors import CorruptFormat
 from tests.sim.metadata import SimMetadata
+
+STABLE = supported_levels(transactions=False)
+PREVIEW = supported_levels(transactions=True)
+
+
+async def lay_out_cluster(metadata, supported=STABLE):
+    return await cluster_layout.lay_out_cluster(metadata, supported)
+
+
+async def read_layout(metadata, supported=STABLE):
+    return await cluster_layout.read_layout(metadata, supported)
 
 
 async def older_cluster():
@@ -30,15 +38,21 @@ async def new_cluster():
     return SimMetadata()
 
 
+async def decided(metadata, flag):
+    """Return what a gateway with this flag decides when it starts."""
+    await lay_out_cluster(metadata)
+    return await keeps_log_segments(metadata, flag)
+
+
 @pytest.mark.parametrize(("laid_out", "expected"), [(new_cluster, True), (older_cluster, False)])
 async def test_without_the_flag_a_new_cluster_uses_log_segments_and_an_older_one_nodes(
     laid_out, expected
 ):
     metadata = await laid_out()
     for _ in range(2):  # the second gateway decides as the first one
-        assert await keeps_log_segments(metadata, None) is expected
-        assert await keeps_log_segments(metadata, True)
-        assert not await keeps_log_segments(metadata, False)
+        assert await decided(metadata, None) is expected
+        assert await decided(metadata, True)
+        assert not await decided(metadata, False)
 
 
 async def test_the_id_of_a_cluster_never_changes():
@@ -53,15 +67,15 @@ async def test_the_id_of_a_cluster_never_changes():
 
 async def test_gateways_that_lay_a_cluster_out_at_the_same_time_agree():
     metadata = SimMetadata()
-    chosen = await asyncio.gather(*(keeps_log_segments(metadata, None) for _ in range(5)))
+    chosen = await asyncio.gather(*(decided(metadata, None) for _ in range(5)))
     assert chosen == [True] * 5
     assert len(set(await asyncio.gather(*(lay_out_cluster(metadata) for _ in range(5))))) == 1
 
 
 async def test_a_first_gateway_without_log_segments_lays_out_the_same_cluster():
     metadata = SimMetadata()
-    assert not await keeps_log_segments(metadata, False)
-    assert await keeps_log_segments(metadata, None)
+    assert not await decided(metadata, False)
+    assert await decided(metadata, None)
 
 
 # -- the form -------------------------------------------------------------------------------------
@@ -70,13 +84,28 @@ async def test_a_first_gateway_without_log_segments_lays_out_the_same_cluster():
 async def test_an_older_cluster_keeps_its_form_and_every_byte_of_its_id():
     metadata = await older_cluster()
     layout = await lay_out_cluster(metadata)
-    assert (layout.form, layout.epoch_base, layout.keeps_epochs) == (0, 0, False)
+    assert (layout.form, epoch_base(layout), layout.keeps_epochs) == (0, 0, False)
     assert (await metadata.get(CLUSTER_ID)).data == layout.encode() == b"from-an-older-gateway"
 
 
-async def test_a_new_cluster_has_the_newest_form():
-    layout = await lay_out_cluster(SimMetadata())
-    assert (layout.form, layout.epoch_base, layout.keeps_epochs) == (FORM, 1, True)
+@pytest.mark.parametrize(("supported", "form"), [(STABLE, Form.EPOCH_BASES), (PREVIEW, FORM)])
+async def test_a_new_cluster_has_the_newest_form_and_levels_that_its_first_gateway_supports(
+    supported, form
+):
+    metadata = SimMetadata()
+    layout = await lay_out_cluster(metadata, supported)
+    assert (layout.form, epoch_base(layout), layout.keeps_epochs) == (form, 1, True)
+    stored = decode_levels((await metadata.get(LEVELS)).data)
+    assert stored.finalized == newest(supported)
+    assert stored.finalized.level("gateway.version") == form
+
+
+async def test_a_cluster_with_data_of_transactions_needs_a_gateway_that_has_them():
+    metadata = SimMetadata()
+    await lay_out_cluster(metadata, PREVIEW)
+    for read in (read_layout, lay_out_cluster):
+        with pytest.raises(CorruptFormat, match=r"form 2.*--preview-transactions"):
+            await read(metadata)
 
 
 async def test_a_release_without_forms_cannot_read_the_id_of_a_cluster_with_one():
@@ -86,8 +115,8 @@ async def test_a_release_without_forms_cannot_read_the_id_of_a_cluster_with_one(
         (await metadata.get(CLUSTER_ID)).data.decode()
 
 
-LATER = ClusterLayout("of-a-later-release", FORM + 1).encode()
-DAMAGED = ClusterLayout("damaged", FORM).encode().replace(b"damaged", b"Damaged")
+LATER = ClusterForm("of-a-later-release", FORM + 1).encode()
+DAMAGED = ClusterForm("damaged", FORM).encode().replace(b"damaged", b"Damaged")
 
 
 @pytest.mark.parametrize(

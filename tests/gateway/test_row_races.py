@@ -61,15 +61,21 @@ async def two_gateways():
     return tree, store, await loaded(store), await loaded(SimMetadata(tree))
 
 
+async def create_again(rows):
+    """Delete the row and create it with another value."""
+    await set_to(rows, None)
+    await set_to(rows, {"b": "new"})
+
+
+async def delete_and_let_watches_fire(rows):
+    await set_to(rows, None)
+    await asyncio.sleep(SOON_S)
+
+
 async def test_a_row_that_was_created_again_is_not_replaced_by_its_earlier_life():
     tree, store, ours, theirs = await two_gateways()
     await set_to(ours, {"a": "revoked"})
-
-    async def create_again():
-        await set_to(theirs, None)
-        await set_to(theirs, {"b": "new"})
-
-    store.interlude = create_again
+    store.interlude = lambda: create_again(theirs)
     await ours.change("ann", lambda value: {**value, "c": "ours"})
     assert await stored(tree) == {"ann": {"b": "new", "c": "ours"}}
     assert ours.get("ann") == {"b": "new", "c": "ours"}
@@ -79,14 +85,10 @@ async def test_a_row_that_was_created_again_is_not_deleted_for_its_earlier_life(
     tree, store, ours, theirs = await two_gateways()
     await set_to(ours, {"a": "revoked"})
 
-    async def create_again():
-        await set_to(theirs, None)
-        await set_to(theirs, {"b": "new"})
-
     def without_a(value):
         return {name: each for name, each in value.items() if name != "a"} or None
 
-    store.interlude = create_again
+    store.interlude = lambda: create_again(theirs)
     await ours.change("ann", without_a)
     assert await stored(tree) == {"ann": {"b": "new"}}
 
@@ -122,12 +124,7 @@ async def test_a_row_that_is_deleted_while_a_gateway_starts_does_not_stay_in_its
     theirs = await loaded(SimMetadata(tree))
     await set_to(theirs, {"a": "revoked"})
     store = Interrupted(tree)
-
-    async def delete_and_let_watches_fire():
-        await set_to(theirs, None)
-        await asyncio.sleep(SOON_S)
-
-    store.interlude = delete_and_let_watches_fire
+    store.interlude = lambda: delete_and_let_watches_fire(theirs)
     ours = await loaded(store)
     await asyncio.sleep(SOON_S)
     assert ours.get("ann") is None
@@ -141,12 +138,7 @@ async def test_a_row_that_lives_only_while_a_gateway_starts_does_not_stay_in_its
     theirs = await loaded(SimMetadata(tree))
     store = CreatedMeanwhile(tree)
     store.create_row = lambda: set_to(theirs, {"a": "revoked"})
-
-    async def delete_and_let_watches_fire():
-        await set_to(theirs, None)
-        await asyncio.sleep(SOON_S)
-
-    store.interlude = delete_and_let_watches_fire
+    store.interlude = lambda: delete_and_let_watches_fire(theirs)
     ours = await loaded(store)
     await asyncio.sleep(SOON_S)
     assert ours.get("ann") is None

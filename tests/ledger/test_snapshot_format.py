@@ -2,10 +2,13 @@
 joined; cuts at every byte, flips, missing, foreign and repeated parts.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.core.epoch_table import EpochStart
 from ledger.core.snapshot_format import (
     MAGIC,
     SegmentSummary,
@@ -39,6 +42,7 @@ def snapshots(draw):
         index_before_number=draw(i64),
         index=draw(indexes()),
         owner_state=draw(st.binary(max_size=60)),
+        epochs=[EpochStart(*two) for two in draw(st.lists(st.tuples(i64, i64), max_size=3))],
     )
 
 
@@ -50,7 +54,8 @@ EXAMPLE = StateSnapshot(
 
 
 def same(one, other):
-    return one.encode() == other.encode() and one.summaries == other.summaries
+    alike = one.summaries == other.summaries and one.epochs == other.epochs
+    return alike and one.encode() == other.encode()
 
 
 @given(snapshots(), st.integers(1, 100))
@@ -109,12 +114,17 @@ def test_records_of_others_are_no_parts():
 
 
 def test_a_snapshot_cut_at_any_byte_is_refused():
-    whole = EXAMPLE.encode()
-    for end in range(len(whole)):
+    for whole in (EXAMPLE.encode(), replace(EXAMPLE, epochs=[EpochStart(2, 5)]).encode()):
+        for end in range(len(whole)):
+            with pytest.raises(CorruptFormat):
+                decode_snapshot(whole[:end])
         with pytest.raises(CorruptFormat):
-            decode_snapshot(whole[:end])
-    with pytest.raises(CorruptFormat):
-        decode_snapshot(whole + b"\0")
+            decode_snapshot(whole + b"\0")
+
+
+def test_only_a_snapshot_with_epochs_is_refused_by_releases_without_them():
+    assert EXAMPLE.encode()[0] == 1
+    assert replace(EXAMPLE, epochs=[EpochStart(2, 5)]).encode()[0] == 2
 
 
 @given(snapshots(), st.data())
@@ -128,5 +138,5 @@ def test_no_bytes_fail_otherwise(snapshot, data):
 
 
 def test_another_version_is_refused_by_its_number():
-    with pytest.raises(CorruptFormat, match="version 02"):
-        decode_snapshot(b"\x02" + EXAMPLE.encode()[1:])
+    with pytest.raises(CorruptFormat, match="version 03"):
+        decode_snapshot(b"\x03" + EXAMPLE.encode()[1:])

@@ -160,30 +160,20 @@ def maven_jars(
     The first coordinate is the one without which nothing was gained. If there are `sums`, the jars
     must be exactly these, each with its SHA-256.
     """
-    jars = CACHE / "peers" / name
-    if jars.is_dir():
-        return jars
-    maven = _debian("mvn", "maven")
-    with _alone():
-        if jars.is_dir():
-            return jars
-        _announce(name)
-        work = CACHE / "peers" / "maven"
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
+
+    def copy_jars(maven: list[str], work: Path) -> Path:
         (work / "pom.xml").write_text(_pom(coordinates))
-        # A repository of its own: poms without jars in ~/.m2 would make Spark's Ivy fail.
-        repository = f"-Dmaven.repo.local={CACHE / 'm2'}"
         copy = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-        place = ["-f", str(work / "pom.xml"), f"-DoutputDirectory={work / 'jars'}", repository]
-        _run([maven, "-q", "-B", *copy, *place])
+        place = ["-f", str(work / "pom.xml"), f"-DoutputDirectory={work / 'jars'}"]
+        _run([*maven, *copy, *place])
         artifact = coordinates[0][1]
         if not list((work / "jars").glob(f"{artifact}-*.jar")):
             raise PeerMissing(f"{name} did not run: Maven copied no {artifact} jar")
         if sums is not None:
             _check_sums(name, (work / "jars").glob("*.jar"), sums)
-        (work / "jars").rename(jars)
-    return jars
+        return work / "jars"
+
+    return _from_maven(name, copy_jars)
 
 
 def read_sums(path: Path) -> dict[str, str]:
@@ -205,25 +195,40 @@ def maven_archive(name: str, artifact: str, sums: Mapping[str, str]) -> Path:
     `artifact` is group:artifact:version:type:classifier. The file is fetched alone, so neither its
     pom nor a parent of that must be there. It must be the one of `sums`, with its SHA-256.
     """
-    content = CACHE / "peers" / name
-    if content.is_dir():
-        return content
-    maven = _debian("mvn", "maven")
-    with _alone():
-        if content.is_dir():
-            return content
-        _announce(name)
-        work = CACHE / "peers" / "maven"
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
-        place = [f"-DoutputDirectory={work / 'files'}", f"-Dmaven.repo.local={CACHE / 'm2'}"]
-        _run([maven, "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", *place])
+
+    def extract(maven: list[str], work: Path) -> Path:
+        place = f"-DoutputDirectory={work / 'files'}"
+        _run([*maven, "dependency:copy", f"-Dartifact={artifact}", place])
         _check_sums(name, (work / "files").iterdir(), sums)
         (file,) = (work / "files").iterdir()
         with tarfile.open(file) as archive:
             archive.extractall(work / "content", filter="data")
-        (work / "content").rename(content)
-    return content
+        return work / "content"
+
+    return _from_maven(name, extract)
+
+
+def _from_maven(name: str, fill: Callable[[list[str], Path], Path]) -> Path:
+    """Return `.cache/peers/<name>`. If it does not exist, `fill` makes its content first.
+
+    `fill` takes the command of Maven and an empty directory to work in. It returns the directory
+    that becomes `.cache/peers/<name>`.
+    """
+    found = CACHE / "peers" / name
+    if found.is_dir():
+        return found
+    maven = _debian("mvn", "maven")
+    with _alone():
+        if found.is_dir():
+            return found
+        _announce(name)
+        work = CACHE / "peers" / "maven"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        # A repository of its own: poms without jars in ~/.m2 would make Spark's Ivy fail.
+        repository = f"-Dmaven.repo.local={CACHE / 'm2'}"
+        fill([maven, "-q", "-B", repository], work).rename(found)
+    return found
 
 
 def kafka_jars() -> Path:

@@ -109,7 +109,7 @@ class Filler:
         return self._archived
 
     def wait_for(self, parts: int, jobs: Sequence[Supervised]) -> None:
-        """Wait until so many parts are archived, and keep the jobs running meanwhile."""
+        """Wait until `parts` parts are archived, and keep the jobs running meanwhile."""
 
         def archived() -> bool:
             return self.archived() >= parts or count_done(jobs) > 0

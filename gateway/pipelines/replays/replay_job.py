@@ -141,7 +141,7 @@ class _ReplayRun:
         self._proved: tuple[OffsetRange, ...] = ()
         # The number of records in their files that were archived without sums.
         self.unproved = 0
-        # Whether the plans were read and the target was described. Before, no error is retried.
+        # True once the plans were read and the target was described. Before, no error is retried.
         self._answered = False
         # The number of steps of progress: proofs, plans, and records that were written.
         self._steps = 0
@@ -150,7 +150,7 @@ class _ReplayRun:
         self._present: dict[tuple[int, int], int] = {}
         # The records that this run has written, by the number of the plan.
         self._written: dict[int, int] = {}
-        # Whether an earlier run had stored a plan. None until the first look.
+        # True if an earlier run had stored a plan. None until the first look.
         self._resumed: bool | None = None
 
     def run(self, plans: PlanStore, offsets_at_once: int) -> ReplayReport:
@@ -317,7 +317,7 @@ class _ReplayRun:
         if sum(present.values()) < plan.records:
             self._prove(plan.selection.ranges)
         self._watcher.on_planned(plan, sum(present.values()))
-        # What attempts of this run have written that failed later.
+        # The records that failed attempts of this run have written, by partition.
         before = {
             each: count - self._present.setdefault((plan.number, each), count)
             for each, count in present.items()

@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -24,6 +24,8 @@ from gateway.pipelines.shared.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_T = TypeVar("_T")
 
 _ATOMIC = frozenset({"hdfs", "viewfs", "webhdfs", "ofs", "abfs", "abfss"})
 """Schemes whose FileContext.rename is atomic and fails if the target exists."""
@@ -250,6 +252,13 @@ class HadoopFiles:
                 system.delete(temporary, False)
 
     def read(self, path: str) -> bytes | None:
+        return self._consume(path, lambda stream: bytes(stream.readAllBytes()))
+
+    def fetch(self, path: str) -> bool:
+        return self._consume(path, lambda stream: stream.transferTo(self._nowhere)) is not None
+
+    def _consume(self, path: str, use: Callable[[Any], _T]) -> _T | None:
+        """Return the result of `use` for the file's stream, or None if the file does not exist."""
         with file_errors(path):
             found = self._path(path)
             system = found.getFileSystem(self._configuration)
@@ -257,22 +266,9 @@ class HadoopFiles:
                 return None
             stream = system.open(found)
             try:
-                return bytes(stream.readAllBytes())
+                return use(stream)
             finally:
                 stream.close()
-
-    def fetch(self, path: str) -> bool:
-        with file_errors(path):
-            found = self._path(path)
-            system = found.getFileSystem(self._configuration)
-            if not system.exists(found):
-                return False
-            stream = system.open(found)
-            try:
-                stream.transferTo(self._nowhere)
-            finally:
-                stream.close()
-        return True
 
     def names(self, directory: str) -> list[str]:
         with file_errors(directory):

@@ -30,8 +30,6 @@ class Intended:
     versions: range = ALL
     cases: str = "*"
     open: bool = False
-    transactions: bool = False
-    """Whether it is one of the cases that need transactions."""
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -41,17 +39,25 @@ class Intended:
         """Return True if this entry explains the difference."""
         return (
             self.key == difference.key
-            and self.transactions == difference.transactions
             and difference.version in self.versions
             and fnmatchcase(difference.case, self.cases)
             and self._pattern.fullmatch(difference.path) is not None
         )
 
 
-_FEATURES = "The gateway has no features yet."
+_FEATURES = "The gateway does not serve this feature yet."
+_FORM = "The gateway's own feature: the newest form of stored data that gateways may write."
+_OTHER_FEATURES = (
+    "eligible.leader.replicas.version",
+    "group.version",
+    "kraft.version",
+    "share.version",
+    "streams.version",
+    "transaction.version",
+)
 _OWN_KEYS = "The gateway's own settings of a topic."
 _ELR = "Kafka sets this value for all brokers itself, for its eligible leader replicas."
-_TEXTS = "The texts say what a setting does in the gateway."
+_TEXTS = "Each text describes the effect of a setting in the gateway."
 _EACH_ONCE = "A resource that is named again is described once: a reply of many copies is large."
 _AT_ONCE = "The timeout bounds the wait for leaders; Kafka gives up before it looks at the topic."
 
@@ -141,9 +147,16 @@ INTENDED: tuple[Intended, ...] = (
     ),
     Intended(10, "coordinators[*]", _EACH_ONCE, range(4, 7), "many-groups"),
     Intended(15, "groups[*]", _EACH_ONCE, cases="unknown-groups"),
-    Intended(18, "supported_features[*]", _FEATURES, range(3, 5), open=True),
-    Intended(18, "finalized_features[*]", _FEATURES, range(3, 5), open=True),
-    Intended(18, "finalized_features_epoch", _FEATURES, range(3, 5), open=True),
+    *(
+        Intended(18, f"{field}[{name}]", _FEATURES, range(3, 5), open=True)
+        for field in ("supported_features", "finalized_features")
+        for name in _OTHER_FEATURES
+        if (field, name) != ("finalized_features", "kraft.version")
+    ),
+    *(
+        Intended(18, f"{field}[gateway.version]", _FORM, range(3, 5))
+        for field in ("supported_features", "finalized_features")
+    ),
     *(
         Intended(19, f"topics[*].configs[{name}]", _OWN_KEYS, range(5, 8))
         for name in ("control.record.interval.ms", "control.record.policy", "gateway.loss.delivery")
@@ -153,6 +166,17 @@ INTENDED: tuple[Intended, ...] = (
         "topics[*].configs[min.insync.replicas].config_source",
         _ELR,
         range(5, 8),
+    ),
+    Intended(57, "error_message", _FEATURES, ALL, "features-that-the-gateway-does-not-have"),
+    *(
+        Intended(57, field, _FEATURES, ALL, case, open=True)
+        for field, case in (
+            ("error_message", "transaction-levels-out-of-range"),
+            ("error_message", "a-downgrade-that-the-oldest-version-allows"),
+            ("error_message", "transaction-levels"),
+            ("error_code", "transaction-levels"),
+            ("results[*]", "transaction-levels"),
+        )
     ),
     Intended(
         55,

@@ -8,7 +8,7 @@ def by_an_unknown_id(script: Script) -> None:
     script.ask(topics=[{"name": None, "topic_id": UUID(int=7)}], timeout=5_000)
 ```
 
-The function runs without a server. What a server chooses is taken from an earlier answer:
+The function runs without a server. A value that the server chooses comes from an earlier answer:
 `script.ask(...).take("topics[0].topic_id")`. All names come from `script.name`, so cases neither
 share topics nor groups and may run in any order.
 """
@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.handlers.table import rows
 from tests.compat.differential.steps import Batch, Step, Taken
-from tests.compat.differential.transactions import VERSIONS
 
 PRODUCE, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 0, 2, 3, 10
-JOIN_GROUP, SYNC_GROUP, DESCRIBE_GROUPS = 11, 14, 15
+OFFSET_COMMIT, JOIN_GROUP, SYNC_GROUP, DESCRIBE_GROUPS = 8, 11, 14, 15
 CREATE_TOPICS, INIT_PRODUCER_ID = 19, 22
 NOT_YET = (
     "unknown_topic_or_partition",
@@ -67,6 +66,14 @@ class Topic:
         return {"name": self.name, "topic": self.name, "topic_id": self.topic_id}
 
 
+class Member(NamedTuple):
+    """A member that a case let join: its group, id and generation."""
+
+    group: str
+    member_id: Taken
+    generation: Taken
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One case in one version of its API."""
@@ -75,8 +82,6 @@ class Case:
     key: int
     version: int
     build: Build
-    transactions: bool = False
-    """Whether it needs a server with transactions."""
 
     def steps(self) -> list[Step]:
         script = Script(self)
@@ -90,8 +95,7 @@ class Script:
     def __init__(self, its_case: Case) -> None:
         self.key = its_case.key
         self.version = its_case.version
-        letter = _letter(its_case.transactions)
-        self.prefix = f"{letter}{its_case.key:02}-v{its_case.version}-{its_case.name}--"
+        self.prefix = f"k{its_case.key:02}-v{its_case.version}-{its_case.name}--"
         self.steps: list[Step] = []
         self._published = 0  # topics that `published` created
 
@@ -228,6 +232,24 @@ class Script:
         """Allocate a producer id; take `producer_id` from the answer."""
         return self.prepare(INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=60_000)
 
+    def commit(self, group: str, topic: Topic, offset: int, note: str = "") -> Answer:
+        """Commit an offset of partition 0 without a member."""
+        row = {"partition_index": 0, "committed_offset": offset, "committed_metadata": note}
+        return self.prepare(
+            OFFSET_COMMIT,
+            9,
+            group_id=group,
+            member_id="",
+            generation_id_or_member_epoch=-1,
+            topics=[{"name": topic.name, "partitions": [row]}],
+        )
+
+    def member(self, **fields: Any) -> Member:
+        """Join a group of the case as its only member, with fields of `join`."""
+        group = self.name("group")
+        joined = self.join(group, **fields)
+        return Member(group, joined.take("member_id"), joined.take("generation_id"))
+
     def join(
         self, group: str, *, on: str = "a", protocols: Sequence[str] = ("range",), **fields: Any
     ) -> Answer:
@@ -272,17 +294,15 @@ def batch(count: int, /, *, gap_ms: int = 1, key: bytes | None = b"key", **heade
 
 # -- all cases ------------------------------------------------------------------------------------
 
-_registered: dict[tuple[int, bool], dict[str, tuple[Build, int, int]]] = {}
+_registered: dict[int, dict[str, tuple[Build, int, int]]] = {}
 
 
-def case(
-    key: int, *, since: int = 0, until: int = 99, transactions: bool = False
-) -> Callable[[Build], Build]:
+def case(key: int, *, since: int = 0, until: int = 99) -> Callable[[Build], Build]:
     """Register a case for every advertised version of the API between `since` and `until`."""
 
     def register(build: Build) -> Build:
         name = build.__name__.strip("_").replace("_", "-")
-        known = _registered.setdefault((key, transactions), {})
+        known = _registered.setdefault(key, {})
         assert name not in known, f"two cases of key {key} are called {name}"
         known[name] = (build, since, until)
         return build
@@ -290,35 +310,24 @@ def case(
     return register
 
 
-def _letter(transactions: bool) -> str:
-    """Return the letter with which names of files, topics and groups begin."""
-    return "t" if transactions else "k"
-
-
-def case_files(transactions: bool = False) -> dict[int, str]:
+def case_files() -> dict[int, str]:
     """Return the modules with cases by API key, from the names of the files."""
-    pattern = f"{_letter(transactions)}[0-9][0-9]_*.py"
-    found = sorted(Path(__file__).with_name("cases").glob(pattern))
+    found = sorted(Path(__file__).with_name("cases").glob("k[0-9][0-9]_*.py"))
     return {int(path.stem[1:3]): path.stem for path in found}
 
 
 @cache
-def cases_of(key: int, transactions: bool = False) -> tuple[Case, ...]:
-    """Return the cases of an API in all versions, in a fixed order.
-
-    The versions are those that the gateway advertises; with transactions, those of Kafka.
-    """
-    files = case_files(transactions)
-    if key not in files:
+def cases_of(key: int) -> tuple[Case, ...]:
+    """Return the cases of an API in all versions that the gateway advertises, in a fixed order."""
+    if key not in case_files():
         return ()
-    import_module(f"tests.compat.differential.cases.{files[key]}")
-    return tuple(_in_versions(key, transactions))
+    import_module(f"tests.compat.differential.cases.{case_files()[key]}")
+    return tuple(_in_versions(key))
 
 
-def _in_versions(key: int, transactions: bool) -> Iterable[Case]:
-    api = None if transactions else rows()[key]
-    for version in VERSIONS[key] if api is None else api.advertised or api.versions:
-        known = _registered.get((key, transactions), {})
-        for name, (build, since, until) in known.items():
+def _in_versions(key: int) -> Iterable[Case]:
+    api = rows()[key]
+    for version in api.advertised or api.versions:
+        for name, (build, since, until) in _registered.get(key, {}).items():
             if since <= version <= until:
-                yield Case(name, key, version, build, transactions)
+                yield Case(name, key, version, build)

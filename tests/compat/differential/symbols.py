@@ -12,7 +12,7 @@ RECENT_MS = 1_700_000_000_000
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NODE = re.compile(r"(?<=\bbroker )\d+\b")
-_THIS_NODE = re.compile(r"(?<=broker id, expected )\d+")
+_THIS_NODE = re.compile(r"(?<=broker id, expected )\d+|(?<=\bLocal controller )\d+")
 _MOMENT = re.compile(r"\b\d{13}\b")
 _UUID_TEXT = re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])")
 

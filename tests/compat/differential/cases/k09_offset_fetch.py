@@ -29,15 +29,7 @@ def _committed(script: Script, word: str = "group") -> tuple[Topic, str]:
     group = script.name(word)
     script.coordinator(group)
     topic = script.topic(f"of-{word}", partitions=2)
-    rows = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": "note"}]
-    script.prepare(
-        8,
-        9,
-        group_id=group,
-        member_id="",
-        generation_id_or_member_epoch=-1,
-        topics=[{"name": topic.name, "partitions": rows}],
-    )
+    script.commit(group, topic, 5, "note")
     return topic, group
 
 

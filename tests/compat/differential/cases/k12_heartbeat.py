@@ -15,9 +15,7 @@ def _beat(script: Script, group: str, member: Any, generation: Any, **fields: An
 
 @case(KEY)
 def a_member(script: Script) -> None:
-    group = script.name("group")
-    joined = script.join(group)
-    member, generation = joined.take("member_id"), joined.take("generation_id")
+    group, member, generation = script.member()
     _beat(script, group, member, generation)
     for wrong in (0, 2, 99, -1):
         _beat(script, group, member, wrong)
@@ -35,18 +33,14 @@ def unknown_groups(script: Script) -> None:
 
 @case(KEY)
 def after_leaving(script: Script) -> None:
-    group = script.name("group")
-    joined = script.join(group)
-    member, generation = joined.take("member_id"), joined.take("generation_id")
+    group, member, generation = script.member()
     script.prepare(13, 2, group_id=group, member_id=member)
     _beat(script, group, member, generation)
 
 
 @case(KEY, since=3)
 def a_static_member(script: Script) -> None:
-    group = script.name("group")
-    joined = script.join(group, group_instance_id="static")
-    member, generation = joined.take("member_id"), joined.take("generation_id")
+    group, member, generation = script.member(group_instance_id="static")
     for instance in ("static", "other", None):
         _beat(script, group, member, generation, group_instance_id=instance)
     _beat(script, group, "nobody", generation, group_instance_id="static")

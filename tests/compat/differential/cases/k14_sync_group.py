@@ -25,18 +25,14 @@ def _sync(script: Script, group: str, member: Any, generation: Any, **fields: An
 
 @case(KEY)
 def a_member_with_an_assignment(script: Script) -> None:
-    group = script.name("group")
-    joined = script.join(group)
-    member, generation = joined.take("member_id"), joined.take("generation_id")
+    group, member, generation = script.member()
     _sync(script, group, member, generation)
     _sync(script, group, member, generation, assignments=[])
 
 
 @case(KEY)
 def wrong_members_and_generations(script: Script) -> None:
-    group = script.name("group")
-    joined = script.join(group)
-    member, generation = joined.take("member_id"), joined.take("generation_id")
+    group, member, generation = script.member()
     for wrong in (0, 99, -1):
         _sync(script, group, member, wrong)
     _sync(script, group, "nobody", generation)
@@ -74,18 +70,14 @@ def an_assignment_after_a_rebalance(script: Script) -> None:
 
 @case(KEY, since=PROTOCOL_FROM)
 def wrong_protocols(script: Script) -> None:
-    group = script.name("group")
-    joined = script.join(group)
-    member, generation = joined.take("member_id"), joined.take("generation_id")
+    group, member, generation = script.member()
     for kind, name in (("connect", "range"), ("consumer", "sticky"), (None, None), ("", "")):
         _sync(script, group, member, generation, protocol_type=kind, protocol_name=name)
 
 
 @case(KEY, since=3)
 def a_static_member(script: Script) -> None:
-    group = script.name("group")
-    joined = script.join(group, group_instance_id="static")
-    member, generation = joined.take("member_id"), joined.take("generation_id")
+    group, member, generation = script.member(group_instance_id="static")
     for instance in ("static", "other", None):
         _sync(script, group, member, generation, group_instance_id=instance)
     _sync(script, group, "nobody", generation, group_instance_id="static")

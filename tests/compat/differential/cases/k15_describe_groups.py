@@ -27,15 +27,7 @@ def a_group_of_commits(script: Script) -> None:
     group = script.name("group")
     topic = script.topic("one")
     script.coordinator(group)
-    rows = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}]
-    script.prepare(
-        8,
-        9,
-        group_id=group,
-        member_id="",
-        generation_id_or_member_epoch=-1,
-        topics=[{"name": topic.name, "partitions": rows}],
-    )
+    script.commit(group, topic, 5)
     script.ask(groups=[group])
 
 

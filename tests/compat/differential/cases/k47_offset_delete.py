@@ -16,15 +16,7 @@ def _committed(script: Script) -> tuple[Topic, str]:
     group = script.name("group")
     script.coordinator(group)
     topic = script.topic("one", partitions=2)
-    rows = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}]
-    script.prepare(
-        8,
-        9,
-        group_id=group,
-        member_id="",
-        generation_id_or_member_epoch=-1,
-        topics=[{"name": topic.name, "partitions": rows}],
-    )
+    script.commit(group, topic, 5)
     return topic, group
 
 

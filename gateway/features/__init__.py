@@ -1,0 +1,1 @@
+"""The finalized features of a cluster: stored, and followed by every gateway."""

@@ -1,0 +1,413 @@
+"""The produce path of one partition: checks batches, assigns their offsets, and appends them.
+
+    waiting, in order ─(the stream is writable, the records are checked)▶ appended ─▶ durable
+
+`append` accepts or refuses a batch. The producer is answered when the batch is durable. A batch
+waits while the stream is opened, or while records before it take long to check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.producer_states import AcceptedBatch
+from gateway.errors import partition_code
+from gateway.topics.configs import TopicConfig
+from gateway.topics.long_work import LongWork
+from gateway.topics.partition_state import PartitionState
+from gateway.topics.partition_warnings import PartitionWarnings, ProduceWatch
+from gateway.topics.produced import OUTCOME_UNKNOWN, OnProduced, OwnBatch, Produced, ProducedBatch
+from gateway.topics.producer_ids import learn_certain_id
+from gateway.wire import batches
+from gateway.wire.batches import BatchHeader, BatchRefused
+from gateway.wire.record_check import RecordRules, check_now, check_steps
+from ledger.errors import (
+    LedgerError,
+    MetadataError,
+    NoSuchEntry,
+    NotEnoughBookies,
+    NotOwner,
+    StreamUnavailable,
+)
+from ledger.streams.accepted_losses import EntryAwaited
+from ledger.streams.config import StreamConfig
+from ledger.streams.services import StreamServices
+from ledger.streams.stream import Stream
+from ledger.tasks import report, reported, start_once
+
+# The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT.
+_WAITING_MAX = 10_000
+
+_TOO_FEW_COPIES = Produced(
+    ErrorCode.not_enough_replicas,
+    message="min.insync.replicas of the topic exceeds the number of copies of a record.",
+)
+
+
+class WrittenPartition(Protocol):
+    """The partition whose batches a `ProducePath` appends."""
+
+    name: str
+    stream: Stream
+    closed: bool
+
+    @property
+    def is_leader(self) -> bool:
+        """Return whether this broker may accept batches as leader."""
+        ...
+
+    def may_acknowledge(self) -> bool:
+        """Return whether batches may be acknowledged, even during a hand-over."""
+        ...
+
+    async def ensure_readable(self) -> None:
+        """Wait until the partition is readable. Raises NotOwner if it is closed."""
+        ...
+
+    def reopen(self) -> None:
+        """Open the stream again, unless the partition is closed."""
+        ...
+
+
+def _bytes_of(batch: memoryview) -> bytes:
+    """Return the whole batch. It is not copied if the view is one of whole bytes."""
+    whole = batch.obj
+    return whole if isinstance(whole, bytes) and len(whole) == len(batch) else bytes(batch)
+
+
+class ProducePath:
+    """The batches of one partition on their way into its stream."""
+
+    def __init__(
+        self,
+        partition: WrittenPartition,
+        state: PartitionState,
+        services: StreamServices,
+        configs: tuple[Callable[[], TopicConfig], Callable[[], StreamConfig]],
+        log: PartitionWarnings,
+        long_work: LongWork,
+        named: tuple[str, int],
+    ) -> None:
+        """Create the path of `partition`, which has its stream already."""
+        # None of these changes.
+        self._partition, self._stream = partition, partition.stream
+        self._may_acknowledge = partition.may_acknowledge
+        self._producers, self._services, self._log = state.producers, services, log
+        self._config, self._stream_config = configs
+        self._long_work, self._named = long_work, named
+        self._watch = ProduceWatch(self, log, configs[1])
+        # Batches that wait, in order, for a writable stream or a check; at most _WAITING_MAX.
+        self._waiting: deque[ProducedBatch | OwnBatch] = deque()
+        # Retries of batches that are not durable yet: end offset of the batch, at which the high
+        # watermark answers the retry, callback and result.
+        self.duplicates: list[tuple[int, OnProduced, Produced]] = []
+        # Makes the stream writable and appends the waiting batches. None while it has no work.
+        self._beginning: asyncio.Task[None] | None = None
+        # The newest assigned log append time. It never falls, even if the clock is set back.
+        self._appended_ms = -1
+
+    # -- the state that the watch reads -------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._partition.closed
+
+    @property
+    def high_watermark(self) -> int:
+        return self._stream.end_sequence_id
+
+    @property
+    def accepted_end(self) -> int:
+        return self._stream.next_sequence_id
+
+    @property
+    def first_waiting(self) -> object | None:
+        return self._waiting[0] if self._waiting else None
+
+    @property
+    def checking(self) -> bool:
+        waiting = self._waiting
+        return bool(waiting) and waiting[0].takes_long and self._stream.writable
+
+    @property
+    def beginning(self) -> asyncio.Task[None] | None:
+        """The task that appends the waiting batches, or None while it has no work."""
+        return self._beginning
+
+    # -- appending ----------------------------------------------------------------------------
+
+    @property
+    def lacks_copies(self) -> bool:
+        """True if `min.insync.replicas` exceeds the number of copies that a record has."""
+        wanted = self._config().min_insync_replicas
+        return wanted > 1 and wanted > self._stream_config().write_quorum
+
+    def append(
+        self, batch: memoryview, version: int, on_produced: OnProduced, *, acks_all: bool = False
+    ) -> None:
+        """Accept or refuse one batch of a client, in call order. `on_produced` runs exactly once.
+
+        If the batch is refused or repeats a durable batch, `on_produced` runs before this method
+        returns. With `acks_all` it is refused if it would have too few copies.
+        """
+        config = self._config()
+        if not self._partition.is_leader:
+            on_produced(OUTCOME_UNKNOWN)
+        elif acks_all and config.min_insync_replicas > 1 and self.lacks_copies:
+            on_produced(_TOO_FEW_COPIES)
+        elif self._stream.writable and not self._waiting:
+            waiting = ProducedBatch(batch, version, on_produced)
+            if not self._append_or_fail(waiting, config):
+                self._wait(waiting)
+        elif len(self._waiting) >= _WAITING_MAX:
+            on_produced(Produced(ErrorCode.request_timed_out, message="Partition is opening."))
+        else:
+            self._wait(ProducedBatch(batch, version, on_produced))
+
+    def _wait(self, waiting: ProducedBatch | OwnBatch) -> None:
+        self._waiting.append(waiting)
+        if not self._watch.armed:
+            self._watch.arm()
+        if self._beginning is None:
+            self._start_beginning()
+
+    def _start_beginning(self) -> None:
+        self._beginning = start_once(
+            f"the first batches of {self._partition.name}", self._begin(), self._on_begin_died
+        )
+
+    def _on_begin_died(self, error: BaseException) -> None:
+        self.refuse_waiting(StreamUnavailable(f"{self._partition.name}: {error!r}"))
+
+    async def _begin(self) -> None:
+        try:
+            await self._make_writable()
+            await self._append_waiting()
+        finally:
+            self._beginning = None
+        # The stream failed during the append, and is opened again.
+        if self._waiting and not self._partition.closed:
+            self._start_beginning()
+
+    async def _make_writable(self) -> None:
+        try:
+            await self._partition.ensure_readable()
+            await self._stream.begin()
+            await learn_certain_id(self._producers.losses, self._services.metadata)
+        except LedgerError as error:
+            self.refuse_waiting(error)
+            if isinstance(error, NoSuchEntry):
+                self._log.warn("a partition takes no records until its loss is accepted", error)
+            if isinstance(error, EntryAwaited):
+                self._log.warn("a partition takes no records while its state is unreadable", error)
+            if isinstance(error, NotEnoughBookies):
+                self._log.warn("too few bookies take writes; producers retry", error)
+            if isinstance(error, MetadataError) and not self._partition.closed:
+                self._partition.reopen()  # its segment list may be out of date
+
+    async def _append_waiting(self) -> None:
+        """Append the waiting batches in order. Check in parts those that take long."""
+        while self._waiting and self._stream.writable:
+            waiting = self._waiting[0]
+            if isinstance(waiting, OwnBatch):
+                self._waiting.popleft()
+                self._append_own_or_fail(waiting)
+                continue
+            newest: int | None = None
+            if waiting.takes_long:
+                newest = await self._check_in_parts(waiting)
+                # Refused during the check, by it or because the partition was lost.
+                if not self._waiting or self._waiting[0] is not waiting:
+                    continue
+                if not self._stream.writable:
+                    return
+            self._waiting.popleft()
+            if not self._append_or_fail(waiting, self._config(), newest):
+                self._waiting.appendleft(waiting)
+
+    async def _check_in_parts(self, waiting: ProducedBatch) -> int | None:
+        """Return the greatest timestamp of the records. Refuse the batch if it is invalid."""
+        config = self._config()
+        header = batches.read_header(waiting.batch)
+        rules = self._record_rules(config, self._services.clock.now_ms())
+        try:
+            return await self._long_work.check(check_steps(_bytes_of(waiting.batch), header, rules))
+        except BatchRefused as refused:
+            if self._waiting and self._waiting[0] is waiting:
+                self._waiting.popleft()
+                waiting.refuse(refused)
+        return None
+
+    def refuse_waiting(self, error: LedgerError) -> None:
+        """Answer all waiting batches with `error`. None of them was appended."""
+        answer = Produced(partition_code(error), message=self._log.in_kafkas_words(str(error)))
+        refused, self._waiting = self._waiting, deque()
+        for waiting in refused:
+            with reported(f"an answer to a producer of {self._partition.name}"):
+                if isinstance(waiting, OwnBatch):
+                    waiting.refuse(error)
+                else:
+                    waiting.take()(answer)
+
+    def _append_or_fail(
+        self, waiting: ProducedBatch, config: TopicConfig, newest: int | None = None
+    ) -> bool:
+        """Append as `_append_now` does. Answer the batch after an unexpected exception too.
+
+        The state of the producers may then count a batch that the stream lacks, so the stream is
+        opened again. Batches behind it would overtake its retry, so their producers repeat them.
+        """
+        try:
+            return self._append_now(waiting, config, newest)
+        except Exception as error:  # noqa: BLE001  whatever it is, the next batches are served
+            waiting.give_up()
+            self._end_after(error)
+            return True
+
+    def _end_after(self, error: Exception) -> None:
+        """End the ownership after an unexpected exception in an append."""
+        report(f"an append to {self._partition.name}", error)
+        failed = StreamUnavailable(f"{self._partition.name}: {error!r}")
+        self.refuse_waiting(failed)
+        self._stream.fail(failed)
+
+    def _append_now(self, waiting: ProducedBatch, config: TopicConfig, newest: int | None) -> bool:
+        """Accept or refuse one batch. Return False if its records take long to check.
+
+        `newest` is the greatest timestamp of the records if they were checked.
+        """
+        batch, version = waiting.batch, waiting.version
+        now_ms = self._services.clock.now_ms()
+        try:
+            header = batches.check_batch(batch, version, config.max_message_bytes)
+            if newest is None:
+                whole = batch.obj  # not copied if the view is one of whole bytes
+                if not isinstance(whole, bytes) or len(whole) != len(batch):
+                    whole = bytes(batch)
+                newest = check_now(whole, header, self._record_rules(config, now_ms))
+        except BatchRefused as refused:
+            waiting.refuse(refused)
+            return True
+        if newest is None:
+            waiting.takes_long = True
+            return False
+        base_offset = self._stream.next_sequence_id
+        if header.producer_id >= 0 and not self._next_in_sequence(header, waiting):
+            return True
+        append_time_ms = -1
+        if config.log_append_time:
+            append_time_ms = self._appended_ms = max(now_ms, self._appended_ms)
+            batch = batches.with_append_time(batch, header, append_time_ms)
+            newest = append_time_ms
+        elif newest != header.max_timestamp:
+            batch = batches.with_timestamp_max(batch, header, newest)
+        if header.producer_id >= 0:
+            self._producers.accept(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.records,
+                base_offset,
+                newest,
+                now_ms,
+                durable_offset=self._stream.end_sequence_id,
+            )
+        self._stream.append(
+            batches.with_offset(batch, header, base_offset, self._stream.epoch),
+            len(batch),
+            header.records,
+            newest,
+            waiting.accept(base_offset, append_time_ms, self._may_acknowledge),
+        )
+        if not self._watch.armed:
+            self._watch.arm()
+        return True
+
+    def _next_in_sequence(self, header: BatchHeader, waiting: ProducedBatch) -> bool:
+        """Return True if the batch may be appended. Otherwise answer it and return False.
+
+        A retry of an accepted batch gets the result of that batch. Any other batch is refused.
+        """
+        verdict = self._producers.check(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.records
+        )
+        if verdict is ErrorCode.none:
+            return True
+        on_produced = waiting.take()
+        if isinstance(verdict, AcceptedBatch):
+            answer = Produced(ErrorCode.none, verdict.base_offset, verdict.timestamp_ms)
+            if verdict.end_offset <= self.high_watermark:
+                on_produced(answer if self._may_acknowledge() else OUTCOME_UNKNOWN)
+            else:  # the accepted batch is not durable yet, so answer both at the same time
+                self.duplicates.append((verdict.end_offset, on_produced, answer))
+            return False
+        on_produced(Produced(verdict))
+        return False
+
+    def _record_rules(self, config: TopicConfig, now_ms: int) -> RecordRules:
+        timestamps = None
+        if not config.log_append_time:
+            earliest = now_ms - config.message_timestamp_before_max_ms
+            latest = now_ms + config.message_timestamp_after_max_ms
+            timestamps = (earliest if earliest > 0 else 0, latest)
+        return RecordRules(config.decompressed_bytes_max, config.compacts, timestamps, self._named)
+
+    def append_own(
+        self, batch: bytes, records: int, on_done: Callable[[LedgerError | None], None]
+    ) -> None:
+        """Append a batch of the broker itself, in call order with all others.
+
+        `on_done` runs exactly once, inside this method if the batch is refused. Its error leaves
+        the outcome unknown unless the batch was refused.
+        """
+        own = OwnBatch(batch, records, on_done)
+        if not self._partition.is_leader:
+            own.refuse(NotOwner(self._partition.name))
+        elif self._stream.writable and not self._waiting:
+            self._append_own_or_fail(own)
+        elif len(self._waiting) >= _WAITING_MAX:
+            own.refuse(StreamUnavailable(f"{self._partition.name} is opening"))
+        else:
+            self._wait(own)
+
+    def _append_own_or_fail(self, own: OwnBatch) -> None:
+        """Append as `_append_own` does. Answer the batch after an unexpected exception too."""
+        try:
+            self._append_own(own)
+        except Exception as error:  # noqa: BLE001  whatever it is, the next batches are served
+            own.refuse(StreamUnavailable(f"{self._partition.name}: {error!r}"))
+            self._end_after(error)
+
+    def _append_own(self, own: OwnBatch) -> None:
+        """Append without a check. Its records have the timestamps that the batch has."""
+        header = batches.read_header(own.batch)
+        base_offset = self._stream.next_sequence_id
+        self._stream.append(
+            batches.with_offset(own.batch, header, base_offset, self._stream.epoch),
+            len(own.batch),
+            own.records,
+            header.max_timestamp,
+            own.accept(self._may_acknowledge),
+        )
+        if not self._watch.armed:
+            self._watch.arm()
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def answer_duplicates(self, end_offset: int) -> None:
+        """Answer the retries of batches that are durable below `end_offset`."""
+        ready = [each for each in self.duplicates if each[0] <= end_offset]
+        self.duplicates = [each for each in self.duplicates if each[0] > end_offset]
+        for _, on_produced, answer in ready:
+            on_produced(answer if self._may_acknowledge() else OUTCOME_UNKNOWN)
+
+    def on_failed(self, error: LedgerError) -> None:
+        """Answer the retries of batches whose outcome is unknown, because the stream failed."""
+        duplicates, self.duplicates = self.duplicates, []
+        for _, on_produced, _ in duplicates:
+            on_produced(Produced(partition_code(error, unknown_outcome=True)))
