@@ -11,31 +11,37 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.compat.differential import document, servers
 from tests.compat.differential.intended import explanations
 from tests.compat.differential.outcome import Difference, Recorded, outcome
+from tests.compat.differential.play import Player
 from tests.compat.differential.recording import recorded, recorded_cases, write_recorded
 from tests.compat.differential.script import Case, case_files, cases_of
+from tests.compat.differential.transactions import is_served
 from tests.peers.broker import Broker
 
+NewPlayer = Callable[[str], Player]
 _LABEL = re.compile(r"\[[^\]]*\]")
-_PREFIX = re.compile(r"k\d\d-v\d+-[a-z0-9-]+--")
+_PREFIX = re.compile(r"[kt]\d\d-v\d+-[a-z0-9-]+--")
 
 
-def chosen(keys: Sequence[int], name: str) -> list[Case]:
+def chosen(keys: Sequence[int], name: str, transactions: bool) -> list[Case]:
     """Return the cases of these APIs, of all if none is named, whose names contain `name`."""
     return [
-        case for key in keys or sorted(case_files()) for case in cases_of(key) if name in case.name
+        case
+        for key in keys or sorted(case_files(transactions))
+        for case in cases_of(key, transactions)
+        if name in case.name
     ]
 
 
 def record(broker: Broker, cases: Sequence[Case]) -> int:
     """Play the cases on Kafka, and write the recordings. Returns how many could not be played."""
-    servers.warm_up(broker)
-    played: dict[tuple[int, int, str], Recorded] = {}
+    played: dict[tuple[int, bool, int, str], Recorded] = {}
     for case in cases:
         steps = case.steps()
         try:
@@ -43,30 +49,31 @@ def record(broker: Broker, cases: Sequence[Case]) -> int:
         except AssertionError as error:
             print(f"not recorded: key {case.key} v{case.version} {case.name}: {error}")
             continue
-        played[case.key, case.version, case.name] = recorded(case, steps, answers)
-    for key in sorted({case.key for case in cases}):
-        known = {(key, each.version, each.name): each for each in recorded_cases(key)}
-        known |= {place: each for place, each in played.items() if place[0] == key}
-        wanted = [(key, case.version, case.name) for case in cases_of(key)]
-        write_recorded(key, [known[place] for place in wanted if place in known])
+        place = case.key, case.transactions, case.version, case.name
+        played[place] = recorded(case, steps, answers)
+    for file in sorted({(case.key, case.transactions) for case in cases}):
+        known = {(*file, each.version, each.name): each for each in recorded_cases(*file)}
+        known |= {place: each for place, each in played.items() if place[:2] == file}
+        wanted = [(*file, case.version, case.name) for case in cases_of(*file)]
+        key, transactions = file
+        write_recorded(key, [known[place] for place in wanted if place in known], transactions)
     return len(cases) - len(played)
 
 
-def compare(broker: Broker, cases: Sequence[Case]) -> tuple[list[Difference], int]:
-    """Replay the recorded cases on a server.
+def compare(new_player: NewPlayer, cases: Sequence[Case]) -> tuple[list[Difference], int]:
+    """Replay the recorded cases on a server or a cluster.
 
     Returns every difference, intended or not, and how many cases were not compared.
     """
-    servers.warm_up(broker)
-    wanted = {(case.key, case.version, case.name) for case in cases}
+    wanted = {(case.key, case.transactions, case.version, case.name) for case in cases}
     found: list[Difference] = []
     compared = 0
-    for key in sorted({case.key for case in cases}):
-        for each in recorded_cases(key):
-            if (key, each.version, each.name) not in wanted:
+    for file in sorted({(case.key, case.transactions) for case in cases}):
+        for each in recorded_cases(*file):
+            if (*file, each.version, each.name) not in wanted:
                 continue
             try:
-                found += outcome(each, servers.player(broker).play(each.steps))
+                found += outcome(each, new_player(each.title).play(each.steps))
                 compared += 1
             except AssertionError as error:
                 print(f"not compared: {each.title}: {error}")
@@ -98,22 +105,33 @@ def main() -> int:
     parser.add_argument("--replay", action="store_true", help="do not start Kafka, do not record")
     parser.add_argument("--brief", action="store_true", help="a line for each field, not the bytes")
     parser.add_argument("--page", action="store_true", help="only write docs/kafka-api.md")
+    parser.add_argument(
+        "--transactions",
+        action="store_true",
+        help="only the cases that need transactions, also of keys that are not served yet",
+    )
+    parser.add_argument(
+        "--cluster", action="store_true", help="compare a cluster of two gateways, do not record"
+    )
     options = parser.parse_args()
     if options.page:
         document.PAGE.write_text(document.page())
         return 0
-    cases = chosen(options.key, options.case)
+    plain = [] if options.transactions else chosen(options.key, options.case, False)
+    transactional = chosen(options.key, options.case, True)
     left_out = 0
     with tempfile.TemporaryDirectory() as directory:
-        if not options.replay:
+        if not options.replay and not options.cluster:
             begin = time.monotonic()
             with servers.kafka(Path(directory) / "kafka") as broker:
-                left_out = record(broker, cases)
-            print(f"recorded {len(cases)} cases in {time.monotonic() - begin:.0f} s")
-        begin = time.monotonic()
-        with servers.embedded(Path(directory) / "gateway") as broker:
-            found, skipped = compare(broker, cases)
-        print(f"compared {len(cases)} cases in {time.monotonic() - begin:.0f} s")
+                servers.warm_up(broker, transactions=True)
+                left_out = record(broker, [*plain, *transactional])
+            count = len(plain) + len(transactional)
+            print(f"recorded {count} cases in {time.monotonic() - begin:.0f} s")
+        if not options.transactions:
+            transactional = [case for case in transactional if is_served(case.key, case.steps())]
+        compared = on_clusters if options.cluster else on_gateways
+        found, skipped = compared(Path(directory), plain, transactional)
     unexplained = [each for each in found if not explanations(each)]
     for line in brief(unexplained) if options.brief else unexplained:
         print(line)
@@ -121,6 +139,46 @@ def main() -> int:
     print(f"{left_out} cases not recorded, {skipped} not compared")
     document.PAGE.write_text(document.page())
     return 1 if unexplained or left_out or skipped else 0
+
+
+def on_gateways(
+    directory: Path, plain: Sequence[Case], transactional: Sequence[Case]
+) -> tuple[list[Difference], int]:
+    """Compare the cases on one gateway, and those that need transactions on another."""
+    found: list[Difference] = []
+    skipped = 0
+    for cases, transactions in ((plain, False), (transactional, True)):
+        if not cases:
+            continue
+        begin = time.monotonic()
+        data = directory / f"gateway-{transactions:d}"
+        with servers.embedded(data, transactions=transactions) as broker:
+            servers.warm_up(broker, transactions=transactions)
+            differences, not_compared = compare(partial(servers.player, broker), cases)
+        found += differences
+        skipped += not_compared
+        print(f"compared {len(cases)} cases in {time.monotonic() - begin:.0f} s")
+    return found, skipped
+
+
+def on_clusters(
+    directory: Path, plain: Sequence[Case], transactional: Sequence[Case]
+) -> tuple[list[Difference], int]:
+    """As `on_gateways`, on clusters of two."""
+    found: list[Difference] = []
+    skipped = 0
+    for cases, transactions in ((plain, False), (transactional, True)):
+        if not cases:
+            continue
+        data = directory / f"cluster-{transactions:d}"
+        with servers.cluster(data, transactions=transactions) as both:
+            servers.warm_up_cluster(both, transactions=transactions)
+            begin = time.monotonic()
+            differences, not_compared = compare(partial(servers.redirected, both), cases)
+        found += differences
+        skipped += not_compared
+        print(f"compared {len(cases)} cases on a cluster in {time.monotonic() - begin:.0f} s")
+    return found, skipped
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ from tests.compat.differential.symbols import Symbols, epoch_symbol, time_symbol
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC_FROM = 21
+_CONTROL = 0x20
+_MARKER_BYTES = 17
+"""The record of a marker: its value ends with the coordinator's epoch, before the headers."""
 _NAMES = (
     "base_offset",
     "length",
@@ -55,4 +58,9 @@ def _normal(fields: dict[str, Any], batch: bytes, symbols: Symbols) -> dict[str,
         fields["producer_id"] = symbols.of("producer", fields["producer_id"])
     for name in ("base_timestamp", "max_timestamp"):
         fields[name] = time_symbol(symbols, fields[name])
-    return {**fields, "records": batch[_HEADER.size :].hex()}
+    records = batch[_HEADER.size :]
+    if fields["attributes"] & _CONTROL and fields["count"] == 1 and len(records) == _MARKER_BYTES:
+        coordinator_epoch = int.from_bytes(records[-5:-1], "big")
+        fields["coordinator_epoch"] = epoch_symbol(symbols, coordinator_epoch)
+        records = records[:-5] + records[-1:]
+    return {**fields, "records": records.hex()}

@@ -6,6 +6,8 @@ from typing import Any
 
 from gateway.wire.bounds_check import skip_tags
 from gateway.wire.schema import response_class
+from tests.compat.differential.described import KEY as DESCRIBE_TRANSACTIONS
+from tests.compat.differential.described import DescribeTransactionsResponse
 
 
 class Undecodable(AssertionError):
@@ -17,6 +19,8 @@ def decoded(key: int, version: int, frame: bytes) -> Any:
     from kio._kio_native import entity_reader
 
     entity = response_class(key, version)
+    if key == DESCRIBE_TRANSACTIONS:
+        entity = DescribeTransactionsResponse
     try:
         start = 4
         if entity.__header_schema__.__flexible__:

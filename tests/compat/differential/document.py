@@ -10,13 +10,26 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from gateway.handlers.table import rows
+from gateway.wire.schema import response_class
 from tests.compat.differential.decode import decoded
 from tests.compat.differential.intended import INTENDED, Intended
 from tests.compat.differential.recording import recorded_cases
+from tests.compat.differential.script import case_files
+from tests.compat.differential.transactions import VERSIONS, is_served
 from tests.house import ROOT
 
 PAGE = ROOT / "docs" / "kafka-api.md"
 API_VERSIONS = 18
+
+TRANSACTIONS = """
+## Transactions
+
+Kafka's answers to these cases are recorded. They are replayed on a gateway with
+`--preview-transactions`, but only those for which it serves every API that the case needs.
+
+| key | API | in Kafka 4.3 | cases | replayed |
+|---|---|---|---|---|
+"""
 
 HEAD = """# Kafka's APIs
 
@@ -36,7 +49,7 @@ from the intended differences below. *Not yet* means that a difference remains t
 
 def page() -> str:
     """Return the text of the page."""
-    parts = [HEAD, _table(), _differences()]
+    parts = [HEAD, _table(), _transactions(), _differences()]
     return "".join(parts)
 
 
@@ -60,10 +73,22 @@ def _verdict(key: int) -> str:
     counts = Counter(each.version for each in recorded_cases(key))
     if not all(counts[version] for version in served):
         return "not compared"
-    entries = [each for each in INTENDED if each.key == key]
+    entries = [each for each in INTENDED if each.key == key and not each.transactions]
     if any(each.open for each in entries):
         return "not yet equal"
     return "equal, apart from intended differences" if entries else "equal"
+
+
+def _transactions() -> str:
+    lines: list[str] = []
+    for key in case_files(transactions=True):
+        versions = VERSIONS[key]
+        name = response_class(key, versions[-1]).__name__.removesuffix("Response")
+        cases = recorded_cases(key, transactions=True)
+        replayed = sum(is_served(key, case.steps) for case in cases)
+        theirs = _range(versions.start, versions.stop - 1)
+        lines.append(f"| {key} | {name} | {theirs} | {len(cases)} | {replayed or 'none'} |")
+    return TRANSACTIONS + "\n".join(lines) + "\n"
 
 
 def _differences() -> str:
@@ -87,7 +112,7 @@ def _section(title: str, entries: Sequence[Intended]) -> str:
 
 
 def _row(entry: Intended) -> str:
-    api = rows()[entry.key]
+    api = rows(preview=True)[entry.key]
     served = api.advertised or api.versions
     first = max(entry.versions.start, served.start)
     last = min(entry.versions.stop, served.stop) - 1

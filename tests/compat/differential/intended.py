@@ -30,6 +30,8 @@ class Intended:
     versions: range = ALL
     cases: str = "*"
     open: bool = False
+    transactions: bool = False
+    """Whether it is one of the cases that need transactions."""
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -39,6 +41,7 @@ class Intended:
         """Return True if this entry explains the difference."""
         return (
             self.key == difference.key
+            and self.transactions == difference.transactions
             and difference.version in self.versions
             and fnmatchcase(difference.case, self.cases)
             and self._pattern.fullmatch(difference.path) is not None

@@ -37,10 +37,11 @@ NODES = {
     "coordinator_id",
 }
 PRODUCERS = {"producer_id", "ongoing_txn_producer_id"}
-EPOCHS = {"leader_epoch", "current_leader_epoch"}
+EPOCHS = {"leader_epoch", "current_leader_epoch", "coordinator_epoch"}
 MEMBERS = {"member_id", "leader"}
 TIMES = {
     "last_fetch_timestamp",
+    "last_timestamp",
     "last_caught_up_timestamp",
     "timestamp",
     "log_append_time",
@@ -67,6 +68,10 @@ UNORDERED = {
     (16, "groups"): "Kafka answers in the order of its partitions",
     (18, "api_keys"): "the order has no meaning",
     (19, "topics"): "Kafka answers in the order of a hash map",
+    (24, "results_by_topic_v3_and_below"): "Kafka answers in the order of a hash map",
+    (24, "topic_results"): "Kafka answers in the order of a hash map",
+    (24, "results_by_partition"): "Kafka answers in the order of a hash map",
+    (24, "results_by_transaction"): "Kafka answers in the order of a hash map",
     (18, "supported_features"): "Kafka answers in the order of a hash map",
     (18, "finalized_features"): "Kafka answers in the order of a hash map",
     (20, "responses"): "Kafka shuffles the topics",
@@ -84,6 +89,15 @@ UNORDERED = {
     (50, "results"): "Kafka answers in the order of a hash map",
     (51, "results"): "Kafka answers in the order of a hash map",
     (60, "brokers"): "Kafka answers in the order of a hash map",
+    (27, "markers"): "Kafka answers in the order of a hash map",
+    (27, "topics"): "Kafka answers in the order of a hash map",
+    (27, "partitions"): "Kafka answers in the order of a hash map",
+    (61, "partitions"): "Kafka answers in the order of a hash map",
+    (61, "active_producers"): "Kafka answers in the order of a hash map",
+    (65, "topics"): "Kafka answers in the order of a hash map",
+    (65, "partitions"): "Kafka answers in the order of a hash map",
+    (66, "transaction_states"): "Kafka answers in the order of its partitions",
+    (66, "unknown_state_filters"): "Kafka answers in the order of a hash set",
     (74, "config_resources"): "Kafka answers in the order of a hash map",
     (75, "topics"): "Kafka answers a request that fails in another order",
 }
@@ -221,6 +235,8 @@ def name_of(row: Any) -> str | None:
 
 def _identity(row: Any) -> list[tuple[int, Any]]:
     """Return what orders rows equally for both servers: names before numbers."""
+    if isinstance(row, int | str):
+        return [(False, row)]
     values = [getattr(row, field, None) for field in _IDENTITY]
     return [(value is None, 0 if value is None else _sortable(value)) for value in values]
 

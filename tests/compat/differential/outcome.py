@@ -25,6 +25,7 @@ class Recorded:
     version: int
     steps: tuple[Step, ...]
     answers: tuple[Frame, ...]
+    transactions: bool = False
 
     @property
     def title(self) -> str:
@@ -46,6 +47,8 @@ class Difference:
     sent: bytes
     kafka_bytes: Frame
     our_bytes: Frame
+    transactions: bool = False
+    """Whether the case needs a server with transactions."""
 
     def __str__(self) -> str:
         return (
@@ -111,4 +114,5 @@ def outcome(recorded: Recorded, played: Sequence[Played]) -> Iterator[Difference
                 request,
                 kafka_bytes,
                 our_bytes,
+                recorded.transactions,
             )

@@ -61,7 +61,7 @@ class Player:
             sent = frame_of(step, number, self._answers)
             self._send(step, number, sent)
         elif step.action == "receive":
-            answer = self._receive(step, step.of)
+            answer = self.receive(step, step.of)
         elif step.action == "drop":
             self._drop(step)
         else:
@@ -70,16 +70,14 @@ class Player:
                 extra = connection.receive() if name == step.connection else CLOSED
                 assert extra is CLOSED, f"step {number}: {extra.hex()} instead of the end"
             self._drop(step)
-        self._answers.append(self._decoded(step, answer))
+        self._answers.append(self.entity(step, answer))
         return Played(sent, answer)
 
     def _ask(self, number: int, step: Step) -> Played:
         frame = frame_of(step, number, self._answers)
 
         def once() -> tuple[Frame, Any] | None:
-            self._send(step, number, frame)
-            answer = self._receive(step, number)
-            entity = self._decoded(step, answer)
+            answer, entity = self.exchange(step, number, frame)
             unsettled = step.again and set(step.again) & set(errors_in(entity))
             return None if unsettled else (answer, entity)
 
@@ -88,15 +86,29 @@ class Player:
         self._answers.append(entity)
         return Played(frame, answer)
 
-    def _send(self, step: Step, number: int, frame: bytes) -> None:
-        address = self._routes.address(step.key, bound(step.body, self._answers))
+    def exchange(self, step: Step, number: int, frame: bytes) -> tuple[Frame, Any]:
+        """Send a request once. Returns the answer, and its entity or None."""
+        self._send(step, number, frame)
+        answer = self.receive(step, number)
+        return answer, self.entity(step, answer)
+
+    def fields(self, step: Step) -> Any:
+        """Return the fields of a request as it is sent, or its bytes."""
+        return bound(step.body, self._answers)
+
+    def send_to(self, address: Address, step: Step, number: int, frame: bytes) -> None:
+        """Send a frame to one of several servers."""
         place = step.connection, address
         if place not in self._connections:
             self._connections[place] = Connection(address)
         self._sent_on[number] = self._connections[place]
         self._sent_on[number].send(frame)
 
-    def _receive(self, step: Step, number: int) -> Frame:
+    def _send(self, step: Step, number: int, frame: bytes) -> None:
+        self.send_to(self._routes.address(step.key, self.fields(step)), step, number, frame)
+
+    def receive(self, step: Step, number: int) -> Frame:
+        """Read the answer to the request that was sent as step `number`."""
         answer = self._sent_on[number].receive()
         if answer is CLOSED:
             self._drop(step)
@@ -105,7 +117,7 @@ class Player:
             assert correlation_id == number + 1, f"answer {correlation_id} to step {number}"
         return answer
 
-    def _decoded(self, step: Step, answer: Frame) -> Any:
+    def entity(self, step: Step, answer: Frame) -> Any:
         """Return the entity of an answer, or None. An undecodable answer is compared as bytes."""
         if answer is CLOSED:
             return None

@@ -20,31 +20,34 @@ DIRECTORY = Path(__file__).with_name("recorded")
 _LEVEL = 19
 
 
-def file_of(key: int) -> Path:
+def file_of(key: int, transactions: bool = False) -> Path:
     """Return the file with the recorded cases of an API."""
-    return DIRECTORY / f"{case_files()[key]}.jsonl.zst"
+    return DIRECTORY / f"{case_files(transactions)[key]}.jsonl.zst"
 
 
 @cache
-def recorded_cases(key: int) -> tuple[Recorded, ...]:
+def recorded_cases(key: int, transactions: bool = False) -> tuple[Recorded, ...]:
     """Return the recorded cases of an API, in the order of the file."""
-    if key not in case_files() or not file_of(key).exists():
+    if key not in case_files(transactions) or not file_of(key, transactions).exists():
         return ()
-    text = zstandard.ZstdDecompressor().decompress(file_of(key).read_bytes())
-    return tuple(_from_json(json.loads(line)) for line in text.decode().splitlines())
+    stored = file_of(key, transactions).read_bytes()
+    text = zstandard.ZstdDecompressor().decompress(stored)
+    return tuple(_from_json(json.loads(line), transactions) for line in text.decode().splitlines())
 
 
-def write_recorded(key: int, cases: Iterable[Recorded]) -> None:
+def write_recorded(key: int, cases: Iterable[Recorded], transactions: bool = False) -> None:
     """Write the file of an API, if something in it changed."""
     lines = "".join(json.dumps(_to_json(each), separators=(",", ":")) + "\n" for each in cases)
-    if "".join(_lines_of(key)) != lines:
-        file_of(key).write_bytes(zstandard.ZstdCompressor(level=_LEVEL).compress(lines.encode()))
+    if "".join(_lines_of(key, transactions)) != lines:
+        stored = zstandard.ZstdCompressor(level=_LEVEL).compress(lines.encode())
+        file_of(key, transactions).write_bytes(stored)
     recorded_cases.cache_clear()
 
 
-def _lines_of(key: int) -> list[str]:
+def _lines_of(key: int, transactions: bool) -> list[str]:
     return [
-        json.dumps(_to_json(each), separators=(",", ":")) + "\n" for each in recorded_cases(key)
+        json.dumps(_to_json(each), separators=(",", ":")) + "\n"
+        for each in recorded_cases(key, transactions)
     ]
 
 
@@ -56,8 +59,8 @@ def recorded(case: Case, steps: Sequence[Step], played: Sequence[Played]) -> Rec
     answers = tuple(
         one.answer if is_compared(step) else None for step, one in zip(steps, played, strict=True)
     )
-    new = Recorded(case.name, case.key, case.version, tuple(steps), answers)
-    for old in recorded_cases(case.key):
+    new = Recorded(case.name, case.key, case.version, tuple(steps), answers, case.transactions)
+    for old in recorded_cases(case.key, case.transactions):
         if (old.name, old.version) == (new.name, new.version) and _same(old, new):
             return old
     return new
@@ -88,9 +91,10 @@ def _to_json(case: Recorded) -> dict[str, Any]:
     }
 
 
-def _from_json(stored: dict[str, Any]) -> Recorded:
+def _from_json(stored: dict[str, Any], transactions: bool) -> Recorded:
     answers: list[Frame] = [
         None if answer is None else bytes.fromhex(answer) for answer in stored["answers"]
     ]
     steps = tuple(step_from_json(step) for step in stored["steps"])
-    return Recorded(stored["case"], stored["key"], stored["version"], steps, tuple(answers))
+    place = stored["case"], stored["key"], stored["version"]
+    return Recorded(*place, steps, tuple(answers), transactions)

@@ -10,9 +10,12 @@ from gateway.wire.messages import decode_response, encode_request
 from tests.compat.differential.connection import Address, Connection
 
 METADATA, FIND_COORDINATOR = 3, 10
-_DATA = {0: "topic_data", 1: "topics", 2: "topics", 21: "topics"}
-_PARTITIONS = ("partition_data", "partitions")
-_GROUPS = {8, 9, 11, 12, 13, 14, 15, 42, 47}
+GROUP, TRANSACTION = 0, 1
+_TOPICS = {0: "topic_data", 1: "topics", 2: "topics", 21: "topics", 61: "topics"}
+_PARTITIONS = ("partition_data", "partitions", "partition_indexes")
+_INDEXES = ("partition", "partition_index", "index")
+_GROUPS = {8, 9, 11, 12, 13, 14, 15, 28, 42, 47}
+_TRANSACTIONS = {22, 24, 25, 26, 65}
 
 
 class Routes(Protocol):
@@ -37,20 +40,26 @@ class Cluster:
     """The brokers of a cluster. Leaders and coordinators are looked up for each request."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
-        self._first = addresses[0]
+        self.first = addresses[0]
 
     def address(self, key: int, body: Any) -> Address:
+        """Return the broker that should answer, or the first one if any of them may."""
         if isinstance(body, bytes):
-            return self._first
-        if key in _DATA and body.get(_DATA[key]):
-            return self._leader(body[_DATA[key]][0]) or self._first
+            return self.first
+        if key in _TOPICS and body.get(_TOPICS[key]):
+            return self.leader(body[_TOPICS[key]][0]) or self.first
         if key in _GROUPS:
-            return self._coordinator(_group(body)) or self._first
-        return self._first
+            return self._coordinator(GROUP, _group(body)) or self.first
+        if key in _TRANSACTIONS and _transaction(body) is not None:
+            return self._coordinator(TRANSACTION, _transaction(body)) or self.first
+        return self.first
 
-    def _leader(self, row: dict[str, Any]) -> Address | None:
-        rows = next((row[name] for name in _PARTITIONS if row.get(name)), [{}])
-        index = next((rows[0][name] for name in _INDEXES if name in rows[0]), 0)
+    def leader(self, row: dict[str, Any]) -> Address | None:
+        """Return the leader of the first partition in the row of a topic, or None."""
+        rows = next((row[name] for name in _PARTITIONS if row.get(name)), [0])
+        index = rows[0]
+        if isinstance(index, dict):
+            index = next((index[name] for name in _INDEXES if name in index), 0)
         topic_id = row.get("topic_id")
         asked: dict[str, Any] = {"name": row.get("name") or row.get("topic") or None}
         if isinstance(topic_id, UUID):
@@ -64,13 +73,13 @@ class Cluster:
                     return nodes.get(partition.leader_id)
         return None
 
-    def _coordinator(self, group: str) -> Address | None:
-        fields = {"key_type": 0, "coordinator_keys": [group]}
+    def _coordinator(self, key_type: int, name: str | None) -> Address | None:
+        fields = {"key_type": key_type, "coordinator_keys": [name or ""]}
         [found] = self._ask(FIND_COORDINATOR, 4, fields).coordinators
         return (found.host, found.port) if found.node_id >= 0 else None
 
     def _ask(self, key: int, version: int, fields: dict[str, Any]) -> Any:
-        connection = Connection(self._first)
+        connection = Connection(self.first)
         try:
             connection.send(encode_request(key, version, 1, "routes", fields))
             answer = connection.receive()
@@ -80,12 +89,19 @@ class Cluster:
             connection.close()
 
 
-_INDEXES = ("partition", "partition_index", "index")
-
-
 def _group(body: dict[str, Any]) -> str:
     """Return the first group that a request names."""
     if "group_id" in body:
         return body["group_id"]
     named = body.get("groups") or body.get("groups_names") or [""]
     return named[0]["group_id"] if isinstance(named[0], dict) else named[0]
+
+
+def _transaction(body: dict[str, Any]) -> str | None:
+    """Return the first transactional id that a request names, or None."""
+    for name in ("transactional_id", "v3_and_below_transactional_id"):
+        if name in body:
+            return body[name]
+    if body.get("transactions"):
+        return body["transactions"][0]["transactional_id"]
+    return next(iter(body.get("transactional_ids") or ()), None)

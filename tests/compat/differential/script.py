@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from gateway.handlers.table import rows
 from tests.compat.differential.steps import Batch, Step, Taken
+from tests.compat.differential.transactions import VERSIONS
 
 PRODUCE, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 0, 2, 3, 10
 OFFSET_COMMIT, JOIN_GROUP, SYNC_GROUP, DESCRIBE_GROUPS = 8, 11, 14, 15
@@ -82,6 +83,8 @@ class Case:
     key: int
     version: int
     build: Build
+    transactions: bool = False
+    """Whether it needs a server with transactions."""
 
     def steps(self) -> list[Step]:
         script = Script(self)
@@ -95,7 +98,8 @@ class Script:
     def __init__(self, its_case: Case) -> None:
         self.key = its_case.key
         self.version = its_case.version
-        self.prefix = f"k{its_case.key:02}-v{its_case.version}-{its_case.name}--"
+        letter = _letter(its_case.transactions)
+        self.prefix = f"{letter}{its_case.key:02}-v{its_case.version}-{its_case.name}--"
         self.steps: list[Step] = []
         self._published = 0  # topics that `published` created
 
@@ -294,15 +298,17 @@ def batch(count: int, /, *, gap_ms: int = 1, key: bytes | None = b"key", **heade
 
 # -- all cases ------------------------------------------------------------------------------------
 
-_registered: dict[int, dict[str, tuple[Build, int, int]]] = {}
+_registered: dict[tuple[int, bool], dict[str, tuple[Build, int, int]]] = {}
 
 
-def case(key: int, *, since: int = 0, until: int = 99) -> Callable[[Build], Build]:
+def case(
+    key: int, *, since: int = 0, until: int = 99, transactions: bool = False
+) -> Callable[[Build], Build]:
     """Register a case for every advertised version of the API between `since` and `until`."""
 
     def register(build: Build) -> Build:
         name = build.__name__.strip("_").replace("_", "-")
-        known = _registered.setdefault(key, {})
+        known = _registered.setdefault((key, transactions), {})
         assert name not in known, f"two cases of key {key} are called {name}"
         known[name] = (build, since, until)
         return build
@@ -310,24 +316,35 @@ def case(key: int, *, since: int = 0, until: int = 99) -> Callable[[Build], Buil
     return register
 
 
-def case_files() -> dict[int, str]:
+def _letter(transactions: bool) -> str:
+    """Return the letter with which names of files, topics and groups begin."""
+    return "t" if transactions else "k"
+
+
+def case_files(transactions: bool = False) -> dict[int, str]:
     """Return the modules with cases by API key, from the names of the files."""
-    found = sorted(Path(__file__).with_name("cases").glob("k[0-9][0-9]_*.py"))
+    pattern = f"{_letter(transactions)}[0-9][0-9]_*.py"
+    found = sorted(Path(__file__).with_name("cases").glob(pattern))
     return {int(path.stem[1:3]): path.stem for path in found}
 
 
 @cache
-def cases_of(key: int) -> tuple[Case, ...]:
-    """Return the cases of an API in all versions that the gateway advertises, in a fixed order."""
-    if key not in case_files():
+def cases_of(key: int, transactions: bool = False) -> tuple[Case, ...]:
+    """Return the cases of an API in all versions, in a fixed order.
+
+    The versions are those that the gateway advertises; with transactions, those of Kafka.
+    """
+    files = case_files(transactions)
+    if key not in files:
         return ()
-    import_module(f"tests.compat.differential.cases.{case_files()[key]}")
-    return tuple(_in_versions(key))
+    import_module(f"tests.compat.differential.cases.{files[key]}")
+    return tuple(_in_versions(key, transactions))
 
 
-def _in_versions(key: int) -> Iterable[Case]:
-    api = rows()[key]
-    for version in api.advertised or api.versions:
-        for name, (build, since, until) in _registered.get(key, {}).items():
+def _in_versions(key: int, transactions: bool) -> Iterable[Case]:
+    api = None if transactions else rows()[key]
+    for version in VERSIONS[key] if api is None else api.advertised or api.versions:
+        known = _registered.get((key, transactions), {})
+        for name, (build, since, until) in known.items():
             if since <= version <= until:
-                yield Case(name, key, version, build)
+                yield Case(name, key, version, build, transactions)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
+from tests.compat.differential.cluster import TwoGateways
 from tests.compat.differential.play import Player
+from tests.compat.differential.redirect import Redirected
 from tests.compat.differential.routes import OneServer
 from tests.compat.differential.script import (
     DESCRIBE_GROUPS,
@@ -23,6 +26,7 @@ KAFKA_SETTINGS = {
 """Besides what one node needs; everything else has Kafka's default."""
 START_S_MAX = 300.0  # of Kafka, also on a busy machine
 GATEWAY_OPTIONS = ("--group-initial-rebalance-delay-ms", "0")
+WITH_TRANSACTIONS = ("--preview-transactions",)
 GROUPS = [f"warm-up-{number}" for number in range(1_000)]  # in every partition of their topic
 # Afterwards the internal topics exist, and producer ids are allocated at once.
 WARM_UP = (
@@ -42,6 +46,9 @@ WARM_UP = (
         again=NOT_YET,
     ),
 )
+TRANSACTIONS_WARM_UP = (
+    Step("ask", FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": GROUPS}, again=NOT_YET),
+)
 
 
 def kafka(data: Path) -> ApacheKafka:
@@ -51,16 +58,34 @@ def kafka(data: Path) -> ApacheKafka:
     return broker
 
 
-def embedded(data: Path) -> Gateway:
+def embedded(data: Path, *, transactions: bool = False) -> Gateway:
     """Return the embedded gateway, not started."""
-    return Gateway(data, GATEWAY_OPTIONS)
+    return Gateway(data, (*GATEWAY_OPTIONS, *(WITH_TRANSACTIONS if transactions else ())))
 
 
-def player(broker: Broker) -> Player:
+def player(broker: Broker, title: str = "") -> Player:
     """Return a player that connects to a started server."""
     return Player(OneServer(("127.0.0.1", broker.port)))
 
 
-def warm_up(broker: Broker) -> None:
+def cluster(data: Path, *, transactions: bool = False) -> TwoGateways:
+    """Return a cluster of two gateways, not started."""
+    return TwoGateways(data, (*GATEWAY_OPTIONS, *(WITH_TRANSACTIONS if transactions else ())))
+
+
+def redirected(both: TwoGateways, title: str) -> Redirected:
+    """Return a player for a case of this title; the title chooses the gateway asked first."""
+    first = crc32(title.encode()) % len(both.addresses)
+    return Redirected(both.addresses[first:] + both.addresses[:first])
+
+
+def warm_up_cluster(both: TwoGateways, *, transactions: bool = False) -> None:
+    """As `warm_up`, at both gateways."""
+    for address in both.addresses:
+        steps = (*WARM_UP, *TRANSACTIONS_WARM_UP) if transactions else WARM_UP
+        Redirected([address]).play(steps)
+
+
+def warm_up(broker: Broker, *, transactions: bool = False) -> None:
     """Let a started server do what it does once, before the first case."""
-    player(broker).play(WARM_UP)
+    player(broker).play((*WARM_UP, *TRANSACTIONS_WARM_UP) if transactions else WARM_UP)

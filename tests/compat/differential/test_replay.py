@@ -17,38 +17,61 @@ from tests.compat.differential.intended import INTENDED
 from tests.compat.differential.outcome import Difference, outcome
 from tests.compat.differential.recording import recorded_cases, same_steps
 from tests.compat.differential.script import case_files, cases_of
+from tests.compat.differential.transactions import SERVED, is_served
 from tests.peers.gateway import Gateway
+
+FILES = [*((key, False) for key in case_files()), *((key, True) for key in sorted(SERVED))]
+"""Keys, and whether the cases are those that need transactions."""
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with servers.embedded(tmp_path_factory.mktemp("differential") / "data") as started:
-        servers.warm_up(started)
+def gateway(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    """An embedded gateway, with transactions if the parameter is true."""
+    data = tmp_path_factory.mktemp("differential") / "data"
+    with servers.embedded(data, transactions=request.param) as started:
+        servers.warm_up(started, transactions=request.param)
         yield started
 
 
-@pytest.mark.parametrize("key", sorted(case_files()))
-def test_all_answers_of_an_api_are_those_of_kafka(key: int, gateway: Gateway) -> None:
+@pytest.mark.parametrize(
+    ("key", "gateway"),
+    FILES,
+    indirect=["gateway"],
+    ids=[f"{key}-in-transactions" if transactions else str(key) for key, transactions in FILES],
+)
+def test_all_answers_of_an_api_are_those_of_kafka(
+    key: int, gateway: Gateway, request: pytest.FixtureRequest
+) -> None:
+    transactions = request.node.callspec.params["gateway"]
+    recorded = recorded_cases(key, transactions)
+    cases = [each for each in recorded if not transactions or is_served(key, each.steps)]
     found: list[Difference] = []
-    for case in recorded_cases(key):
+    for case in cases:
         found += outcome(case, servers.player(gateway).play(case.steps))
     needed = {id(entry) for each in found for entry in INTENDED if entry.covers(each)}
     unexplained = [str(each) for each in found if not any(entry.covers(each) for entry in INTENDED)]
     assert not unexplained, f"{len(unexplained)} differences\n" + "\n".join(unexplained[:20])
-    stale = [entry for entry in INTENDED if entry.key == key and id(entry) not in needed]
+    entries = [each for each in INTENDED if (each.key, each.transactions) == (key, transactions)]
+    stale = [entry for entry in entries if id(entry) not in needed]
     assert not stale, f"no case shows these differences any more: {stale}"
 
 
-@pytest.mark.parametrize("key", sorted(case_files()))
-def test_the_recording_is_of_the_cases_in_the_tree(key: int) -> None:
-    written = {(case.name, case.version): case.steps() for case in cases_of(key)}
-    stored = {(case.name, case.version): case.steps for case in recorded_cases(key)}
-    changed = [
-        f"{name} v{version}"
-        for name, version in {**written, **stored}
-        if not same_steps(written.get((name, version), ()), stored.get((name, version), ()))
-    ]
-    assert not changed, f"run `make differential KEY={key}`: {changed[:10]}"
+@pytest.mark.parametrize("transactions", [False, True], ids=["all", "transactions"])
+def test_the_recording_is_of_the_cases_in_the_tree(transactions: bool) -> None:
+    changed: list[str] = []
+    for key in case_files(transactions):
+        written = {(each.name, each.version): each.steps() for each in cases_of(key, transactions)}
+        stored = {
+            (each.name, each.version): each.steps for each in recorded_cases(key, transactions)
+        }
+        changed += [
+            f"key {key} {name} v{version}"
+            for name, version in {**written, **stored}
+            if not same_steps(written.get((name, version), ()), stored.get((name, version), ()))
+        ]
+    assert not changed, f"run `make differential KEY=...`: {changed[:10]}"
 
 
 def test_every_advertised_version_has_a_case() -> None:

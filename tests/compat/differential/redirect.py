@@ -1,0 +1,135 @@
+"""Plays a case on a cluster as a client does that knows no leaders.
+
+Each request goes to one broker first. Rows that it refuses because it is neither leader nor
+coordinator are sent again to the broker that Metadata or FindCoordinator names, and their answers
+take the place of the refusals. So a case has the answers that one server would give.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from gateway.wire.messages import encode_request, encode_response
+from tests.compat.differential.connection import CLOSED, Address, Frame
+from tests.compat.differential.play import Player, errors_in
+from tests.compat.differential.routes import Cluster
+from tests.compat.differential.steps import CLIENT_ID, Step
+
+REFUSALS = {"not_leader_or_follower", "not_coordinator"}
+FETCH = 1
+
+
+class Rows(NamedTuple):
+    """The arrays of a request and of its answer that have one row for each resource.
+
+    The names of the inner arrays are empty where the rows have no partitions.
+    """
+
+    asked: str
+    asked_inner: str
+    answered: str
+    answered_inner: str
+
+
+_ROWS = {
+    0: Rows("topic_data", "partition_data", "responses", "partition_responses"),
+    1: Rows("topics", "partitions", "responses", "partitions"),
+    2: Rows("topics", "partitions", "topics", "partitions"),
+    21: Rows("topics", "partitions", "topics", "partitions"),
+    61: Rows("topics", "partition_indexes", "topics", "partitions"),
+    9: Rows("groups", "", "groups", ""),
+    15: Rows("groups", "", "groups", ""),
+    42: Rows("groups_names", "", "results", ""),
+    65: Rows("transactional_ids", "", "transaction_states", ""),
+}
+
+
+class Redirected(Player):
+    """A player that begins at one broker of a cluster, and follows refusals to others."""
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self._cluster = Cluster(addresses)
+        super().__init__(self._cluster)
+        # Where the last Fetch with topics went, which later ones of its session follow.
+        self._fetched_at = self._cluster.first
+
+    def exchange(self, step: Step, number: int, frame: bytes) -> tuple[Frame, Any]:
+        body = self.fields(step)
+        in_session = step.key == FETCH and isinstance(body, dict) and body.get("session_id", 0) != 0
+        address = self._fetched_at if in_session else self._cluster.first
+        answer, entity = self._at(address, step, number, frame)
+        if isinstance(body, bytes) or not REFUSALS & set(errors_in(entity)):
+            return answer, entity
+        rows = _ROWS.get(step.key)
+        if rows is None or rows.asked not in body or not body[rows.asked]:
+            return self._at(self._cluster.address(step.key, body), step, number, frame)
+        parts = list(_parts(body, rows))
+        leaders = {self._cluster.address(step.key, part) for part in parts}
+        if len(leaders) == 1:
+            self._fetched_at = leaders.pop()
+            return self._at(self._fetched_at, step, number, frame)
+        return self._merged(step, number, parts, rows)
+
+    def _at(self, address: Address, step: Step, number: int, frame: bytes) -> tuple[Frame, Any]:
+        self.send_to(address, step, number, frame)
+        answer = self.receive(step, number)
+        return answer, self.entity(step, answer)
+
+    def _merged(
+        self, step: Step, number: int, parts: Sequence[dict[str, Any]], rows: Rows
+    ) -> tuple[Frame, Any]:
+        """Ask for each row at its own broker, and put the answers together."""
+        answers: list[Any] = []
+        for part in parts:
+            frame = encode_request(step.key, step.version, number + 1, CLIENT_ID, part)
+            address = self._cluster.address(step.key, part)
+            answer, entity = self._at(address, step, number, frame)
+            assert answer is not CLOSED, f"step {number}: closed after a redirect"
+            answers.append(entity)
+        body = _fields(_joined(answers, rows))
+        frames = encode_response(step.key, step.answer_version(), number + 1, body)
+        answer = b"".join(bytes(each) for each in frames)
+        return answer, self.entity(step, answer)
+
+
+def _parts(body: dict[str, Any], rows: Rows) -> Sequence[dict[str, Any]]:
+    """Return one request for each row, with everything else as it was."""
+    if not rows.asked_inner:
+        return [{**body, rows.asked: [row]} for row in body[rows.asked]]
+    return [
+        {**body, rows.asked: [{**row, rows.asked_inner: [inner]}]}
+        for row in body[rows.asked]
+        for inner in row[rows.asked_inner]
+    ]
+
+
+def _joined(answers: Sequence[Any], rows: Rows) -> Any:
+    """Return one answer with all rows, in which partitions of one topic are together."""
+    found: dict[Any, Any] = {}
+    for answer in answers:
+        for at, row in enumerate(getattr(answer, rows.answered)):
+            if not rows.answered_inner:
+                found[len(found)] = row
+                continue
+            name = next(
+                getattr(row, field)
+                for field in ("topic_id", "topic", "name")
+                if getattr(row, field, None) is not None
+            )
+            if (name, at) in found:
+                inner = getattr(found[name, at], rows.answered_inner)
+                inner = (*inner, *getattr(row, rows.answered_inner))
+                row = dataclasses.replace(row, **{rows.answered_inner: inner})
+            found[name, at] = row
+    return dataclasses.replace(answers[0], **{rows.answered: tuple(found.values())})
+
+
+def _fields(value: Any) -> Any:
+    """Return an entity as the fields that the encoder takes."""
+    if isinstance(value, tuple | list):
+        return [_fields(each) for each in value]
+    if dataclasses.is_dataclass(value):
+        return {each.name: _fields(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    return value
