@@ -98,7 +98,7 @@ bench-subscriptions: $(RUN)/.ready $(DEV)/.ready ## commits per second, in log s
 bench-spark: $(RUN)/.ready $(DEV)/.ready ## 10 million records in one partition, read by Spark; ratios
 	$(DEV)/bin/python -m tests.bench.spark
 
-bench-spark-memory: $(RUN)/.ready $(DEV)/.ready ## Java heap of archive, replay, audit at ten times the records; ratios
+bench-spark-memory: $(RUN)/.ready $(DEV)/.ready ## smallest Java heap of archive, replay, audit at ten times the records; ratios
 	$(DEV)/bin/python -m tests.bench.spark_growth
 
 bench-direct-plan: $(RUN)/.ready $(DEV)/.ready ## what a look at 100 to 10,000 partitions costs a query of Spark
