@@ -4,10 +4,10 @@
     python -m tests.bench.spark_growth --records 10000000
 
 The figure is the smallest heap in which a job ends. It is searched in steps of 5 %, first over a
-topic of a tenth of the records, then over one with all of them. Tasks and chunks have up to 250,000 offsets,
-so a tenth has one chunk of that size, and the whole has ten. Looks at what is alive in the heap
-cannot give this figure: Parquet's writer and Spark's sort hold the most for some milliseconds per
-chunk, and ten chunks are seen at that moment more often than one.
+topic of a tenth of the records, then over one with all of them. Tasks and chunks have up to 250,000
+offsets, so a tenth has one chunk of that size, and the whole has ten. Looks at what is alive in the
+heap cannot give this figure: Parquet's writer and Spark's sort hold the most for some milliseconds
+per chunk, and ten chunks are seen at that moment more often than one.
 
 Spark keeps 300 MB of any heap for itself, which would hide the difference, and takes as much of
 the rest as it finds before it spills. Here it keeps 16 MB, so that the heap can be small. There is
