@@ -204,7 +204,7 @@ class OwnershipState:
         """Return the live owner and its epoch, as last read by this broker."""
         topic = self._topics.get(key.topic_id)
         if topic is None:
-            return Leader()
+            return self._leader_by_ring(key)
         epoch = topic.held.get(key.partition)
         if epoch is not None:
             return Leader(self._brokers.node_id, epoch)
@@ -213,6 +213,14 @@ class OwnershipState:
         if member is None or member.token == self._brokers.token:
             return Leader()  # the node names this broker, but `apply` has not seen it yet
         return Leader(member.node_id, topic.owners.epoch(key.partition))
+
+    def _leader_by_ring(self, key: StreamKey) -> Leader:
+        """Return the leader of a partition that has no stream: its candidate."""
+        known = self._catalog.by_id(key.topic_id)
+        if known is None or known.has_streams:
+            return Leader()
+        node = self.assignment().candidate(key.topic_id, key.partition)
+        return Leader() if node is None else Leader(node, 0)
 
     def leader_epoch(self, key: StreamKey) -> int:
         """Return the epoch of the leader, or the last epoch while no owner has opened the stream.
@@ -223,7 +231,8 @@ class OwnershipState:
         first = 0 if self.keeps_epochs else -1
         topic = self._topics.get(key.topic_id)
         if topic is None:
-            return first if self._followed else -1
+            led = self._leader_by_ring(key).epoch
+            return max(led, first) if self._followed else led
         partition = key.partition
         own = topic.held.get(partition, -1)
         if topic.unseen:
@@ -309,7 +318,8 @@ class OwnershipState:
     def on_topics(self) -> TopicChanges:
         """Follow the topics of the catalog."""
         are_new, self._followed = self._followed, True
-        known = {topic.topic_id: topic.partitions for topic in self._catalog.all()}
+        all_topics = self._catalog.all()
+        known = {topic.topic_id: topic.partitions for topic in all_topics if topic.has_streams}
         added: list[UUID] = []
         for topic_id, partitions in known.items():
             topic = self._topics.get(topic_id)

@@ -152,6 +152,11 @@ class TopicSize(Protocol):
     @property
     def partitions(self) -> int: ...
 
+    @property
+    def has_streams(self) -> bool:
+        """Return False if the partitions are empty for ever. Nobody owns those: the ring leads."""
+        ...
+
 
 class TopicDirectory(Protocol):
     """The topics whose partitions this broker may own. The catalog implements it."""

@@ -11,7 +11,9 @@ from gateway.core.shown_text import shown
 
 TOPIC_NAME_LENGTH_MAX = 249
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+CONSUMER_OFFSETS = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
 FORBIDDEN_TOPIC = "__cluster_metadata"  # the Raft log of Kafka's controllers
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
@@ -47,3 +49,8 @@ def collision_key(name: str) -> str:
 def is_internal(name: str) -> bool:
     """Return whether the topic is internal. Clients leave internal topics out of patterns."""
     return name in INTERNAL_TOPICS
+
+
+def has_streams(name: str) -> bool:
+    """Return whether the partitions of the topic are streams. Committed offsets are elsewhere."""
+    return name != CONSUMER_OFFSETS

@@ -251,10 +251,10 @@ def _find(
     request: Request, ctx: Context, topic: Any, index: int
 ) -> tuple[str | UUID, Partition | None]:
     if request.version < _TOPIC_IDS_FROM:
-        return topic.name, ctx.partitions.find(topic.name, index)
+        return topic.name, ctx.partitions.find_for_produce(topic.name, index)
     topic_id: UUID = topic.topic_id or UUID(int=0)
     known = ctx.catalog.by_id(topic_id)
-    return topic_id, None if known is None else ctx.partitions.find(known.name, index)
+    return topic_id, None if known is None else ctx.partitions.find_for_produce(known.name, index)
 
 
 def _many(request: Request, ctx: Context, topics: Any, refused: Produced | None) -> _ManyPartitions:
@@ -265,7 +265,7 @@ def _many(request: Request, ctx: Context, topics: Any, refused: Produced | None)
         for place, data in enumerate(topic.partition_data):
             named, partition = _find(request, ctx, topic, data.index)
             if refused is not None or partition is None:
-                why = refused or Produced(ctx.partitions.why_not_led(named, data.index))
+                why = refused or Produced(ctx.partitions.why_not_produced(named, data.index))
                 many.put(at, place, data.index, why, None)
                 continue
             answered = _PartitionPlace(many, at, place, data.index, partition).on_produced

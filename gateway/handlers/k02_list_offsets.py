@@ -21,6 +21,7 @@ from gateway.core.address_share import share_of
 from gateway.errors import partition_code
 from gateway.handlers.api import Api, Context, Request, Result
 from gateway.handlers.opening import open_all
+from gateway.topics.empty_partition import EmptyPartition
 from gateway.topics.partition import Partition
 from gateway.topics.timestamp_search import SearchBudget
 from gateway.wire.bounds_check import ELEMENTS_MAX
@@ -83,6 +84,11 @@ def _look_up(version: int, each: _Asked, ctx: Context) -> Partition | None:
         return None
     partition = ctx.partitions.find(each.topic, each.asked.partition_index)
     if partition is None:
+        empty = ctx.partitions.empty(each.topic, each.asked.partition_index)
+        if empty is not None:
+            known = _from_memory(version, each.asked, empty)
+            each.answer = _answer(each.asked) if known is None else known
+            return None
         error = ctx.partitions.why_not_led(each.topic, each.asked.partition_index)
         each.answer = _refusal(each.asked, error)
         return None
@@ -106,7 +112,9 @@ def _refusal(asked: Any, error: ErrorCode) -> PartitionOffset:
     return PartitionOffset(asked.partition_index, int(error))
 
 
-def _from_memory(version: int, asked: Any, partition: Partition) -> PartitionOffset | None:
+def _from_memory(
+    version: int, asked: Any, partition: Partition | EmptyPartition
+) -> PartitionOffset | None:
     """Return the reply, or None if the partition must be opened or searched."""
     if asked.timestamp < PENDING_UPLOAD or version < _VERSION_MIN.get(asked.timestamp, 0):
         return _refusal(asked, ErrorCode.unsupported_version)

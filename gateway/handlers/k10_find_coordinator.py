@@ -12,9 +12,11 @@ import asyncio
 from kio.schema.errors import ErrorCode
 
 from gateway.errors import MALFORMED
+from gateway.core.topic_names import CONSUMER_OFFSETS
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.broker_endpoints import endpoint
 from gateway.handlers.many_rows import Rows, answer_each
+from gateway.topics import internal_topics
 from ledger.errors import LedgerError
 
 _GROUP = 0
@@ -45,6 +47,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
 async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) -> Reply:
     if key_type != _GROUP:
         return _error(key, ErrorCode.invalid_request, _refusal(key_type, request.version))
+    internal_topics.begin(ctx.catalog, CONSUMER_OFFSETS)  # as Kafka does, but no group waits
     try:
         async with asyncio.timeout(_FIND_S_MAX):
             member = await ctx.cluster.coordinator(key)

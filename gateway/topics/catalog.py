@@ -19,7 +19,13 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.config import TopicDefaults
-from gateway.core.topic_names import FORBIDDEN_TOPIC, collision_key, is_internal, topic_name_fault
+from gateway.core.topic_names import (
+    FORBIDDEN_TOPIC,
+    collision_key,
+    has_streams,
+    is_internal,
+    topic_name_fault,
+)
 from gateway.log import logger
 from gateway.topics.auto_creation import AutoCreation
 from gateway.topics.catalog_watch import NodeWatch
@@ -33,6 +39,7 @@ from gateway.topics.errors import (
     TopicExists,
     UnknownTopic,
 )
+from gateway.topics.internal_topics import INTERNAL_PARTITIONS, internal_topic
 from ledger.errors import BadVersion, CorruptFormat, LedgerError, NodeExists, NoNode
 from ledger.ports.metadata import ANY_VERSION, Create, Delete, MetadataStore, Node
 from ledger.sealed import seal, unseal
@@ -57,6 +64,11 @@ class Topic:
     # Only the overrides, normalized, without defaults.
     configs: Mapping[str, str] = field(hash=False)
     is_internal: bool
+
+    @property
+    def has_streams(self) -> bool:
+        """False if the topic has no data: its partitions are empty and have no owners."""
+        return has_streams(self.name)
 
 
 TopicListener = Callable[[Topic], Awaitable[None] | None]
@@ -105,7 +117,7 @@ class Catalog:
         self._versions: dict[UUID, int] = {}
         # The topic name by its collision key ("a.b" and "a_b" collide).
         self._by_key: dict[str, str] = {}
-        # The number of partitions of all visible topics.
+        # The number of partitions of all visible topics that are not internal.
         self._partitions_total = 0
         # Caches of the tables above: typed configs, filled on demand, and the topics sorted by
         # name. A change of a topic drops its configs and the sorted list.
@@ -127,8 +139,8 @@ class Catalog:
         # of date.
         self._gone_in_round: set[UUID] = set()
         self._watch = NodeWatch(store, IDS, self)
-        # The topics that Metadata creates in the background.
-        self.auto_creation = AutoCreation(self._create_with_defaults)
+        # The topics that are created in the background: those that Metadata names, internal ones.
+        self.auto_creation = AutoCreation(self.create_by_itself)
 
     async def load(self) -> None:
         """Read every topic of the store, and follow the changes of other brokers from now on.
@@ -190,7 +202,8 @@ class Catalog:
     ) -> Topic:
         """Return the topic that `create` would create now. Raises TopicError."""
         self.check_name(name)
-        self._check_partitions(partitions, added=partitions)
+        if not is_internal(name) or partitions != INTERNAL_PARTITIONS:  # those have no limits
+            self._check_partitions(partitions, added=partitions)
         if replication_factor <= 0:
             raise InvalidReplicationFactor(
                 "Replication factor was set to an invalid non-positive value."
@@ -224,9 +237,13 @@ class Catalog:
             name, lambda: self._create(name, partitions, replication_factor, configs)
         )
 
-    async def _create_with_defaults(self, name: str) -> None:
-        defaults = self._defaults
-        await self.create(name, defaults.partitions, defaults.replication_factor, {})
+    async def create_by_itself(self, name: str) -> None:
+        """Create a topic that no client gave settings for. Raises TopicError."""
+        own, defaults = internal_topic(name, self._bookies()), self._defaults
+        if own is not None:
+            await self.create(name, own.partitions, own.replication_factor, own.configs)
+        else:
+            await self.create(name, defaults.partitions, defaults.replication_factor, {})
 
     async def delete(self, name: str, topic_id: UUID | None = None) -> None:
         """Delete the topic, then its data. Raises UnknownTopic.
@@ -450,7 +467,7 @@ class Catalog:
             known = None
         before = known.partitions if known is not None else 0
         self._changed = self._changed or before != topic.partitions
-        self._partitions_total += topic.partitions - before
+        self._partitions_total += 0 if topic.is_internal else topic.partitions - before
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
         self._by_key[collision_key(topic.name)] = topic.name
@@ -468,7 +485,7 @@ class Catalog:
         self._versions.pop(topic.topic_id, None)
         del self._by_name[known.name]
         self._by_key.pop(collision_key(known.name), None)
-        self._partitions_total -= known.partitions
+        self._partitions_total -= 0 if known.is_internal else known.partitions
         self._sorted = None
         self._changed = True
         if not ours:

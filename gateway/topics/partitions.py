@@ -19,8 +19,11 @@ from gateway.cluster.port import Cluster, StreamKey
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
 from gateway.core.blocked_reads import BlockedRead
+from gateway.core.topic_names import is_internal
+from gateway.log import logger
 from gateway.topics.catalog import Catalog, Topic
 from gateway.topics.configs import TopicConfig
+from gateway.topics.empty_partition import EmptyPartition
 from gateway.topics.long_work import LongWork
 from gateway.topics.orphans import Orphans, delete_stream_and_ledgers
 from gateway.topics.partition import DELETED, LOST, Partition
@@ -35,8 +38,11 @@ from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
 from ledger.tasks import reported, start_once, start_restarting
 
-ReadablePartition = Partition | ReplicaPartition
-"""A partition that a fetch can read: led by this broker, or followed."""
+StoredPartition = Partition | ReplicaPartition
+"""A partition with a stream: led by this broker, or followed."""
+
+ReadablePartition = StoredPartition | EmptyPartition
+"""A partition that a fetch can read."""
 
 MAINTENANCE_S = 5.0
 _CLOSING_AT_ONCE = 64
@@ -89,13 +95,19 @@ class Partitions:
         self._unopened = UnopenedEpochs(services)
         # The partitions led by this broker, from `_add` to `_forget`. The tables are by topic name
         # and index, by topic id and index, and the name of each. They hold the same partitions,
-        # except that a recreated topic replaces the entry of its name.
+        # except that a recreated topic replaces the entry of its name. Those of internal topics
+        # have a table of names of their own, so that Produce does not find them.
         self._by_name: dict[tuple[str, int], Partition] = {}
+        self._internal: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[StreamKey, Partition] = {}
         self._names: dict[StreamKey, tuple[str, int]] = {}
         # The followers. None is of a partition in `_by_key`. Created at the first read, and closed
         # when this broker gains the partition or its topic is deleted.
         self._replicas: dict[StreamKey, ReplicaPartition] = {}
+        # Every partition of a topic without streams. It has no state.
+        self._empty = EmptyPartition()
+        # True once a client has fetched such a partition, which is logged.
+        self._empty_was_read = False
         # Partitions handed over to another broker. They stay closed until they are gained or lost.
         self._handed_over: set[StreamKey] = set()
         # Background tasks that close partitions. `stop` waits for them.
@@ -123,16 +135,41 @@ class Partitions:
 
         Returns None if another broker owns the partition, or if it does not exist (see `exists`).
         """
-        partition = self._by_name.get((topic, index))
+        partition = self._led(topic, index)
         if partition is not None:
             return partition
         known = self._catalog.by_name(topic)
-        if known is None or not 0 <= index < known.partitions:
+        if known is None or not 0 <= index < known.partitions or not known.has_streams:
             return None
         key = StreamKey(known.topic_id, index)
         if key in self._handed_over or not self.cluster.owns(key):
             return None
         return self._add(known, index)
+
+    def find_for_produce(self, topic: str, index: int) -> Partition | None:
+        """Return the partition if this broker leads it and clients may write to it, as `find`."""
+        partition = self._by_name.get((topic, index))
+        if partition is not None or is_internal(topic):
+            return partition
+        return self.find(topic, index)
+
+    def why_not_produced(self, topic: str | UUID, index: int) -> ErrorCode:
+        """Return the error for a partition that `find_for_produce` did not return."""
+        known = self._catalog.by_name_or_id(topic)
+        if known is not None and known.is_internal and self.exists(known.name, index):
+            return ErrorCode.invalid_topic_exception
+        return self.why_not_led(topic, index)
+
+    def _led(self, topic: str, index: int) -> Partition | None:
+        named = topic, index
+        return self._by_name.get(named) or self._internal.get(named)
+
+    def empty(self, topic: str, index: int) -> EmptyPartition | None:
+        """Return the partition of a topic without streams, whichever broker leads it."""
+        known = self._catalog.by_name(topic)
+        if known is None or known.has_streams or not 0 <= index < known.partitions:
+            return None
+        return self._empty
 
     def bookies(self) -> list[BookieId]:
         """Return the bookies that are alive, by id."""
@@ -145,9 +182,11 @@ class Partitions:
         LedgerError.
         """
         key = StreamKey(topic.topic_id, index)
-        if not 0 <= index < topic.partitions or not self.cluster.owns(key):
+        if not 0 <= index < topic.partitions:
             return None
-        return await self._stored.of(stream_name(*key))
+        if not topic.has_streams:
+            return {} if self.cluster.leader(key).node_id == self.cluster.node_id else None
+        return await self._stored.of(stream_name(*key)) if self.cluster.owns(key) else None
 
     def replica(self, topic: str, index: int) -> ReplicaPartition | None:
         """Return the follower of a partition that another broker leads.
@@ -187,6 +226,15 @@ class Partitions:
         partition = self.find(name, index)
         if partition is not None:
             return partition, ErrorCode.none
+        empty = self.empty(name, index)
+        if empty is not None:
+            if not self._empty_was_read:
+                self._empty_was_read = True
+                logger().warning(
+                    "a client reads a topic that is always empty; use OffsetFetch instead",
+                    topic=name,
+                )
+            return empty, ErrorCode.none
         error = self.why_not_led(name, index)
         if error is ErrorCode.not_leader_or_follower and rack and rack == self.rack:
             return self.replica(name, index), error
@@ -217,10 +265,10 @@ class Partitions:
 
     def opened(self, topic: str, index: int) -> Partition | None:
         """Return the partition if this broker leads it and it is open. This does not open it."""
-        partition = self._by_name.get((topic, index))
+        partition = self._led(topic, index)
         return partition if partition is not None and partition.readable else None
 
-    def served(self) -> Iterator[tuple[str, int, ReadablePartition]]:
+    def served(self) -> Iterator[tuple[str, int, StoredPartition]]:
         """Yield every partition that this broker leads or follows, with its topic and index."""
         for key, partition in self._by_key.items():
             yield *self._names[key], partition
@@ -255,7 +303,7 @@ class Partitions:
             begin=bool(self._config.zookeeper),
             named=(name, index),
         )
-        self._by_name[name, index] = partition
+        (self._internal if topic.is_internal else self._by_name)[name, index] = partition
         self._by_key[key] = partition
         self._names[key] = (name, index)
         if self._stopping:
@@ -282,8 +330,9 @@ class Partitions:
     def _forget(self, key: StreamKey) -> Partition | None:
         partition = self._by_key.pop(key, None)
         named = self._names.pop(key, None)
-        if named is not None and self._by_name.get(named) is partition:
-            del self._by_name[named]
+        for table in (self._by_name, self._internal):
+            if named is not None and table.get(named) is partition:
+                del table[named]
         return partition
 
     async def learn_epochs(self) -> None:
@@ -291,7 +340,8 @@ class Partitions:
 
         Raises MetadataUnavailable.
         """
-        await self._unopened.load(self._catalog.all(), stream_name)
+        stored = [topic for topic in self._catalog.all() if topic.has_streams]
+        await self._unopened.load(stored, stream_name)
 
     def epoch_of(self, key: StreamKey) -> int:
         """Return the epoch of a partition of a single broker.
@@ -301,7 +351,12 @@ class Partitions:
         """
         partition = self._by_key.get(key)
         epoch = -1 if partition is None else partition.leader_epoch
-        return epoch if epoch >= 0 else self._unopened.of(key)
+        if epoch >= 0:
+            return epoch
+        topic = self._catalog.by_id(key.topic_id)
+        if topic is not None and not topic.has_streams:
+            return self._empty.leader_epoch
+        return self._unopened.of(key)
 
     # -- owning -------------------------------------------------------------------------------
 
@@ -371,6 +426,8 @@ class Partitions:
     # -- topics -------------------------------------------------------------------------------
 
     async def _topic_created(self, topic: Topic) -> None:
+        if not topic.has_streams:
+            return
         await self._create_streams(topic, range(topic.partitions))
         if isinstance(self.cluster, SingleBroker):
             self._unopened.add(topic)
@@ -452,12 +509,14 @@ class Partitions:
         Opens up to `_OPENED_PER_ROUND` closed partitions to maintain them.
         """
         removed, opened = 0, 0
-        named = [(t.name, index) for t in self._catalog.all() for index in range(t.partitions)]
+        topics = [topic for topic in self._catalog.all() if topic.has_streams]
+        named = [(topic.name, index) for topic in topics for index in range(topic.partitions)]
         for seen, key in enumerate(named):
             if seen % _PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
-            opened += key not in self._by_name
-            if key in self._by_name or opened <= _OPENED_PER_ROUND:
+            known = self._led(*key) is not None
+            opened += not known
+            if known or opened <= _OPENED_PER_ROUND:
                 removed += await self._maintain_one(*key)
         if removed:
             await self._on_disk_freed()
