@@ -51,6 +51,11 @@ def is_internal(name: str) -> bool:
     return name in INTERNAL_TOPICS
 
 
+def is_fixed(name: str) -> bool:
+    """Return whether the topic stays as it was created: it holds what groups and ids map to."""
+    return name in (CONSUMER_OFFSETS, TRANSACTION_STATE)
+
+
 def has_streams(name: str) -> bool:
     """Return whether the partitions of the topic are streams. Committed offsets are elsewhere."""
     return name != CONSUMER_OFFSETS

@@ -27,6 +27,7 @@ from gateway.handlers.topic_replies import (
     TOPIC_OPERATIONS,
     partition_rows,
 )
+from gateway.topics import internal_topics
 from gateway.topics.catalog import Topic
 
 _AT_ONCE_MAX = 500  # names, or topics or partitions of the catalog, of a reply without pauses
@@ -146,7 +147,8 @@ def _row_by_name(name: str, request: Request, ctx: Context) -> Reply:
         return _found(topic, request, ctx)
     if topic_name_fault(name) is not None:
         return _missing(name, ErrorCode.invalid_topic_exception, request)
-    if _may_create(request.body, ctx) and not is_internal(name):
+    own = is_internal(name) and not internal_topics.is_wanted(name, ctx.config)
+    if _may_create(request.body, ctx) and not own:
         ctx.catalog.auto_creation.begin(name)
     return _missing(name, ErrorCode.unknown_topic_or_partition, request)
 

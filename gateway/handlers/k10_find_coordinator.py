@@ -11,8 +11,8 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
-from gateway.errors import MALFORMED
 from gateway.core.topic_names import CONSUMER_OFFSETS
+from gateway.errors import MALFORMED
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.broker_endpoints import endpoint
 from gateway.handlers.many_rows import Rows, answer_each

@@ -48,6 +48,8 @@ async def _unopened(request: Request, ctx: Context) -> set[Partition]:
 def _row(topic: str, asked: Any, ctx: Context, errors: dict[Partition, ErrorCode]) -> Reply:
     partition = ctx.partitions.find(topic, asked.partition)
     if partition is None:
+        if ctx.partitions.empty(topic, asked.partition) is not None:
+            return _of_empty(asked)
         return _refusal(asked, _why_not_led(topic, asked, ctx))
     if not partition.is_leader:
         return _refusal(asked, ErrorCode.not_leader_or_follower)
@@ -64,6 +66,19 @@ def _row(topic: str, asked: Any, ctx: Context, errors: dict[Partition, ErrorCode
         partition=asked.partition,
         leader_epoch=end.epoch,
         end_offset=end.end_sequence_id,
+    )
+
+
+def _of_empty(asked: Any) -> Reply:
+    """Return the row of a partition without a stream: its only epoch, 0, ends at offset 0."""
+    if asked.current_leader_epoch > 0:
+        return _refusal(asked, ErrorCode.unknown_leader_epoch)
+    known = 0 if asked.leader_epoch == 0 else -1
+    return Reply(
+        error_code=ErrorCode.none,
+        partition=asked.partition,
+        leader_epoch=known,
+        end_offset=known,
     )
 
 

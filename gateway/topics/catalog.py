@@ -23,6 +23,7 @@ from gateway.core.topic_names import (
     FORBIDDEN_TOPIC,
     collision_key,
     has_streams,
+    is_fixed,
     is_internal,
     topic_name_fault,
 )
@@ -246,14 +247,14 @@ class Catalog:
             await self.create(name, defaults.partitions, defaults.replication_factor, {})
 
     async def delete(self, name: str, topic_id: UUID | None = None) -> None:
-        """Delete the topic, then its data. Raises UnknownTopic.
+        """Delete the topic, then its data. Raises UnknownTopic, or InvalidTopic for a fixed one.
 
         With `topic_id`, delete only the topic with this id, not a later one of the same name.
         """
         await self._serialized(name, lambda: self._delete(name, topic_id))
 
     async def add_partitions(self, name: str, total: int) -> Topic:
-        """Add partitions up to `total`. Raises UnknownTopic or InvalidPartitions."""
+        """Add partitions up to `total`. Raises UnknownTopic, InvalidTopic or InvalidPartitions."""
         return await self._serialized(name, lambda: self._add_partitions(name, total))
 
     async def change_configs(self, name: str, changed: Callable[[Configs], Configs]) -> Topic:
@@ -273,6 +274,8 @@ class Catalog:
         topic = self._by_name.get(name)
         if topic is None:
             raise UnknownTopic
+        if is_fixed(name):
+            raise InvalidTopic(f"Topic '{name}' is internal and keeps its number of partitions.")
         if total == topic.partitions:
             raise InvalidPartitions(f"Topic already has {total} partition(s).")
         if total < topic.partitions:
@@ -348,6 +351,8 @@ class Catalog:
         topic = self._by_name.get(name)
         if topic is None or topic_id not in (None, topic.topic_id):
             raise UnknownTopic
+        if is_fixed(name):
+            raise InvalidTopic(f"Topic '{name}' is internal and cannot be deleted.")
         self._deleting.add(topic.topic_id)
         try:
             await self._store.multi(

@@ -17,6 +17,7 @@ from gateway.core.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from gateway.topics.errors import TopicExists
 
 if TYPE_CHECKING:
+    from gateway.config import GatewayConfig
     from gateway.topics.catalog import Catalog
 
 INTERNAL_PARTITIONS: Final = 50
@@ -53,6 +54,11 @@ def internal_topic(name: str, bookies: int) -> InternalTopic | None:
     else:
         return None
     return InternalTopic(INTERNAL_PARTITIONS, copies, configs)
+
+
+def is_wanted(name: str, config: GatewayConfig) -> bool:
+    """Return whether this broker has a use for the internal topic."""
+    return name == CONSUMER_OFFSETS or (name == TRANSACTION_STATE and config.transactions)
 
 
 def begin(catalog: Catalog, name: str) -> None:

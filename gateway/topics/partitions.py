@@ -19,7 +19,7 @@ from gateway.cluster.port import Cluster, StreamKey
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
 from gateway.core.blocked_reads import BlockedRead
-from gateway.core.topic_names import is_internal
+from gateway.core.topic_names import TRANSACTION_STATE, is_internal
 from gateway.log import logger
 from gateway.topics.catalog import Catalog, Topic
 from gateway.topics.configs import TopicConfig
@@ -27,6 +27,7 @@ from gateway.topics.empty_partition import EmptyPartition
 from gateway.topics.long_work import LongWork
 from gateway.topics.orphans import Orphans, delete_stream_and_ledgers
 from gateway.topics.partition import DELETED, LOST, Partition
+from gateway.topics.partition_host import PartitionHost
 from gateway.topics.replica import ReplicaPartition, preferred_read_replica
 from gateway.topics.stored_bytes import Shares, StoredBytes
 from gateway.topics.unopened_epochs import UnopenedEpochs
@@ -91,6 +92,9 @@ class Partitions:
         # Asks coordinators about producers of transactions. Set once, as `on_opened` is. None if
         # transactions are not served.
         self.verifier: Verifier | None = None
+        # The hosts of internal topics, by name. Set when the process is assembled. Partitions of an
+        # internal topic without a host are not opened: they store the state of another object.
+        self.hosts: dict[str, PartitionHost] = {}
         # The epochs of partitions before their first opening. Used by a single broker only.
         self._unopened = UnopenedEpochs(services)
         # The partitions led by this broker, from `_add` to `_forget`. The tables are by topic name
@@ -104,10 +108,8 @@ class Partitions:
         # The followers. None is of a partition in `_by_key`. Created at the first read, and closed
         # when this broker gains the partition or its topic is deleted.
         self._replicas: dict[StreamKey, ReplicaPartition] = {}
-        # Every partition of a topic without streams. It has no state.
-        self._empty = EmptyPartition()
-        # True once a client has fetched such a partition, which is logged.
-        self._empty_was_read = False
+        self._empty = EmptyPartition()  # every partition of a topic without streams
+        self._empty_was_read = False  # True once a client has fetched one, which is logged
         # Partitions handed over to another broker. They stay closed until they are gained or lost.
         self._handed_over: set[StreamKey] = set()
         # Background tasks that close partitions. `stop` waits for them.
@@ -142,9 +144,13 @@ class Partitions:
         if known is None or not 0 <= index < known.partitions or not known.has_streams:
             return None
         key = StreamKey(known.topic_id, index)
-        if key in self._handed_over or not self.cluster.owns(key):
+        if key in self._handed_over or not self.cluster.owns(key) or not self._serves(known):
             return None
         return self._add(known, index)
+
+    def _serves(self, topic: Topic) -> bool:
+        """Return whether this broker opens partitions of the topic."""
+        return topic.name != TRANSACTION_STATE or topic.name in self.hosts
 
     def find_for_produce(self, topic: str, index: int) -> Partition | None:
         """Return the partition if this broker leads it and clients may write to it, as `find`."""
@@ -291,6 +297,8 @@ class Partitions:
     def _add(self, topic: Topic, index: int) -> Partition:
         name = topic.name
         key = StreamKey(topic.topic_id, index)
+        host = self.hosts.get(name)
+        state, observer = (None, None) if host is None else host.build(index)
         partition = Partition(
             stream_name(topic.topic_id, index),
             self._services,
@@ -302,6 +310,8 @@ class Partitions:
             self._long_work,
             begin=bool(self._config.zookeeper),
             named=(name, index),
+            state=state,
+            observer=observer,
         )
         (self._internal if topic.is_internal else self._by_name)[name, index] = partition
         self._by_key[key] = partition
@@ -368,8 +378,9 @@ class Partitions:
         if known is not None and known.closed:  # an unfinished hand-over left the partition closed
             self._abandon(key)
         topic = self._catalog.by_id(key.topic_id)
-        if topic is not None and key not in self._by_key and not self._stopping:
-            self._add(topic, key.partition)
+        if topic is None or key in self._by_key or self._stopping or not self._serves(topic):
+            return
+        self._add(topic, key.partition)
 
     def lost(self, key: StreamKey) -> None:
         """See `StreamListener`."""
@@ -509,7 +520,7 @@ class Partitions:
         Opens up to `_OPENED_PER_ROUND` closed partitions to maintain them.
         """
         removed, opened = 0, 0
-        topics = [topic for topic in self._catalog.all() if topic.has_streams]
+        topics = [t for t in self._catalog.all() if t.has_streams and self._serves(t)]
         named = [(topic.name, index) for topic in topics for index in range(topic.partitions)]
         for seen, key in enumerate(named):
             if seen % _PARTITIONS_PER_TURN == 0:

@@ -122,7 +122,7 @@ async def test_nothing_is_created_when_the_client_or_the_server_forbids_it():
 
 async def test_an_illegal_name_and_kafkas_own_are_not_created_on_the_way():
     async with loaded_cluster() as cluster:
-        names = ["a/b", "", "__consumer_offsets", "fine", "fi.ne", "fi_ne"]
+        names = ["a/b", "", "__share_group_state", "fine", "fi.ne", "fi_ne"]
         answer = await cluster.ask(
             k03_metadata,
             9,
@@ -132,7 +132,7 @@ async def test_an_illegal_name_and_kafkas_own_are_not_created_on_the_way():
         assert {topic.name: topic.error_code for topic in answer.topics} == {
             "a/b": ErrorCode.invalid_topic_exception,
             "": ErrorCode.invalid_topic_exception,
-            "__consumer_offsets": ErrorCode.unknown_topic_or_partition,
+            "__share_group_state": ErrorCode.unknown_topic_or_partition,
             "fine": ErrorCode.unknown_topic_or_partition,
             "fi.ne": ErrorCode.unknown_topic_or_partition,
             "fi_ne": ErrorCode.unknown_topic_or_partition,

@@ -17,6 +17,7 @@ TOPICS = [UUID(int=number) for number in range(1, 4)]
 class Size(NamedTuple):
     topic_id: UUID
     partitions: int
+    has_streams: bool = True
 
 
 class Store:

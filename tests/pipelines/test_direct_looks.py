@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 
+from gateway.core.topic_names import CONSUMER_OFFSETS
 from gateway.pipelines.direct import offsets
 from gateway.pipelines.direct.checkpoint import StreamOffsets
 from gateway.pipelines.direct.offsets import PartitionSources
 from gateway.pipelines.direct.options import parse
 from gateway.pipelines.direct.tasks import continued
 from gateway.pipelines.direct.triggers import Triggers
-from gateway.pipelines.shared.errors import DataLost
+from gateway.pipelines.shared.errors import DataLost, JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.pipelines.shared.storage import ReadStorage
+from gateway.topics import internal_topics
 from ledger.client.client import LedgerClient
 from ledger.errors import EntryUnknown
 from ledger.streams.scan import ScannedRecord, StreamSlice, read_slice
@@ -293,3 +295,19 @@ async def test_a_slice_continues_where_its_link_was_lost(lost_after: int) -> Non
         reads.clear()
         with pytest.raises(EntryUnknown):
             list(continued(piece, read, lambda: False))
+
+
+# -- internal topics ---------------------------------------------------------------------------
+
+
+async def test_a_topic_without_streams_is_refused_by_name_and_left_out_of_patterns() -> None:
+    async with filled(2) as cluster:
+        await internal_topics.ensure(cluster.catalog, CONSUMER_OFFSETS)
+        with pytest.raises(JobError, match=f"{CONSUMER_OFFSETS} has no records"):
+            await Query(cluster, path=CONSUMER_OFFSETS).trigger()
+        options = {"metadata": "grpc://127.0.0.1:1", "subscribePattern": ".*"}
+        query = Query(cluster)
+        everything = parse(options | {"startingOffsets": "earliest"}, streaming=True)
+        sources = PartitionSources(query.sources._storage, everything)
+        assert sorted(await sources.refresh()) == [place(0), place(1)]
+        sources.close()

@@ -129,6 +129,8 @@ class PartitionSources:
         names = options.topics or tuple(options.assigned)
         found = await gathered([read_topic(store, name) for name in names])
         for topic in found:
+            if not topic.has_streams:
+                raise JobError(f"{topic.name} has no records to read here", "NO_STREAMS")
             for index in options.assigned.get(topic.name, ()):
                 if index >= topic.partitions:
                     raise JobError(

@@ -64,6 +64,8 @@ _TEXTS = "Each text describes the effect of a setting in the gateway."
 _EACH_ONCE = "A resource that is named again is described once: a reply of many copies is large."
 _AT_ONCE = "The timeout bounds the wait for leaders; Kafka gives up before it looks at the topic."
 
+_FIXED = "Kafka adds partitions; groups and transactional ids would then map to others."
+
 _WHY = "Kafka gives no text; the gateway says why it refused the batch."
 _NO_TRANSACTIONS = "The gateway does not serve transactions yet."
 _SHARE = "The gateway does not serve share groups."
@@ -219,6 +221,10 @@ INTENDED: tuple[Intended, ...] = (
     *(
         Intended(32, f"results[*].configs[{name}]", _OWN_KEYS)
         for name in ("control.record.interval.ms", "control.record.policy", "gateway.loss.delivery")
+    ),
+    *(
+        Intended(37, f"results[*].{field}", _FIXED, cases="an-internal-topic")
+        for field in ("error_code", "error_message")
     ),
     Intended(32, "results[*].configs[*].documentation", _TEXTS, range(3, 5)),
     Intended(32, "results[*].configs[min.insync.replicas]", _ELR, cases="the-default-of-brokers"),

@@ -40,6 +40,8 @@ NOT_YET = (
 )
 """Errors of a topic or group that was just created, in Kafka and in a cluster of gateways."""
 
+CONSUMER_OFFSETS = "__consumer_offsets"
+
 Build = Callable[["Script"], None]
 
 
@@ -231,6 +233,12 @@ class Script:
         found = self.prepare(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[group])
         self.prepare(DESCRIBE_GROUPS, 5, groups=[group])
         return found
+
+    def internal_topic(self) -> Topic:
+        """Wait until the internal topic of groups exists."""
+        self.coordinator(self.name("group"))
+        found = self.wait_led(CONSUMER_OFFSETS)
+        return Topic(CONSUMER_OFFSETS, found.take("topics[0].topic_id"))
 
     def producer(self) -> Answer:
         """Allocate a producer id; take `producer_id` from the answer."""

@@ -193,3 +193,10 @@ def a_deleted_topic(script: Script) -> None:
         3, 12, topics=[{"name": topic.name}], allow_auto_topic_creation=False, again=("none",)
     )
     _write(script, topic, batch(1))
+
+
+@case(KEY, since=3)
+def an_internal_topic(script: Script) -> None:
+    topic = script.internal_topic()
+    for partition in (0, 49, 50):
+        _write(script, topic, batch(1), partition)

@@ -148,3 +148,12 @@ def ids_and_names_in_one_request(script: Script) -> None:
 @case(KEY)
 def bytes_that_end_too_early(script: Script) -> None:
     script.raw(b"\0\0", flexible=script.version >= 9)
+
+
+@case(KEY)
+def an_internal_topic(script: Script) -> None:
+    topic = script.internal_topic()
+    script.ask(topics=_named(topic.name), allow_auto_topic_creation=False)
+    if script.version >= 12:
+        by_id = [{"name": None, "topic_id": topic.topic_id}]
+        script.ask(topics=by_id, allow_auto_topic_creation=False)

@@ -175,3 +175,12 @@ def a_timeout_of_zero(script: Script) -> None:
     name = script.name("one")
     script.ask(topics=[_wanted(name, 0)], timeout=0, validate_only=False)
     script.ask(topics=[_wanted(name, 0)], timeout=-1, validate_only=False)
+
+
+@case(KEY)
+def an_internal_topic_that_exists(script: Script) -> None:
+    name = script.internal_topic().name
+    for partitions in (1, 50, -1):
+        _create(script, _wanted(name, partitions))
+    _create(script, _wanted(name), check=True)
+    _create(script, _wanted("__consumer.offsets"))

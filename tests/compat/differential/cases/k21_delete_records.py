@@ -74,3 +74,9 @@ def cleanup_policies(script: Script) -> None:
 @case(KEY)
 def nothing(script: Script) -> None:
     script.ask(topics=[], timeout=10_000)
+
+
+@case(KEY)
+def an_internal_topic(script: Script) -> None:
+    topic = script.internal_topic()
+    _delete(script, topic.name, (0, 0), (49, -1), (50, 0))

@@ -75,3 +75,10 @@ def duplicates(script: Script) -> None:
     topic = script.topic("one")
     row = _row(TOPIC, topic.name, "retention.ms")
     script.ask(resources=[row, row])
+
+
+@case(KEY)
+def an_internal_topic(script: Script) -> None:
+    topic = script.internal_topic()
+    keys = ("cleanup.policy", "compression.type", "segment.bytes", "retention.ms")
+    script.ask(resources=[_row(TOPIC, topic.name, *keys)], include_synonyms=True)

@@ -68,3 +68,9 @@ def nothing(script: Script) -> None:
 def a_timeout_of_zero_for_an_unknown_topic(script: Script) -> None:
     for timeout in (0, -1):
         _add(script, _row(script.name("missing"), 3), timeout=timeout)
+
+
+@case(KEY)
+def an_internal_topic(script: Script) -> None:
+    topic = script.internal_topic()
+    _add(script, _row(topic.name, 51), check=True)

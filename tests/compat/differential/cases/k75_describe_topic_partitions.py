@@ -49,3 +49,10 @@ def a_cursor_at_an_unknown_topic(script: Script) -> None:
     topic = script.topic("one")
     _describe(script, topic.name, cursor=(script.name("missing"), 0))
     _describe(script, topic.name, cursor=("", 0))
+
+
+@case(KEY)
+def an_internal_topic(script: Script) -> None:
+    topic = script.internal_topic()
+    _describe(script, topic.name, limit=7)
+    _describe(script, topic.name, limit=7, cursor=(topic.name, 45))
