@@ -30,6 +30,11 @@ program: Final = CommandGroup(
             "group",
             "List, describe, delete and move consumer groups.",
         ),
+        "feature": Deferred(
+            "gateway.admin.feature_cli",
+            "feature",
+            "Show, upgrade and downgrade the features of a cluster.",
+        ),
         "ledger": Deferred(
             "gateway.admin.ledger_loss_cli",
             "ledger",
