@@ -276,10 +276,20 @@ class PartitionTransactions:
         """True if the segment has to roll before another transaction is aborted in it."""
         return len(self._aborted) >= ABORTED_MAX
 
-    def roll(self) -> tuple[AbortedTransaction, ...]:
-        """Begin a new segment. Returns the aborted transactions of the one before."""
-        before, self._aborted = tuple(self._aborted), []
-        return before
+    def roll(self, start_offset: int) -> tuple[int, tuple[AbortedTransaction, ...]]:
+        """Begin a new segment at `start_offset`, below which all is durable.
+
+        Returns the last stable offset there, and the transactions that were aborted in the segment
+        before. Markers that were accepted and wait for the new segment belong to it.
+        """
+        stable = start_offset
+        for first, end in self._unstable.items():
+            if first < start_offset and (end == NO_OFFSET or end >= start_offset):
+                stable = first
+                break
+        before = tuple(one for one in self._aborted if one.last_offset < start_offset)
+        self._aborted = [one for one in self._aborted if one.last_offset >= start_offset]
+        return stable, before
 
     def expire(self, now_ms: int, after_ms: int, *, durable_offset: int) -> int:
         """Drop producers without an open transaction that were unused for `after_ms`.

@@ -262,7 +262,18 @@ def test_an_aborted_transaction_names_the_offset_that_is_stable_after_it():
         AbortedTransaction(PRODUCER, 0, 2, 1),
         AbortedTransaction(OTHER, 1, 3, 4),
     ]
-    assert [len(log.core.roll()), len(log.core.aborted)] == [2, 0]
+    stable, aborted = log.core.roll(log.end)
+    assert (stable, len(aborted), len(log.core.aborted)) == (4, 2, 0)
+
+
+def test_a_marker_that_waits_for_the_next_segment_is_in_its_list():
+    log = Log()
+    log.write(PRODUCER)
+    log.write(OTHER)
+    log.mark(producer_id=PRODUCER, commit=False)
+    log.mark(producer_id=OTHER, commit=False)
+    assert log.core.roll(3) == (1, (AbortedTransaction(PRODUCER, 0, 2, 1),))
+    assert log.core.aborted == [AbortedTransaction(OTHER, 1, 3, 4)]
 
 
 def test_a_segment_must_roll_before_its_list_is_full(monkeypatch):
