@@ -173,6 +173,10 @@ class PartitionTransactions:
         self._guards[producer_id] = guard
         return guard
 
+    def guard(self, producer_id: int) -> Guard | None:
+        """Return the verification of this producer that a batch or a marker has not ended."""
+        return self._guards.get(producer_id)
+
     def check_batch(
         self,
         producer_id: int,

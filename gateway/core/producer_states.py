@@ -99,6 +99,9 @@ class ProducerStates:
         # batch moves a producer to `_recent`. `encode` joins these bytes as they are.
         self._settled: dict[int, bytes] = {}
 
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._recent or producer_id in self._settled
+
     def __len__(self) -> int:
         return len(self._recent) + len(self._settled)
 

@@ -6,7 +6,7 @@ sends batches uncompressed (librdkafka#4956). acks=1 and acks=-1 both wait for t
 acks=0 gets no reply: after an error the connection is closed, as in Kafka.
 The records of each batch are checked as in Kafka (gateway.wire.record_check). A batch whose check
 takes long is checked in parts, and later batches of its partition wait behind it.
-Not done: transactions (a transactional id is refused); compression to the topic's own codec
+Not done: transactions without --preview-transactions; compression to the topic's own codec
 (batches stay as sent); more than one batch for each partition of a request.
 """
 
@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, ConnectionEnds, Context, Request, Result
 from gateway.handlers.broker_endpoints import LeaderHints
+from gateway.handlers.transactional_produce import is_transactional, transaction_of
 from gateway.topics.partition import Partition
 from gateway.topics.produced import Produced
 from gateway.wire.produce_reply import (
@@ -217,9 +218,15 @@ def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     Raises ConnectionEnds.
     """
     body = request.body
-    refused = _refused(body)
+    transactional = False
+    if ctx.config.transactions and body.acks in (-1, 0, 1):
+        refused, transactional = transaction_of(body)
+    else:
+        refused = _refused(body)
     topics = body.topic_data
-    if refused is None and len(topics) == 1 and len(topics[0].partition_data) == 1:
+    if transactional:
+        results = _many(request, ctx, topics, refused, body.transactional_id)
+    elif refused is None and len(topics) == 1 and len(topics[0].partition_data) == 1:
         results = _single(request, ctx, topics[0])
     else:
         results = _many(request, ctx, topics, refused)
@@ -257,7 +264,13 @@ def _find(
     return topic_id, None if known is None else ctx.partitions.find_for_produce(known.name, index)
 
 
-def _many(request: Request, ctx: Context, topics: Any, refused: Produced | None) -> _ManyPartitions:
+def _many(
+    request: Request,
+    ctx: Context,
+    topics: Any,
+    refused: Produced | None,
+    transactional_id: str | None = None,
+) -> _ManyPartitions:
     names: list[str | UUID] = [_find(request, ctx, topic, -1)[0] for topic in topics]
     shape = [(name, len(topic.partition_data)) for name, topic in zip(names, topics, strict=True)]
     many = _ManyPartitions(request, ctx, shape)
@@ -270,6 +283,10 @@ def _many(request: Request, ctx: Context, topics: Any, refused: Produced | None)
                 continue
             answered = _PartitionPlace(many, at, place, data.index, partition).on_produced
             batch = memoryview(data.records or b"")
+            if transactional_id is not None and is_transactional(batch):
+                words = (batch, request.version, answered, transactional_id)
+                partition.append_transactional(*words, acks_all=request.body.acks == -1)
+                continue
             partition.append(batch, request.version, answered, acks_all=request.body.acks == -1)
     return many
 

@@ -18,7 +18,8 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.partition_transactions import PartitionTransactions
+from gateway.core.partition_transactions import EndMarker, PartitionTransactions
+from gateway.core.producer_states import ProducerStates
 from gateway.topics.configs import TopicConfig
 from gateway.topics.long_work import LongWork
 from gateway.topics.loss_delivery import LossDelivery
@@ -29,6 +30,7 @@ from gateway.topics.produce_path import ProducePath
 from gateway.topics.produced import OnProduced, Produced
 from gateway.topics.producer_ids import learn_certain_id
 from gateway.topics.timestamp_search import SearchBudget, TimestampSearch
+from gateway.topics.verification import Verifier
 from ledger.errors import (
     LedgerError,
     NoNode,
@@ -80,36 +82,36 @@ class Partition:
         named: tuple[str, int] = ("-", 0),
         state: OwnerState | None = None,
         observer: PartitionObserver | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
         """Create the partition, closed. `on_opened(epoch)` runs each time the partition was opened.
 
         `opening` limits how many partitions the process opens at the same time. With `begin`, a
         stream to which a former owner was writing is writable as soon as it is open. The log names
-        the partition by `named`, a topic and an index.
-
-        With `state` the log stores the state of another object of this broker: only `append_own`
-        appends to it, clients do not. `observer` follows the ownerships.
+        the partition by `named`, a topic and an index. With `state` the log is that of another
+        object, and clients append nothing. `verifier` is needed for batches of transactions.
         """
         # The stream's name. The name and the callables below never change.
         self.name = name
-        self._lease_held, self._on_opened = lease_held, on_opened
+        self._lease_held, self._on_opened, self._begins = lease_held, on_opened, begin
         self._opening_permits = opening or asyncio.Semaphore()
         self._long_work = long_work or LongWork()
         # True once it was taken over or deleted: acknowledge nothing. Implies `closed`.
         self._lost = False
         self.closed = False  # True once it was handed over, lost or deleted; never reset
-        self._services, self._begins = services, begin
+        self._services, self._config = services, topic_config
         self._log = PartitionWarnings(name, services, *named)
-        self._config = topic_config
         self._state = PartitionState(services.clock.now_ms)
         owned = state or self._state
+        advanced, failed = self._on_advanced, self._on_failed
         # The stream. It is open while `_opened`, and writable after the first batch.
-        on_advanced, on_failed = self._on_advanced, self._on_failed
         self.stream = Stream(
-            name, services, stream_config, owned, on_advanced=on_advanced, on_failed=on_failed
+            name, services, stream_config, owned, on_advanced=advanced, on_failed=failed
         )
-        configs, work = (topic_config, stream_config), self._long_work
+        self.stream.on_segment = self._state.begin_segment
+        configs, work = (topic_config, stream_config), (self._long_work, verifier)
         self._path = ProducePath(self, self._state, services, configs, self._log, work, named)
+        self._stable_offset = 0  # the last one that was returned; never falls
         # See `ProducePath.append`. An attribute, because a method would add a call to each batch.
         self.append = self._path.append if state is None else _refuse_client
         # The delivery of lost ranges, and the offsets at which readers wait.
@@ -205,6 +207,7 @@ class Partition:
             services = self._services
             await create_streams(services.metadata, [self.name], services.epoch_base)
             await self.stream.open()
+        self.transactions.leader_epoch = self.stream.epoch
         await learn_certain_id(self._state.producers.losses, self._services.metadata)
 
     async def ensure_readable(self) -> None:
@@ -299,8 +302,17 @@ class Partition:
 
     @property
     def stable_offset(self) -> int:
-        """The offset up to which the outcome of every record is known: the last stable offset."""
-        return self.transactions.stable_offset(self.high_watermark, self.log_start_offset)
+        """The last stable offset: below it, the outcome of every record is known.
+
+        It stays where it is while the state of the partition is not known.
+        """
+        start, end = self.log_start_offset, self.high_watermark
+        if self._opened and self.stream.timestamp_max is not None:
+            if self._state.transactional:
+                self.transactions.on_durable(end)
+                end = self.transactions.stable_offset(end, start)
+            self._stable_offset = max(end, self._stable_offset)
+        return max(self._stable_offset, start)
 
     @property
     def first_waiting(self) -> object | None:
@@ -334,6 +346,28 @@ class Partition:
         """Append a batch of the broker itself. See `ProducePath.append_own`."""
         self._path.append_own(batch, records, on_done)
 
+    def append_marker(self, marker: EndMarker, on_done: Callable[[ErrorCode], None]) -> None:
+        """Append the end of a transaction. See `ProducePath.append_marker`."""
+        self._path.append_marker(marker, on_done)
+
+    def append_transactional(
+        self,
+        batch: memoryview,
+        version: int,
+        on_produced: OnProduced,
+        transactional_id: str,
+        *,
+        acks_all: bool = False,
+    ) -> None:
+        """Append a batch of a transaction. See `ProducePath.append_transactional`."""
+        words = (batch, version, on_produced, transactional_id)
+        self._path.append_transactional(*words, acks_all=acks_all)
+
+    @property
+    def producers(self) -> ProducerStates:
+        """The idempotent producers of the present ownership. Owned by this partition."""
+        return self._state.producers
+
     async def expire_producers(self) -> None:
         """Forget producers that are unused for a day, with pauses for other tasks."""
         while True:
@@ -349,6 +383,8 @@ class Partition:
             self._reopen_s = _REOPEN_S_FIRST
         if self._path.duplicates:
             self._path.answer_duplicates(end_offset)
+        if self._state.transactional:
+            self.transactions.on_durable(end_offset)
         if self._waiters:
             self._notify_waiters()
 

@@ -155,17 +155,3 @@ class PartitionState:
         stable, aborted = self.transactions.roll(start)
         self.before = SegmentAborted(self.since, start, stable, aborted)
         self.since = start
-
-
-def aborted_before(state: bytes, start: int) -> SegmentAborted:
-    """Return the list of the segment in front of `start`, from the state of the head snapshot there.
-
-    Raises CorruptFormat.
-    """
-    if state[:1] != bytes([_VERSION]):
-        return SegmentAborted(start, start, start)  # no transaction was known
-    try:
-        _, producers, transactions, _ = _HEAD.unpack_from(state)
-        return decode_aborted(state[_HEAD.size + producers + transactions :])
-    except (ValueError, StructError) as error:
-        raise CorruptFormat(f"aborted transactions before {start}: {error}") from error

@@ -312,6 +312,7 @@ class Partitions:
             named=(name, index),
             state=state,
             observer=observer,
+            verifier=self.verifier,
         )
         (self._internal if topic.is_internal else self._by_name)[name, index] = partition
         self._by_key[key] = partition

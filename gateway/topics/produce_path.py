@@ -15,6 +15,7 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.partition_transactions import EndMarker
 from gateway.core.producer_states import AcceptedBatch
 from gateway.errors import partition_code
 from gateway.topics.configs import TopicConfig
@@ -23,6 +24,8 @@ from gateway.topics.partition_state import PartitionState
 from gateway.topics.partition_warnings import PartitionWarnings, ProduceWatch
 from gateway.topics.produced import OUTCOME_UNKNOWN, OnProduced, OwnBatch, Produced, ProducedBatch
 from gateway.topics.producer_ids import learn_certain_id
+from gateway.topics.transaction_path import QueuedMarker, TransactionalBatch, TransactionPath
+from gateway.topics.verification import Verifier
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
 from gateway.wire.record_check import RecordRules, check_now, check_steps
@@ -34,6 +37,7 @@ from ledger.errors import (
     NotOwner,
     StreamUnavailable,
 )
+from ledger.ids import Buffer
 from ledger.streams.accepted_losses import EntryAwaited
 from ledger.streams.config import StreamConfig
 from ledger.streams.services import StreamServices
@@ -47,6 +51,9 @@ _TOO_FEW_COPIES = Produced(
     ErrorCode.not_enough_replicas,
     message="min.insync.replicas of the topic exceeds the number of copies of a record.",
 )
+
+
+_Waiting = ProducedBatch | OwnBatch | QueuedMarker
 
 
 class WrittenPartition(Protocol):
@@ -80,6 +87,15 @@ def _bytes_of(batch: memoryview) -> bytes:
     return whole if isinstance(whole, bytes) and len(whole) == len(batch) else bytes(batch)
 
 
+def _with_time(
+    batch: memoryview, header: BatchHeader, newest: int, append_time_ms: int
+) -> memoryview:
+    """Return the batch with its append time, if it has one, or with the right max timestamp."""
+    if append_time_ms >= 0:
+        return batches.with_append_time(batch, header, append_time_ms)
+    return batches.with_timestamp_max(batch, header, newest)
+
+
 class ProducePath:
     """The batches of one partition on their way into its stream."""
 
@@ -90,22 +106,26 @@ class ProducePath:
         services: StreamServices,
         configs: tuple[Callable[[], TopicConfig], Callable[[], StreamConfig]],
         log: PartitionWarnings,
-        long_work: LongWork,
+        work: tuple[LongWork, Verifier | None],
         named: tuple[str, int],
     ) -> None:
         """Create the path of `partition`, which has its stream already."""
         # None of these changes.
         self._partition, self._stream = partition, partition.stream
         self._may_acknowledge = partition.may_acknowledge
-        self._producers, self._services, self._log = state.producers, services, log
+        self._state, self._producers = state, state.producers
+        self._services, self._log = services, log
         self._config, self._stream_config = configs
-        self._long_work, self._named = long_work, named
+        (self._long_work, verifier), self._named = work, named
         self._watch = ProduceWatch(self, log, configs[1])
         # Batches that wait, in order, for a writable stream or a check; at most _WAITING_MAX.
-        self._waiting: deque[ProducedBatch | OwnBatch] = deque()
+        self._waiting: deque[_Waiting] = deque()
         # Retries of batches that are not durable yet: end offset of the batch, at which the high
         # watermark answers the retry, callback and result.
         self.duplicates: list[tuple[int, OnProduced, Produced]] = []
+        self.transactions = TransactionPath(
+            self, partition.stream, state, services.clock, verifier, named
+        )
         # Makes the stream writable and appends the waiting batches. None while it has no work.
         self._beginning: asyncio.Task[None] | None = None
         # The newest assigned log append time. It never falls, even if the clock is set back.
@@ -169,7 +189,7 @@ class ProducePath:
         else:
             self._wait(ProducedBatch(batch, version, on_produced))
 
-    def _wait(self, waiting: ProducedBatch | OwnBatch) -> None:
+    def _wait(self, waiting: _Waiting) -> None:
         self._waiting.append(waiting)
         if not self._watch.armed:
             self._watch.arm()
@@ -214,10 +234,11 @@ class ProducePath:
         """Append the waiting batches in order. Check in parts those that take long."""
         while self._waiting and self._stream.writable:
             waiting = self._waiting[0]
-            if isinstance(waiting, OwnBatch):
+            if not waiting.takes_long and not self._is_plain(waiting):
                 self._waiting.popleft()
-                self._append_own_or_fail(waiting)
+                self._append_special(waiting)
                 continue
+            assert isinstance(waiting, ProducedBatch)
             newest: int | None = None
             if waiting.takes_long:
                 newest = await self._check_in_parts(waiting)
@@ -249,10 +270,10 @@ class ProducePath:
         refused, self._waiting = self._waiting, deque()
         for waiting in refused:
             with reported(f"an answer to a producer of {self._partition.name}"):
-                if isinstance(waiting, OwnBatch):
-                    waiting.refuse(error)
-                else:
+                if isinstance(waiting, ProducedBatch):
                     waiting.take()(answer)
+                else:
+                    waiting.refuse(error)
 
     def _append_or_fail(
         self, waiting: ProducedBatch, config: TopicConfig, newest: int | None = None
@@ -284,11 +305,10 @@ class ProducePath:
         batch, version = waiting.batch, waiting.version
         now_ms = self._services.clock.now_ms()
         try:
-            header = batches.check_batch(batch, version, config.max_message_bytes)
+            header = batches.check_batch(batch, version, config.max_message_bytes, waiting.allowed)
             if newest is None:
-                whole = batch.obj  # not copied if the view is one of whole bytes
-                if not isinstance(whole, bytes) or len(whole) != len(batch):
-                    whole = bytes(batch)
+                obj = batch.obj  # not copied if the view is one of whole bytes
+                whole = obj if isinstance(obj, bytes) and len(obj) == len(batch) else bytes(batch)
                 newest = check_now(whole, header, self._record_rules(config, now_ms))
         except BatchRefused as refused:
             waiting.refuse(refused)
@@ -301,11 +321,9 @@ class ProducePath:
             return True
         append_time_ms = -1
         if config.log_append_time:
-            append_time_ms = self._appended_ms = max(now_ms, self._appended_ms)
-            batch = batches.with_append_time(batch, header, append_time_ms)
-            newest = append_time_ms
-        elif newest != header.max_timestamp:
-            batch = batches.with_timestamp_max(batch, header, newest)
+            append_time_ms = newest = self._appended_ms = max(now_ms, self._appended_ms)
+        if append_time_ms >= 0 or newest != header.max_timestamp:
+            batch = _with_time(batch, header, newest, append_time_ms)
         if header.producer_id >= 0:
             self._producers.accept(
                 header.producer_id,
@@ -317,6 +335,8 @@ class ProducePath:
                 now_ms,
                 durable_offset=self._stream.end_sequence_id,
             )
+            if self._state.transactional:
+                self._state.accept_batch(header, base_offset, now_ms)
         self._stream.append(
             batches.with_offset(batch, header, base_offset, self._stream.epoch),
             len(batch),
@@ -336,15 +356,16 @@ class ProducePath:
         verdict = self._producers.check(
             header.producer_id, header.producer_epoch, header.base_sequence, header.records
         )
+        if self._state.transactional and isinstance(verdict, ErrorCode):
+            known = header.producer_id in self._producers
+            verdict = self.transactions.check(header, waiting, known=known) or verdict
         if verdict is ErrorCode.none:
             return True
         on_produced = waiting.take()
         if isinstance(verdict, AcceptedBatch):
             answer = Produced(ErrorCode.none, verdict.base_offset, verdict.timestamp_ms)
-            if verdict.end_offset <= self.high_watermark:
-                on_produced(answer if self._may_acknowledge() else OUTCOME_UNKNOWN)
-            else:  # the accepted batch is not durable yet, so answer both at the same time
-                self.duplicates.append((verdict.end_offset, on_produced, answer))
+            # If the accepted batch is not durable yet, both are answered at the same time.
+            self.when_durable(verdict.end_offset, on_produced, answer)
             return False
         on_produced(Produced(verdict))
         return False
@@ -365,35 +386,110 @@ class ProducePath:
         `on_done` runs exactly once, inside this method if the batch is refused. Its error leaves
         the outcome unknown unless the batch was refused.
         """
-        own = OwnBatch(batch, records, on_done)
-        if not self._partition.is_leader:
-            own.refuse(NotOwner(self._partition.name))
-        elif self._stream.writable and not self._waiting:
-            self._append_own_or_fail(own)
-        elif len(self._waiting) >= _WAITING_MAX:
-            own.refuse(StreamUnavailable(f"{self._partition.name} is opening"))
-        else:
-            self._wait(own)
+        self._queue(OwnBatch(batch, records, on_done))
 
-    def _append_own_or_fail(self, own: OwnBatch) -> None:
-        """Append as `_append_own` does. Answer the batch after an unexpected exception too."""
+    def append_marker(self, marker: EndMarker, on_done: Callable[[ErrorCode], None]) -> None:
+        """Append the end of a transaction, in call order with all batches.
+
+        `on_done` runs exactly once: after the marker is durable, or inside this method if it is
+        refused.
+        """
+        self._queue(QueuedMarker(marker, on_done, self._may_acknowledge))
+
+    def append_transactional(
+        self,
+        batch: memoryview,
+        version: int,
+        on_produced: OnProduced,
+        transactional_id: str,
+        *,
+        acks_all: bool = False,
+    ) -> None:
+        """Accept or refuse one batch of a transaction, as `append` does. It may be verified first.
+
+        Only with a verifier.
+        """
+        if not self._partition.is_leader:
+            on_produced(OUTCOME_UNKNOWN)
+        elif acks_all and self.lacks_copies:
+            on_produced(_TOO_FEW_COPIES)
+        elif self.ready:
+            waiting = TransactionalBatch(batch, version, on_produced, transactional_id)
+            self._append_special(waiting)
+        elif len(self._waiting) >= _WAITING_MAX:
+            on_produced(Produced(ErrorCode.request_timed_out, message="Partition is opening."))
+        else:
+            self._wait(TransactionalBatch(batch, version, on_produced, transactional_id))
+
+    @property
+    def ready(self) -> bool:
+        """True if a batch can be appended now."""
+        return self._stream.writable and not self._waiting
+
+    def append_verified(self, waiting: ProducedBatch) -> None:
+        """See `AppendingPath`."""
+        if not self._append_or_fail(waiting, self._config()):
+            self._wait(waiting)
+
+    def append_later(self, waiting: ProducedBatch) -> None:
+        """See `AppendingPath`."""
+        self._wait(waiting)
+
+    def when_durable(self, end_offset: int, on_produced: OnProduced, answer: Produced) -> None:
+        """See `AppendingPath`."""
+        if end_offset <= self.high_watermark:
+            on_produced(answer if self._may_acknowledge() else OUTCOME_UNKNOWN)
+        else:
+            self.duplicates.append((end_offset, on_produced, answer))
+
+    def _queue(self, queued: OwnBatch | QueuedMarker) -> None:
+        if not self._partition.is_leader:
+            queued.refuse(NotOwner(self._partition.name))
+        elif self.ready:
+            self._append_special(queued)
+        elif len(self._waiting) >= _WAITING_MAX:
+            queued.refuse(StreamUnavailable(f"{self._partition.name} is opening"))
+        else:
+            self._wait(queued)
+
+    def _is_plain(self, waiting: _Waiting) -> bool:
+        return isinstance(waiting, ProducedBatch) and not isinstance(waiting, TransactionalBatch)
+
+    def _append_special(self, queued: _Waiting) -> None:
+        """Append a batch of the broker or of a transaction, or a marker. Answer it in any case."""
         try:
-            self._append_own(own)
+            if isinstance(queued, QueuedMarker):
+                self.transactions.mark(queued)
+            elif isinstance(queued, TransactionalBatch):
+                self.transactions.begin(queued)
+            elif isinstance(queued, OwnBatch):
+                self._append_own(queued)
         except Exception as error:  # noqa: BLE001  whatever it is, the next batches are served
-            own.refuse(StreamUnavailable(f"{self._partition.name}: {error!r}"))
+            if isinstance(queued, ProducedBatch):
+                queued.give_up()
+            else:
+                queued.refuse(StreamUnavailable(f"{self._partition.name}: {error!r}"))
             self._end_after(error)
 
     def _append_own(self, own: OwnBatch) -> None:
         """Append without a check. Its records have the timestamps that the batch has."""
         header = batches.read_header(own.batch)
-        base_offset = self._stream.next_sequence_id
-        self._stream.append(
-            batches.with_offset(own.batch, header, base_offset, self._stream.epoch),
-            len(own.batch),
-            own.records,
-            header.max_timestamp,
-            own.accept(self._may_acknowledge),
+        data = batches.with_offset(
+            own.batch, header, self._stream.next_sequence_id, self._stream.epoch
         )
+        on_durable = own.accept(self._may_acknowledge)
+        self.write(data, len(own.batch), header.max_timestamp, on_durable, own.records)
+
+    def write(
+        self,
+        data: tuple[Buffer, ...],
+        size: int,
+        timestamp_max: int,
+        on_durable: Callable[[LedgerError | None], None],
+        records: int = 1,
+    ) -> None:
+        """Append records of the broker itself, as `Stream.append` does."""
+        self._stream.append(data, size, records, timestamp_max, on_durable)
         if not self._watch.armed:
             self._watch.arm()
 
@@ -408,6 +504,11 @@ class ProducePath:
 
     def on_failed(self, error: LedgerError) -> None:
         """Answer the retries of batches whose outcome is unknown, because the stream failed."""
+        self.transactions.refuse_verifying()
+        stale = [w for w in self._waiting if isinstance(w, TransactionalBatch) and w.guarded >= 0]
+        for waiting in stale:  # their verifications were those of this ownership
+            self._waiting.remove(waiting)
+            waiting.take()(OUTCOME_UNKNOWN)
         duplicates, self.duplicates = self.duplicates, []
         for _, on_produced, _ in duplicates:
             on_produced(Produced(partition_code(error, unknown_outcome=True)))

@@ -37,6 +37,9 @@ class ProducedBatch:
     is acknowledged, even if it is durable.
     """
 
+    allowed = 0
+    """The attributes of the batch that others may not have."""
+
     __slots__ = (
         "_append_time_ms",
         "_base_offset",

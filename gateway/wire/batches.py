@@ -82,10 +82,11 @@ def decompressed_bytes_max(batch_bytes_max: int) -> int:
     return max(8 * batch_bytes_max, 16 * 1024 * 1024)
 
 
-def check_batch(batch: memoryview, version: int, bytes_max: int) -> BatchHeader:
+def check_batch(batch: memoryview, version: int, bytes_max: int, allowed: int = 0) -> BatchHeader:
     """Check the header of one batch from a client, and return it. The records are not decoded.
 
-    `version` is the version of the Produce request. Raises BatchRefused.
+    `version` is the version of the Produce request. `allowed` is TRANSACTIONAL for a batch of a
+    transaction. Raises BatchRefused.
     """
     size = len(batch)
     if size < HEADER_BYTES:
@@ -118,7 +119,7 @@ def check_batch(batch: memoryview, version: int, bytes_max: int) -> BatchHeader:
     ):
         _check_count(header, size, bytes_max)
     if header.attributes & ~0x07 or header.attributes >= CODEC_ZSTD:
-        _check_attributes(header, version)
+        _check_attributes(header, version, allowed)
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise BatchRefused(
             ErrorCode.invalid_record, "The batch has a producer id without epoch or sequence."
@@ -157,8 +158,8 @@ def _refuse_length(length: int, size: int) -> None:
     )
 
 
-def _check_attributes(header: BatchHeader, version: int) -> None:
-    attributes = header.attributes
+def _check_attributes(header: BatchHeader, version: int, allowed: int) -> None:
+    attributes = header.attributes & ~allowed
     if attributes & CONTROL:
         raise BatchRefused(ErrorCode.invalid_record, "Clients may not write control batches.")
     if attributes & LOG_APPEND_TIME:

@@ -37,7 +37,7 @@ from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
 from ledger.streams.place_seek import bounds_between, check_found, find_place
 from ledger.streams.read_turns import RECORDS_PER_TURN, ReadTurns
-from ledger.streams.recovery import read_head_snapshot
+from ledger.streams.recovery import read_head_snapshot, read_whole_head
 from ledger.streams.tail_cache import StoredRecord
 from ledger.tasks import start_once
 
@@ -494,6 +494,25 @@ class SegmentReads:
                 index = head.index_before
         table.remember_index(segment.number, index)
         return index
+
+    async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes] | None:
+        """Return the bounds of the segment with `sequence_id` and the owner's state at its end.
+
+        The state is in the head of the next segment with entries. Returns None if there is none.
+        Raises EntryLost, EntryAwaited, and StreamUnavailable if the head has no snapshot.
+        """
+        table = self._table
+        segment = table.find(sequence_id)
+        later = None if segment is None else table.next_with_entries(segment.number)
+        if segment is None or later is None:
+            return None
+        last_entry = table.last_readable_entry(later)
+        reader = await self._reader(later)
+        reader.last_add_confirmed = max(reader.last_add_confirmed, last_entry)
+        head = await read_whole_head(reader, last_entry)
+        if head is None:
+            raise StreamUnavailable(f"segment {later.number} has no state snapshot at its head")
+        return segment.start_sequence_id, later.start_sequence_id, head.owner_state
 
 
 def lost_record(lost: LostRange) -> StoredRecord:

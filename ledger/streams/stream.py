@@ -47,6 +47,10 @@ STREAM_KEY = "stream"  # key in a ledger's custom metadata; the value is the nam
 _ROLL_RETRY_S = 1.0  # delay before a roll is retried if no ledger could be created
 
 
+def _ignore_segment(start_sequence_id: int) -> None:
+    """Do nothing: most owners keep nothing by segment."""
+
+
 class Stream(ListedStream):
     """A stream with its writer. `end_sequence_id` is what Kafka calls the high watermark."""
 
@@ -70,6 +74,8 @@ class Stream(ListedStream):
         self._config = config  # the settings; too slow to call for each entry
         # The owner's state beside the records. Rebuilt by `open`, stored in each snapshot.
         self._state = state
+        # Called with the start of each new segment, before its head snapshot. Set before `open`.
+        self.on_segment: Callable[[int], None] = _ignore_segment
         self._on_advanced = on_advanced
         self._on_failed = on_failed
         # The stored list and the node versions that this owner wrote or read. Loaded by `open`.
@@ -366,6 +372,7 @@ class Stream(ListedStream):
         (segment, ledger_writer), self._begun = self._begun, None
         config, services = self._config(), self._services
         self._table.begin(segment)
+        self.on_segment(segment.start_sequence_id)
         writer = SegmentWriter(
             ledger_writer,
             number=segment.number,
@@ -576,6 +583,10 @@ class Stream(ListedStream):
         record matches.
         """
         return await self._reads.find_timestamp(timestamp, first, self.read)
+
+    async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes] | None:
+        """Return the owner's state behind a segment. See `SegmentReads.state_behind`."""
+        return await self._reads.state_behind(sequence_id)
 
     @property
     def timestamp_max(self) -> int | None:

@@ -1,0 +1,49 @@
+"""The checks of a Produce with transactional batches, before any partition gets a batch.
+
+Source: Apache Kafka 4.3, KafkaApis.handleProduceRequest and ReplicaManager.handleProduceAppend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.topics.produced import Produced
+from gateway.wire import batches
+from ledger.ids import Buffer
+
+_ATTRIBUTES_AT = 22  # the low byte of the attributes, which has the transactional bit
+_NO_ID = Produced(ErrorCode.transactional_id_authorization_failed)
+_TWO_PRODUCERS = Produced(ErrorCode.invalid_producer_id_mapping)
+
+
+def is_transactional(batch: Buffer) -> bool:
+    """Return whether the batch belongs to a transaction. False if it has no header."""
+    if len(batch) < batches.HEADER_BYTES:
+        return False
+    return batch[_ATTRIBUTES_AT] & batches.TRANSACTIONAL != 0
+
+
+def transaction_of(body: Any) -> tuple[Produced | None, bool]:
+    """Return why the whole request is refused, or None, and whether it has transactional batches.
+
+    Transactional batches need a transactional id, and have one producer id and epoch.
+    """
+    found = list(_transactional(body))
+    if not found:
+        return None, False
+    if body.transactional_id is None:
+        return _NO_ID, True
+    headers = map(batches.read_header, found)
+    producers = {(each.producer_id, each.producer_epoch) for each in headers}
+    producers = {each for each in producers if each[0] >= 0}
+    return _TWO_PRODUCERS if len(producers) > 1 else None, True
+
+
+def _transactional(body: Any) -> Iterator[Buffer]:
+    for topic in body.topic_data:
+        for data in topic.partition_data:
+            if data.records is not None and is_transactional(data.records):
+                yield data.records
