@@ -80,6 +80,21 @@ class GroupLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLimits:
+    """Limits on transactions, with Kafka's defaults."""
+
+    timeout_ms_max: int = 900_000  # Kafka: transaction.max.timeout.ms
+    id_expiration_ms: int = 604_800_000  # Kafka: transactional.id.expiration.ms
+    # Kafka: transaction.abort.timed.out.transaction.cleanup.interval.ms
+    scan_ms: int = 10_000
+    memory_bytes_max: int = 256 * 1024 * 1024  # of all ids that this broker coordinates
+
+    def __post_init__(self) -> None:
+        assert 0 < self.timeout_ms_max < 2**31
+        assert self.id_expiration_ms > 0 < self.scan_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderLimits:
     """Limits on read-only groups. Spark's queries are tracked by their fetches."""
 
@@ -159,6 +174,7 @@ class GatewayConfig:
     groups: GroupLimits = field(default_factory=GroupLimits)
     readers: ReaderLimits = field(default_factory=ReaderLimits)
     metrics: MetricsLimits = field(default_factory=MetricsLimits)
+    transaction: TransactionLimits = field(default_factory=TransactionLimits)
     topics: TopicDefaults = field(default_factory=TopicDefaults)
 
     def __post_init__(self) -> None:

@@ -32,10 +32,7 @@ ENTRY_POINTS = (
     *(f"gateway.pipelines.submit.{job}" for job in ("archive", "replay", "audit")),  # spark-submit
 )
 # Cores that simulation proves before a shell uses them. With its shell, each leaves this list.
-AHEAD = (
-    "gateway.core.transaction_log",
-    "gateway.core.transactions",
-)
+AHEAD: tuple[str, ...] = ()
 TOP_LEVEL = {
     "gateway",
     "subscriptions",
@@ -517,13 +514,15 @@ _IMPORT_FROM = re.compile(r"^ *from ([\w.]+) import (\([^)]*\)|.*)", re.MULTILIN
 _TOP_DEFINITION = re.compile(r"^(?:async def|def|class) (\w+)", re.MULTILINE)
 
 
-def dead_modules(sources: Sequence[Source]) -> list[str]:
+def dead_modules(sources: Sequence[Source], waiting: Sequence[str] = AHEAD) -> list[str]:
     """Product modules that no entry point reaches, by import or by name."""
     product = {source.module: source for source in sources if source.product}
     running = _reached(product, ENTRY_POINTS)
-    ahead = _reached(product, AHEAD)
+    ahead = _reached(product, waiting)
     return [
-        product[name].at(1, "is used now: take it from AHEAD") for name in AHEAD if name in running
+        product[name].at(1, "is used now: take it from AHEAD")
+        for name in waiting
+        if name in running
     ] + [
         source.at(1, "nothing that runs imports it: use it or remove it")
         for name, source in sorted(product.items())

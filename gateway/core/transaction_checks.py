@@ -21,6 +21,17 @@ from gateway.core.transaction_states import (
 )
 
 
+def check_initializing(request: Initializing, timeout_ms_max: int) -> ErrorCode:
+    """Check the fields of an InitProducerId, whatever the state of its id."""
+    if (request.producer_id == NO_PRODUCER_ID) != (request.epoch == NO_EPOCH):
+        return ErrorCode.invalid_request
+    if not request.transactional_id:
+        return ErrorCode.invalid_request
+    if not 0 < request.timeout_ms <= timeout_ms_max:
+        return ErrorCode.invalid_transaction_timeout
+    return ErrorCode.none
+
+
 def may_initialize(metadata: TransactionMetadata, request: Initializing) -> bool:
     """Return True unless the producer that asks to go on is fenced by its id."""
     if request.producer_id == NO_PRODUCER_ID or metadata.epoch == NO_EPOCH:

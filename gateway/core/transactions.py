@@ -22,6 +22,7 @@ from gateway.core.deadlines import Deadlines
 from gateway.core.transaction_checks import (
     check_ending,
     check_ending_with_bump,
+    check_initializing,
     check_producer,
     may_initialize,
 )
@@ -182,7 +183,9 @@ class TransactionCoordinator:
 
     def initialize(self, request: Initializing, waiter: object, now_ms: int) -> list[Effect]:
         """Handle an InitProducerId: fence earlier producers of the id, and abort what they left."""
-        error = self._check_initializing(request)
+        error = check_initializing(request, self._settings.timeout_ms_max)
+        if error is ErrorCode.none and not self._live:
+            error = ErrorCode.not_coordinator
         if error is not ErrorCode.none:
             return [Answer(waiter, Initialized(error))]
         entry = self._entries.get(request.transactional_id)
@@ -205,15 +208,6 @@ class TransactionCoordinator:
         if entry.metadata.state is TransactionState.ONGOING:
             return self._fence(entry, waiter, now_ms)
         return self._bump(entry, request, waiter, now_ms)
-
-    def _check_initializing(self, request: Initializing) -> ErrorCode:
-        if (request.producer_id == NO_PRODUCER_ID) != (request.epoch == NO_EPOCH):
-            return ErrorCode.invalid_request
-        if not request.transactional_id:
-            return ErrorCode.invalid_request
-        if not 0 < request.timeout_ms <= self._settings.timeout_ms_max:
-            return ErrorCode.invalid_transaction_timeout
-        return ErrorCode.none if self._live else ErrorCode.not_coordinator
 
     def _bump(
         self, entry: _Entry, request: Initializing, waiter: object, now_ms: int

@@ -1,8 +1,9 @@
-"""FindCoordinator, key 10, v0-v6: returns the coordinators of groups.
+"""FindCoordinator, key 10, v0-v6: returns the coordinators of groups and transactions.
 
 v1 key types, error text · v3 flexible · v4 many keys at once · v6 share groups (as a key type).
 The coordinator is the broker that has claimed the group, otherwise the candidate of the ring.
-Not done: transactional ids and share groups (they get an error).
+That of a transactional id leads its partition of `__transaction_state`.
+Not done: share groups, and transactional ids except as a preview (they get an error).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
+from gateway.cluster.port import ClusterMember
 from gateway.core.topic_names import CONSUMER_OFFSETS
 from gateway.errors import MALFORMED
 from gateway.handlers.api import Api, Context, Reply, Request
@@ -45,6 +47,8 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 
 async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) -> Reply:
+    if key_type == _TRANSACTION and ctx.transactions is not None:
+        return _found(ctx.transactions.leader(key), key, request, ctx)
     if key_type != _GROUP:
         return _error(key, ErrorCode.invalid_request, _refusal(key_type, request.version))
     internal_topics.begin(ctx.catalog, CONSUMER_OFFSETS)  # as Kafka does, but no group waits
@@ -53,6 +57,10 @@ async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) 
             member = await ctx.cluster.coordinator(key)
     except (LedgerError, TimeoutError):
         member = None
+    return _found(member, key, request, ctx)
+
+
+def _found(member: ClusterMember | None, key: str, request: Request, ctx: Context) -> Reply:
     if member is None:
         return _error(key, ErrorCode.coordinator_not_available, _NOT_AVAILABLE)
     node = endpoint(member, ctx, request.peer)

@@ -160,6 +160,10 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         avoided_bookies=partial(avoided_bookies, parts.services.client.health),
     )
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
+    if config.transactions:
+        from gateway.process.transactions import add_transactions
+
+        add_transactions(ctx)
     dispatcher = Dispatcher(rows(preview=config.transactions), ctx)
     server = Server(dispatcher, config.connection, stall_s_max, ctx.reply_memory)
     return await _start(Running(server, ctx, stops), shared)
@@ -175,6 +179,8 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
 
     stops.append(partitions.stop)
     stops.append(groups.stop)
+    if ctx.transactions is not None:
+        stops.append(ctx.transactions.stop)
     await running.server.start(config.host, config.port)
     stops.append(running.server.stop)
     if isinstance(ctx.cluster, SingleBroker):
@@ -198,4 +204,6 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
         await share.start(config.advertised_host or config.host, running.port, peer)
     await partitions.start()
     await groups.start()
+    if ctx.transactions is not None:
+        await ctx.transactions.start()
     return running

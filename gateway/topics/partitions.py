@@ -137,7 +137,7 @@ class Partitions:
 
         Returns None if another broker owns the partition, or if it does not exist (see `exists`).
         """
-        partition = self._led(topic, index)
+        partition = self.led(topic, index)
         if partition is not None:
             return partition
         known = self._catalog.by_name(topic)
@@ -166,7 +166,8 @@ class Partitions:
             return ErrorCode.invalid_topic_exception
         return self.why_not_led(topic, index)
 
-    def _led(self, topic: str, index: int) -> Partition | None:
+    def led(self, topic: str, index: int) -> Partition | None:
+        """Return the partition if this broker leads it. Does not open it, unlike `find`."""
         named = topic, index
         return self._by_name.get(named) or self._internal.get(named)
 
@@ -271,7 +272,7 @@ class Partitions:
 
     def opened(self, topic: str, index: int) -> Partition | None:
         """Return the partition if this broker leads it and it is open. This does not open it."""
-        partition = self._led(topic, index)
+        partition = self.led(topic, index)
         return partition if partition is not None and partition.readable else None
 
     def served(self) -> Iterator[tuple[str, int, StoredPartition]]:
@@ -526,7 +527,7 @@ class Partitions:
         for seen, key in enumerate(named):
             if seen % _PARTITIONS_PER_TURN == 0:
                 await asyncio.sleep(0)
-            known = self._led(*key) is not None
+            known = self.led(*key) is not None
             opened += not known
             if known or opened <= _OPENED_PER_ROUND:
                 removed += await self._maintain_one(*key)

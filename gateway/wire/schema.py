@@ -30,6 +30,8 @@ FIXED = {
 }
 """The `struct` codes of Kafka's fixed-width types, by kio's names."""
 
+_DESCRIBE_TRANSACTIONS = 65
+
 
 class NoSuchSchema(LookupError):
     """The error that kio does not have this message in this version."""
@@ -127,6 +129,18 @@ def _load(key: int, version: int, kind: typing.Literal["request", "response"]) -
 
     load = load_request_schema if kind == "request" else load_response_schema
     try:
-        return load(key, version)
+        loaded = load(key, version)
     except KioIndexError as error:
         raise NoSuchSchema(f"{kind} key {key} version {version}") from error
+    if key == _DESCRIBE_TRANSACTIONS and kind == "response":
+        _read_start_as_number(loaded)
+    return loaded
+
+
+def _read_start_as_number(response: type[Any]) -> None:
+    """Let kio read the start of a transaction as a number: it is -1 without a transaction."""
+    states = typing.get_type_hints(response)["transaction_states"]
+    for each in fields(typing.get_args(states)[0]):
+        if each.name == "transaction_start_time":
+            each.type = int
+            each.metadata = types.MappingProxyType({"kafka_type": "int64"})

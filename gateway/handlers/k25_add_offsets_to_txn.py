@@ -1,0 +1,40 @@
+"""AddOffsetsToTxn, key 25, v0-v4: adds the offsets of a group to a transaction.
+
+v2 PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH · v3 flexible · v4 no change.
+The transaction gets the group's partition of `__consumer_offsets`.
+Not done: committing offsets in a transaction (TxnOffsetCommit is not served).
+Source: Kafka, KafkaApis.handleAddOffsetsToTxnRequest.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.topic_names import CONSUMER_OFFSETS
+from gateway.core.transaction_effects import Adding
+from gateway.core.transaction_states import TopicPartition, coordinator_partition
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.transaction_errors import coordinator_of, in_old_words
+from gateway.topics.internal_topics import INTERNAL_PARTITIONS
+
+_FENCED_FROM = 2
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    body = request.body
+    coordinator = coordinator_of(body.transactional_id, ctx)
+    if isinstance(coordinator, ErrorCode):
+        return Reply(error_code=coordinator)
+    partition = coordinator_partition(body.group_id, INTERNAL_PARTITIONS)
+    added = await coordinator.add(
+        Adding(
+            body.transactional_id,
+            body.producer_id,
+            body.producer_epoch,
+            frozenset((TopicPartition(CONSUMER_OFFSETS, partition),)),
+        )
+    )
+    return Reply(error_code=in_old_words(added.error, request.version, _FENCED_FROM))
+
+
+API = Api(key=25, name="AddOffsetsToTxn", versions=range(5), handle=handle, preview=True)

@@ -1,0 +1,72 @@
+"""DescribeTransactions, key 65, v0: describes the transactions of transactional ids.
+
+Only the coordinator of an id answers for it. Prepared transactions show the partitions whose
+marker is not durable yet.
+Source: Kafka, TransactionCoordinator.handleDescribeTransactions.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.transaction_effects import TransactionView
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import Rows
+from gateway.handlers.transaction_errors import coordinator_of
+
+_PARTITIONS_MAX = 1_000_000  # of all rows; ids beyond them get a retriable error
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    rows = Rows(request, "transaction_states")
+    left = _PARTITIONS_MAX
+    for transactional_id in request.body.transactional_ids:
+        view = _view(transactional_id, ctx)
+        if isinstance(view, TransactionView):
+            left -= len(view.partitions)
+            if left < 0:
+                view = ErrorCode.coordinator_not_available
+        if isinstance(view, TransactionView):
+            await rows.add(_row(view), 1 + len(view.partitions))
+        else:
+            await rows.add(_refused(transactional_id, view))
+    return Reply(transaction_states=rows.result())
+
+
+def _view(transactional_id: str, ctx: Context) -> TransactionView | ErrorCode:
+    coordinator = coordinator_of(transactional_id, ctx)
+    if isinstance(coordinator, ErrorCode):
+        return coordinator
+    return coordinator.describe(transactional_id)
+
+
+def _row(view: TransactionView) -> Reply:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(view.partitions):
+        topics.setdefault(topic, []).append(index)
+    return Reply(
+        error_code=ErrorCode.none,
+        transactional_id=view.transactional_id,
+        transaction_state=view.state.kafka_name,
+        transaction_timeout=view.timeout_ms,
+        transaction_start_time=view.started_ms,
+        producer_id=view.producer_id,
+        producer_epoch=view.epoch,
+        topics=[Reply(topic=topic, partitions=indexes) for topic, indexes in topics.items()],
+    )
+
+
+def _refused(transactional_id: str, error: ErrorCode) -> Reply:
+    return Reply(
+        error_code=error,
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout=0,
+        transaction_start_time=0,
+        producer_id=0,
+        producer_epoch=0,
+        topics=[],
+    )
+
+
+API = Api(key=65, name="DescribeTransactions", versions=range(1), handle=handle, preview=True)

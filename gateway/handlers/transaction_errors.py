@@ -1,0 +1,27 @@
+"""What the handlers of transactions share: the coordinator of an id, and old error codes."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from gateway.handlers.api import Context
+from gateway.transactions.coordinator_partition import CoordinatorPartition
+
+
+def coordinator_of(transactional_id: str, ctx: Context) -> CoordinatorPartition | ErrorCode:
+    """Return the coordinator of an id if it is in this process, otherwise the error."""
+    if not transactional_id:
+        return ErrorCode.invalid_request
+    if ctx.transactions is None:
+        return ErrorCode.coordinator_not_available
+    return ctx.transactions.local(transactional_id)
+
+
+def in_old_words(error: ErrorCode, version: int, fenced_from: int) -> ErrorCode:
+    """Return the error in a code that this version has.
+
+    Clients of versions before `fenced_from` do not understand PRODUCER_FENCED.
+    """
+    if error is ErrorCode.producer_fenced and version < fenced_from:
+        return ErrorCode.invalid_producer_epoch
+    return error
