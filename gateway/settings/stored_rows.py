@@ -66,6 +66,9 @@ class StoredRows:
         # The names of nodes that cannot be decoded, until they can be or are deleted. Each is
         # logged once.
         self._unreadable: set[str] = set()
+        # The lives of rows that this gateway deleted, until the watch's present or next round is
+        # over. A reading that began before a deletion shows such a life.
+        self._ended: set[str] = set()
         self._watch = NodeWatch(store, root, self, what)
         # Held while a change is repeated, so that changes on this gateway do not hinder each other.
         self._repeating = asyncio.Lock()
@@ -127,6 +130,7 @@ class StoredRows:
                 await self._store.multi(
                     [Set(self._root, b"", deletions), Delete(path, row.version)]
                 )
+                self._ended.add(row.life)
                 self.on_gone(name)
             else:
                 data = self._encode(row._replace(value=value))
@@ -171,6 +175,8 @@ class StoredRows:
         return data
 
     def _put(self, name: str, row: _Row) -> None:
+        if row.life in self._ended:
+            return
         known = self._rows.get(name)
         if known is None or known.life != row.life or known.version <= row.version:
             self._rows[name] = row
@@ -203,7 +209,7 @@ class StoredRows:
         self._drop(name)
 
     def on_round_over(self) -> None:
-        """Do nothing: readers look at the rows when they need them."""
+        self._ended.clear()
 
 
 def _name_of(key: str) -> str:

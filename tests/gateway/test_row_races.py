@@ -133,6 +133,23 @@ async def test_a_row_that_is_deleted_while_a_gateway_starts_does_not_stay_in_its
     assert ours.get("ann") == {"b": "new"}
 
 
+async def test_a_row_that_was_deleted_is_not_shown_again_by_a_reading_that_began_before():
+    tree, store, ours, theirs = await two_gateways()
+    await set_to(ours, {"a": "1"})
+    await asyncio.sleep(SOON_S)
+    seen = []
+
+    async def delete():  # before the watch continues with the row that it has read
+        await set_to(ours, None)
+        # The watch reads again after a pause of at least 20 ms.
+        asyncio.get_running_loop().call_later(0.01, lambda: seen.append(ours.get("ann")))
+
+    store.interlude = delete
+    await set_to(theirs, {"a": "2"})
+    await asyncio.sleep(SOON_S)
+    assert seen == [None]
+
+
 async def test_a_row_that_lives_only_while_a_gateway_starts_does_not_stay_in_its_memory():
     tree = MetadataTree()
     theirs = await loaded(SimMetadata(tree))
