@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from gateway.core.topic_names import collision_key
 from gateway.log import Throttle, logger
 from gateway.topics.errors import TopicError, TopicExists
 from ledger.errors import LedgerError
@@ -26,12 +27,22 @@ _WHAT: Final = "the creation of topics that clients named"
 class AutoCreation:
     """The topics that are wanted, in the order of the requests, each once."""
 
-    def __init__(self, create: Callable[[str], Awaitable[object]]) -> None:
-        """Create topics by `create(name)`, which raises TopicError and LedgerError."""
+    def __init__(
+        self, create: Callable[[str], Awaitable[object]], is_changing: Callable[[str], bool]
+    ) -> None:
+        """Create topics by `create(name)`, which raises TopicError and LedgerError.
+
+        `is_changing(key)` returns True while a topic with this collision key is changed or deleted,
+        which may take long. Call `on_changed` with the key afterwards.
+        """
         self._create = create
+        self._is_changing = is_changing
         # Names from `begin` until their creation has ended; `_AT_ONCE` of them are being created.
         self._wanted: dict[str, None] = {}
-        # Names whose creation has not begun, in order. All of them are in `_wanted`.
+        # Names that wait for the end of another change, by collision key, so that they hold no
+        # worker. All of them are in `_wanted`. An entry lasts until `on_changed` or `close`.
+        self._parked: dict[str, list[str]] = {}
+        # Names whose creation can begin, in order. All of them are in `_wanted`.
         self._waiting: deque[str] = deque()
         # The tasks that create topics, at most `_AT_ONCE`, at least one while a name waits. They
         # end when no name waits.
@@ -48,10 +59,16 @@ class AutoCreation:
         self._waiting.append(name)
         self._start_worker()
 
+    def on_changed(self, key: str) -> None:
+        """Create the topics soon that waited for the change of a topic with this collision key."""
+        self._waiting.extend(self._parked.pop(key, ()))
+        self._start_worker()
+
     async def close(self) -> None:
         """Forget the names that wait, and end the tasks that create topics."""
         self._closed = True
         self._waiting.clear()
+        self._parked.clear()
         workers = list(self._workers)
         for worker in workers:
             worker.cancel()
@@ -71,6 +88,10 @@ class AutoCreation:
     async def _work(self) -> None:
         while self._waiting:
             name = self._waiting.popleft()
+            key = collision_key(name)
+            if self._is_changing(key):
+                self._parked.setdefault(key, []).append(name)
+                continue
             try:
                 with reported(_WHAT):
                     await self._create_one(name)

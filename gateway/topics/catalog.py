@@ -141,7 +141,7 @@ class Catalog:
         self._gone_in_round: set[UUID] = set()
         self._watch = NodeWatch(store, IDS, self)
         # The topics that are created in the background: those that Metadata names, internal ones.
-        self.auto_creation = AutoCreation(self.create_by_itself)
+        self.auto_creation = AutoCreation(self.create_by_itself, self._changing.__contains__)
 
     async def load(self) -> None:
         """Read every topic of the store, and follow the changes of other brokers from now on.
@@ -528,6 +528,7 @@ class Catalog:
         finally:
             del self._changing[key]
             over.set()
+            self.auto_creation.on_changed(key)
 
 
 async def _notify(listeners: list[TopicListener], topic: Topic) -> None:

@@ -134,7 +134,7 @@ async def test_a_row_that_is_deleted_while_a_gateway_starts_does_not_stay_in_its
 
 
 async def test_a_row_that_was_deleted_is_not_shown_again_by_a_reading_that_began_before():
-    tree, store, ours, theirs = await two_gateways()
+    _, store, ours, theirs = await two_gateways()
     await set_to(ours, {"a": "1"})
     await asyncio.sleep(SOON_S)
     seen = []
