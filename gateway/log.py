@@ -1,18 +1,27 @@
-"""Provides the logger of `ledger.log`, and limits on how often one kind of line is logged."""
+"""Provides the logger of `ledger.log`, and limits on what is logged and how often."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from ledger.log import Throttle, logger
 
-__all__ = ["REASONS_MAX", "ReasonThrottle", "Throttle", "logger"]
+__all__ = ["REASONS_MAX", "ReasonThrottle", "Throttle", "logger", "named"]
 
 REASONS_MAX: Final = 8
 """An address has lines with at most this many reasons in a minute, for each kind of line."""
 
+_NAMES_MAX: Final = 100
+
 _NUMBER: Final = re.compile(r"\d+")
+
+
+def named(names: Sequence[str]) -> str:
+    """Return the names for one line of the log: all of them, or the first 100 and "..."."""
+    more = ", ..." if len(names) > _NAMES_MAX else ""
+    return ", ".join(names[:_NAMES_MAX]) + more
 
 
 class ReasonThrottle:

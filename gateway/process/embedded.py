@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.config import GatewayConfig
 from gateway.core.feature_levels import supported_levels
-from gateway.log import logger
+from gateway.log import logger, named
 from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
 from gateway.process.cluster_layout import epoch_base, lay_out_cluster, read_layout
 from gateway.process.disk_monitor import EmbeddedBookieMonitor
@@ -39,7 +40,7 @@ from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.bookie_health import SlowDetection
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, MetadataUnavailable
 from ledger.losses.acceptance import LossAcceptor
 from ledger.node.cluster_ledgers import ClusterLedgers
 from ledger.node.identity import BookieIdentity
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 _RECOVER_S_MAX = 10.0  # time to recover segments that a crash left open, before readers are served
 _ACCEPTED_BY = "gateway dev --accept-loss"
 _COLLECT_S = 600.0  # longest time between two collections of deleted ledgers
+
+_Place = tuple[str, int]  # the topic and index of a partition
 
 
 class _OwnBookie(NamedTuple):
@@ -176,23 +179,52 @@ async def _recover_crashed(running: Running, metadata: SqliteMetadata) -> None:
     acknowledged records. A stream that cannot be opened in time is retried later.
     """
     partitions = running.ctx.partitions
-    left_open = {
-        path.split("/")[2]
-        for path in await metadata.paths(STREAMS)
-        if path.rpartition("/")[2].startswith("inprogress_")
+    places = {
+        stream_name(topic.topic_id, index): (topic.name, index)
+        for topic in running.ctx.catalog.all()
+        for index in range(topic.partitions)
     }
     opening = [
         asyncio.ensure_future(partition.ensure_readable())
-        for topic in running.ctx.catalog.all()
-        for index in range(topic.partitions)
-        if stream_name(topic.topic_id, index) in left_open
-        and (partition := partitions.find(topic.name, index)) is not None
+        for place in await _left_open(places, metadata)
+        if (partition := partitions.find(*place)) is not None
     ]
     if opening:
         _, late = await asyncio.wait(opening, timeout=_RECOVER_S_MAX)
         for task in late:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
+
+
+async def _left_open(places: Mapping[str, _Place], metadata: SqliteMetadata) -> list[_Place]:
+    """Return the partitions whose streams have a segment in progress.
+
+    Partitions whose metadata cannot be read are logged. Opening them would only cost time.
+    """
+    try:
+        found = {path.split("/")[2] for path in await metadata.paths(STREAMS) if _in_progress(path)}
+        return [place for stream, place in places.items() if stream in found]
+    except MetadataUnavailable as error:  # such as a damaged page of the file, below some streams
+        reason = str(error)
+    left_open: list[_Place] = []
+    unreadable: list[str] = []
+    for stream, place in places.items():
+        try:
+            if any(map(_in_progress, await metadata.paths(f"{STREAMS}/{stream}"))):
+                left_open.append(place)
+        except MetadataUnavailable:
+            unreadable.append(f"{place[0]}-{place[1]}")
+    logger().error(
+        "cannot recover partitions: their metadata cannot be read",
+        partitions=named(unreadable),
+        count=len(unreadable),
+        reason=reason,
+    )
+    return left_open
+
+
+def _in_progress(path: str) -> bool:
+    return path.rpartition("/")[2].startswith("inprogress_")
 
 
 async def _open_bookies(

@@ -350,7 +350,7 @@ class Partitions:
     async def learn_epochs(self) -> None:
         """Read the epochs with which partitions will open. A single broker calls this at its start.
 
-        Raises MetadataUnavailable.
+        A partition whose metadata cannot be read has the epoch -1 until it is open.
         """
         stored = [topic for topic in self._catalog.all() if topic.has_streams]
         await self._unopened.load(stored, stream_name)

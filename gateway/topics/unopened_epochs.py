@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from gateway.cluster.port import StreamKey
+from gateway.log import logger, named
 from gateway.topics.catalog import Topic
-from ledger.errors import CorruptFormat, NoNode
+from ledger.errors import CorruptFormat, MetadataUnavailable, NoNode
 from ledger.streams.segment_store import read_next_epoch
 from ledger.streams.stream import StreamServices
 
@@ -30,15 +31,27 @@ class UnopenedEpochs:
         self._epochs: dict[UUID, list[int]] = {}
 
     async def load(self, topics: Iterable[Topic], name: Callable[[UUID, int], str]) -> None:
-        """Read the epochs of these topics. Raises MetadataUnavailable."""
-        seen = 0
+        """Read the epochs of these topics, and log the partitions whose metadata cannot be read."""
+        seen, unreadable, reason = 0, list[str](), ""
         for topic in topics:
             epochs = self._epochs[topic.topic_id] = []
             for index in range(topic.partitions):
-                epochs.append(await self._read(name(topic.topic_id, index)))
+                try:
+                    epochs.append(await self._read(name(topic.topic_id, index)))
+                except MetadataUnavailable as error:  # such as a damaged page of the store's file
+                    epochs.append(-1)
+                    unreadable.append(f"{topic.name}-{index}")
+                    reason = str(error)
                 seen += 1
                 if seen % _PER_TURN == 0:
                     await asyncio.sleep(0)
+        if unreadable:
+            logger().error(
+                "cannot read the leader epochs of partitions: Metadata shows none until they open",
+                partitions=named(unreadable),
+                count=len(unreadable),
+                reason=reason,
+            )
 
     async def _read(self, stream: str) -> int:
         try:
@@ -61,6 +74,6 @@ class UnopenedEpochs:
         self._epochs.pop(topic_id, None)
 
     def of(self, key: StreamKey) -> int:
-        """Return the epoch, or -1 if the partition does not exist or cannot be opened."""
+        """Return the epoch, or -1 if the partition does not exist or its epoch cannot be read."""
         epochs = self._epochs.get(key.topic_id, ())
         return epochs[key.partition] if 0 <= key.partition < len(epochs) else -1
