@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
+from subscriptions.pending_offsets import PendingOffsets
 
 
 class Subscription(NamedTuple):
@@ -138,4 +139,29 @@ class SubscriptionsStore(Protocol):
 
     async def close(self) -> None:
         """Wait until every accepted change is durable or has failed, and give up all claims."""
+        ...
+
+
+@runtime_checkable
+class TransactionalStore(Protocol):
+    """A store that also keeps offsets of open transactions. The subscriber must be loaded."""
+
+    def pending(self, subscriber: str) -> PendingOffsets:
+        """Return the pending offsets: a live view until the claim ends, as the loaded offsets."""
+        ...
+
+    def advance_pending(
+        self,
+        subscriber: str,
+        producer_id: int,
+        epoch: int,
+        offsets: Mapping[TopicIdPartition, CommittedOffset],
+    ) -> Future[None]:
+        """Accept offsets of the transaction of a producer, as `advance` accepts offsets."""
+        ...
+
+    def end_pending(
+        self, subscriber: str, producer_id: int, epoch: int, *, commits: bool
+    ) -> Future[None]:
+        """Accept the end of a transaction: its offsets are committed, or dropped, by one record."""
         ...

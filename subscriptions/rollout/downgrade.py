@@ -56,6 +56,10 @@ class InSegments:
             state, _ = await read_state(logs, record, path, fence=True)
         except NoSuchLedger as error:
             raise CorruptFormat(f"{path}: its log segment does not exist: {error}") from error
+        if state.pending:
+            raise CorruptFormat(
+                f"{path}: a transaction has pending offsets; they need log segments until it ends"
+            )
         if self._native:
             await metadata.set(path, _native_data(state, path), version)
         else:

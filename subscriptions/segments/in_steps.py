@@ -49,4 +49,6 @@ async def check_offsets(state: SubscriptionState, path: str) -> DecodedOffsets:
     """Return a live view of all offsets, which are checked. Raises CorruptFormat, naming `path`."""
     async for key, body in in_steps(list(state.records.items())):
         decode_committed(key, body, path)
+    for each in state.pending.all():
+        decode_committed(each.key, each.body, path)
     return DecodedOffsets(state.records, path)

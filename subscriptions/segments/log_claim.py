@@ -35,6 +35,7 @@ from subscriptions.committed_offset import WHOLE_STREAM
 from subscriptions.records_pb2 import Subscription as SubscriptionRecord
 from subscriptions.segments.in_steps import decode_records, in_steps
 from subscriptions.segments.log_node import (
+    FORMAT_PENDING,
     decode_node,
     encode_node,
     expire_past,
@@ -207,6 +208,18 @@ class SegmentClaim:
         )
 
     @property
+    def takes_pending(self) -> bool:
+        """True if the segments may have records of transactions. Never becomes False again."""
+        return self._record.format >= FORMAT_PENDING
+
+    async def take_pending(self) -> None:
+        """Let the node refuse releases that would misread records of transactions."""
+        if not self._record.format:  # no node yet, or one in the older form
+            await self._put_state()
+        self._record.format = FORMAT_PENDING
+        await self._set_record()
+
+    @property
     def expires(self) -> bool:
         """True if some of its history is past its retention."""
         past = self._record.past_segments
@@ -295,7 +308,8 @@ class SegmentClaim:
             raise
         self.log = log
         self._base_records, self._base_bytes = log.records, log.size_bytes
-        if not self._carried and (self.state.records or self.state.note):
+        state = self.state
+        if not self._carried and (state.records or state.note or state.pending):
             self._write_base(log)
         await self._remove_children()
 

@@ -58,21 +58,35 @@ class _HistoryBuilder:
         self.since_ms = -1
         # The state at `since_ms`: of the snapshot, then of the first segment's base records.
         self.base = SubscriptionState()
+        # The same, with all later records: it has the offsets that a transaction commits.
+        self._last = SubscriptionState()
         # All later records, with times that never decrease.
         self.changes: list[OffsetChange] = []
 
     def add(self, timed: list[_Timed], snapshot: list[_Timed]) -> None:
         if timed and self.since_ms < 0:
             self.since_ms = timed[0][0]
-            for _, record in snapshot:
+            for record in (*(each for _, each in snapshot), *(r for _, r in timed if r.base)):
                 self.base.apply(record)
-            for _, record in timed:
-                if record.base:
-                    self.base.apply(record)
-        self.changes += [self._change(at_ms, record) for at_ms, record in timed if not record.base]
+                self._last.apply(record)
+        for at_ms, record in timed:
+            if not record.base:
+                self._add(at_ms, record)
+
+    def _add(self, at_ms: int, record: SegmentRecord) -> None:
+        at_ms = max(at_ms, self.changes[-1].time_ms if self.changes else self.since_ms)
+        if record.commits is not None:
+            ended = self._last.end(record.producer_id, commits=record.commits)
+            self.changes += [
+                OffsetChange(at_ms, key, decode_committed(key, body, self._path))
+                for key, body in ended
+            ]
+            return
+        self._last.apply(record)
+        if record.producer_id < 0:  # a pending offset is no commit
+            self.changes.append(self._change(at_ms, record))
 
     def _change(self, at_ms: int, record: SegmentRecord) -> OffsetChange:
-        at_ms = max(at_ms, self.changes[-1].time_ms if self.changes else self.since_ms)
         if record.key is None:
             return OffsetChange(at_ms, None, note=record.note)
         if record.body is None:

@@ -23,7 +23,8 @@ from subscriptions.segments.segment_records import (
     native_dlsn,
 )
 
-FORMAT = 1
+FORMAT, FORMAT_PENDING = 1, 2
+"""The formats: without and with records of transactions, which older releases would misread."""
 _CHECKSUM = Struct("<BI")
 _CHECKSUM_TAG = 15 << 3 | 5
 _FIRST_BYTES = (b"\x0a", b"\x10", b"\x1a")  # of fields 1 to 3
@@ -44,8 +45,8 @@ def decode_node(data: bytes, path: str) -> SubscriptionRecord:
         record.ParseFromString(data)
     except DecodeError as error:
         raise CorruptFormat(f"{path}: not a Subscription: {error}") from error
-    if record.format > FORMAT:
-        raise CorruptFormat(f"{path}: format {record.format}, expected at most {FORMAT}")
+    if record.format > FORMAT_PENDING:
+        raise CorruptFormat(f"{path}: format {record.format}, expected at most {FORMAT_PENDING}")
     if record.format or record.store or record.checksum or record.last_commits:
         tag, checksum = _CHECKSUM.unpack(data[-_CHECKSUM.size :].rjust(_CHECKSUM.size))
         if tag != _CHECKSUM_TAG or checksum != crc32c(data[: -_CHECKSUM.size]):
@@ -55,7 +56,7 @@ def decode_node(data: bytes, path: str) -> SubscriptionRecord:
 
 def encode_node(record: SubscriptionRecord, store: int) -> bytes:
     """Encode a node. `store` identifies the store, so that no two stores write equal bytes."""
-    record.format = FORMAT
+    record.format = record.format or FORMAT
     record.store = store
     record.ClearField("checksum")
     if not record.last_commit_dlsn:

@@ -29,11 +29,20 @@ from subscriptions.committed_offset import (
     encode_advance,
     encode_advances,
 )
+from subscriptions.pending_offsets import PendingOffsets
 from subscriptions.segments.in_steps import check_offsets, copy_offsets
 from subscriptions.segments.log_claim import LogStoreConfig, LogStoreServices, SegmentClaim, resolve
 from subscriptions.segments.log_history import read_history
 from subscriptions.segments.log_read import read_subscription
-from subscriptions.segments.segment_records import MORE, encode_native, encode_note, encode_removal
+from subscriptions.segments.segment_records import (
+    MORE,
+    SubscriptionState,
+    encode_end,
+    encode_native,
+    encode_note,
+    encode_pending,
+    encode_removal,
+)
 from subscriptions.store import Subscription, SubscriptionHistory
 from subscriptions.znodes.znode_format import node_name, subscriber_of
 
@@ -43,7 +52,19 @@ _EXPIRE_S = 3600.0  # period in which old history is searched for
 class _LogChange:
     """The change of one call: offsets and a note, or the deletion of the subscriber."""
 
-    __slots__ = ("bodies", "deletes", "durable", "existed", "keys", "note", "size_bytes", "values")
+    __slots__ = (
+        "bodies",
+        "commits",
+        "deletes",
+        "durable",
+        "epoch",
+        "existed",
+        "keys",
+        "note",
+        "producer_id",
+        "size_bytes",
+        "values",
+    )
 
     def __init__(self, durable: Future[None]) -> None:
         self.durable = durable
@@ -54,6 +75,23 @@ class _LogChange:
         self.size_bytes = 0  # of the bodies
         self.deletes = False  # deletes the subscriber; then all the above is empty
         self.existed = False  # of a deletion: the subscriber existed
+        # The producer of a transaction, -1 of a plain change. Its offsets are pending, or they are
+        # committed or dropped if `commits` is not None.
+        self.producer_id = self.epoch = -1
+        self.commits: bool | None = None
+
+    def apply(self, state: SubscriptionState) -> None:
+        """Apply the change, which is durable, to the state."""
+        if self.commits is not None:
+            state.end(self.producer_id, commits=self.commits)
+        elif self.producer_id >= 0:
+            for key, body in zip(self.keys, self.values, strict=True):
+                assert body is not None
+                state.pending.put(self.producer_id, self.epoch, key, body)
+        else:
+            state.update(self.keys, self.values)
+        if self.note is not None:
+            state.note = self.note
 
 
 class _OwnedSubscriber:
@@ -198,10 +236,44 @@ class SubscriptionLogStore:
             self._encode_native(owned, change, offsets, note)
         else:
             _encode(change, offsets, note)
+        return self._accept(owned, change)
+
+    def pending(self, subscriber: str) -> PendingOffsets:
+        return self._owned[subscriber].claim.state.pending
+
+    def advance_pending(
+        self,
+        subscriber: str,
+        producer_id: int,
+        epoch: int,
+        offsets: Mapping[TopicIdPartition, CommittedOffset],
+    ) -> Future[None]:
+        assert producer_id >= 0
+        change = _LogChange(asyncio.get_running_loop().create_future())
+        change.keys, change.producer_id, change.epoch = offsets, producer_id, epoch
+        change.values = encode_advances(offsets.items())
+        change.bodies = [encode_pending(body, producer_id, epoch) for body in change.values]
+        change.size_bytes = sum(map(len, change.bodies))
+        return self._accept(self._owned[subscriber], change)
+
+    def end_pending(
+        self, subscriber: str, producer_id: int, epoch: int, *, commits: bool
+    ) -> Future[None]:
+        assert producer_id >= 0
+        change = _LogChange(asyncio.get_running_loop().create_future())
+        change.producer_id, change.epoch, change.commits = producer_id, epoch, commits
+        change.bodies = [encode_end(producer_id, epoch, commits=commits)]
+        change.size_bytes = len(change.bodies[0])
+        return self._accept(self._owned[subscriber], change)
+
+    def _accept(self, owned: _OwnedSubscriber, change: _LogChange) -> Future[None]:
+        if owned.lost is not None:
+            change.durable.set_exception(_not_owner(owned))
+            return change.durable
         self._count_waiting(len(change.bodies))
         owned.waiting.append(change)
         self._continue(owned)
-        return durable
+        return change.durable
 
     async def delete(self, subscriber: str) -> bool:
         if subscriber not in self._owned:
@@ -291,7 +363,7 @@ class SubscriptionLogStore:
         if owned.in_flight or owned.worker is not None:
             return
         claim, waiting = owned.claim, owned.waiting
-        if claim.log is not None and waiting and not waiting[0].deletes and not claim.grown:
+        if claim.log is not None and waiting and _sendable(owned, waiting[0]) and not claim.grown:
             self._send(owned)
         elif waiting or owned.expiring or (claim.log is not None and owned.closing):
             owned.worker = start_once("the segments of a subscriber", self._work(owned))
@@ -302,7 +374,7 @@ class SubscriptionLogStore:
         taken, waiting = owned.in_flight, owned.waiting
         bodies: list[bytes] = []
         room = self.config.entry_bytes
-        while waiting and not waiting[0].deletes:
+        while waiting and _sendable(owned, waiting[0]):
             change = waiting[0]
             if taken and change.size_bytes > room:
                 break
@@ -337,9 +409,8 @@ class SubscriptionLogStore:
         taken, owned.in_flight = owned.in_flight, []
         state, noted = owned.claim.state, False
         for change in taken:
-            state.update(change.keys, change.values)
-            if change.note is not None:
-                state.note, noted = change.note, True
+            change.apply(state)
+            noted = noted or change.note is not None
             resolve(change.durable, None)
         log = owned.claim.log
         if log is not None and owned.lost is None:
@@ -401,6 +472,9 @@ class SubscriptionLogStore:
             self._open.pop(owned.name, None)
             await claim.end_segment()
             owned.closing = False
+            return True
+        if first is not None and not _sendable(owned, first):
+            await claim.take_pending()
             return True
         if claim.log is None and first is not None:
             await claim.begin_segment()
@@ -493,6 +567,11 @@ def _encode(
         change.note = note
         change.bodies = [*change.bodies, encode_note(note)]
     change.size_bytes = sum(map(len, change.bodies))
+
+
+def _sendable(owned: _OwnedSubscriber, change: _LogChange) -> bool:
+    """Return whether the change may be written, once there is a segment."""
+    return not change.deletes and (change.producer_id < 0 or owned.claim.takes_pending)
 
 
 def _parts(bodies: list[bytes], entry_bytes: int) -> Iterator[list[bytes]]:

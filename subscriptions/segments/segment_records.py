@@ -2,7 +2,8 @@
 
 A record is an `AdvanceLastCommitDLSN`: a committed offset, the removal of one, or the owner's note.
 The state keeps each offset as its record, so that fields of a newer program are not lost. A change
-that does not fit into one entry marks all its records but the last with `more`.
+that does not fit into one entry marks all its records but the last with `more`. An offset with a
+producer is pending until the record that ends the transaction of this producer.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from subscriptions.committed_offset import (
     decode_offset,
     encode_dlsn,
 )
+from subscriptions.pending_offsets import PendingOffset, PendingOffsets
 from subscriptions.records_pb2 import AdvanceLastCommitDLSN
 
 MORE = b"\x68\x01"  # the fields `more` and `base`, to be appended to a record
@@ -33,13 +35,20 @@ _NOWHERE = encode_dlsn(INVALID_DLSN)
 
 
 class SegmentRecord(NamedTuple):
-    """One decoded record: the offset of `key`, its removal, or a note if `key` is None."""
+    """One decoded record: the offset of `key`, its removal, or a note if `key` is None.
+
+    With a `producer_id` the offset is pending. If `commits` is not None, the record ends the
+    transaction of this producer, and has no key and no note.
+    """
 
     key: TopicIdPartition | None
     body: bytes | None  # the record without `more` and `base`; None if it removes the offset
     note: bytes | None
     more: bool
     base: bool
+    producer_id: int = -1
+    epoch: int = -1
+    commits: bool | None = None
 
 
 def encode_native(dlsn: Dlsn) -> bytes:
@@ -60,6 +69,21 @@ def encode_note(note: bytes) -> bytes:
     return AdvanceLastCommitDLSN(commit_dlsn=_NOWHERE, note=note).SerializeToString()
 
 
+def encode_pending(body: bytes, producer_id: int, epoch: int) -> bytes:
+    """Return the record of an offset as one that is pending in a transaction."""
+    return (
+        body
+        + AdvanceLastCommitDLSN(producer_id=producer_id, producer_epoch=epoch).SerializeToString()
+    )
+
+
+def encode_end(producer_id: int, epoch: int, *, commits: bool) -> bytes:
+    """Encode the end of a transaction: its pending offsets are committed, or dropped."""
+    return AdvanceLastCommitDLSN(
+        commit_dlsn=_NOWHERE, producer_id=producer_id, producer_epoch=epoch, commits=commits
+    ).SerializeToString()
+
+
 def decode_record(data: Buffer, path: str) -> SegmentRecord:
     """Decode one record. Raises CorruptFormat with the path."""
     record = AdvanceLastCommitDLSN()
@@ -67,6 +91,8 @@ def decode_record(data: Buffer, path: str) -> SegmentRecord:
         record.ParseFromString(bytes(data))
         if record.HasField("note"):
             return SegmentRecord(None, None, record.note, record.more, record.base)
+        if record.HasField("producer_id"):
+            return _decode_transactional(record)
         key = WHOLE_STREAM
         if record.topic_id:
             key = TopicIdPartition(UUID(bytes=record.topic_id), record.partition)
@@ -80,6 +106,18 @@ def decode_record(data: Buffer, path: str) -> SegmentRecord:
         record.ClearField("base")
         return SegmentRecord(key, record.SerializeToString(), None, more, base)
     return SegmentRecord(key, bytes(data), None, False, False)
+
+
+def _decode_transactional(record: AdvanceLastCommitDLSN) -> SegmentRecord:
+    """Decode a pending offset or the end of a transaction. Raises ValueError."""
+    more, base = record.more, record.base
+    producer = record.producer_id, record.producer_epoch
+    if record.HasField("commits"):
+        return SegmentRecord(None, None, None, more, base, *producer, record.commits)
+    for field in ("more", "base", "producer_id", "producer_epoch"):
+        record.ClearField(field)
+    key = TopicIdPartition(UUID(bytes=record.topic_id), record.partition)
+    return SegmentRecord(key, record.SerializeToString(), None, more, base, *producer)
 
 
 def decode_committed(key: TopicIdPartition, body: bytes, path: str) -> CommittedOffset:
@@ -158,19 +196,30 @@ class DecodedOffsets(Mapping[TopicIdPartition, CommittedOffset]):
         return len(self._records)
 
 
+def _pending_record(each: PendingOffset) -> bytes:
+    return encode_pending(each.body, each.producer_id, each.epoch)
+
+
 class SubscriptionState:
     """The offsets and the note of one subscriber after a sequence of records."""
 
-    __slots__ = ("note", "records")
+    __slots__ = ("note", "pending", "records")
 
     def __init__(self) -> None:
         # The encoded record of each committed offset. A removal deletes its key.
         self.records: dict[TopicIdPartition, bytes] = {}
         # The last note, b"" before the first one.
         self.note = b""
+        # The offsets of open transactions. Nothing of them is in `records`.
+        self.pending = PendingOffsets()
 
     def apply(self, record: SegmentRecord) -> None:
-        if record.key is None:
+        if record.commits is not None:
+            self.end(record.producer_id, commits=record.commits)
+        elif record.producer_id >= 0:
+            assert record.key is not None and record.body is not None
+            self.pending.put(record.producer_id, record.epoch, record.key, record.body)
+        elif record.key is None:
             self.note = record.note or b""
         else:
             self.put(record.key, record.body)
@@ -178,12 +227,24 @@ class SubscriptionState:
     def put(self, key: TopicIdPartition, body: bytes | None) -> None:
         if body is None:
             self.records.pop(key, None)
+            self.pending.remove(key)
         else:
             self.records[key] = body
+            self.pending.overtake(key)
+
+    def end(self, producer_id: int, *, commits: bool) -> list[tuple[TopicIdPartition, bytes]]:
+        """End the transaction of a producer. Return the offsets that it has committed."""
+        ended = self.pending.end(producer_id)
+        if not commits:
+            return []
+        for each in ended:
+            self.records[each.key] = each.body
+            self.pending.overtake(each.key, each.number)
+        return [(each.key, each.body) for each in ended]
 
     def update(self, keys: Iterable[TopicIdPartition], bodies: Sequence[bytes | None]) -> None:
         """Put each body under its key."""
-        if None in bodies:
+        if None in bodies or self.pending:
             for key, body in zip(keys, bodies, strict=True):
                 self.put(key, body)
         else:
@@ -192,6 +253,13 @@ class SubscriptionState:
     def encoded(self) -> list[bytes]:
         """Return records that, applied to an empty state, result in this one."""
         bodies = list(self.records.values())
+        if self.pending:  # those that were overtaken go first, so that they are overtaken again
+            every = self.pending.all()
+            bodies = [
+                *(_pending_record(each) for each in every if each.overtaken),
+                *bodies,
+                *(_pending_record(each) for each in every if not each.overtaken),
+            ]
         if self.note:
             bodies.append(encode_note(self.note))
         return bodies
