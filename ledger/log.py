@@ -21,6 +21,31 @@ class _Stderr:
             sys.stderr.flush()
 
 
+LEVELS = ("OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL")
+_NUMBERS = {"critical": 1, "error": 2, "warning": 3, "info": 4, "debug": 5}
+_level = "INFO"
+
+
+def level() -> str:
+    """Return the level of the process, one of `LEVELS`."""
+    return _level
+
+
+def set_level(name: str) -> None:
+    """Log only lines of this level and above from now on, in the whole process."""
+    global _level
+    assert name in LEVELS
+    _level = name
+
+
+def _drop_below(_: Any, method: str, event: Any) -> Any:
+    import structlog
+
+    if _NUMBERS.get(method, 0) > LEVELS.index(_level):
+        raise structlog.DropEvent
+    return event
+
+
 @cache
 def logger() -> Any:
     """Return the logger of the process: `logger().warning("what happened", key=value)`.
@@ -32,6 +57,7 @@ def logger() -> Any:
     return structlog.wrap_logger(
         structlog.PrintLogger(file=cast("TextIO", _Stderr())),
         processors=[
+            _drop_below,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

@@ -56,6 +56,7 @@ class LogReadResult(Generic[LogT, RecordT]):
 
     __slots__ = (
         "asked",
+        "diverging",
         "error",
         "is_decided",
         "log",
@@ -78,6 +79,9 @@ class LogReadResult(Generic[LogT, RecordT]):
         self.size_bytes = 0  # bytes in `records`
         self.more = False  # True if the log holds records that the response does not contain
         self.preferred_replica = -1  # broker that the client should read from, -1 if none
+        # The epoch of the client's last record, or the one before, and its end in this log, if the
+        # client's log is another one.
+        self.diverging: tuple[int, int] | None = None
 
     def clear(self) -> None:
         """Return to the state before any decision; the log stays."""
@@ -86,6 +90,7 @@ class LogReadResult(Generic[LogT, RecordT]):
         self.size_bytes = 0
         self.more = False
         self.preferred_replica = -1
+        self.diverging = None
 
 
 class FetchPlan(Generic[LogT, RecordT]):
@@ -227,6 +232,33 @@ class FetchPlan(Generic[LogT, RecordT]):
         else:
             return True
         return False
+
+    def diverges(
+        self,
+        result: LogReadResult[LogT, RecordT],
+        start: int,
+        end: tuple[int, int] | None,
+        is_follower: bool = False,
+    ) -> bool:
+        """Decide the result if the client's log differs from this one. Returns False otherwise.
+
+        `end` is the epoch of the client's last record, or the one before, and its end in this log,
+        whose start is `start`. The client truncates its log to there. A follower may lag behind
+        what the client read elsewhere, so its end is no divergence. Source: Kafka,
+        Partition.readRecords.
+        """
+        asked = result.asked
+        if end is None or asked.fetch_offset < start:
+            self.refuse(result, ErrorCode.offset_out_of_range)
+            return True
+        epoch, end_offset = end
+        behind = end_offset < asked.fetch_offset
+        if epoch >= asked.last_fetched_epoch and (is_follower or not behind):
+            return False
+        result.diverging = end
+        self._decide(result)
+        self._urgent = True
+        return True
 
     def read_bytes_max(self, asked: FetchPartition) -> int:
         """Return how many bytes to read for a partition; the first batch may be larger."""

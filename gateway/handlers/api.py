@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gateway.settings.broker_overrides import BrokerOverrides
 from ledger.ids import Buffer
 
 if TYPE_CHECKING:
@@ -106,6 +107,11 @@ class Context:
     metadata_address: str | None = None
     # The bookies that the ledger client of this process avoids; None without a ledger client.
     avoided_bookies: Callable[[], AvoidedBookies] | None = None
+    altered: BrokerOverrides = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.altered = BrokerOverrides(self.stored.configs, self.config.node_id, self.catalog)
+        self.altered.apply()
 
     def address_for(self, peer: Peer) -> tuple[str, int]:
         """Return host and port of this broker for Metadata and FindCoordinator."""

@@ -1,11 +1,12 @@
 """Shared by AlterConfigs and IncrementalAlterConfigs: checks, changes and replies.
 
-Configs of topics, groups and client metrics can be altered.
+Configs of topics, groups, client metrics and brokers can be altered, and the level of the log.
 Source: Kafka, ConfigAdminManager (checks and texts).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from gateway.handlers.api import Context, Reply, Request
 from gateway.handlers.k32_describe_configs import ResourceType
 from gateway.handlers.many_rows import Rows
 from gateway.handlers.topic_replies import AdminRefusal, change_each, copies_remark, duplicates
+from gateway.settings.broker_rules import changed_broker_configs, check_broker_configs
+from gateway.settings.loggers import wanted_level
 from gateway.settings.resource_keys import (
     Overrides,
     UnsuitableConfig,
@@ -28,6 +31,7 @@ from gateway.settings.stored_rows import TableFull
 from gateway.topics.config_changes import ConfigChange, ConfigOperation, apply_changes
 from gateway.topics.configs import normalize
 from gateway.topics.errors import InvalidTopic, UnknownTopic
+from ledger.log import set_level
 
 _NAMELESS = {
     ResourceType.GROUP: "Default group resources are not allowed.",
@@ -65,6 +69,10 @@ async def _alter(
         raise AdminRefusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
     if asked.resource_type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
         return await _alter_stored(asked, validate_only, ctx, changes)
+    if asked.resource_type == ResourceType.BROKER:
+        return await _alter_broker(asked, validate_only, ctx, changes)
+    if asked.resource_type == ResourceType.BROKER_LOGGER:
+        return _alter_log(asked, validate_only, ctx, changes)
     name = _topic_name(asked)
     wanted = changes(asked, ctx)
     _check_names_and_values(wanted)
@@ -94,6 +102,53 @@ async def _alter_stored(asked: Any, validate_only: bool, ctx: Context, changes: 
     def changed(before: Overrides) -> Overrides:
         return checked(changed_configs(before, wanted))
 
+    return await _store(asked, changed, validate_only, ctx)
+
+
+async def _alter_broker(asked: Any, validate_only: bool, ctx: Context, changes: Changes) -> Reply:
+    """Alter the configs of this broker, or the defaults of all brokers."""
+    name = asked.resource_name
+    if name:
+        check_node(name, ctx, "Unexpected broker id, expected")
+    wanted = changes(asked, ctx)
+    _check_names_and_values(wanted)
+
+    def changed(before: Overrides) -> Overrides:
+        after = changed_broker_configs(before, wanted)
+        check_broker_configs(after, ctx.altered.effective, per_broker=bool(name))
+        return after
+
+    return await _store(asked, changed, validate_only, ctx)
+
+
+def _alter_log(asked: Any, validate_only: bool, ctx: Context, changes: Changes) -> Reply:
+    """Change the level of this process's log, until it ends."""
+    wanted = changes(asked, ctx)
+    _check_names_and_values(wanted)
+    check_node(asked.resource_name, ctx, "Unexpected node id. Expected")
+    try:
+        level = wanted_level(wanted)
+    except UnsuitableConfig as fault:
+        raise AdminRefusal(ErrorCode.invalid_request, str(fault)) from None
+    if level is not None and not validate_only:
+        set_level(level)
+    return Reply(_about(asked), error_code=ErrorCode.none, error_message=None)
+
+
+def check_node(name: str, ctx: Context, unexpected: str) -> None:
+    """Check that `name` is the id of this broker. Raises AdminRefusal."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,10}", name):
+        text = f"Node id must be an integer, but it is: {shown(name)}"
+        raise AdminRefusal(ErrorCode.invalid_request, text)
+    if int(name) != ctx.config.node_id:
+        text = f"{unexpected} {ctx.config.node_id}, but received {name[:64]}"
+        raise AdminRefusal(ErrorCode.invalid_request, text)
+
+
+async def _store(
+    asked: Any, changed: Callable[[Overrides], Overrides], validate_only: bool, ctx: Context
+) -> Reply:
+    kind, name = ResourceType(asked.resource_type), asked.resource_name
     try:
         if validate_only:
             changed(ctx.stored.configs.get(kind, name))
@@ -108,7 +163,7 @@ async def _alter_stored(asked: Any, validate_only: bool, ctx: Context, changes: 
 
 def overrides_of(asked: Any, ctx: Context) -> Overrides:
     """Return the present overrides of a resource of a request, or none."""
-    if asked.resource_type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+    if asked.resource_type not in (ResourceType.TOPIC, ResourceType.BROKER_LOGGER):
         return ctx.stored.configs.get(asked.resource_type, asked.resource_name)
     topic = ctx.catalog.by_name(asked.resource_name)
     return {} if topic is None else topic.configs
@@ -116,12 +171,6 @@ def overrides_of(asked: Any, ctx: Context) -> Overrides:
 
 def _topic_name(asked: Any) -> str:
     name: str = asked.resource_name
-    if asked.resource_type == ResourceType.BROKER:
-        names = ", ".join(each.name for each in asked.configs)
-        raise AdminRefusal(
-            ErrorCode.invalid_request,
-            f"Cannot update these configs dynamically: Set({shown(names)})",
-        )
     if asked.resource_type not in tuple(ResourceType):
         raise AdminRefusal(
             ErrorCode.invalid_request, f"Unknown resource type {asked.resource_type}"

@@ -5,8 +5,8 @@ flexible, last fetched epoch · v13 topic ids · v15 replica state · v16 errors
 (KIP-951) · v17/v18 replica fields that this broker does not use.
 Records at or above the high watermark are never returned. A broker that does not lead a partition
 serves its fetches only to clients in the broker's rack, because the high watermark may lag.
-Not done: diverging epochs (a log here never diverges from what was acknowledged); transactions
-(read_committed reads like read_uncommitted); Fetch of replicas.
+A client that names the epoch of its last record is told where its log diverges from this one.
+Not done: transactions (read_committed reads like read_uncommitted); Fetch of replicas.
 Fetches of Spark's executors are noted, so that their queries are listed as read-only groups.
 """
 
@@ -370,7 +370,7 @@ class _Answer:
             log_start_offset=fetched.log_start_offset,
             error_code=fetched.error_code,
             has_records=bool(fetched.records_bytes),
-            redirected=result.preferred_replica >= 0,
+            redirected=result.preferred_replica >= 0 or result.diverging is not None,
         )
         reply = b""
         if early and included and not fetched.records_bytes and not names_leader:
@@ -401,6 +401,7 @@ def _fetched(result: FetchResult, error: ErrorCode) -> PartitionFetched:
         buffers,
         result.size_bytes,
         result.preferred_replica,
+        diverging_epoch=result.diverging,
     )
 
 

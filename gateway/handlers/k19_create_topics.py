@@ -26,6 +26,7 @@ from gateway.handlers.topic_replies import (
     reply_or_error,
     wait_led,
 )
+from gateway.settings.broker_rules import with_altered_defaults
 from gateway.topics.catalog import Topic
 from gateway.topics.configs import describe_topic, normalize
 from gateway.topics.errors import InvalidPartitions, InvalidReplicationFactor
@@ -58,10 +59,11 @@ async def _create(asked: Any, body: Any, ctx: Context) -> Reply:
     normalize(configs)
     partitions, replication_factor = _size(asked, ctx)
     if body.validate_only:
-        return _created(ctx.catalog.check_new(asked.name, partitions, replication_factor, configs))
+        topic = ctx.catalog.check_new(asked.name, partitions, replication_factor, configs)
+        return _created(topic, ctx)
     topic = await ctx.catalog.create(asked.name, partitions, replication_factor, configs)
     await wait_led(topic, body.timeout.total_seconds(), ctx)
-    return Reply(_created(topic), error_message=copies_remark(ctx, topic))
+    return Reply(_created(topic, ctx), error_message=copies_remark(ctx, topic))
 
 
 def _size(asked: Any, ctx: Context) -> tuple[int, int]:
@@ -139,7 +141,7 @@ def _not_created(name: str) -> Reply:
     return Reply(name=name, topic_id=None, num_partitions=-1, replication_factor=-1, configs=[])
 
 
-def _created(topic: Topic) -> Reply:
+def _created(topic: Topic, ctx: Context) -> Reply:
     return Reply(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -156,7 +158,9 @@ def _created(topic: Topic) -> Reply:
                 config_source=entry.source,
                 is_sensitive=entry.is_sensitive,
             )
-            for entry in describe_topic(topic.configs, None)
+            for entry in with_altered_defaults(
+                describe_topic(topic.configs, None), ctx.altered.own, ctx.altered.default
+            )
         ],
     )
 

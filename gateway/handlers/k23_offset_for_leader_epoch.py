@@ -18,6 +18,7 @@ from gateway.cluster.port import StreamKey
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.opening import open_all
+from gateway.topics.empty_partition import EmptyPartition
 from gateway.topics.partition import Partition
 
 _UNKNOWN_EPOCH = -1
@@ -48,17 +49,22 @@ async def _unopened(request: Request, ctx: Context) -> set[Partition]:
 def _row(topic: str, asked: Any, ctx: Context, errors: dict[Partition, ErrorCode]) -> Reply:
     partition = ctx.partitions.find(topic, asked.partition)
     if partition is None:
-        if ctx.partitions.empty(topic, asked.partition) is not None:
-            return _of_empty(asked)
+        empty = ctx.partitions.empty(topic, asked.partition)
+        if empty is not None:
+            return _answer(asked, empty)
         return _refusal(asked, _why_not_led(topic, asked, ctx))
     if not partition.is_leader:
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     if not partition.readable:
         return _refusal(asked, errors.get(partition, ErrorCode.not_leader_or_follower))
+    return _answer(asked, partition)
+
+
+def _answer(asked: Any, partition: Partition | EmptyPartition) -> Reply:
     fenced = _check_epoch(asked.current_leader_epoch, partition.leader_epoch)
     if fenced is not ErrorCode.none:
         return _refusal(asked, fenced)
-    end = partition.stream.epoch_end(asked.leader_epoch)
+    end = partition.epoch_end(asked.leader_epoch)
     if end is None:
         return _refusal(asked, ErrorCode.none)
     return Reply(
@@ -66,19 +72,6 @@ def _row(topic: str, asked: Any, ctx: Context, errors: dict[Partition, ErrorCode
         partition=asked.partition,
         leader_epoch=end.epoch,
         end_offset=end.end_sequence_id,
-    )
-
-
-def _of_empty(asked: Any) -> Reply:
-    """Return the row of a partition without a stream: its only epoch, 0, ends at offset 0."""
-    if asked.current_leader_epoch > 0:
-        return _refusal(asked, ErrorCode.unknown_leader_epoch)
-    known = 0 if asked.leader_epoch == 0 else -1
-    return Reply(
-        error_code=ErrorCode.none,
-        partition=asked.partition,
-        leader_epoch=known,
-        end_offset=known,
     )
 
 

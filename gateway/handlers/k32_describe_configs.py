@@ -2,7 +2,8 @@
 
 v1 synonyms and sources · v3 types and documentation · v4 flexible. All keys of Kafka are returned,
 because tools read all configs, change some and write all of them back.
-Not done: configs of loggers, and dynamic configs of brokers (the list is empty).
+The only logger of a broker is "root".
+Source: Kafka, ConfigHelper.
 """
 
 from __future__ import annotations
@@ -20,12 +21,19 @@ from gateway.errors import MALFORMED
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.topic_replies import AdminRefusal, error_fields
+from gateway.settings.broker_rules import (
+    describe_altered,
+    describe_defaults,
+    with_altered_defaults,
+)
+from gateway.settings.loggers import ROOT
 from gateway.settings.resource_keys import GROUP_KEYS, METRICS_KEYS, describe_resource
 from gateway.topics.broker_configs import BLOCKED_PARTITIONS, describe_blocked, describe_broker
-from gateway.topics.config_keys import ConfigEntry, ConfigSource
+from gateway.topics.config_keys import ConfigEntry, ConfigKey, ConfigSource, ConfigType
 from gateway.topics.configs import describe_topic
 from gateway.topics.errors import InvalidTopic, TopicError, UnknownTopic
 from gateway.topics.greylist_report import greylist_report
+from ledger.log import level
 
 _Resource = tuple[int, str]  # type and name
 
@@ -91,20 +99,24 @@ def _entries(
             topic = ctx.catalog.by_name(name)
             if topic is None:
                 raise UnknownTopic
-            return describe_topic(topic.configs, names)
+            entries = describe_topic(topic.configs, names)
+            return with_altered_defaults(entries, ctx.altered.own, ctx.altered.default)
         case ResourceType.BROKER:
             if name == "":
-                return ()  # an empty name stands for the cluster's dynamic defaults, and none exist
+                return describe_defaults(ctx.altered.default, names)
             _check_node(name, ctx)
             address = ctx.address_for(request.peer)
             greylist = _greylist(ctx)
-            configs = describe_broker(ctx.config, address, ctx.metadata_address, greylist, names)
+            static = describe_broker(ctx.config, address, ctx.metadata_address, greylist, None)
+            configs = describe_altered(static, ctx.altered.own, ctx.altered.default, names)
             if names is not None and BLOCKED_PARTITIONS in names:
                 configs.append(describe_blocked(ctx.partitions.blocked()))
             return configs
         case ResourceType.BROKER_LOGGER:
-            _check_node(name, ctx)
-            return ()
+            if not name:
+                raise AdminRefusal(ErrorCode.invalid_request, "Broker id must not be empty")
+            _check_node(name, ctx, "")
+            return _loggers(names)
         case ResourceType.CLIENT_METRICS | ResourceType.GROUP:
             return _stored(ResourceType(kind), name, names, ctx)
         case _:
@@ -131,7 +143,13 @@ def _greylist(ctx: Context) -> str | None:
     return greylist_report(ctx.avoided_bookies(), ctx.clock.now_ms())
 
 
-def _check_node(name: str, ctx: Context) -> None:
+def _loggers(names: set[str] | None) -> list[ConfigEntry]:
+    key = ConfigKey(name=ROOT, type=ConfigType.UNKNOWN, default=None, about="")
+    entry = ConfigEntry(key=key, value=level(), source=ConfigSource.BROKER_LOGGER)
+    return [entry] if names is None or ROOT in names else []
+
+
+def _check_node(name: str, ctx: Context, or_none: str = " or empty string") -> None:
     if not re.fullmatch(r"[+-]?[0-9]{1,10}", name):
         raise AdminRefusal(
             ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {shown(name)}"
@@ -139,8 +157,8 @@ def _check_node(name: str, ctx: Context) -> None:
     if int(name) != ctx.config.node_id:
         raise AdminRefusal(
             ErrorCode.invalid_request,
-            f"Unexpected broker id, expected {ctx.config.node_id} or empty string, "
-            f"but received {name[:64]}",
+            f"Unexpected broker id, expected {ctx.config.node_id}{or_none}"
+            f"{',' if or_none else ''} but received {name[:64]}",
         )
 
 
@@ -154,8 +172,12 @@ def _row(entry: ConfigEntry, with_synonyms: bool, documented: bool) -> Reply:
         is_sensitive=entry.is_sensitive,
         synonyms=[Reply(name=name, value=value, source=source) for name, value, source in synonyms],
         config_type=entry.key.type,
-        documentation=entry.key.about if documented else None,
+        documentation=_text(entry) if documented else None,
     )
+
+
+def _text(entry: ConfigEntry) -> str | None:
+    return None if entry.key.type is ConfigType.UNKNOWN else entry.key.about
 
 
 API = Api(key=32, name="DescribeConfigs", versions=range(1, 5), handle=handle)

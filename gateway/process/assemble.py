@@ -183,6 +183,7 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
         stops.append(ctx.transactions.stop)
     await running.server.start(config.host, config.port)
     stops.append(running.server.stop)
+    ctx.altered.limit_connections(running.server.registry.limit_connections)
     if isinstance(ctx.cluster, SingleBroker):
         port = config.advertised_port or running.port
         ctx.cluster.address = (config.advertised_host or config.host, port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Final, Protocol
 
 from gateway.config import ConnectionLimits
@@ -73,7 +74,8 @@ class ConnectionRegistry:
             None if stall_s_max is None else StallDetector(self.loop, stall_s_max, self._abort_all)
         )
         self.dispatcher = dispatcher
-        self.limits = limits
+        # The present limits of connections; the others are as configured.
+        self.limits = self._configured = limits
         self.memory = RequestMemory(limits.request_bytes_max, limits.frame_bytes_max)
         self.replies = replies or ReplyMemory(limits.reply_bytes_max)
         # The buffer that all connections receive into; used only within one callback of the loop.
@@ -105,6 +107,22 @@ class ConnectionRegistry:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def limit_connections(self, per_address: int | None, in_all: int | None) -> None:
+        """Use these limits from the next connection on, where they are below the configured ones.
+
+        None stands for the configured limit.
+        """
+        known = self._configured
+
+        def lower(wanted: int | None, configured: int) -> int:
+            return configured if wanted is None else min(wanted, configured)
+
+        self.limits = replace(
+            known,
+            connections_per_address_max=lower(per_address, known.connections_per_address_max),
+            connections_max=lower(in_all, known.connections_max),
+        )
 
     def admit(self, connection: RegisteredConnection, host: str) -> bool:
         """Count one more connection, until `remove`. Returns False if a limit is reached."""

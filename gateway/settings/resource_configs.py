@@ -1,4 +1,7 @@
-"""Keeps the configs of groups and client metrics: in the store, and in memory of each gateway."""
+"""Keeps the configs of groups, client metrics and brokers: stored, and in memory of each gateway.
+
+Configs of topics are in the nodes of the topics.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ class ResourceConfigs:
     """The overrides of each resource, by its type and name."""
 
     def __init__(self, store: MetadataStore) -> None:
-        self._rows = StoredRows(store, ROOT, "configs of groups and client metrics")
+        self._rows = StoredRows(store, ROOT, "configs of groups, client metrics and brokers")
         self.load = self._rows.load
         self.close = self._rows.close
+        self.on_changed = self._rows.on_changed
 
     def get(self, kind: int, name: str) -> Configs:
         """Return the overrides of a resource, or none."""

@@ -69,6 +69,8 @@ class StoredRows:
         # The lives of rows that this gateway deleted, until the watch's present or next round is
         # over. A reading that began before a deletion shows such a life.
         self._ended: set[str] = set()
+        # Called after rows changed on any gateway.
+        self.on_changed: list[Callable[[], None]] = []
         self._watch = NodeWatch(store, root, self, what)
         # Held while a change is repeated, so that changes on this gateway do not hinder each other.
         self._repeating = asyncio.Lock()
@@ -142,6 +144,7 @@ class StoredRows:
                 self._put(name, after)
         except (BadVersion, NodeExists, NoNode):
             return False
+        self._notify()
         return True
 
     async def _create(self, name: str, path: str, row: _Row) -> None:
@@ -210,6 +213,11 @@ class StoredRows:
 
     def on_round_over(self) -> None:
         self._ended.clear()
+        self._notify()
+
+    def _notify(self) -> None:
+        for on_changed in self.on_changed:
+            on_changed()
 
 
 def _name_of(key: str) -> str:

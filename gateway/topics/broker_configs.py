@@ -1,7 +1,8 @@
-"""Lists the broker configs that DescribeConfigs returns, under Kafka's names. All are read-only.
+"""Lists the configs with which a broker was started, under Kafka's names.
 
 The defaults for topics come from the synonyms of the topic keys. The other values are this
-process's configuration. Keys of Kafka without a counterpart in this project are left out.
+process's configuration. Keys of Kafka without a counterpart in this project are left out, unless
+they can be altered at runtime: `gateway.settings.broker_rules` adds these.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def describe_broker(
     greylist: str | None,
     names: Iterable[str] | None,
 ) -> list[ConfigEntry]:
-    """Return the configs of this broker by name: all configs, or the existing ones in `names`."""
+    """Return the configs with which this broker was started: all, or the existing ones in `names`.
+
+    They are sorted by name.
+    """
     entries = {entry.key.name: entry for entry in _topic_defaults()}
     rows = (*_process(config, address), *_topics(config), *_limits(config), *_groups(config))
     about = "Where the metadata of ledgers are read: ZooKeeper, or a ledger port on this machine."

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -81,6 +82,9 @@ class Catalog:
 
     Source: Kafka, MetadataCache and ReplicationControlManager.
     """
+
+    # The defaults of topic configs that were altered, normalized. Replaced by `use_defaults`.
+    defaults: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -187,10 +191,15 @@ class Catalog:
         """Return the effective configs, typed."""
         config = self._configs.get(topic.topic_id)
         if config is None:
-            config = topic_config(topic.configs)
+            config = topic_config({**self.defaults, **topic.configs})
             if topic.topic_id in self._by_id:
                 self._configs[topic.topic_id] = config
         return config
+
+    def use_defaults(self, defaults: Mapping[str, str]) -> None:
+        """Use other defaults of topic configs from now on. They are normalized."""
+        self.defaults = defaults
+        self._configs.clear()
 
     # -- changes ------------------------------------------------------------------------------
 

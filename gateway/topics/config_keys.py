@@ -22,6 +22,7 @@ Value = bool | int | float | str | tuple[str, ...]
 class ConfigType(IntEnum):
     """The values of config_type in DescribeConfigs."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -37,8 +38,11 @@ class ConfigSource(IntEnum):
     """The values of config_source in DescribeConfigs."""
 
     TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    BROKER_LOGGER = 6
     CLIENT_METRICS = 7
     GROUP = 8
 

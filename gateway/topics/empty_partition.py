@@ -9,6 +9,7 @@ from __future__ import annotations
 from gateway.core.blocked_reads import BlockedRead
 from gateway.topics.partition import FetchWaiter
 from ledger.errors import LedgerError
+from ledger.streams.listed_stream import EpochEnd, EpochTable
 from ledger.streams.tail_cache import StoredRecord
 
 
@@ -41,6 +42,10 @@ class EmptyPartition:
 
     def epoch_at(self, offset: int) -> int:
         return 0
+
+    def epoch_end(self, epoch: int) -> EpochEnd | None:
+        """Return where a leader epoch ends: it has had one, without records."""
+        return EpochTable([(self.leader_epoch, 0)]).end_of(epoch, 0, 0)
 
     def read_cached(self, offset: int, bytes_max: int) -> list[StoredRecord] | None:
         return []

@@ -117,6 +117,7 @@ class FetchReader:
             and not result.error
             and not result.more
             and result.preferred_replica < 0
+            and result.diverging is None
             and result.asked.fetch_offset == log.high_watermark
         )
 
@@ -310,6 +311,8 @@ class FetchReader:
         return None
 
     def _needs_read(self, result: FetchResult, log: ReadablePartition) -> bool:
+        if result.asked.last_fetched_epoch >= 0 and self._diverges(result, log):
+            return False
         preferred = -1
         if self._elsewhere:
             asked = result.asked
@@ -324,6 +327,18 @@ class FetchReader:
             log.is_follower,
             preferred,
         )
+
+    def _diverges(self, result: FetchResult, log: ReadablePartition) -> bool:
+        """Decide the result if the client's log differs from this one. Returns False otherwise."""
+        asked = result.asked
+        if asked.leader_epoch >= 0 and asked.leader_epoch != log.leader_epoch:
+            return False  # the plan refuses the epoch
+        try:
+            end = log.epoch_end(asked.last_fetched_epoch)
+        except LedgerError as error:
+            self.plan.refuse(result, partition_code(error))
+            return True
+        return self.plan.diverges(result, log.log_start_offset, end, log.is_follower)
 
     async def _read_each(self, results: list[FetchResult], refused: OpenErrors) -> None:
         """Decide these results in order. `refused` has the errors of logs that failed to open."""

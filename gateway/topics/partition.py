@@ -37,6 +37,7 @@ from ledger.errors import (
     NotOwner,
 )
 from ledger.streams.config import StreamConfig
+from ledger.streams.listed_stream import EpochEnd
 from ledger.streams.recovery import OwnerState
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import Stream, StreamServices
@@ -419,6 +420,10 @@ class Partition:
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch under which the record at `offset` was written."""
         return self.stream.epoch_at(offset)
+
+    def epoch_end(self, epoch: int) -> EpochEnd | None:
+        """Return where a leader epoch ends, as `Stream.epoch_end` does. Only while readable."""
+        return self.stream.epoch_end(epoch)
 
     def search(self, budget: SearchBudget) -> TimestampSearch:
         """Return a search for timestamps in this log, which decodes within `budget`."""

@@ -328,13 +328,14 @@ class Partitions:
         """Return a function that returns the present configs of the topic."""
         catalog = self._catalog
         known = catalog.by_name(topic.name) or topic
-        config = catalog.config(known)
+        config, defaults = catalog.config(known), catalog.defaults
 
         def topic_config() -> TopicConfig:
-            nonlocal known, config
+            nonlocal known, config, defaults
             now = catalog.by_name(topic.name) or topic
-            if now is not known:  # a change of configs replaces the topic
-                known, config = now, catalog.config(now)
+            # A change of configs replaces the topic.
+            if now is not known or catalog.defaults is not defaults:
+                known, config, defaults = now, catalog.config(now), catalog.defaults
             return config
 
         return topic_config

@@ -19,6 +19,7 @@ from gateway.topics.partition_warnings import PartitionWarnings
 from gateway.wire import batches
 from ledger.errors import LedgerError, NoNode, NotOwner, StreamUnavailable
 from ledger.streams.follower import FollowedStream
+from ledger.streams.listed_stream import EpochEnd
 from ledger.streams.stream import StreamServices
 from ledger.streams.tail_cache import StoredRecord
 from ledger.tasks import start_once
@@ -191,6 +192,10 @@ class ReplicaPartition:
         if offset >= self.high_watermark:
             return self.leader_epoch
         return self._stream.epoch_at(offset)
+
+    def epoch_end(self, epoch: int) -> EpochEnd | None:
+        """Return where a leader epoch ends. Raises StreamUnavailable if it is not known here."""
+        return self._stream.epoch_end(epoch)
 
     # -- fetch --------------------------------------------------------------------------------
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from ledger.core.accepted_losses import StreamLosses
+from ledger.core.epoch_table import EpochEnd, EpochTable
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
+
+__all__ = ["EpochEnd", "EpochTable", "ListedStream"]
 
 
 class ListedStream:

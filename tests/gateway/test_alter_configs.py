@@ -154,9 +154,9 @@ async def test_what_is_only_validated_changes_nothing():
             None,
         ),
         (
-            resource(("log.retention.ms", SET, "1"), name="3", kind=BROKER),
+            resource(("log.retention.hours", SET, "1"), name="3", kind=BROKER),
             ErrorCode.invalid_request,
-            "Cannot update these configs dynamically: Set(log.retention.ms)",
+            "Cannot update these configs dynamically: [log.retention.hours]",
         ),
         (
             resource(kind=77),

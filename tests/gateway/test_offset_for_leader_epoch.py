@@ -9,8 +9,13 @@ import random
 import pytest
 from kio.schema.errors import ErrorCode
 
+from gateway.core.fetch_plan import FetchPlan
+from gateway.core.fetch_session import FetchPartition
 from gateway.handlers.k23_offset_for_leader_epoch import API
+from ledger.errors import StreamUnavailable
 from tests.gateway.stream_cluster import batch, started_cluster
+from tests.gateway.test_fetch import offsets, one
+from tests.gateway.test_replica import Leader, started_pair
 from tests.ledger.test_epoch_table import KafkaCache
 
 OK = ErrorCode.none
@@ -146,3 +151,65 @@ async def test_epochs_are_those_of_kafka_over_any_rolls_restarts_and_truncations
                 assert await end_of(cluster, asked) == (UNKNOWN if due is None else (OK, *due))
             if draw.random() < 0.6:
                 await (cluster.crash if draw.random() < 0.5 else cluster.restart)()
+
+
+# -- the diverging epoch of Fetch -----------------------------------------------------------------
+
+
+async def diverging(cluster, offset, last, **fields):
+    """Fetch with the epoch of the last record. Return (error, epoch, end offset, offsets)."""
+    settings = {"last_fetched_epoch": last, **fields}
+    (found, took_s) = await one(cluster, offset, settings=settings, wait_ms=500)
+    epoch = found.diverging_epoch
+    assert took_s == 0 or epoch.epoch < 0
+    return found.error_code, epoch.epoch, epoch.end_offset, offsets(found)
+
+
+async def test_a_client_whose_log_goes_on_is_told_where_its_epoch_ended():
+    async with started_cluster() as cluster:
+        await cluster.topic()
+        await owners(cluster, 2, 1)
+        assert await diverging(cluster, 4, 0) == (OK, -1, -1, [4])
+        assert await diverging(cluster, 6, 0) == (OK, 0, 4, [])
+        assert await diverging(cluster, 6, 1) == (OK, -1, -1, [])
+        assert await diverging(cluster, 4, -1) == (OK, -1, -1, [4])
+
+
+async def test_an_epoch_without_records_diverges_to_the_one_before():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        await cluster.sent(partition, batch(), batch())
+        partition.stream.roll_soon()
+        await owners(cluster, 1, 1)
+        newest = (await cluster.partition()).leader_epoch
+        assert newest > 1
+        assert await diverging(cluster, 6, newest - 1) == (OK, 0, 6, [])
+
+
+async def test_an_epoch_that_is_not_known_is_out_of_range():
+    async with started_cluster() as cluster:
+        await cluster.topic()
+        await owners(cluster, 2, 1)
+        refused = (ErrorCode.offset_out_of_range, -1, -1, [])
+        assert await diverging(cluster, 4, 7) == refused
+        assert (await diverging(cluster, 4, 7, current_leader_epoch=0))[0] is FENCED
+
+
+async def test_a_replica_has_the_epochs_of_the_leader_and_reports_no_lag_as_divergence():
+    async with started_pair() as pair:
+        with pytest.raises(StreamUnavailable):
+            pair.replica.epoch_end(0)  # its epochs are not loaded
+        await pair.replica.ensure_readable()
+        await pair.leader.produce(2)
+        pair.leader.kill()
+        second = await Leader(pair, "second").open()
+        await second.produce(1)
+        await pair.until(6)
+        newest = second.partition.leader_epoch
+        for epoch in range(-2, newest + 2):
+            assert pair.replica.epoch_end(epoch) == second.partition.epoch_end(epoch)
+        assert pair.replica.epoch_end(newest) == (newest, 6)
+        ahead = FetchPlan([FetchPartition("t", 0, 9, 1, -1, newest)], 1, 1, 0.0)
+        end = pair.replica.epoch_end(newest)
+        assert not ahead.diverges(ahead.results[0], 0, end, is_follower=True)
+        assert ahead.diverges(ahead.results[0], 0, end)

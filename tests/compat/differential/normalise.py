@@ -177,6 +177,8 @@ class Normaliser:
         if isinstance(value, uuid.UUID):
             return self.symbols.of("id", value)
         if isinstance(value, str):
+            if name == "resource_name":
+                value = self.symbols.named_node(value)
             return self.symbols.in_text(value)
         return value
 

@@ -12,7 +12,9 @@ RECENT_MS = 1_700_000_000_000
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NODE = re.compile(r"(?<=\bbroker )\d+\b")
-_THIS_NODE = re.compile(r"(?<=broker id, expected )\d+|(?<=\bLocal controller )\d+")
+_THIS_NODE = re.compile(
+    r"(?<=broker id, expected )\d+|(?<=\bLocal controller )\d+|(?<=node id. Expected )\d+"
+)
 _MOMENT = re.compile(r"\b\d{13}\b")
 _UUID_TEXT = re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])")
 
@@ -32,6 +34,12 @@ class Symbols:
         if isinstance(value, uuid.UUID):
             self._texts[urlsafe_b64encode(value.bytes).decode().rstrip("=")] = symbol
         return symbol
+
+    def named_node(self, text: str) -> str:
+        """Return the symbol of a node whose id was seen before, if the text is its id."""
+        nodes = self._numbers.get("node", {})
+        known = text.isascii() and text.isdigit() and int(text) in nodes
+        return self.of("node", int(text)) if known else text
 
     def in_text(self, text: str) -> str:
         """Return a text with the ids that were seen before replaced by their symbols."""

@@ -225,3 +225,30 @@ def a_session_with_an_unknown_partition(script: Script) -> None:
     rows = _of(topic, _partition(0, 0), _partition(9, 0))
     session = _fetch(script, rows, session_epoch=0).take("session_id")
     _fetch(script, [], session_id=session, session_epoch=1)
+
+
+@case(KEY, since=12)
+def epochs_of_the_last_record(script: Script) -> None:
+    topic = script.topic("one")
+    script.fill(topic, 3)
+    script.fill(topic, 2)
+    for epoch in (-2, -1, 0, 1, 1_000):
+        for offset in (0, 3, 5, 6):
+            _fetch(script, _of(topic, _partition(0, offset, last_fetched_epoch=epoch)))
+    row = {"name": topic.name, "partitions": [{"partition_index": 0, "offset": 3}]}
+    script.prepare(21, 2, topics=[row], timeout=10_000)
+    for offset in (2, 3):
+        _fetch(script, _of(topic, _partition(0, offset, last_fetched_epoch=0)))
+    wrong = {"last_fetched_epoch": 9, "current_leader_epoch": 1_000}
+    _fetch(script, _of(topic, _partition(0, 3, **wrong)))
+
+
+@case(KEY, since=12)
+def an_epoch_in_a_session(script: Script) -> None:
+    topic = script.topic("one")
+    script.fill(topic, 3)
+    rows = _of(topic, _partition(0, 3, last_fetched_epoch=0))
+    session = _fetch(script, rows, session_epoch=0).take("session_id")
+    rows = _of(topic, _partition(0, 6, last_fetched_epoch=0))
+    _fetch(script, rows, session_id=session, session_epoch=1)
+    _fetch(script, [], session_id=session, session_epoch=2)

@@ -94,3 +94,11 @@ def replicas(script: Script) -> None:
 def nothing(script: Script) -> None:
     script.ask(replica_id=-1, topics=[])
     _ask(script, script.topic("one").name)
+
+
+@case(KEY)
+def an_internal_topic(script: Script) -> None:
+    topic = script.internal_topic()
+    for epoch in (-2, -1, 0, 1):
+        _ask(script, topic.name, _row(epoch, index=49))
+    _ask(script, topic.name, _row(0, 7), _row(0, 0))

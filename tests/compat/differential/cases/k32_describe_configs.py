@@ -82,3 +82,19 @@ def an_internal_topic(script: Script) -> None:
     topic = script.internal_topic()
     keys = ("cleanup.policy", "compression.type", "segment.bytes", "retention.ms")
     script.ask(resources=[_row(TOPIC, topic.name, *keys)], include_synonyms=True)
+
+
+@case(KEY)
+def loggers(script: Script) -> None:
+    for name in ("", "x", "4711"):
+        script.ask(resources=[_row(LOGGER, name)])
+
+
+@case(KEY)
+def configs_that_brokers_alter(script: Script) -> None:
+    script.node()
+    own = script.prepare(74, 1, resource_types=[BROKER]).take("config_resources[0].resource_name")
+    keys = ("log.cleaner.threads", "ssl.keystore.password", "log.retention.ms", "log.roll.ms")
+    row = _row(BROKER, "", *keys, "log.flush.interval.ms", "background.threads", "no.such.key")
+    script.ask(resources=[{**row, "resource_name": own}], include_synonyms=True)
+    script.ask(resources=[row], include_synonyms=True)

@@ -76,3 +76,38 @@ def unknown_types(script: Script) -> None:
 @case(KEY)
 def nothing(script: Script) -> None:
     script.ask(resources=[], validate_only=False)
+
+
+BROKER, LOGGER = 4, 8
+
+
+@case(KEY)
+def brokers(script: Script) -> None:
+    script.node()
+    own = script.prepare(74, 1, resource_types=[BROKER]).take("config_resources[0].resource_name")
+    keys = ["log.cleaner.backoff.ms", "log.cleaner.io.buffer.size"]
+    # A broker of Kafka keeps this cluster-wide default for its eligible leader replicas.
+    kept = ("min.insync.replicas", "1")
+    for name, always in ((own, []), ("", [kept])):
+        for pairs in (
+            [(keys[0], "14000"), (keys[1], "524289")],
+            [(keys[0], "13000")],
+            [("broker.id", "5")],
+            [(keys[0], "x")],
+            [(keys[0], None)],
+        ):
+            row = _row(name, *always, *pairs, kind=BROKER)
+            script.ask(resources=[row], validate_only=False)
+        script.published()
+        row = {"resource_type": BROKER, "resource_name": name, "configuration_keys": keys}
+        script.other(32, 4, resources=[row], include_synonyms=True)
+        script.ask(resources=[_row(name, *always, kind=BROKER)], validate_only=False)
+    undone = {"name": kept[0], "config_operation": 1, "value": None}
+    row = {"resource_type": BROKER, "resource_name": "", "configs": [undone]}
+    script.prepare(44, 1, resources=[row], validate_only=False)
+
+
+@case(KEY)
+def loggers_and_other_brokers(script: Script) -> None:
+    for kind, name in ((LOGGER, "1"), (BROKER, "4711"), (BROKER, "x")):
+        script.ask(resources=[_row(name, ("root", "INFO"), kind=kind)], validate_only=False)

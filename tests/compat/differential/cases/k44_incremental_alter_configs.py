@@ -173,3 +173,141 @@ def operations_on_stored_configs(script: Script) -> None:
         for kind in (GROUP, CLIENT_METRICS)
     ]
     script.other(_DESCRIBE, 4, resources=rows, include_synonyms=True, include_documentation=False)
+
+
+BROKER, LOGGER = 4, 8
+_LIST = 74
+
+
+def _brokers(script: Script) -> tuple[Any, str]:
+    """Return the resource names of this broker and of the cluster-wide default."""
+    script.node()
+    listed = script.prepare(_LIST, 1, resource_types=[BROKER])
+    return listed.take("config_resources[0].resource_name"), ""
+
+
+def _altered(script: Script, *changes: tuple[Any, Change], each_applied: bool = False) -> None:
+    """Alter one config after another, compare what is described then, and undo all.
+
+    With `each_applied`, a change is applied before the next one is sent.
+    """
+    for name, change in changes:
+        _alter(script, _row(name, change, kind=BROKER), check=True)
+        _alter(script, _row(name, change, kind=BROKER))
+        if each_applied:
+            script.published()
+    script.published()
+    keys = list(dict.fromkeys(change[0] for _, change in changes if change[0] != "broker.id"))
+    for name in _brokers(script):
+        row = {"resource_type": BROKER, "resource_name": name, "configuration_keys": keys}
+        script.other(_DESCRIBE, 4, resources=[row], include_synonyms=True)
+    for name in _brokers(script):
+        _alter(script, _row(name, *((key, DELETE, None) for key in keys), kind=BROKER))
+    script.published()
+
+
+@case(KEY)
+def configs_of_brokers(script: Script) -> None:
+    own, default = _brokers(script)
+    _altered(
+        script,
+        (default, ("log.cleaner.backoff.ms", SET, "14000")),
+        (own, ("log.cleaner.backoff.ms", SET, "13000")),
+        (own, ("log.cleaner.io.max.bytes.per.second", SET, " 5e6 ")),
+        (default, ("log.cleaner.delete.retention.ms", SET, "x")),
+        (default, ("log.cleaner.delete.retention.ms", SET, "-1")),
+        (default, ("log.cleaner.delete.retention.ms", SET, "86400001")),
+        (own, ("log.roll.ms", SET, "600000")),
+        (own, ("log.retention.ms", SET, "604800001")),
+        (own, ("a.key.of.a.plugin", SET, "1")),
+        (default, ("another.key", SET, "1")),
+    )
+
+
+@case(KEY)
+def lists_of_brokers(script: Script) -> None:
+    own, default = _brokers(script)
+    for name in (own, default):
+        _altered(
+            script,
+            (name, ("log.cleanup.policy", APPEND, "compact")),
+            (name, ("log.cleanup.policy", APPEND, "compact")),
+            (name, ("log.cleanup.policy", SUBTRACT, "compact")),
+            (name, ("log.cleaner.backoff.ms", APPEND, "1")),
+            (name, ("log.cleaner.backoff.ms", SUBTRACT, "1")),
+            (name, ("a.key.of.a.plugin", APPEND, "1")),
+            (name, ("broker.id", APPEND, "1")),
+        )
+
+
+@case(KEY)
+def threads_of_brokers(script: Script) -> None:
+    own, default = _brokers(script)
+    for name in (own, default):
+        for key, values in (
+            ("num.io.threads", ("3", "4", "17", "16", "0")),
+            ("background.threads", ("4", "21", "20")),
+            ("num.replica.fetchers", ("2", "3")),
+        ):
+            changes = ((name, (key, SET, value)) for value in values)
+            _altered(script, *changes, each_applied=True)
+
+
+@case(KEY)
+def what_brokers_refuse(script: Script) -> None:
+    own, default = _brokers(script)
+    for name in (own, default):
+        for change in (
+            ("broker.id", SET, "5"),
+            ("log.retention.hours", SET, "5"),
+            ("ssl.keystore.location", SET, "x"),
+            ("num.io.threads", SET, "many"),
+            ("compression.type", SET, "zip"),
+            ("log.cleanup.policy", SET, "shred"),
+            ("log.cleaner.backoff.ms", SET, None),
+            ("log.cleaner.backoff.ms", 7, "1"),
+            ("log.segment.bytes", SET, "1"),
+        ):
+            _alter(script, _row(name, change, kind=BROKER), check=True)
+    key = ("log.cleaner.backoff.ms", SET, "1")
+    for name in ("4711", "x", "-1"):
+        _alter(script, _row(name, key, kind=BROKER))
+    for change in (("ssl.cipher.suites", SET, ""), ("sasl.jaas.config", SET, "x")):
+        _alter(script, _row(default, change, kind=BROKER), check=True)
+    _alter(script, _row(own, kind=BROKER), _row(default, kind=BROKER))
+    _alter(script, _row(own, key, key, kind=BROKER))
+
+
+@case(KEY)
+def defaults_of_topics(script: Script) -> None:
+    own, default = _brokers(script)
+    topic = script.topic("one", configs={"flush.messages": "5"})
+    keys = {"index.interval.bytes": "log.index.interval.bytes", "flush.ms": "log.flush.interval.ms"}
+    keys["flush.messages"] = "log.flush.interval.messages"
+    for name, value in ((default, "5000"), (own, "6000")):
+        _alter(script, _row(name, *((key, SET, value) for key in keys.values()), kind=BROKER))
+        script.published()
+        row = {"resource_type": TOPIC, "resource_name": topic.name, "configuration_keys": [*keys]}
+        script.other(_DESCRIBE, 4, resources=[row], include_synonyms=True)
+    for name in (default, own):
+        changes = ((key, DELETE, None) for key in keys.values())
+        _alter(script, _row(name, *changes, kind=BROKER))
+
+
+@case(KEY)
+def loggers(script: Script) -> None:
+    own, _ = _brokers(script)
+    for change in (
+        ("root", SET, "LOUD"),
+        ("root", SET, "info"),
+        ("root", DELETE, None),
+        ("root", APPEND, "INFO"),
+        ("root", SUBTRACT, "INFO"),
+        ("no.such.logger", SET, "INFO"),
+        ("root", SET, None),
+        ("root", 7, "INFO"),
+    ):
+        _alter(script, _row(own, change, kind=LOGGER))
+    for name in ("", "x", "4711"):
+        _alter(script, _row(name, ("root", SET, "INFO"), kind=LOGGER))
+    _alter(script, _row(own, ("root", SET, "INFO"), kind=LOGGER), check=True)
