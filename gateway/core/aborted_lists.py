@@ -8,6 +8,8 @@ below it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterable
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -16,6 +18,7 @@ from gateway.core.partition_transactions import AbortedTransaction
 
 _HEAD = Struct(">qqqI")  # first offset, end, last stable offset, number of aborted transactions
 _ABORTED = Struct(">qqqq")
+_LISTS_MAX = 16
 
 
 class SegmentAborted(NamedTuple):
@@ -47,3 +50,36 @@ def decode_aborted(data: bytes) -> SegmentAborted:
         raise ValueError(f"aborted transactions have {len(data)} bytes instead of {size}")
     aborted = _ABORTED.iter_unpack(data[_HEAD.size :])
     return SegmentAborted(first, end, stable, tuple(AbortedTransaction(*one) for one in aborted))
+
+
+def overlapping(
+    aborted: Iterable[AbortedTransaction], start_offset: int, end_offset: int
+) -> list[AbortedTransaction]:
+    """Return the aborted transactions with offsets from `start_offset` up to `end_offset`."""
+    return [
+        one for one in aborted if one.last_offset >= start_offset and one.first_offset < end_offset
+    ]
+
+
+class AbortedLists:
+    """The newest lists that were read, by the end of their segments. At most `_LISTS_MAX`."""
+
+    __slots__ = ("_lists",)
+
+    def __init__(self) -> None:
+        # By end offset, the least recently used first. The ranges do not overlap.
+        self._lists: OrderedDict[int, SegmentAborted] = OrderedDict()
+
+    def add(self, one: SegmentAborted) -> None:
+        self._lists[one.end_offset] = one
+        self._lists.move_to_end(one.end_offset)
+        if len(self._lists) > _LISTS_MAX:
+            self._lists.popitem(last=False)
+
+    def covering(self, offset: int) -> SegmentAborted | None:
+        """Return the list of the segment that holds `offset`, or None if it is not here."""
+        for end, one in reversed(self._lists.items()):
+            if one.covers(offset):
+                self._lists.move_to_end(end)
+                return one
+        return None

@@ -55,6 +55,7 @@ class LogReadResult(Generic[LogT, RecordT]):
     """
 
     __slots__ = (
+        "aborted",
         "asked",
         "diverging",
         "error",
@@ -76,6 +77,8 @@ class LogReadResult(Generic[LogT, RecordT]):
         # The decision of the current pass. These are also the values of an undecided result.
         self.error = _NONE
         self.records: Sequence[RecordT] = ()
+        # Producer id and first offset of each aborted transaction with offsets of `records`.
+        self.aborted: Sequence[tuple[int, int]] = ()
         self.size_bytes = 0  # bytes in `records`
         self.more = False  # True if the log holds records that the response does not contain
         self.preferred_replica = -1  # broker that the client should read from, -1 if none
@@ -86,7 +89,7 @@ class LogReadResult(Generic[LogT, RecordT]):
     def clear(self) -> None:
         """Return to the state before any decision; the log stays."""
         self.error = _NONE
-        self.records = ()
+        self.records = self.aborted = ()
         self.size_bytes = 0
         self.more = False
         self.preferred_replica = -1
@@ -203,11 +206,13 @@ class FetchPlan(Generic[LogT, RecordT]):
         epoch: int,
         is_follower: bool = False,
         preferred_replica: int = -1,
+        stable: int | None = None,
     ) -> bool:
         """Return True if records must be read, up to `read_bytes_max`; otherwise decide the result.
 
         `start`, `end` and `epoch` are the log's start offset, high watermark and leader epoch at
-        this broker. The values of a follower may be behind the leader's.
+        this broker. The values of a follower may be behind the leader's. Nothing is read from
+        `stable` on, the last stable offset for a reader of committed records.
         """
         asked = result.asked
         offset, asked_epoch = asked.fetch_offset, asked.leader_epoch
@@ -224,7 +229,7 @@ class FetchPlan(Generic[LogT, RecordT]):
             result.preferred_replica = preferred_replica
             self._decide(result)
             self._urgent = True
-        elif offset == end:
+        elif offset >= (end if stable is None else stable):
             self._decide(result)
         elif self._bytes_left <= 0 and self._size_bytes:
             self._decide(result)

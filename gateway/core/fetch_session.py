@@ -138,6 +138,7 @@ class FetchSession:
         "_due",
         "_partitions",
         "busy",
+        "committed",
         "counted",
         "created_ms",
         "epoch",
@@ -173,6 +174,8 @@ class FetchSession:
         self.created_ms = self.used_ms = now_ms
         # The number of partitions that `FetchSessions` counts for this session.
         self.counted = 0
+        # True if the last request was that of a reader of committed records.
+        self.committed = False
         # True while a request of this session is being answered.
         self.busy = False
         # Called with each partition whose log changes while a request waits, otherwise None.
@@ -307,6 +310,12 @@ class FetchSession:
             self.on_changed(partition)
         else:
             partition.unwatch()  # one notification is enough until the next response
+
+    def set_isolation(self, *, committed: bool) -> None:
+        """Note the isolation of a request. After a change, no kept reply is right."""
+        if committed != self.committed:
+            self.committed = committed
+            self.wake_all()
 
     def wake_all(self) -> None:
         """Make every partition due."""

@@ -6,7 +6,7 @@ flexible, last fetched epoch · v13 topic ids · v15 replica state · v16 errors
 Records at or above the high watermark are never returned. A broker that does not lead a partition
 serves its fetches only to clients in the broker's rack, because the high watermark may lag.
 A client that names the epoch of its last record is told where its log diverges from this one.
-Not done: transactions (read_committed reads like read_uncommitted); Fetch of replicas.
+Not done: read_committed from the closest replica (the leader serves it); Fetch of replicas.
 Fetches of Spark's executors are noted, so that their queries are listed as read-only groups.
 """
 
@@ -259,6 +259,7 @@ def _settle(
         if not sessions.count(session):
             session.wake_all()
             sessions.remove(session)
+    session.set_isolation(committed=asked.committed)
     if not ctx.cluster.lease_held():
         session.wake_all()
 
@@ -271,7 +272,12 @@ def _reader(request: Request, ctx: Context, session: FetchSession) -> tuple[Fetc
     wait_s = min(max(asked.wait_ms, 0), limits.wait_ms_max) / 1000
     plan: PartitionsPlan = FetchPlan(session.due(), asked.min_bytes, bytes_max, wait_s)
     host = request.peer.host
-    return FetchReader(ctx.partitions, ctx.reply_memory, session, plan, asked.rack, host), wait_s
+    committed = asked.committed and ctx.config.transactions
+    # A replica knows no transactions, so readers of committed records are served by the leader.
+    rack = "" if committed else asked.rack
+    reader = FetchReader(ctx.partitions, ctx.reply_memory, session, plan, rack, host)
+    reader.committed = committed
+    return reader, wait_s
 
 
 # -- the response ---------------------------------------------------------------------------------
@@ -361,6 +367,8 @@ class _Answer:
         session, asked = self._session, result.asked
         error = self._reader.plan.error_of(result) if result.error else result.error
         fetched = _fetched(result, error)
+        if self._reader.committed and not fetched.error_code:
+            fetched = fetched._replace(aborted=result.aborted)
         names_leader = bool(error) and fetched.error_code in _NAMES_LEADER
         self._names_leaders |= names_leader
         self._unknown += error in _UNKNOWN
@@ -391,12 +399,11 @@ def _fetched(result: FetchResult, error: ErrorCode) -> PartitionFetched:
     buffers: list[Buffer] = []
     for record in result.records:
         buffers += record.data
-    end = log.high_watermark
     return PartitionFetched(
         index,
         error,
-        end,
-        end,
+        log.high_watermark,
+        log.stable_offset,
         log.log_start_offset,
         buffers,
         result.size_bytes,

@@ -55,7 +55,7 @@ def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
         for _ in _distinct(request, every):
             pass
         for each in every.values():
-            _look_up(request.version, each, ctx)
+            _look_up(request, each, ctx)
         if all(each.answer is not None for each in every.values()):
             return list(_buffers(request, every))
     return start_once("a search for offsets", _complete(request, ctx), expected=Exception)
@@ -78,21 +78,27 @@ def _distinct(request: Request, every: dict[tuple[str, int], _Asked]) -> Iterato
                 yield
 
 
-def _look_up(version: int, each: _Asked, ctx: Context) -> Partition | None:
+def _committed(request: Request) -> bool:
+    """Return whether only committed records count."""
+    return getattr(request.body, "isolation_level", 0) == 1
+
+
+def _look_up(request: Request, each: _Asked, ctx: Context) -> Partition | None:
     """Answer from memory if possible. Return the partition if it must be opened or searched."""
+    version, committed = request.version, _committed(request)
     if each.answer is not None:
         return None
     partition = ctx.partitions.find(each.topic, each.asked.partition_index)
     if partition is None:
         empty = ctx.partitions.empty(each.topic, each.asked.partition_index)
         if empty is not None:
-            known = _from_memory(version, each.asked, empty)
+            known = _from_memory(version, each.asked, empty, committed=committed)
             each.answer = _answer(each.asked) if known is None else known
             return None
         error = ctx.partitions.why_not_led(each.topic, each.asked.partition_index)
         each.answer = _refusal(each.asked, error)
         return None
-    each.answer = _from_memory(version, each.asked, partition)
+    each.answer = _from_memory(version, each.asked, partition, committed=committed)
     return None if each.answer is not None else partition
 
 
@@ -113,7 +119,7 @@ def _refusal(asked: Any, error: ErrorCode) -> PartitionOffset:
 
 
 def _from_memory(
-    version: int, asked: Any, partition: Partition | EmptyPartition
+    version: int, asked: Any, partition: Partition | EmptyPartition, *, committed: bool
 ) -> PartitionOffset | None:
     """Return the reply, or None if the partition must be opened or searched."""
     if asked.timestamp < PENDING_UPLOAD or version < _VERSION_MIN.get(asked.timestamp, 0):
@@ -129,7 +135,8 @@ def _from_memory(
             asked, ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
         )
     if asked.timestamp == LATEST:
-        return _answer(asked, partition.high_watermark, epoch=partition.leader_epoch)
+        end = partition.stable_offset if committed else partition.high_watermark
+        return _answer(asked, end, epoch=partition.leader_epoch)
     if asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = partition.log_start_offset
         return _answer(asked, start, epoch=partition.epoch_at(start))
@@ -148,7 +155,7 @@ async def _complete(request: Request, ctx: Context) -> Result:
         await asyncio.sleep(0)
     found: list[tuple[_Asked, Partition]] = []
     for at, each in enumerate(every.values()):
-        partition = _look_up(request.version, each, ctx)
+        partition = _look_up(request, each, ctx)
         if partition is not None:
             found.append((each, partition))
         if at % _PARTITIONS_PER_TURN == 0:
@@ -160,7 +167,9 @@ async def _complete(request: Request, ctx: Context) -> Result:
         if error is not None:
             each.answer = _refusal(each.asked, error)
         else:
-            each.answer = _from_memory(request.version, each.asked, partition)
+            each.answer = _from_memory(
+                request.version, each.asked, partition, committed=_committed(request)
+            )
             if each.answer is None:
                 opened.append((each, partition))
     if opened:
@@ -190,16 +199,17 @@ async def _search_each(request: Request, opened: list[tuple[_Asked, Partition]])
         return
     try:
         for each, partition in opened:
-            each.answer = await _search(request.version, each.asked, partition, budget, ends_s)
+            each.answer = await _search(request, each.asked, partition, budget, ends_s)
             await asyncio.sleep(0)
     finally:
         searching.release()
 
 
 async def _search(
-    version: int, asked: Any, partition: Partition, budget: SearchBudget, ends_s: float
+    request: Request, asked: Any, partition: Partition, budget: SearchBudget, ends_s: float
 ) -> PartitionOffset:
-    known = _from_memory(version, asked, partition)
+    committed = _committed(request)
+    known = _from_memory(request.version, asked, partition, committed=committed)
     if known is not None:
         return known
     try:
@@ -219,6 +229,8 @@ async def _search(
     if found is None:
         return _answer(asked)
     timestamp, offset = found
+    if committed and offset >= partition.stable_offset:
+        return _answer(asked)
     return _answer(asked, offset, timestamp, partition.epoch_at(offset))
 
 

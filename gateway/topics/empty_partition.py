@@ -7,6 +7,7 @@ log segment per group, and OffsetFetch returns them.
 from __future__ import annotations
 
 from gateway.core.blocked_reads import BlockedRead
+from gateway.core.partition_transactions import AbortedTransaction
 from gateway.topics.partition import FetchWaiter
 from ledger.errors import LedgerError
 from ledger.streams.listed_stream import EpochEnd, EpochTable
@@ -32,6 +33,7 @@ class EmptyPartition:
     serves_fetches = True
     closed = False
     high_watermark = 0
+    stable_offset = 0
     log_start_offset = 0
     leader_epoch = 0
 
@@ -51,6 +53,12 @@ class EmptyPartition:
         return []
 
     async def read(self, offset: int, bytes_max: int) -> list[StoredRecord]:
+        return []
+
+    def aborted_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
+        return []
+
+    async def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         return []
 
     def add_waiter(self, waiter: FetchWaiter) -> None:

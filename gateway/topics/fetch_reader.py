@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from gateway.core.address_share import share_of
 from gateway.core.fetch_plan import FetchPlan, LogReadResult
 from gateway.core.fetch_session import FetchPartition, FetchSession
+from gateway.core.partition_transactions import AbortedTransaction
 from gateway.errors import partition_code
 from gateway.topics.partitions import Partitions, ReadablePartition
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReplyMemory, ReservedReply
@@ -56,6 +57,7 @@ class FetchReader:
         "_session",
         "_silence",
         "_watching",
+        "committed",
         "plan",
     )
 
@@ -86,6 +88,8 @@ class FetchReader:
         # True if the client is in another rack, so that another broker may be closer to it.
         self._elsewhere = bool(rack) and rack != partitions.rack
         self.plan = plan
+        # True for a reader of committed records only. Set before the first pass.
+        self.committed = False
         # The results of the plan by partition. Empty until the fetch waits or a partition is added.
         self._results: dict[FetchPartition, FetchResult] = {}
         # True while the logs of the plan notify the session, including logs that are looked up
@@ -176,7 +180,24 @@ class FetchReader:
             records = log.read_cached(asked.fetch_offset, plan.read_bytes_max(asked))
             if records is None:
                 return self._refuse_blocked(result, log)
-            plan.add_records(result, records, log.high_watermark)
+            if not self.committed:
+                plan.add_records(result, records, log.high_watermark)
+                return True
+            return self._add_committed(result, log, records)
+        return True
+
+    def _add_committed(
+        self, result: FetchResult, log: ReadablePartition, records: list[StoredRecord]
+    ) -> bool:
+        """Add records up to the last stable offset. Returns False if their list must be read."""
+        stable = log.stable_offset
+        records = _below(records, stable)
+        if records:
+            aborted = log.aborted_cached(result.asked.fetch_offset, records[-1].end_sequence_id)
+            if aborted is None:
+                return False
+            result.aborted = _named(aborted)
+        self.plan.add_records(result, records, stable)
         return True
 
     def _refuse_blocked(self, result: FetchResult, log: ReadablePartition) -> bool:
@@ -326,6 +347,7 @@ class FetchReader:
             log.leader_epoch,
             log.is_follower,
             preferred,
+            log.stable_offset if self.committed else None,
         )
 
     def _diverges(self, result: FetchResult, log: ReadablePartition) -> bool:
@@ -359,7 +381,10 @@ class FetchReader:
             return
         if self._silence:
             cached = log.read_cached(asked.fetch_offset, plan.read_bytes_max(asked))
-            plan.add_records(result, cached or (), log.high_watermark)
+            if not self.committed:
+                plan.add_records(result, cached or (), log.high_watermark)
+            elif not self._add_committed(result, log, cached or []):
+                plan.add_records(result, (), log.stable_offset)
             return
         loop = asyncio.get_running_loop()
         if not await self._reserve() and not self._needs_read(result, log):
@@ -367,11 +392,30 @@ class FetchReader:
         began_s = loop.time()
         try:
             records = await log.read(asked.fetch_offset, plan.read_bytes_max(asked))
+            end = log.high_watermark
+            if self.committed:
+                end = log.stable_offset
+                records = _below(records, end)
+                if records:
+                    up_to = records[-1].end_sequence_id
+                    result.aborted = _named(await log.aborted(asked.fetch_offset, up_to))
         except LedgerError as error:
             plan.refuse(result, partition_code(error))
             self._silence |= loop.time() - began_s >= SLOW_READ_S
         else:
-            plan.add_records(result, _compact(records), log.high_watermark)
+            plan.add_records(result, _compact(records), end)
+
+
+def _below(records: list[StoredRecord], stable: int) -> list[StoredRecord]:
+    """Return the records that end at or below the last stable offset."""
+    while records and records[-1].end_sequence_id > stable:
+        records = records[:-1]
+    return records
+
+
+def _named(aborted: Iterable[AbortedTransaction]) -> list[tuple[int, int]]:
+    """Return the producer id and the first offset of each, as Fetch returns them."""
+    return [(one.producer_id, one.first_offset) for one in aborted]
 
 
 def _compact(records: list[StoredRecord]) -> list[StoredRecord]:

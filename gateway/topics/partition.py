@@ -18,8 +18,13 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.partition_transactions import EndMarker, PartitionTransactions
+from gateway.core.partition_transactions import (
+    AbortedTransaction,
+    EndMarker,
+    PartitionTransactions,
+)
 from gateway.core.producer_states import ProducerStates
+from gateway.topics.aborted_reader import AbortedReader
 from gateway.topics.configs import TopicConfig
 from gateway.topics.long_work import LongWork
 from gateway.topics.loss_delivery import LossDelivery
@@ -97,14 +102,12 @@ class Partition:
         self._lease_held, self._on_opened, self._begins = lease_held, on_opened, begin
         self._opening_permits = opening or asyncio.Semaphore()
         self._long_work = long_work or LongWork()
-        # True once it was taken over or deleted: acknowledge nothing. Implies `closed`.
-        self._lost = False
+        self._lost = False  # True once taken over or deleted: acknowledges nothing, is closed
         self.closed = False  # True once it was handed over, lost or deleted; never reset
         self._services, self._config = services, topic_config
         self._log = PartitionWarnings(name, services, *named)
         self._state = PartitionState(services.clock.now_ms)
-        owned = state or self._state
-        advanced, failed = self._on_advanced, self._on_failed
+        owned, advanced, failed = state or self._state, self._on_advanced, self._on_failed
         # The stream. It is open while `_opened`, and writable after the first batch.
         self.stream = Stream(
             name, services, stream_config, owned, on_advanced=advanced, on_failed=failed
@@ -112,7 +115,9 @@ class Partition:
         self.stream.on_segment = self._state.begin_segment
         configs, work = (topic_config, stream_config), (self._long_work, verifier)
         self._path = ProducePath(self, self._state, services, configs, self._log, work, named)
-        self._stable_offset = 0  # the last one that was returned; never falls
+        self._stable_offset = 0  # the one of the last opening; never falls
+        self._whole = False  # True once `_state` is known to be whole, until the stream fails
+        self._aborted = AbortedReader(self._state, self.stream)
         # See `ProducePath.append`. An attribute, because a method would add a call to each batch.
         self.append = self._path.append if state is None else _refuse_client
         # The delivery of lost ranges, and the offsets at which readers wait.
@@ -209,6 +214,7 @@ class Partition:
             await create_streams(services.metadata, [self.name], services.epoch_base)
             await self.stream.open()
         self.transactions.leader_epoch = self.stream.epoch
+        self._state.cover(self._newest_start())
         await learn_certain_id(self._state.producers.losses, self._services.metadata)
 
     async def ensure_readable(self) -> None:
@@ -267,7 +273,8 @@ class Partition:
 
     def reopen(self) -> None:
         """Open the stream again, unless the partition is closed."""
-        self._opened = False
+        self._stable_offset = max(self._stable_offset, self.stable_offset)
+        self._opened = self._whole = False
         self._ownership.end()
         self._notify_waiters()
         if not self.closed:
@@ -307,13 +314,21 @@ class Partition:
 
         It stays where it is while the state of the partition is not known.
         """
-        start, end = self.log_start_offset, self.high_watermark
+        if self._whole:
+            end = self.stream.end_sequence_id
+            if not self._state.transactional:
+                return end
+            self.transactions.on_durable(end)
+            return self.transactions.stable_offset(end, self.log_start_offset)
         if self._opened and self.stream.timestamp_max is not None:
-            if self._state.transactional:
-                self.transactions.on_durable(end)
-                end = self.transactions.stable_offset(end, start)
-            self._stable_offset = max(end, self._stable_offset)
-        return max(self._stable_offset, start)
+            self._whole = True
+            return self.stable_offset
+        return max(self._stable_offset, self.log_start_offset)
+
+    def _newest_start(self) -> int:
+        """Return the start of the newest segment with entries, 0 if there is none."""
+        starts = (s.start_sequence_id for s in reversed(self.stream.segments) if s.record_count)
+        return next(starts, 0)
 
     @property
     def first_waiting(self) -> object | None:
@@ -416,6 +431,14 @@ class Partition:
         except LedgerError as error:
             self.losses.on_failed(offset, error)
             raise
+
+    def aborted_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
+        """Return aborted transactions from memory. See `AbortedReader.cached`."""
+        return self._aborted.cached(start, end)
+
+    async def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions of records. See `AbortedReader.read`."""
+        return await self._aborted.read(start, end)
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch under which the record at `offset` was written."""

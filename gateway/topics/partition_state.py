@@ -27,6 +27,7 @@ _EXPIRY_PERIOD_MS = 600_000  # time between two searches for unused producers of
 _VERSION = 3
 _HEAD = Struct(">BIIq")
 _NOTHING_BEFORE = SegmentAborted(0, 0, 0)
+_UNKNOWN = 2**62
 
 
 class PartitionState:
@@ -40,7 +41,8 @@ class PartitionState:
         # True once a transaction or a marker is known, until the next `load` without one. While it
         # is False, the partition of plain producers does no work for transactions.
         self.transactional = False
-        # The list of `transactions` has all that were aborted from this offset on.
+        # The list of `transactions` has all that were aborted from this offset on. Above all
+        # offsets after a snapshot without transactions, until `cover` or the next segment.
         self.since = 0
         # The list of the segment before, which the head snapshot of the present one stores.
         self.before = _NOTHING_BEFORE
@@ -75,7 +77,7 @@ class PartitionState:
 
     def _load(self, data: bytes) -> Iterator[None]:
         self.transactional = False
-        self.since, self.before = 0, _NOTHING_BEFORE
+        self.since, self.before = _UNKNOWN, _NOTHING_BEFORE
         self.transactions.load(b"")
         if data[:1] != bytes([_VERSION]):
             yield from self.producers.load(data)
@@ -150,8 +152,27 @@ class PartitionState:
 
     # -- segments -----------------------------------------------------------------------------
 
+    def cover(self, start: int) -> None:
+        """Note that the newest segment, of which the state was rebuilt, begins at `start`."""
+        if self.since == _UNKNOWN:
+            self.since = start
+
     def begin_segment(self, start: int) -> None:
         """Begin the list of a segment that begins at `start`, before its head snapshot."""
         stable, aborted = self.transactions.roll(start)
         self.before = SegmentAborted(self.since, start, stable, aborted)
         self.since = start
+
+
+def aborted_before(state: bytes, start: int) -> SegmentAborted:
+    """Return the list of the segment that ends at `start`, from the state of the head there.
+
+    Raises CorruptFormat.
+    """
+    if state[:1] != bytes([_VERSION]):
+        return SegmentAborted(start, start, start)  # no transaction was known
+    try:
+        _, producers, transactions, _ = _HEAD.unpack_from(state)
+        return decode_aborted(state[_HEAD.size + producers + transactions :])
+    except (ValueError, StructError) as error:
+        raise CorruptFormat(f"aborted transactions before {start}: {error}") from error

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 from gateway.cluster.port import Cluster, StreamKey
+from gateway.core.partition_transactions import AbortedTransaction
 from gateway.topics.configs import TopicConfig
 from gateway.topics.loss_delivery import LossDelivery
 from gateway.topics.partition import FetchWaiter
@@ -184,6 +185,11 @@ class ReplicaPartition:
         return self._stream.end_sequence_id
 
     @property
+    def stable_offset(self) -> int:
+        """The high watermark. A replica knows no transactions, and serves no reader of them."""
+        return self.high_watermark
+
+    @property
     def log_start_offset(self) -> int:
         return self._stream.start_sequence_id
 
@@ -217,6 +223,14 @@ class ReplicaPartition:
             raise
         finally:
             self._reads -= 1
+
+    def aborted_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
+        """Return no transaction, as `stable_offset` says."""
+        return []
+
+    async def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Return no transaction, as `stable_offset` says."""
+        return []
 
     def add_waiter(self, waiter: FetchWaiter) -> None:
         """Notify `waiter` of changes until `remove_waiter`."""

@@ -84,6 +84,7 @@ class FetchRequest:
 
     __slots__ = (
         "bytes_max",
+        "committed",
         "forgotten",
         "min_bytes",
         "partitions_named",
@@ -103,6 +104,8 @@ class FetchRequest:
         self.wait_ms = 0
         self.min_bytes = 0
         self.bytes_max = 0
+        # True for a reader of committed records only (isolation level 1).
+        self.committed = False
         self.session_id = 0
         self.session_epoch = -1
         # The named topics in order. A topic may appear more than once.
@@ -228,6 +231,7 @@ class _Body:
             fields = self._unpack(_HEAD_V7 if version >= SESSIONS_FROM else _HEAD_V4)
             request.replica_id, *fields = fields
         request.wait_ms, request.min_bytes, request.bytes_max = fields[:3]
+        request.committed = fields[3] == 1
         if version >= SESSIONS_FROM:
             request.session_id, request.session_epoch = fields[4:]
 
