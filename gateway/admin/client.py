@@ -188,9 +188,9 @@ class AdminClient:
         version = link.version(key, version_max)
         return await self._send(link, key, fields(version), version_max)
 
-    async def coordinator(self, group: str) -> Broker:
-        """Find the coordinator of the group. Raises AdminError."""
-        fields = {"key": group, "key_type": 0, "coordinator_keys": [group]}
+    async def coordinator(self, group: str, key_type: int = 0) -> Broker:
+        """Find the coordinator of the group, or of another key. Raises AdminError."""
+        fields = {"key": group, "key_type": key_type, "coordinator_keys": [group]}
         retry = _Retry(self._retry_s_max)
         while True:
             try:
@@ -212,15 +212,16 @@ class AdminClient:
         codes: Codes,
         *,
         version_max: int = VERSION_MAX,
+        key_type: int = 0,
     ) -> Any:
-        """Send a request to the coordinator of the group, retrying while it moves.
+        """Send a request to the coordinator of the group or other key, retrying while it moves.
 
         Returns its response, or the last response if the time for retries is up.
         """
         retry = _Retry(self._retry_s_max)
         while True:
             try:
-                broker = await self.coordinator(group)
+                broker = await self.coordinator(group, key_type)
                 answer = await self.at_broker(broker, key, fields, version_max)
             except Unreachable:
                 if not await retry.again():

@@ -7,54 +7,74 @@ Source: Kafka, KafkaApis.handleAddPartitionsToTxnRequest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Iterable, Mapping, Set
+from itertools import islice
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.topic_names import is_internal
 from gateway.core.transaction_effects import Adding
 from gateway.core.transaction_states import EPOCH_BUMP_VERSION, TopicPartition
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.many_rows import Rows, answer_each
+from gateway.handlers.many_rows import Rows
 from gateway.handlers.transaction_errors import coordinator_of, in_old_words
 
 _MANY_FROM = 4
 _FENCED_FROM = 2
+_AT_ONCE = 64  # transactions of one request that wait for their records together
+_PARTITIONS_MAX = 1_000_000  # in one answer, which repeats those of a repeated id
 
 _Errors = Mapping[TopicPartition, ErrorCode]
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
-    body = request.body
     if request.version < _MANY_FROM:
-        asked = body.v3_and_below_topics
-        adding = Adding(
-            body.v3_and_below_transactional_id,
-            body.v3_and_below_producer_id,
-            body.v3_and_below_producer_epoch,
-            _partitions(asked),
-        )
-        errors = await _add(adding, request.version, ctx)
-        rows = Rows(request, "results_by_topic_v3_and_below")
-        for topic in _topics(errors):
-            await rows.add(topic, 1 + len(topic["results_by_partition"]))
-        return Reply(results_by_topic_v3_and_below=rows.result())
+        return await _answer_one(request, ctx)
     found = Rows(request, "results_by_transaction")
-    by_id = {each.transactional_id: each for each in body.transactions}
-    await answer_each(
-        by_id.values(),
-        lambda asked: _answer(asked, request.version, ctx),
-        lambda asked: _row(
-            asked, dict.fromkeys(_partitions(asked.topics), ErrorCode.coordinator_not_available)
-        ),
-        found,
-        ctx,
-        weight=1 + sum(len(topic.partitions) for each in by_id.values() for topic in each.topics),
-    )
+    by_id: dict[str, Any] = {}
+    for each in request.body.transactions:
+        by_id.setdefault(each.transactional_id, each)
+    answered: dict[str, _Errors] = {}
+    waiting = iter(by_id.items())
+    while some := dict(islice(waiting, _AT_ONCE)):
+        errors = await asyncio.gather(*(_answer(asked, ctx) for asked in some.values()))
+        answered.update(zip(some, errors, strict=True))
+    left = _PARTITIONS_MAX
+    for each in request.body.transactions:
+        # As in Kafka, each row of an id gets the answer of its first one.
+        topics = by_id[each.transactional_id].topics
+        weight = 1 + sum(len(topic.partitions) for topic in topics)
+        left -= weight
+        results = _topics(topics, answered[each.transactional_id]) if left >= 0 else []
+        row = Reply(transactional_id=each.transactional_id, topic_results=results)
+        await found.add(row, weight)
     return Reply(error_code=ErrorCode.none, results_by_transaction=found.result())
 
 
-async def _answer(asked: Any, version: int, ctx: Context) -> Reply:
+async def _answer_one(request: Request, ctx: Context) -> Reply:
+    """Answer the request of a client, which may not add partitions of internal topics."""
+    body = request.body
+    asked = body.v3_and_below_topics
+    adding = Adding(
+        body.v3_and_below_transactional_id,
+        body.v3_and_below_producer_id,
+        body.v3_and_below_producer_epoch,
+        _partitions(asked),
+    )
+    errors: _Errors = {}
+    if adding.partitions or not asked:  # as in Kafka, topics without partitions add nothing
+        internal = {each for each in adding.partitions if is_internal(each.topic)}
+        errors = _refused(adding, internal, ErrorCode.topic_authorization_failed)
+        errors = errors or await _add(adding, request.version, ctx)
+    rows = Rows(request, "results_by_topic_v3_and_below")
+    for topic in _topics(asked, errors):
+        await rows.add(topic, 1 + len(topic["results_by_partition"]))
+    return Reply(results_by_topic_v3_and_below=rows.result())
+
+
+async def _answer(asked: Any, ctx: Context) -> _Errors:
     adding = Adding(
         asked.transactional_id,
         asked.producer_id,
@@ -62,18 +82,13 @@ async def _answer(asked: Any, version: int, ctx: Context) -> Reply:
         _partitions(asked.topics),
         EPOCH_BUMP_VERSION,
     )
-    return _row(asked, await _add(adding, version, ctx, verify_only=asked.verify_only))
+    return await _add(adding, _MANY_FROM, ctx, verify_only=asked.verify_only)
 
 
 async def _add(adding: Adding, version: int, ctx: Context, *, verify_only: bool = False) -> _Errors:
     unknown = {each for each in adding.partitions if not ctx.partitions.exists(*each)}
     if unknown:
-        return {
-            each: ErrorCode.unknown_topic_or_partition
-            if each in unknown
-            else ErrorCode.operation_not_attempted
-            for each in adding.partitions
-        }
+        return _refused(adding, unknown, ErrorCode.unknown_topic_or_partition)
     coordinator = coordinator_of(adding.transactional_id, ctx)
     if isinstance(coordinator, ErrorCode):
         return dict.fromkeys(adding.partitions, coordinator)
@@ -83,23 +98,37 @@ async def _add(adding: Adding, version: int, ctx: Context, *, verify_only: bool 
     return dict.fromkeys(adding.partitions, in_old_words(added.error, version, _FENCED_FROM))
 
 
+def _refused(adding: Adding, at_fault: Set[TopicPartition], error: ErrorCode) -> _Errors:
+    """Return the errors of a transaction of which some partitions are refused, or none."""
+    if not at_fault:
+        return {}
+    return {
+        each: error if each in at_fault else ErrorCode.operation_not_attempted
+        for each in adding.partitions
+    }
+
+
 def _partitions(topics: Iterable[Any]) -> frozenset[TopicPartition]:
     return frozenset(
         TopicPartition(topic.name, index) for topic in topics for index in topic.partitions
     )
 
 
-def _row(asked: Any, errors: _Errors) -> Reply:
-    return Reply(transactional_id=asked.transactional_id, topic_results=_topics(errors))
-
-
-def _topics(errors: _Errors) -> list[Reply]:
-    by_topic: dict[str, list[Reply]] = {}
-    for topic, index in sorted(errors):
-        code = errors[TopicPartition(topic, index)]
-        row = Reply(partition_index=index, partition_error_code=code)
-        by_topic.setdefault(topic, []).append(row)
-    return [Reply(name=name, results_by_partition=rows) for name, rows in by_topic.items()]
+def _topics(asked: Iterable[Any], errors: _Errors) -> list[Reply]:
+    """Return the answer in the order of the request, with its repeated rows."""
+    return [
+        Reply(
+            name=topic.name,
+            results_by_partition=[
+                Reply(
+                    partition_index=index,
+                    partition_error_code=errors[TopicPartition(topic.name, index)],
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in asked
+    ]
 
 
 API = Api(

@@ -37,7 +37,9 @@ async def handle(request: Request, ctx: Context) -> Reply:
                 await rows.add(_row(view))
     return Reply(
         error_code=ErrorCode.none,
-        unknown_state_filters=[name for name in body.state_filters if name not in _BY_NAME],
+        unknown_state_filters=[
+            name for name in dict.fromkeys(body.state_filters) if name not in _BY_NAME
+        ],
         transaction_states=rows.result(),
     )
 

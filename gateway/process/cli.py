@@ -35,6 +35,11 @@ program: Final = CommandGroup(
             "feature",
             "Show, upgrade and downgrade the features of a cluster.",
         ),
+        "transaction": Deferred(
+            "gateway.admin.transaction_cli",
+            "transaction",
+            "List and describe transactions.",
+        ),
         "ledger": Deferred(
             "gateway.admin.ledger_loss_cli",
             "ledger",

@@ -119,14 +119,12 @@ class TransactionCoordinators:
         if not self._open_gate():
             return ErrorCode.coordinator_not_available
         index = self.index_of(transactional_id)
-        log = None if index < 0 else self._partitions.find(TRANSACTION_STATE, index)
-        found = self._by_index.get(index)
-        return ErrorCode.not_coordinator if log is None or found is None else found
+        return (None if index < 0 else self._at(index)) or ErrorCode.not_coordinator
 
     def leader(self, transactional_id: str) -> ClusterMember | None:
         """Return the broker that coordinates an id, or None if there is none now.
 
-        Creates the log in the background if it does not exist.
+        Creates the log in the background if it does not exist. Opens a partition of this broker.
         """
         if not self._open_gate():
             return None
@@ -136,8 +134,19 @@ class TransactionCoordinators:
             return None
         index = coordinator_partition(transactional_id, topic.partitions)
         node_id = self._cluster.leader(StreamKey(topic.topic_id, index)).node_id
+        if node_id == self._cluster.node_id and not self._serves(index):
+            return None
         members = self._cluster.members()
         return next((each for each in members if each.node_id == node_id), None)
+
+    def _at(self, index: int) -> CoordinatorPartition | None:
+        """Return the coordinator of a partition that this broker leads. Opens the partition."""
+        log = self._partitions.find(TRANSACTION_STATE, index)
+        return None if log is None else self._by_index.get(index)
+
+    def _serves(self, index: int) -> bool:
+        found = self._at(index)
+        return found is not None and not found.loading
 
     def _open_gate(self) -> bool:
         """Return whether records of transactions may be written. Otherwise try to open the gate."""

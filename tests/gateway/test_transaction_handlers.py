@@ -132,6 +132,36 @@ async def test_one_request_of_a_broker_has_many_transactions():
         assert codes == {"pay": NONE, "a": NONE, "unknown": Code.invalid_producer_id_mapping}
 
 
+async def test_a_repeated_id_gets_the_answer_of_its_first_row_in_a_bounded_answer(monkeypatch):
+    monkeypatch.setattr("gateway.handlers.k24_add_partitions_to_txn._PARTITIONS_MAX", 4)
+    async with transacting() as cluster:
+        _, producer_id, epoch = await cluster.init()
+        one = {"transactional_id": "pay", "producer_id": producer_id, "producer_epoch": epoch}
+        asked = [
+            {**one, "verify_only": False, "topics": [{"name": "t", "partitions": [index]}]}
+            for index in (0, 1, 2)
+        ]
+        reply = await cluster.answer(ADD, 4, transactions=asked)
+        rows = [
+            [(each.partition_index, each.partition_error_code) for each in t.results_by_partition]
+            for row in reply.results_by_transaction
+            for t in row.topic_results
+        ]
+        assert rows == [[(0, NONE)], [(0, NONE)]]
+        assert len(reply.results_by_transaction) == 3
+        assert cluster.shell.describe("pay").partitions == {("t", 0)}
+
+
+async def test_clients_may_not_add_internal_topics_and_brokers_may():
+    async with transacting() as cluster:
+        producer = (await cluster.init())[1:]
+        log = {(TRANSACTION_STATE, 0): Code.topic_authorization_failed}
+        assert await cluster.add(producer, 0, topic=TRANSACTION_STATE, version=3) == log
+        assert cluster.shell.describe("pay").state is TransactionState.EMPTY
+        log = {(TRANSACTION_STATE, 0): NONE}
+        assert await cluster.add(producer, 0, topic=TRANSACTION_STATE, version=4) == log
+
+
 @pytest.mark.parametrize("version", [3, 4])
 async def test_an_unknown_topic_keeps_the_other_partitions_out(version):
     async with transacting() as cluster:
@@ -217,6 +247,9 @@ async def test_find_coordinator_creates_the_log_and_then_names_its_leader():
         assert await found(cluster, "pay") == [(Code.coordinator_not_available, -1)]
         await cluster.until(lambda: cluster.catalog.by_name(TRANSACTION_STATE))
         assert cluster.catalog.by_name(TRANSACTION_STATE).partitions == 50
+        for name in ("pay", "a"):  # its partition is opened
+            assert await found(cluster, name) == [(Code.coordinator_not_available, -1)]
+        await asyncio.sleep(1)
         assert await found(cluster, "pay", "a") == [(NONE, 0), (NONE, 0)]
         assert (await cluster.init())[0] is NONE
 

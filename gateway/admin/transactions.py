@@ -1,0 +1,68 @@
+"""Requests of `gateway transaction`, with their results as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.admin.client import AdminClient, raise_for
+
+_DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 65, 66
+_TRANSACTION_KEY = 1  # the type of keys that FindCoordinator takes for transactional ids
+
+Row = dict[str, Any]
+
+
+async def list_transactions(
+    client: AdminClient, states: Sequence[str], producer_ids: Sequence[int], longer_ms: int
+) -> tuple[list[Row], list[str]]:
+    """List the transactional ids of all brokers by name, and the states that no broker has.
+
+    No states or producer ids: all of them. `longer_ms` -1: transactions of any age.
+    """
+    answers = await client.at_every_broker(
+        _LIST_TRANSACTIONS,
+        lambda _: {
+            "state_filters": states,
+            "producer_id_filters": producer_ids,
+            "duration_filter": longer_ms,
+        },
+        lambda answer: [answer.error_code],
+    )
+    found: dict[str, Row] = {}
+    unknown: set[str] = set()
+    for answer in answers:
+        raise_for(answer.error_code, None, "ListTransactions")
+        unknown.update(answer.unknown_state_filters)
+        for each in answer.transaction_states:
+            found[each.transactional_id] = {
+                "transactional_id": each.transactional_id,
+                "producer_id": each.producer_id,
+                "state": each.transaction_state,
+            }
+    return [found[name] for name in sorted(found)], sorted(unknown)
+
+
+async def describe_transaction(client: AdminClient, transactional_id: str) -> Row:
+    """Describe the id at its coordinator. Raises AdminError if the id does not exist."""
+    answer = await client.at_coordinator(
+        transactional_id,
+        _DESCRIBE_TRANSACTIONS,
+        lambda _: {"transactional_ids": [transactional_id]},
+        lambda answer: [each.error_code for each in answer.transaction_states],
+        key_type=_TRANSACTION_KEY,
+    )
+    (found,) = answer.transaction_states
+    raise_for(found.error_code, None, transactional_id)
+    started_ms = found.transaction_start_time
+    return {
+        "transactional_id": found.transactional_id,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "state": found.transaction_state,
+        "timeout_ms": round(found.transaction_timeout.total_seconds() * 1000),
+        "started_ms": started_ms if started_ms >= 0 else None,
+        "partitions": [
+            f"{topic.topic}-{partition}" for topic in found.topics for partition in topic.partitions
+        ],
+    }

@@ -1,0 +1,109 @@
+"""Goal: `gateway transaction` lists and describes transactions, and fails in one line.
+
+Method: the commands in this process, against a gateway with the preview of transactions on a new
+directory, with one transaction that is open and one id without a transaction.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gateway.wire.messages import decode_response, encode_request
+from tests.compat.differential.connection import Connection
+from tests.gateway.admin_commands import invoke
+from tests.peers.gateway import Gateway
+from tests.peers.processes import wait_until
+
+INIT, ADD = 22, 24
+
+
+def asked(connection, key, version, **fields):
+    connection.send(encode_request(key, version, 7, None, fields))
+    return decode_response(key, version, connection.receive()).body
+
+
+def producer(connection, port, name):
+    """Return the producer id of an id that is initialised once its log exists."""
+    invoke("transaction", "describe", name, bootstrap=f"127.0.0.1:{port}")
+
+    def given():
+        body = asked(connection, INIT, 2, transactional_id=name, transaction_timeout=60_000)
+        return None if body.error_code else body
+
+    return wait_until(given, f"a producer id of {name}").producer_id
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory):
+    with Gateway(tmp_path_factory.mktemp("data"), ["--preview-transactions"]) as broker:
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
+        for made in admin.create_topics([NewTopic("orders", 3, 1)]).values():
+            made.result(30)
+        connection = Connection(("127.0.0.1", broker.port))
+        producer(connection, broker.port, "idle")
+        pay = producer(connection, broker.port, "pay")
+        body = asked(
+            connection,
+            ADD,
+            3,
+            v3_and_below_transactional_id="pay",
+            v3_and_below_producer_id=pay,
+            v3_and_below_producer_epoch=0,
+            v3_and_below_topics=[{"name": "orders", "partitions": [0, 2]}],
+        )
+        (topic,) = body.results_by_topic_v3_and_below
+        assert not any(each.partition_error_code for each in topic.results_by_partition)
+        connection.close()
+        yield broker
+
+
+@pytest.fixture
+def cli(gateway):
+    return lambda *words: invoke("transaction", *words, bootstrap=f"127.0.0.1:{gateway.port}")
+
+
+def names(cli, *words):
+    code, out, errors = cli("list", *words, "-o", "json")
+    assert code == 0, errors
+    return [row["transactional_id"] for row in json.loads(out)]
+
+
+def test_transactions_are_listed_in_columns(cli):
+    code, out, _ = cli("list")
+    lines = [line.split() for line in out.splitlines()]
+    assert (code, lines[0]) == (0, ["TRANSACTIONAL-ID", "PRODUCER-ID", "STATE"])
+    assert [(line[0], line[2]) for line in lines[1:]] == [("idle", "Empty"), ("pay", "Ongoing")]
+
+
+def test_the_list_is_filtered(cli):
+    assert names(cli) == ["idle", "pay"]
+    assert names(cli, "--state", "Ongoing") == ["pay"]
+    assert names(cli, "--state", "Ongoing", "--state", "Empty") == ["idle", "pay"]
+    assert names(cli, "--state", "Ongoing", "--longer-than", "1h") == []
+    (row,) = json.loads(cli("list", "--state", "Empty", "-o", "json")[1])
+    assert names(cli, "--producer-id", str(row["producer_id"])) == ["idle"]
+    code, _, errors = cli("list", "--state", "Odd")
+    assert (code, errors) == (0, "gateway: no transaction has the state Odd\n")
+
+
+def test_a_transaction_is_described(cli):
+    code, out, _ = cli("describe", "pay", "-o", "json")
+    row = json.loads(out)
+    assert code == 0
+    assert row["partitions"] == ["orders-0", "orders-2"]
+    assert (row["state"], row["producer_epoch"], row["timeout_ms"]) == ("Ongoing", 0, 60_000)
+    assert row["started_ms"] > 0
+    lines = dict(line.split(maxsplit=1) for line in cli("describe", "pay")[1].splitlines())
+    assert lines["partitions"] == "orders-0,orders-2"
+    idle = json.loads(cli("describe", "idle", "-o", "json")[1])
+    assert (idle["state"], idle["started_ms"], idle["partitions"]) == ("Empty", None, [])
+
+
+def test_an_unknown_id_is_refused_in_one_line(cli):
+    code, out, errors = cli("describe", "unknown")
+    assert (code, out) == (1, "")
+    assert len(errors.splitlines()) == 1
+    assert "unknown" in errors
