@@ -44,7 +44,12 @@ class Form(IntEnum):
 
     FIRST = 0
     EPOCH_BASES = 1  # streams with epoch bases, last epochs of partitions (decision 0018)
-    TRANSACTIONS = 2  # transaction logs, markers, pending offsets, owners' states of version 2
+    INTERNAL_TOPICS = 2  # a topic without streams (decision 0020)
+    TRANSACTIONS = 3  # transaction logs, markers, pending offsets, owners' states of version 2
+
+
+_STABLE: Final = Form.INTERNAL_TOPICS
+"""The newest form without the preview. Data of it exist once it is finalized."""
 
 
 class LevelRange(NamedTuple):
@@ -62,7 +67,7 @@ Supported = Mapping[str, LevelRange]
 
 def supported_levels(*, transactions: bool) -> Supported:
     """Return what a gateway supports. `transactions` is its switch for the preview."""
-    newest = Form.TRANSACTIONS if transactions else Form.EPOCH_BASES
+    newest = Form.TRANSACTIONS if transactions else _STABLE
     found = {
         METADATA_VERSION: LevelRange(_METADATA_MIN, _METADATA_MAX),
         GATEWAY_VERSION: LevelRange(Form.FIRST, newest),
@@ -84,16 +89,15 @@ class Finalized:
         """Return the level of a feature, 0 if it is not finalized."""
         return self.levels.get(name, 0)
 
-    @property
-    def writes_new_forms(self) -> bool:
-        """True if data of the newest form may be written now, and that is recorded."""
-        return min(self.level(GATEWAY_VERSION), self.used) >= Form.TRANSACTIONS
+    def may_write(self, form: Form) -> bool:
+        """Return True if data of the form may be written now, and that is recorded."""
+        return min(self.level(GATEWAY_VERSION), self.used) >= form
 
 
 def newest(supported: Supported) -> Finalized:
     """Return the levels with which a new cluster begins."""
     levels = {name: each.max for name, each in supported.items() if each.max}
-    return Finalized(0, levels, Form.EPOCH_BASES)
+    return Finalized(0, levels, _STABLE)
 
 
 def before_features(form: int) -> Finalized:
@@ -150,7 +154,7 @@ def changed(before: Finalized, updates: Iterable[FeatureUpdate], cluster: Cluste
     _check_forms(levels)
     if levels == before.levels:
         return before
-    used = max(before.used, min(levels.get(GATEWAY_VERSION, 0), Form.EPOCH_BASES))
+    used = max(before.used, min(levels.get(GATEWAY_VERSION, 0), _STABLE))
     return Finalized(before.epoch + 1, levels, used)
 
 

@@ -4,7 +4,7 @@ All gateways follow one node. Each change is one transaction that names the vers
 was read, so of two gateways that change levels at once, the second checks its change again. A level
 of `gateway.version` changes together with the cluster's form, which older releases read first.
 
-New forms of data are written only after `begin_new_forms` has recorded that such data may exist.
+Data of transactions are written only after `begin_new_forms` has recorded that they may exist.
 That record and a downgrade exclude each other. So a gateway whose reading of the levels is old
 cannot write a form that the cluster has given up.
 """
@@ -112,10 +112,14 @@ class Features:
         """Return the finalized level of a feature, 0 if it is not finalized."""
         return self._finalized.level(name)
 
+    def may_write(self, form: Form) -> bool:
+        """Return True if data of the form may be written."""
+        return self._finalized.may_write(form)
+
     @property
     def writes_new_forms(self) -> bool:
-        """True if data of the newest form may be written. See `begin_new_forms`."""
-        return self._finalized.writes_new_forms
+        """True if data of transactions may be written. See `begin_new_forms`."""
+        return self.may_write(Form.TRANSACTIONS)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -152,7 +156,7 @@ class Features:
             await self._change(lambda before: changed(before, updates, cluster), validate_only)
 
     def begin_new_forms(self) -> None:
-        """Record soon that data of the newest form may exist, if its level is finalized.
+        """Record soon that data of transactions may exist, if the level of their form is finalized.
 
         Does nothing if that is recorded. One line is logged if the level is too low.
         """

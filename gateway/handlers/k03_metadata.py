@@ -17,7 +17,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.topic_names import is_internal, topic_name_fault
+from gateway.core.topic_names import TRANSACTION_STATE, is_internal, topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.broker_endpoints import controller_id, endpoints
 from gateway.handlers.many_rows import Rows, with_pauses
@@ -147,7 +147,11 @@ def _row_by_name(name: str, request: Request, ctx: Context) -> Reply:
         return _found(topic, request, ctx)
     if topic_name_fault(name) is not None:
         return _missing(name, ErrorCode.invalid_topic_exception, request)
-    own = is_internal(name) and not internal_topics.is_wanted(name, ctx.config)
+    if name == TRANSACTION_STATE and ctx.config.transactions:
+        ctx.features.begin_new_forms()
+    own = is_internal(name) and not internal_topics.is_wanted(
+        name, ctx.config, ctx.features.may_write
+    )
     if _may_create(request.body, ctx) and not own:
         ctx.catalog.auto_creation.begin(name)
     return _missing(name, ErrorCode.unknown_topic_or_partition, request)

@@ -51,7 +51,8 @@ async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) 
         return _found(ctx.transactions.leader(key), key, request, ctx)
     if key_type != _GROUP:
         return _error(key, ErrorCode.invalid_request, _refusal(key_type, request.version))
-    internal_topics.begin(ctx.catalog, CONSUMER_OFFSETS)  # as Kafka does, but no group waits
+    if internal_topics.is_wanted(CONSUMER_OFFSETS, ctx.config, ctx.features.may_write):
+        internal_topics.begin(ctx.catalog, CONSUMER_OFFSETS)  # as Kafka does, but no group waits
     try:
         async with asyncio.timeout(_FIND_S_MAX):
             member = await ctx.cluster.coordinator(key)

@@ -10,9 +10,10 @@ TransactionStateManager.transactionTopicConfigs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gateway.core.feature_levels import Form
 from gateway.core.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from gateway.topics.errors import TopicExists
 
@@ -56,9 +57,14 @@ def internal_topic(name: str, bookies: int) -> InternalTopic | None:
     return InternalTopic(INTERNAL_PARTITIONS, copies, configs)
 
 
-def is_wanted(name: str, config: GatewayConfig) -> bool:
-    """Return whether this broker has a use for the internal topic."""
-    return name == CONSUMER_OFFSETS or (name == TRANSACTION_STATE and config.transactions)
+def is_wanted(name: str, config: GatewayConfig, may_write: Callable[[Form], bool]) -> bool:
+    """Return whether this broker creates the internal topic, in the present form of the data.
+
+    Gateways of earlier releases would take it for an ordinary topic, so its form keeps them out.
+    """
+    if name == TRANSACTION_STATE:
+        return config.transactions and may_write(Form.TRANSACTIONS)
+    return name == CONSUMER_OFFSETS and may_write(Form.INTERNAL_TOPICS)
 
 
 def begin(catalog: Catalog, name: str) -> None:

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 RELEASES = {"f3a6cd8": 0, "c17f799": 1}  # the form in which each lays out a cluster
 PREVIEW = "--preview-transactions"
 FOLLOWED_S_MAX = 30.0
-NEWEST = {"gateway.version": 2, "metadata.version": 30, "transaction.version": 2}
+NEWEST = {"gateway.version": 3, "metadata.version": 30, "transaction.version": 2}
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -142,10 +142,10 @@ def test_after_an_upgrade_all_gateways_have_the_levels_and_the_earlier_release_i
     agreed([old, new], "t")
     code, out, errors = command(old, "upgrade")
     assert code == 0, errors
-    assert "gateway.version was upgraded to 2." in out
+    assert "gateway.version was upgraded to 3." in out
     assert levels(old) == NEWEST
     wait_until(lambda: levels(new) == NEWEST, "the other gateway to follow", FOLLOWED_S_MAX)
-    assert decode_form(stored(pair)[CLUSTER_ID]).form == 2
+    assert decode_form(stored(pair)[CLUSTER_ID]).form == 3
     new.kill()
     run_earlier(new, before)
     new.options.remove(PREVIEW)
@@ -160,25 +160,30 @@ def test_after_an_upgrade_all_gateways_have_the_levels_and_the_earlier_release_i
     assert count(old, "t") == 3 * PARTITIONS
 
 
-def test_a_gateway_without_the_preview_keeps_the_form_of_the_release_before(pair, before):
-    new, old = pair.all
-    new.start()
-    create(new, "t")
-    write(new, "t")
-    assert levels(new) == {"gateway.version": 1, "metadata.version": 30}
-    run_earlier(old, before)
-    if RELEASES[before.commit] == 0:
-        old.begin()
-        assert old.wait_exit() != 0
-        return
-    old.start()  # it ignores features, and reads every form
-    agreed([new, old], "t")
-    write(old, "t")
-    old.stop()
-    take_off(old)
-    old.options.append(PREVIEW)
-    old.start()
-    code, _, errors = command(old, "upgrade")
+def test_a_new_cluster_keeps_the_earlier_release_out_and_needs_the_preview_everywhere(pair, before):
+    first, second = pair.all
+    first.start()
+    create(first, "t")
+    write(first, "t")
+    assert levels(first) == {"gateway.version": 2, "metadata.version": 30}
+    run_earlier(second, before)
+    second.begin()
+    assert second.wait_exit() != 0
+    assert not is_listening(second)
+    run_this(second)
+    second.start()
+    agreed([first, second], "t")
+    code, _, errors = command(second, "upgrade")
     assert code == 1
     assert "Broker 0 " in errors, "it has no preview"
-    assert count(new, "t") == 2 * PARTITIONS
+    first.stop()
+    run_this(first)
+    first.start()
+    agreed([first, second], "t")
+    assert command(second, "upgrade")[0] == 0
+    wait_until(lambda: levels(first) == NEWEST, "the other gateway to follow", FOLLOWED_S_MAX)
+    first.stop()
+    first.options.remove(PREVIEW)
+    first.begin()
+    assert first.wait_exit() != 0
+    assert PREVIEW in first.output()

@@ -14,6 +14,7 @@ from gateway.groups.coordinator import Coordinator, fresh_id
 from gateway.groups.read_only_groups import ReadOnlyGroups
 from gateway.handlers.api import Context, Peer
 from gateway.handlers.table import rows
+from gateway.process.cluster_layout import lay_out_cluster
 from gateway.server.dispatch import Dispatcher
 from gateway.settings.stored_settings import StoredSettings
 from gateway.topics.catalog import Catalog
@@ -41,6 +42,10 @@ class World:
         self.store = None
 
     async def __aenter__(self):
+        supported = supported_levels(transactions=False)
+        await lay_out_cluster(self.metadata, supported)
+        features = Features(self.metadata, supported, 0)
+        await features.load()
         self.catalog = Catalog(self.metadata)
         await self.catalog.load()
         for name, partitions in (("t", 4), ("u", 1)):
@@ -69,7 +74,7 @@ class World:
             cluster=self.cluster,
             reply_memory=ReplyMemory(1),
             stored=StoredSettings(self.metadata),
-            features=Features(self.metadata, supported_levels(transactions=False), 0),
+            features=features,
         )
         self.dispatcher = Dispatcher(rows(), ctx)
         return self

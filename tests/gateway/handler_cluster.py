@@ -11,6 +11,7 @@ from gateway.config import GatewayConfig
 from gateway.core.feature_levels import supported_levels
 from gateway.features.features import Features
 from gateway.handlers.api import Context, Peer, Request
+from gateway.process.cluster_layout import lay_out_cluster
 from gateway.settings.stored_settings import StoredSettings
 from gateway.topics.catalog import Catalog
 from gateway.topics.producer_ids import ProducerIds
@@ -85,4 +86,6 @@ async def loaded_cluster(**settings):
     cluster = Cluster(**settings)
     await cluster.catalog.load()
     await cluster.context.stored.load()
+    await lay_out_cluster(cluster.store, cluster.context.features.supported)
+    await cluster.context.features.load()
     yield cluster

@@ -19,6 +19,7 @@ from gateway.features.features import Features
 from gateway.groups.read_only_groups import ReadOnlyGroups
 from gateway.handlers.api import Context, Peer
 from gateway.handlers.table import rows
+from gateway.process.cluster_layout import lay_out_cluster
 from gateway.server.dispatch import Dispatcher
 from gateway.settings.stored_settings import StoredSettings
 from gateway.topics.catalog import Catalog
@@ -215,12 +216,10 @@ class StreamCluster:
             cluster=self.partitions.cluster,
             reply_memory=ReplyMemory(self.config.connection.reply_bytes_max),
             stored=StoredSettings(self.metadata),
-            features=Features(
-                self.metadata,
-                supported,
-                self.config.node_id,
-            ),
+            features=Features(self.metadata, supported, self.config.node_id),
         )
+        await lay_out_cluster(self.metadata, supported)
+        await self.context.features.load()
         self.dispatcher = Dispatcher(rows(preview=self.config.transactions), self.context)
 
     async def beside(self, cluster, **settings):

@@ -88,7 +88,7 @@ async def test_an_older_cluster_keeps_its_form_and_every_byte_of_its_id():
     assert (await metadata.get(CLUSTER_ID)).data == layout.encode() == b"from-an-older-gateway"
 
 
-@pytest.mark.parametrize(("supported", "form"), [(STABLE, Form.EPOCH_BASES), (PREVIEW, FORM)])
+@pytest.mark.parametrize(("supported", "form"), [(STABLE, Form.INTERNAL_TOPICS), (PREVIEW, FORM)])
 async def test_a_new_cluster_has_the_newest_form_and_levels_that_its_first_gateway_supports(
     supported, form
 ):
@@ -104,7 +104,7 @@ async def test_a_cluster_with_data_of_transactions_needs_a_gateway_that_has_them
     metadata = SimMetadata()
     await lay_out_cluster(metadata, PREVIEW)
     for read in (read_layout, lay_out_cluster):
-        with pytest.raises(CorruptFormat, match=r"form 2.*--preview-transactions"):
+        with pytest.raises(CorruptFormat, match=r"form 3.*--preview-transactions"):
             await read(metadata)
 
 

@@ -14,7 +14,7 @@ from gateway.admin.features import level_text
 from tests.gateway.admin_commands import invoke
 from tests.peers.gateway import Gateway
 
-NEWEST = {"gateway.version": 2, "metadata.version": 30, "transaction.version": 2}
+NEWEST = {"gateway.version": 3, "metadata.version": 30, "transaction.version": 2}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_describe_shows_supported_and_finalized_levels(cli):
         ["FEATURE", "SUPPORTED-MIN", "SUPPORTED-MAX", "FINALIZED", "EPOCH"],
     )
     assert [line[:4] for line in lines[1:]] == [
-        ["gateway.version", "0", "2", "2"],
+        ["gateway.version", "0", "3", "3"],
         ["metadata.version", "3.3-IV3", "4.3-IV0", "4.3-IV0"],
         ["transaction.version", "0", "2", "2"],
     ]
@@ -50,19 +50,19 @@ def test_describe_shows_supported_and_finalized_levels(cli):
 
 
 def test_levels_go_down_and_without_names_all_go_up(cli):
-    down = ("transaction.version=0", "gateway.version=1")
+    down = ("transaction.version=0", "gateway.version=2")
     code, out, _ = cli("downgrade", *down, "--dry-run")
     assert (code, levels(cli)) == (0, NEWEST)
     assert out.splitlines() == [
         "transaction.version can be downgraded to 0.",
-        "gateway.version can be downgraded to 1.",
+        "gateway.version can be downgraded to 2.",
     ]
     assert cli("downgrade", *down)[0] == 0
-    assert levels(cli) == {**NEWEST, "transaction.version": 0, "gateway.version": 1}
+    assert levels(cli) == {**NEWEST, "transaction.version": 0, "gateway.version": 2}
     code, out, _ = cli("upgrade", "-o", "json")
     assert json.loads(out) == {
         "upgraded": [
-            {"feature": "gateway.version", "level": 2},
+            {"feature": "gateway.version", "level": 3},
             {"feature": "transaction.version", "level": 2},
         ]
     }
@@ -78,7 +78,8 @@ def test_levels_go_down_and_without_names_all_go_up(cli):
         (("upgrade", "transaction.version=1"), "without setting the upgrade type"),
         (("downgrade", "metadata.version=29"), "it might delete metadata information"),
         (("downgrade", "metadata.version=29", "--unsafe"), "Unsafe metadata downgrade"),
-        (("downgrade", "gateway.version=1"), "depends on gateway.version level 2"),
+        (("downgrade", "gateway.version=2"), "depends on gateway.version level 3"),
+        (("downgrade", "gateway.version=1"), "Data of version 2 may exist"),
     ],
 )
 def test_a_refusal_is_one_line_and_changes_nothing(cli, words, text):

@@ -44,8 +44,8 @@ def after(before, *updates, cluster=None):
 
 
 def test_a_new_cluster_begins_with_the_newest_levels():
-    assert NEW.levels == {METADATA_VERSION: 30, TRANSACTION_VERSION: 2, GATEWAY_VERSION: 2}
-    assert newest(STABLE).levels == {METADATA_VERSION: 30, GATEWAY_VERSION: 1}
+    assert NEW.levels == {METADATA_VERSION: 30, TRANSACTION_VERSION: 2, GATEWAY_VERSION: 3}
+    assert newest(STABLE).levels == {METADATA_VERSION: 30, GATEWAY_VERSION: 2}
 
 
 @pytest.mark.parametrize("form", [Form.FIRST, Form.EPOCH_BASES])
@@ -53,37 +53,38 @@ def test_a_cluster_that_never_stored_features_writes_only_its_form(form):
     levels = before_features(form)
     assert levels.level(GATEWAY_VERSION) == form
     assert levels.level(TRANSACTION_VERSION) == 0
-    assert not levels.writes_new_forms
+    assert not levels.may_write(Form.INTERNAL_TOPICS)
 
 
 def test_an_upgrade_of_all_features_at_once_opens_the_gate_after_the_record():
     before = before_features(Form.FIRST)
-    newer = after(before, (METADATA_VERSION, 30), (TRANSACTION_VERSION, 2), (GATEWAY_VERSION, 2))
+    newer = after(before, (METADATA_VERSION, 30), (TRANSACTION_VERSION, 2), (GATEWAY_VERSION, 3))
     assert newer.levels == NEW.levels
     assert newer.epoch == before.epoch + 1
-    assert not newer.writes_new_forms
-    assert beginning(newer).writes_new_forms
+    assert newer.may_write(Form.INTERNAL_TOPICS)
+    assert not newer.may_write(Form.TRANSACTIONS)
+    assert beginning(newer).may_write(Form.TRANSACTIONS)
     assert beginning(newer).epoch == newer.epoch, "the levels are the same"
 
 
 def test_the_transaction_protocol_needs_the_form_of_transactions():
-    text = "because it depends on gateway.version level 2"
+    text = "because it depends on gateway.version level 3"
     before = before_features(Form.EPOCH_BASES)
     assert text in refusal(before, (TRANSACTION_VERSION, 1))
-    assert text in refusal(NEW, (GATEWAY_VERSION, 1, SAFE))
-    both = after(NEW, (GATEWAY_VERSION, 1, SAFE), (TRANSACTION_VERSION, 0, SAFE))
-    assert both.levels == {METADATA_VERSION: 30, GATEWAY_VERSION: 1}
+    assert text in refusal(NEW, (GATEWAY_VERSION, 2, SAFE))
+    both = after(NEW, (GATEWAY_VERSION, 2, SAFE), (TRANSACTION_VERSION, 0, SAFE))
+    assert both.levels == {METADATA_VERSION: 30, GATEWAY_VERSION: 2}
 
 
 @pytest.mark.parametrize("kind", [SAFE, UNSAFE])
 def test_a_form_is_kept_once_its_data_may_exist(kind):
     used = beginning(NEW)
-    down = (GATEWAY_VERSION, 1, kind), (TRANSACTION_VERSION, 0, kind)
-    assert after(NEW, *down).level(GATEWAY_VERSION) == 1
-    assert "Data of version 2 may exist" in refusal(used, *down)
-    assert "Data of version 1 may exist" in refusal(NEW, (GATEWAY_VERSION, 0, kind), down[1])
+    down = (GATEWAY_VERSION, 2, kind), (TRANSACTION_VERSION, 0, kind)
+    assert after(NEW, *down).level(GATEWAY_VERSION) == 2
+    assert "Data of version 3 may exist" in refusal(used, *down)
+    assert "Data of version 2 may exist" in refusal(NEW, (GATEWAY_VERSION, 1, kind), down[1])
     kept = after(used, (TRANSACTION_VERSION, 0, kind))  # as in Kafka, which serves transactions
-    assert kept.writes_new_forms
+    assert kept.may_write(Form.TRANSACTIONS)
 
 
 def test_an_older_cluster_can_go_back_until_it_was_upgraded():
@@ -95,7 +96,7 @@ def test_an_older_cluster_can_go_back_until_it_was_upgraded():
 @pytest.mark.parametrize("supported", [{}, STABLE])
 def test_a_level_that_another_gateway_does_not_support_is_refused(supported):
     cluster = Cluster(0, PREVIEW, {7: PREVIEW, 8: supported})
-    text = refusal(before_features(1), (GATEWAY_VERSION, 2), cluster=cluster)
+    text = refusal(before_features(1), (GATEWAY_VERSION, 3), cluster=cluster)
     assert "Broker 8 " in text
     assert "Broker 7 " not in text
 
@@ -107,7 +108,7 @@ def test_all_levels_change_or_none():
     assert after(before, ("group.version", 0), (TRANSACTION_VERSION, 0)) is before
 
 
-@pytest.mark.parametrize("level", [-(2**15), -1, 3, 2**15 - 1])
+@pytest.mark.parametrize("level", [-(2**15), -1, 4, 2**15 - 1])
 @pytest.mark.parametrize("kind", [-128, 0, UP, SAFE, UNSAFE, 4])
 def test_no_level_outside_of_the_range_is_accepted(level, kind):
     for name in (METADATA_VERSION, TRANSACTION_VERSION, GATEWAY_VERSION, "unknown", ""):

@@ -36,9 +36,9 @@ UP, SAFE, _ = UpgradeType
 UPGRADE = (
     FeatureUpdate(METADATA_VERSION, 30),
     FeatureUpdate(TRANSACTION_VERSION, 2),
-    FeatureUpdate(GATEWAY_VERSION, 2),
+    FeatureUpdate(GATEWAY_VERSION, 3),
 )
-DOWNGRADE = FeatureUpdate(TRANSACTION_VERSION, 0, SAFE), FeatureUpdate(GATEWAY_VERSION, 1, SAFE)
+DOWNGRADE = FeatureUpdate(TRANSACTION_VERSION, 0, SAFE), FeatureUpdate(GATEWAY_VERSION, 2, SAFE)
 SOON_S = 5
 
 
@@ -139,7 +139,7 @@ async def test_an_upgrade_changes_the_form_of_the_cluster_with_the_levels():
     assert form_of(tree) == stored(tree).level(GATEWAY_VERSION) == Form.TRANSACTIONS
     assert features.finalized.epoch == 1
     await upgraded(features, DOWNGRADE)
-    assert form_of(tree) == stored(tree).level(GATEWAY_VERSION) == Form.EPOCH_BASES
+    assert form_of(tree) == stored(tree).level(GATEWAY_VERSION) == Form.INTERNAL_TOPICS
     assert features.finalized.epoch == 2
     await upgraded(features, DOWNGRADE)
     assert features.finalized.epoch == 2, "nothing changed"
@@ -149,7 +149,7 @@ async def test_no_downgrade_after_the_first_use():
     features = await gateway(await new_cluster())
     features.begin_new_forms()
     await until(lambda: features.writes_new_forms)
-    with pytest.raises(FeatureRefused, match="Data of version 2 may exist"):
+    with pytest.raises(FeatureRefused, match="Data of version 3 may exist"):
         await upgraded(features, DOWNGRADE)
     assert features.writes_new_forms
 
@@ -180,7 +180,7 @@ async def test_a_first_use_meanwhile_refuses_a_downgrade():
         await until(lambda: theirs.writes_new_forms)
 
     store.interlude = begin
-    with pytest.raises(FeatureRefused, match="Data of version 2 may exist"):
+    with pytest.raises(FeatureRefused, match="Data of version 3 may exist"):
         await upgraded(ours, DOWNGRADE)
     assert form_of(tree) == Form.TRANSACTIONS
 
@@ -190,9 +190,9 @@ async def test_a_downgrade_meanwhile_refuses_the_first_use():
     store, ours, theirs = await two_gateways(tree)
     store.interlude = lambda: upgraded(theirs, DOWNGRADE)
     ours.begin_new_forms()
-    await until(lambda: ours.level(GATEWAY_VERSION) == Form.EPOCH_BASES)
+    await until(lambda: ours.level(GATEWAY_VERSION) == Form.INTERNAL_TOPICS)
     assert not ours.writes_new_forms
-    assert stored(tree).used == Form.EPOCH_BASES
+    assert stored(tree).used == Form.INTERNAL_TOPICS
 
 
 async def test_of_two_changes_at_once_the_second_is_checked_again():
