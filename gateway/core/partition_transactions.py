@@ -127,6 +127,11 @@ class PartitionTransactions:
         return self._producers.get(producer_id)
 
     @property
+    def producer_ids(self) -> list[int]:
+        """The ids of all producers that have or had transactions, in no order."""
+        return list(self._producers)
+
+    @property
     def aborted(self) -> Sequence[AbortedTransaction]:
         """The aborted transactions of this segment, in the order of their markers."""
         return self._aborted
@@ -254,13 +259,18 @@ class PartitionTransactions:
         # In protocol 2 the next transaction may already be verified; it has the marker's epoch.
         if guard is not None and not (guard.bumps_epoch and guard.epoch == marker.epoch):
             del self._guards[producer_id]
-        if known is not None and known.open:
-            self._end(producer_id, known.first_offset, marker, offset)
+        number = marker.number
+        if known is not None:
+            if known.open:
+                self._end(producer_id, known.first_offset, marker, offset)
+            if known.coordinator_epoch == marker.coordinator_epoch:
+                # An admin client numbers nothing, and must not let a late copy pass.
+                number = max(number, known.number)
         self._producers[producer_id] = ProducerTransactions(
             marker.epoch,
             marker.coordinator_epoch,
             used_ms=now_ms,
-            number=marker.number,
+            number=number,
             marker_offset=offset,
         )
 

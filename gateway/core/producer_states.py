@@ -112,6 +112,19 @@ class ProducerStates:
         recent = sum(len(producer.batches) for producer in self._recent.values())
         return recent + settled // _BATCH.size
 
+    @property
+    def producer_ids(self) -> list[int]:
+        """The ids of all producers, in no order."""
+        return [*self._settled, *self._recent]
+
+    def newest(self, producer_id: int) -> AcceptedBatch | None:
+        """Return the newest batch of a producer, or None if it has none."""
+        producer = self._recent.get(producer_id)
+        if producer is None:
+            packed = self._settled.get(producer_id)
+            return None if packed is None else _unpack(packed).batches[-1]
+        return producer.batches[-1]
+
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, records: int
     ) -> AcceptedBatch | ErrorCode:

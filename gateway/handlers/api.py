@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gateway.topics.producer_ids import ProducerIds
     from gateway.topics.reply_memory import ReplyMemory
     from gateway.transactions.coordinators import TransactionCoordinators
+    from gateway.transactions.local_markers import LocalMarkers
     from ledger.ports.clock import Clock
 
 
@@ -101,6 +102,7 @@ class Context:
     stored: StoredSettings
     features: Features
     transactions: TransactionCoordinators | None = None  # None without `config.transactions`
+    markers: LocalMarkers | None = None  # None without `config.transactions`
     advertised_host: str | None = None  # None means the address to which the client connected
     advertised_port: int | None = None
     # Where tools read the metadata of ledgers: ZooKeeper, or the ledger port; None without one.

@@ -163,7 +163,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
     if config.transactions:
         from gateway.process.transactions import add_transactions
 
-        add_transactions(ctx)
+        stops.append(add_transactions(ctx, shared))
     dispatcher = Dispatcher(rows(preview=config.transactions), ctx)
     server = Server(dispatcher, config.connection, stall_s_max, ctx.reply_memory)
     return await _start(Running(server, ctx, stops), shared)

@@ -181,6 +181,22 @@ class Catalog:
         await self._store.sync(IDS)
         return await self._store.exists(f"{IDS}/{topic_id}")
 
+    async def stored_partitions(self, name: str) -> int | None:
+        """Return how many partitions the topic has in the store now, 0 without such a topic.
+
+        Returns None if the topic cannot be decoded. Raises MetadataUnavailable.
+        """
+        if topic_name_fault(name) is not None:
+            return 0
+        await self._store.sync(IDS)
+        try:
+            path = f"{IDS}/{(await self._store.get(f'{NAMES}/{name}')).data.decode()}"
+            return decode_topic(path, await self._store.get(path)).partitions
+        except NoNode:
+            return 0
+        except CorruptFormat:
+            return None
+
     def all(self) -> list[Topic]:
         """Return the topics sorted by name. Do not change the list, which is shared."""
         if self._sorted is None:

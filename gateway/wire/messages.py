@@ -31,6 +31,8 @@ __all__ = [
     "decode_response",
     "decode_with",
     "encode_request",
+    "encode_request_body",
+    "encode_request_header",
     "encode_response",
     "encode_rows",
     "request_codec",
@@ -134,16 +136,30 @@ def encode_request(
     body: Mapping[str, Any],
 ) -> bytes:
     """Encode request header and body, without the frame size, for this project's clients."""
-    entity = request_class(key, version)
+    out = encode_request_header(key, version, correlation_id, client_id)
+    out += encode_request_body(key, version, body)
+    return bytes(out)
+
+
+def encode_request_header(
+    key: int, version: int, correlation_id: int, client_id: str | None
+) -> bytearray:
+    """Encode the header of a request. Raises NoSuchSchema."""
     name = None if client_id is None else client_id.encode()
     out = bytearray(
         _REQUEST_HEADER.pack(key, version, correlation_id, -1 if name is None else len(name))
     )
     out += name or b""
-    if entity.__header_schema__.__flexible__:
+    if request_class(key, version).__header_schema__.__flexible__:
         out.append(0)
-    struct_writer(entity)(out, body)
-    return bytes(out)
+    return out
+
+
+def encode_request_body(key: int, version: int, body: Mapping[str, Any]) -> bytearray:
+    """Encode the body of a request. Raises NoSuchSchema."""
+    out = bytearray()
+    struct_writer(request_class(key, version))(out, body)
+    return out
 
 
 class Response(NamedTuple):

@@ -73,6 +73,16 @@ class Log:
         return self.core.stable_offset(self.end)
 
 
+def test_a_late_copy_is_recognised_after_a_marker_of_an_admin_client() -> None:
+    log = Log()
+    log.write()
+    assert log.mark(0, number=5, version=0) is Code.none
+    assert log.mark(0, number=-1, version=0, commit=False) is Code.none
+    log.write(sequence=1)
+    assert log.mark(0, number=5, version=0) == RepeatedMarker(2)
+    assert log.core.producer_ids == [PRODUCER]
+
+
 # -- the last stable offset ----------------------------------------------------------------------
 
 

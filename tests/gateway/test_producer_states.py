@@ -45,6 +45,17 @@ def filled(batches, producer=1, epoch=0, records=2):
     return states
 
 
+def test_the_newest_batch_of_each_producer_is_known_whether_in_use_or_settled():
+    states = filled(3)
+    accept(states, 2, 4, 7, 3, 106)
+    expire(states, 2 * MINUTE_MS, 60 * MINUTE_MS)
+    accept(states, 1, 0, 6, 2, 109, 2 * MINUTE_MS)
+    assert sorted(states.producer_ids) == [1, 2]
+    assert states.newest(1) == AcceptedBatch(0, 6, 7, 109, -1)
+    assert states.newest(2) == AcceptedBatch(4, 7, 9, 106, -1)
+    assert states.newest(3) is None
+
+
 # -- Kafka's table --------------------------------------------------------------------------------
 
 

@@ -1,0 +1,104 @@
+"""DescribeProducers, key 61, v0: the producers of partitions, with their open transactions.
+
+A producer is listed while its sequences or its transactions are known. The last timestamp is that
+of its newest batch, or the time of a newer marker. Only the owner of a partition answers: another
+gateway answers NOT_LEADER_OR_FOLLOWER, while in Kafka replicas answer too.
+Source: Kafka, KafkaApis.handleDescribeProducersRequest and UnifiedLog.activeProducers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.partition_transactions import PartitionTransactions, ProducerTransactions
+from gateway.core.producer_states import AcceptedBatch, ProducerStates
+from gateway.core.topic_names import topic_name_fault
+from gateway.errors import partition_code
+from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import ANSWER_S_MAX, Rows, answer_each, with_pauses
+from ledger.errors import LedgerError, NotOwner
+
+_UNKNOWN = "This server does not host this topic-partition."
+_NONE = -1
+
+
+async def handle(request: Request, ctx: Context) -> Reply:
+    topics = Rows(request, "topics")
+    end_s = ctx.clock.monotonic_s() + ANSWER_S_MAX
+    for topic in request.body.topics:
+        partitions = Rows(request, "topics", "partitions")
+        await answer_each(
+            topic.partition_indexes,
+            partial(_partition, topic.name, request, ctx),
+            lambda index: _refused(index, ErrorCode.request_timed_out),
+            partitions,
+            ctx,
+            end_s=end_s,
+            weight=1,
+        )
+        await topics.add(Reply(name=topic.name, partitions=partitions.result()))
+    return Reply(topics=topics.result())
+
+
+def _refused(index: int, error: ErrorCode, message: str | None = None) -> Reply:
+    return Reply(
+        partition_index=index, error_code=error, error_message=message, active_producers=[]
+    )
+
+
+async def _partition(name: str, request: Request, ctx: Context, index: int) -> Reply:
+    fault = topic_name_fault(name)
+    if fault is not None:
+        message = f"Topic name is invalid: {fault}"
+        return _refused(index, ErrorCode.invalid_topic_exception, message)
+    if ctx.catalog.by_name(name) is None:
+        return _refused(index, ErrorCode.unknown_topic_or_partition, _UNKNOWN)
+    partition = ctx.partitions.find(name, index)
+    if partition is None:
+        return _refused(index, ctx.partitions.why_not_led(name, index))
+    try:
+        await partition.ensure_readable()
+        producers = await _producers(partition.producers, partition.transactions, request)
+        if not partition.is_leader:
+            raise NotOwner(name)
+    except LedgerError as error:
+        return _refused(index, partition_code(error))
+    return Reply(partition_index=index, error_code=ErrorCode.none, active_producers=producers)
+
+
+async def _producers(
+    states: ProducerStates, transactions: PartitionTransactions, request: Request
+) -> Any:
+    rows = Rows(request, "topics", "partitions", "active_producers")
+    producer_ids = {*states.producer_ids, *transactions.producer_ids}
+    async for producer_id in with_pauses(producer_ids):
+        batch, of_producer = states.newest(producer_id), transactions.producer(producer_id)
+        if batch is not None or of_producer is not None:  # else it expired meanwhile
+            await rows.add(_producer(producer_id, batch, of_producer or ProducerTransactions()))
+    return rows.result()
+
+
+def _producer(
+    producer_id: int, batch: AcceptedBatch | None, transactions: ProducerTransactions
+) -> Reply:
+    epoch = transactions.epoch if batch is None else max(transactions.epoch, batch.epoch)
+    last_sequence, last_ms = _NONE, transactions.used_ms
+    if batch is not None and batch.epoch == epoch:
+        last_sequence = batch.last_sequence
+        marked = transactions.marker_offset > batch.base_offset
+        if not marked:
+            last_ms = batch.timestamp_ms
+    return Reply(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        last_sequence=last_sequence,
+        last_timestamp=last_ms,
+        coordinator_epoch=transactions.coordinator_epoch,
+        current_txn_start_offset=transactions.first_offset,
+    )
+
+
+API = Api(key=61, name="DescribeProducers", versions=range(1), handle=handle, preview=True)
