@@ -6,8 +6,9 @@ sends batches uncompressed (librdkafka#4956). acks=1 and acks=-1 both wait for t
 acks=0 gets no reply: after an error the connection is closed, as in Kafka.
 The records of each batch are checked as in Kafka (gateway.wire.record_check). A batch whose check
 takes long is checked in parts, and later batches of its partition wait behind it.
-Not done: transactions without --preview-transactions; compression to the topic's own codec
-(batches stay as sent); more than one batch for each partition of a request.
+A batch whose codec differs from `compression.type` of its topic is compressed again.
+Not done: transactions without --preview-transactions; more than one batch for each partition of a
+request.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ tools write and read them. Source: Kafka, `TopicConfig`, `LogConfig`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import cast
@@ -24,7 +24,7 @@ from gateway.topics.config_keys import (
     format_value,
 )
 from gateway.topics.errors import InvalidConfig
-from gateway.wire.batches import decompressed_bytes_max
+from gateway.wire.batches import Compression, decompressed_bytes_max
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024  # the largest entry; the bookies' limits derive from it
 
@@ -88,6 +88,8 @@ def _key(
 
 _WEEK_MS = 7 * 24 * 3600 * 1000
 _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+_CODEC_NUMBERS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")  # as in attributes of batches
+_WITH_LEVELS = ("gzip", "lz4", "zstd")
 
 _KEYS = (
     _key(
@@ -400,6 +402,7 @@ class TopicConfig:
     control_interval_ms: int  # 0 writes control records at once, -1 writes none
     control_is_set: bool  # True if the topic overrides control.record.policy
     loss_mode: LossMode
+    compression: Compression | None  # of stored batches; None keeps that of the producer
 
     def control_ms(self, *, clustered: bool) -> int:
         """Return `StreamConfig.control_ms`. Without other brokers the default is off."""
@@ -471,7 +474,15 @@ def topic_config(overrides: Mapping[str, str]) -> TopicConfig:
         }[str(value("control.record.policy"))],
         control_is_set="control.record.policy" in overrides,
         loss_mode=LossMode(value("gateway.loss.delivery")),
+        compression=_compression(str(value("compression.type")), number),
     )
+
+
+def _compression(name: str, number: Callable[[str], int]) -> Compression | None:
+    if name == "producer":
+        return None
+    codec = _CODEC_NUMBERS.index(name)
+    return Compression(codec, number(f"compression.{name}.level") if name in _WITH_LEVELS else 0)
 
 
 def describe_topic(overrides: Mapping[str, str], names: Iterable[str] | None) -> list[ConfigEntry]:

@@ -27,7 +27,7 @@ from gateway.topics.producer_ids import learn_certain_id
 from gateway.topics.transaction_path import QueuedMarker, TransactionalBatch, TransactionPath
 from gateway.topics.verification import Verifier
 from gateway.wire import batches
-from gateway.wire.batches import BatchHeader, BatchRefused
+from gateway.wire.batches import BatchHeader, BatchRefused, Compression
 from gateway.wire.record_check import RecordRules, check_now, check_steps
 from ledger.errors import (
     LedgerError,
@@ -94,6 +94,19 @@ def _with_time(
     if append_time_ms >= 0:
         return batches.with_append_time(batch, header, append_time_ms)
     return batches.with_timestamp_max(batch, header, newest)
+
+
+def _recompressed_now(batch: bytes, header: BatchHeader, target: Compression) -> bytes | None:
+    from gateway.wire.recompress import recompressed_now
+
+    return recompressed_now(batch, header, target)
+
+
+def _other_codec(header: BatchHeader, config: TopicConfig) -> Compression | None:
+    """Return the codec of the topic if the batch has another one."""
+    target = config.compression
+    same = target is None or header.attributes & batches.CODEC_MASK == target.codec
+    return None if same else target
 
 
 class ProducePath:
@@ -256,8 +269,16 @@ class ProducePath:
         config = self._config()
         header = batches.read_header(waiting.batch)
         rules = self._record_rules(config, self._services.clock.now_ms())
+        batch = _bytes_of(waiting.batch)
         try:
-            return await self._long_work.check(check_steps(_bytes_of(waiting.batch), header, rules))
+            newest = await self._long_work.check(check_steps(batch, header, rules))
+            target = _other_codec(header, config)
+            if target is not None:
+                batch = await self._long_work.recompress(
+                    batch, header, target, config.decompressed_bytes_max
+                )
+                waiting.batch, waiting.recompressed = memoryview(batch), True
+            return newest
         except BatchRefused as refused:
             if self._waiting and self._waiting[0] is waiting:
                 self._waiting.popleft()
@@ -302,20 +323,21 @@ class ProducePath:
 
         `newest` is the greatest timestamp of the records if they were checked.
         """
-        batch, version = waiting.batch, waiting.version
+        batch = waiting.batch
         now_ms = self._services.clock.now_ms()
         try:
-            header = batches.check_batch(batch, version, config.max_message_bytes, waiting.allowed)
+            header = self._checked_header(waiting, config)
             if newest is None:
-                obj = batch.obj  # not copied if the view is one of whole bytes
-                whole = obj if isinstance(obj, bytes) and len(obj) == len(batch) else bytes(batch)
-                newest = check_now(whole, header, self._record_rules(config, now_ms))
+                rules = self._record_rules(config, now_ms)
+                newest = check_now(_bytes_of(batch), header, rules)
         except BatchRefused as refused:
             waiting.refuse(refused)
             return True
-        if newest is None:
-            waiting.takes_long = True
-            return False
+        if newest is None or (
+            config.compression is not None and self._recompresses(waiting, header, config)
+        ):
+            waiting.takes_long |= newest is None
+            return not waiting.takes_long and self._append_now(waiting, config, newest)
         base_offset = self._stream.next_sequence_id
         if header.producer_id >= 0 and not self._next_in_sequence(header, waiting):
             return True
@@ -347,6 +369,41 @@ class ProducePath:
         if not self._watch.armed:
             self._watch.arm()
         return True
+
+    def _recompresses(
+        self, waiting: ProducedBatch, header: BatchHeader, config: TopicConfig
+    ) -> bool:
+        """Give the batch the codec of its topic. Returns False if it has it already.
+
+        `takes_long` is True afterwards if that takes over a millisecond and was not done.
+        """
+        target = None if waiting.recompressed else _other_codec(header, config)
+        if target is None:
+            return False
+        compressed = _recompressed_now(_bytes_of(waiting.batch), header, target)
+        if compressed is None:
+            waiting.takes_long = True
+        else:
+            waiting.batch, waiting.recompressed = memoryview(compressed), True
+        return True
+
+    def _checked_header(self, waiting: ProducedBatch, config: TopicConfig) -> BatchHeader:
+        """Return the header of a batch from a client. Raises BatchRefused if it is invalid."""
+        batch = waiting.batch
+        if not waiting.recompressed:
+            return batches.check_batch(
+                batch, waiting.version, config.max_message_bytes, waiting.allowed
+            )
+        if len(batch) > config.max_message_bytes:
+            raise self._too_large(len(batch), config)
+        return batches.read_header(batch)
+
+    def _too_large(self, size: int, config: TopicConfig) -> BatchRefused:
+        return BatchRefused(
+            ErrorCode.message_too_large,
+            f"The batch has {size} bytes with the topic's codec; max.message.bytes is "
+            f"{config.max_message_bytes}.",
+        )
 
     def _next_in_sequence(self, header: BatchHeader, waiting: ProducedBatch) -> bool:
         """Return True if the batch may be appended. Otherwise answer it and return False.

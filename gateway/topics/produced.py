@@ -46,6 +46,7 @@ class ProducedBatch:
         "_may_acknowledge",
         "_on_produced",
         "batch",
+        "recompressed",
         "takes_long",
         "version",
     )
@@ -57,6 +58,8 @@ class ProducedBatch:
         self._on_produced = on_produced
         # True once a first check left the records to a check in parts.
         self.takes_long = False
+        # True once `batch` is one that this broker compressed again.
+        self.recompressed = False
 
     def take(self) -> OnProduced:
         """Return the callback. The caller answers the batch from now on."""

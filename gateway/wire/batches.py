@@ -67,6 +67,13 @@ class BatchHeader(NamedTuple):
     records: int
 
 
+class Compression(NamedTuple):
+    """A codec by its number in the attributes of a batch, and its level."""
+
+    codec: int
+    level: int = 0
+
+
 def read_header(batch: Buffer) -> BatchHeader:
     """Return the header of a stored batch."""
     return BatchHeader._make(HEADER.unpack_from(batch))
@@ -178,6 +185,15 @@ def _check_attributes(header: BatchHeader, version: int, allowed: int) -> None:
         raise BatchRefused(
             ErrorCode.unsupported_compression_type, "zstd requires Produce version 7 or later."
         )
+
+
+def with_records(header: BatchHeader, codec: int, records: bytes) -> bytes:
+    """Return a batch with these records, compressed with `codec` already, and a new CRC."""
+    attributes = header.attributes & ~CODEC_MASK | codec
+    rest = _FROM_ATTRIBUTES.pack(attributes, *header[6:]) + records
+    length = len(rest) + _CRC_FROM - LENGTH_OVERHEAD
+    prefix = PREFIX.pack(header.base_offset, length, header.leader_epoch)
+    return prefix + _MAGIC_AND_CRC.pack(header.magic, crc32c(rest)) + rest
 
 
 def with_offset(

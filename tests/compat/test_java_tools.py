@@ -123,6 +123,38 @@ def test_the_console_consumer_reads_what_others_compress(
     assert read.splitlines() == expected[7:]
 
 
+@pytest.mark.parametrize("wanted", ["uncompressed", *CODECS[1:]])
+def test_the_console_consumer_reads_what_the_broker_compresses_again(
+    broker: Broker, loader: Aiokafka, unused: Unused, wanted: str
+):
+    """Small batches, and large ones that a broker does not compress at once."""
+    topic = unused()
+    run(
+        java_tools.TOPICS,
+        *(*at(broker), "--create", "--topic", topic, "--partitions", "1"),
+        *("--config", f"compression.type={wanted}"),
+    )
+    records: list[Record] = []
+    for codec in (None, "zstd", "gzip"):
+        for count in (1, 3_000):
+            begin = len(records)
+            some = [
+                Record(b"key %d" % n, b"value " * 10 + b"%d" % n, (), START_MS + n)
+                for n in range(begin, begin + count)
+            ]
+            produce(loader, topic, some, codec=codec)
+            records += some
+    assert [one.record for one in loader.read(topic, 0, len(records))] == records
+    read = run(
+        java_tools.CONSOLE_CONSUMER,
+        *(*at(broker), "--topic", topic, "--from-beginning", "--max-messages", str(len(records))),
+        *("--formatter-property", "print.key=true"),
+    )
+    assert read.splitlines() == [
+        f"{record.key.decode()}\t{record.value.decode()}" for record in records
+    ]
+
+
 def test_the_group_tool_lists_describes_resets_and_deletes_a_group(
     broker: Broker, loader: Aiokafka, unused: Unused
 ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import cramjam
 from crc32c import crc32c
 
 from tests.compat.differential.symbols import Symbols, epoch_symbol, time_symbol
@@ -12,6 +13,8 @@ from tests.compat.differential.symbols import Symbols, epoch_symbol, time_symbol
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC_FROM = 21
 _CONTROL = 0x20
+_CODEC = 0x07
+_SNAPPY = 2
 _MARKER_BYTES = 17
 """The record of a marker: its value ends with the coordinator's epoch, before the headers."""
 _NAMES = (
@@ -63,4 +66,22 @@ def _normal(fields: dict[str, Any], batch: bytes, symbols: Symbols) -> dict[str,
         coordinator_epoch = int.from_bytes(records[-5:-1], "big")
         fields["coordinator_epoch"] = epoch_symbol(symbols, coordinator_epoch)
         records = records[:-5] + records[-1:]
+    codec = fields["attributes"] & _CODEC
+    if codec:  # two implementations of a codec write other bytes
+        fields["length"], records = "<compressed>", _decompressed(codec, records)
     return {**fields, "records": records.hex()}
+
+
+def _decompressed(codec: int, data: bytes) -> bytes:
+    """Decompress records that are valid. Blocks of snappy are in the framing of Java."""
+    if codec == _SNAPPY:
+        assert data.startswith(b"\x82SNAPPY\x00")
+        blocks: list[bytes] = []
+        at = 16
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 4], "big")
+            blocks.append(bytes(cramjam.snappy.decompress_raw(data[at + 4 : at + 4 + size])))
+            at += 4 + size
+        return b"".join(blocks)
+    codecs: dict[int, Any] = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
+    return bytes(codecs[codec].decompress(data))

@@ -200,3 +200,32 @@ def an_internal_topic(script: Script) -> None:
     topic = script.internal_topic()
     for partition in (0, 49, 50):
         _write(script, topic, batch(1), partition)
+
+
+@case(KEY, since=3)
+def codecs_of_the_topic(script: Script) -> None:
+    for codec in ("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"):
+        topic = script.topic(codec, configs={"compression.type": codec})
+        _write(script, topic, batch(3))
+        _write(script, topic, batch(2, base_timestamp=5_000, gap_ms=0))
+        row = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+        script.other(
+            1,
+            13,
+            max_wait=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            session_id=0,
+            session_epoch=-1,
+            topics=[{**topic.ref, "partitions": [row]}],
+        )
+
+
+@case(KEY, since=3)
+def append_times_with_another_codec(script: Script) -> None:
+    configs = {"compression.type": "gzip", "message.timestamp.type": "LogAppendTime"}
+    topic = script.topic("one", configs=configs)
+    _write(script, topic, batch(3))
+    producer = script.producer().take("producer_id")
+    for _ in range(2):
+        _write(script, topic, batch(2, producer=producer, epoch=0, sequence=0))
