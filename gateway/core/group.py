@@ -194,21 +194,21 @@ class Group:
         return errors, effects
 
     def check_commit(
-        self, member_id: str, generation: int, instance_id: str | None, now_ms: int
+        self, member_id: str, generation: int, instance_id: str | None, now_ms: int | None
     ) -> ErrorCode:
         """Check a commit. A member's commit counts as a heartbeat.
 
-        Simple consumers and tools commit with generation -1 and without a member id. Such a commit
-        is valid only while the group is Empty.
+        Without a member id and generation it is valid only while the group is Empty. If `now_ms` is
+        None, it is part of a transaction: always valid then, also in a rebalance, and no heartbeat.
         """
         if self.state is State.DEAD:
             return ErrorCode.coordinator_not_available
         if generation < 0 and self.state is State.EMPTY:
             return ErrorCode.none
         if generation < 0 and not member_id and instance_id is None:
-            return ErrorCode.unknown_member_id
+            return ErrorCode.none if now_ms is None else ErrorCode.unknown_member_id
         error = self._check_generation(member_id, generation, instance_id)
-        if error is not ErrorCode.none:
+        if error is not ErrorCode.none or now_ms is None:
             return error
         if self.state is State.COMPLETING_REBALANCE:
             return ErrorCode.rebalance_in_progress

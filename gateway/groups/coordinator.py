@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
@@ -37,6 +37,12 @@ from gateway.errors import coordinator_code
 from gateway.groups.group_scanner import GroupScanner
 from gateway.groups.group_snapshots import GroupSnapshot, GroupSnapshots
 from gateway.groups.loaded_groups import LOAD_WAIT_S, LoadedGroup, LoadedGroups
+from gateway.groups.transactional_groups import TransactionalGroups
+from gateway.groups.transactional_offsets import (
+    TransactionalCommit,
+    TransactionalOffsets,
+    Verify,
+)
 from gateway.groups.views import GroupListing, GroupView, Refused
 from gateway.log import Throttle, logger
 from gateway.topics.catalog import Catalog, Topic
@@ -45,7 +51,7 @@ from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.tasks import start_once, start_restarting
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
-from subscriptions.store import SubscriptionsStore
+from subscriptions.store import SubscriptionsStore, TransactionalStore
 from subscriptions.znodes.znode_store import GroupZnodeStore
 
 __all__ = ["Coordinator", "GroupListing", "GroupView", "Refused", "fresh_id"]
@@ -80,6 +86,14 @@ class Coordinator:
         self._loaded_groups = LoadedGroups(
             self._store, claims, clock, settings, limits.bytes_total_max, self._on_evicted
         )
+        # The groups of all brokers that may have pending offsets, and the pending offsets of this
+        # one. None if the store cannot keep them.
+        self.transactional_groups = TransactionalGroups(metadata)
+        self.transactional: TransactionalOffsets | None = None
+        if isinstance(self._store, TransactionalStore):
+            self.transactional = TransactionalOffsets(
+                self._loaded_groups, self._store, self.transactional_groups
+            )
         self._scanner = GroupScanner(
             self._store,
             claims,
@@ -297,6 +311,20 @@ class Coordinator:
         if loaded.group.state is State.DEAD:
             raise Refused(ErrorCode.coordinator_not_available)
         return loaded.offsets
+
+    async def commit_in_transaction(self, commit: TransactionalCommit, verify: Verify) -> ErrorCode:
+        """Store offsets that are pending until the transaction ends. NONE: they are durable."""
+        if self.transactional is None:
+            return ErrorCode.coordinator_not_available
+        await self._store.room()
+        return await self.transactional.commit(commit, verify)
+
+    def unstable(self, group_id: str) -> Container[TopicIdPartition]:
+        """Return the partitions of a group that `offsets` returned with pending offsets."""
+        loaded = self._loaded_groups.use(group_id)
+        if loaded is None or self.transactional is None:
+            return ()
+        return self.transactional.unstable(loaded)
 
     async def delete_offsets(
         self, group_id: str, topics: Mapping[TopicIdPartition, str]

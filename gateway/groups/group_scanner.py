@@ -232,7 +232,7 @@ class GroupScanner:
         self._forget(name)
 
     async def _expire_group(self, loaded: LoadedGroup) -> None:
-        if not self._loaded_groups.serves():
+        if not self._loaded_groups.serves() or self._loaded_groups.has_transaction(loaded):
             return
         group = loaded.group
         subscribed = None
@@ -244,7 +244,7 @@ class GroupScanner:
         )
         await self.remove_offsets(loaded, gone)
         # A commit in flight is not among the offsets yet, and its group must not be deleted.
-        if loaded.idle and not loaded.offsets:
+        if self._loaded_groups.is_idle(loaded) and not loaded.offsets:
             await self._loaded_groups.delete(loaded)
 
     async def remove_offsets(self, loaded: LoadedGroup, keys: Iterable[TopicIdPartition]) -> None:

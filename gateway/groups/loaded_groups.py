@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future, Task
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import cast
 
@@ -35,6 +35,7 @@ from gateway.core.group_members import (
 from gateway.errors import coordinator_code
 from gateway.groups.deadline_timer import DeadlineTimer
 from gateway.groups.group_memory import GroupMemory
+from gateway.groups.group_transactions import GroupTransactions
 from gateway.groups.stored_membership import (
     MembershipTooLarge,
     StoredMembership,
@@ -70,7 +71,9 @@ class LoadedGroup:
         "last_write",
         "offsets",
         "stored",
+        "transactions",
         "unencoded",
+        "unsure",
         "used_ms",
         "writes",
     )
@@ -98,12 +101,19 @@ class LoadedGroup:
         self.unencoded: list[Persist] = []
         # The task that encodes and writes `unencoded`. None while there is nothing to encode.
         self.encoding: Task[None] | None = None
+        # True once the outcome of a write is unknown. The group is unloaded then.
+        self.unsure = False
+        # What is remembered of transactions. None before the first one since the load.
+        self.transactions: GroupTransactions | None = None
         # The part of this group in `LoadedGroups.memory`, by client host.
         self.counted: Counter[str] = Counter()
 
     @property
     def idle(self) -> bool:
-        """True if the group has no members and no write is in flight."""
+        """True if the group has no members and no write is in flight.
+
+        `LoadedGroups.is_idle` also knows about transactions.
+        """
         return self.group.idle and not self.writes
 
 
@@ -138,6 +148,10 @@ class LoadedGroups:
         self.memory = GroupMemory(bytes_max)
         # Held while a large membership is encoded, so that one is encoded at a time.
         self._encoding = asyncio.Lock()
+        # Set once, if offsets can be committed in transactions: whether a group has an open one,
+        # and work to be done after its last write and before its claim is released.
+        self.has_transaction: Callable[[LoadedGroup], bool] = lambda _: False
+        self.before_release: Callable[[LoadedGroup], Awaitable[None]] | None = None
         self._store = store
         self._claims = claims
         self._clock = clock
@@ -356,10 +370,18 @@ class LoadedGroups:
 
         Do not cancel the future; shield it.
         """
+        return self.track(loaded, self._store.advance(loaded.group_id, offsets, note))
+
+    def track(self, loaded: LoadedGroup, durable: Future[None]) -> Future[None]:
+        """Count a write of the group that the store has accepted. If it fails, unload the group."""
         loaded.writes += 1
-        durable = loaded.last_write = self._store.advance(loaded.group_id, offsets, note)
+        loaded.last_write = durable
         durable.add_done_callback(partial(self._on_written, loaded))
         return durable
+
+    def is_idle(self, loaded: LoadedGroup) -> bool:
+        """Return whether the group has neither members, nor writes, nor an open transaction."""
+        return loaded.idle and not self.has_transaction(loaded)
 
     def _on_written(self, loaded: LoadedGroup, durable: Future[None]) -> None:
         loaded.writes -= 1
@@ -367,6 +389,7 @@ class LoadedGroups:
             loaded.last_write = None
         error = durable.exception()
         if error is not None:
+            loaded.unsure = True
             if self.groups.get(loaded.group_id) is loaded:
                 logger().warning("a group was lost", group=loaded.group_id, reason=str(error))
                 self.unload(loaded, coordinator_code(error))
@@ -424,6 +447,8 @@ class LoadedGroups:
                 await asyncio.wait([loaded.last_write])
                 await asyncio.sleep(0)  # let the callbacks of the write run
             if release:
+                if self.before_release is not None:
+                    await self.before_release(loaded)
                 await self._store.unload(group_id)
                 await self._claims.release(group_id)
             else:
@@ -529,7 +554,7 @@ class LoadedGroups:
         if loaded is None:
             return None
         now_ms = self.now_ms()
-        if not loaded.idle or now_ms - loaded.used_ms < IDLE_MS:
+        if not self.is_idle(loaded) or now_ms - loaded.used_ms < IDLE_MS:
             at_ms = loaded.used_ms + IDLE_MS
             self._idle_timer.set(group_id, at_ms if at_ms > now_ms else now_ms + IDLE_MS)
             return None

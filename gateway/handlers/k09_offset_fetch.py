@@ -1,8 +1,8 @@
 """OffsetFetch, key 9, v1-v10: returns the committed offsets of groups.
 
 v2 null topics request all, group error at the top · v5 leader epoch · v6 flexible · v7
-require_stable (without transactions every offset is stable) · v8 many groups · v9 member id and
-epoch of the new protocol (ignored: groups here are classic) · v10 topic ids.
+require_stable (UNSTABLE_OFFSET_COMMIT while an offset is pending) · v8 many groups · v9 member id
+and epoch of the new protocol (ignored: groups here are classic) · v10 topic ids.
 A partition without a commit has offset -1 and no error. A group that is being loaded gets an error,
 never -1. Each partition has this error too, because aiokafka reads only the errors of partitions.
 The offsets of a read-only group are the offsets that its clients fetch next.
@@ -11,7 +11,7 @@ Not done: groups of the new protocol (KIP-848).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +29,7 @@ _MANY_FROM = 8
 _TOPIC_IDS_FROM = 10
 _ROWS_MAX = 500_000  # partitions in one reply
 _NONE_COMMITTED = CommittedOffset()
+_UNSTABLE = CommittedOffset()  # compared by identity: the offset is pending in a transaction
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
@@ -87,6 +88,8 @@ async def _group(asked: Any, request: Request, ctx: Context) -> Reply:
         offsets = await _offsets(asked.group_id, request.client_id, ctx)
     except Refused as refused:
         return _refused(asked, refused.code)
+    if getattr(request.body, "require_stable", False):
+        offsets = _StableOffsets(offsets, ctx.groups.unstable(asked.group_id))
     if asked.topics is None:
         topics = await _all(offsets, request, ctx)
     elif version >= _TOPIC_IDS_FROM:
@@ -94,6 +97,27 @@ async def _group(asked: Any, request: Request, ctx: Context) -> Reply:
     else:
         topics = [await _by_name(each, offsets, request, ctx) for each in asked.topics]
     return Reply(group_id=asked.group_id, topics=topics, error_code=ErrorCode.none)
+
+
+class _StableOffsets(Mapping[TopicIdPartition, CommittedOffset]):
+    """The offsets of a group, with `_UNSTABLE` in place of those of partitions in `unstable`."""
+
+    def __init__(
+        self,
+        offsets: Mapping[TopicIdPartition, CommittedOffset],
+        unstable: Container[TopicIdPartition],
+    ) -> None:
+        self._offsets = offsets
+        self._unstable = unstable
+
+    def __getitem__(self, key: TopicIdPartition) -> CommittedOffset:
+        return _UNSTABLE if key in self._unstable else self._offsets[key]
+
+    def __iter__(self) -> Iterator[TopicIdPartition]:
+        return iter(self._offsets)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
 
 
 async def _offsets(
@@ -176,6 +200,8 @@ def _rows(request: Request) -> Rows:
 
 
 def _partition(index: int, committed: CommittedOffset, code: ErrorCode = ErrorCode.none) -> Reply:
+    if committed is _UNSTABLE:
+        code = ErrorCode.unstable_offset_commit
     return Reply(
         partition_index=index,
         committed_offset=committed.offset,

@@ -2,7 +2,6 @@
 
 v2 PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH · v3 flexible · v4 no change.
 The transaction gets the group's partition of `__consumer_offsets`.
-Not done: committing offsets in a transaction (TxnOffsetCommit is not served).
 Source: Kafka, KafkaApis.handleAddOffsetsToTxnRequest.
 """
 
@@ -12,10 +11,10 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.topic_names import CONSUMER_OFFSETS
 from gateway.core.transaction_effects import Adding
-from gateway.core.transaction_states import TopicPartition, coordinator_partition
+from gateway.core.transaction_states import TopicPartition
+from gateway.groups.transactional_groups import offsets_partition
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.transaction_errors import coordinator_of, in_old_words
-from gateway.topics.internal_topics import INTERNAL_PARTITIONS
+from gateway.handlers.transaction_errors import coordinator_of, in_old_words, keeps_pending
 
 _FENCED_FROM = 2
 
@@ -25,13 +24,14 @@ async def handle(request: Request, ctx: Context) -> Reply:
     coordinator = coordinator_of(body.transactional_id, ctx)
     if isinstance(coordinator, ErrorCode):
         return Reply(error_code=coordinator)
-    partition = coordinator_partition(body.group_id, INTERNAL_PARTITIONS)
+    if not keeps_pending(body.group_id, ctx):
+        return Reply(error_code=ErrorCode.coordinator_not_available)
     added = await coordinator.add(
         Adding(
             body.transactional_id,
             body.producer_id,
             body.producer_epoch,
-            frozenset((TopicPartition(CONSUMER_OFFSETS, partition),)),
+            frozenset((TopicPartition(CONSUMER_OFFSETS, offsets_partition(body.group_id)),)),
         )
     )
     return Reply(error_code=in_old_words(added.error, request.version, _FENCED_FROM))

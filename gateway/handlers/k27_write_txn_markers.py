@@ -6,7 +6,7 @@ answer of a partition follows once its marker is durable and may be acknowledged
 another gateway leads answers NOT_LEADER_OR_FOLLOWER, as a replica does in Kafka. A marker that is
 not durable after `_WAIT_S_MAX` answers REQUEST_TIMED_OUT and stays in its partition's order. As in
 Kafka, the answers to several markers of one producer are merged.
-Not done: pending offsets of groups. `__consumer_offsets` answers NONE, as no offset can be pending.
+A marker for `__consumer_offsets` reaches every group of the partition with pending offsets.
 Source: Kafka, KafkaApis.handleWriteTxnMarkersRequest.
 """
 

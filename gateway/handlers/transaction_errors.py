@@ -5,7 +5,10 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Context
+from gateway.log import Throttle, logger
 from gateway.transactions.coordinator_partition import CoordinatorPartition
+
+_throttle = Throttle()
 
 
 def coordinator_of(transactional_id: str, ctx: Context) -> CoordinatorPartition | ErrorCode:
@@ -15,6 +18,17 @@ def coordinator_of(transactional_id: str, ctx: Context) -> CoordinatorPartition 
     if ctx.transactions is None:
         return ErrorCode.coordinator_not_available
     return ctx.transactions.local(transactional_id)
+
+
+def keeps_pending(group: str, ctx: Context) -> bool:
+    """Return whether this broker can keep offsets of transactions, or log that it cannot."""
+    if ctx.groups.transactional is not None:
+        return True
+    if _throttle.allows("flag", "", ctx.clock.monotonic_s()):
+        logger().warning(
+            "offsets in transactions need logSegmentBasedSubscriptionsStoreEnabled", group=group
+        )
+    return False
 
 
 def in_old_words(error: ErrorCode, version: int, fenced_from: int) -> ErrorCode:

@@ -9,6 +9,7 @@ from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.core.topic_names import TRANSACTION_STATE
 from gateway.handlers.api import Context
 from gateway.transactions.coordinators import TransactionCoordinators
+from gateway.transactions.group_markers import ClusterGroupMarkers
 from gateway.transactions.local_markers import LocalMarkers
 from gateway.transactions.markers import ClusterMarkers
 from gateway.transactions.verifier import CoordinatorVerifier
@@ -25,7 +26,11 @@ def add_transactions(
     links = PeerLinks(ctx.cluster)
     if shared is not None:
         shared.on_members_changed(links.on_members_changed)
-    ctx.markers = LocalMarkers(ctx.partitions)
+    groups = ctx.groups
+    of_groups = ClusterGroupMarkers(
+        groups.transactional_groups, groups.transactional, ctx.cluster, links
+    )
+    ctx.markers = LocalMarkers(ctx.partitions, of_groups)
     sender = ClusterMarkers(ctx.catalog, ctx.cluster, ctx.markers, links)
     ctx.transactions = TransactionCoordinators(
         ctx.catalog,
@@ -41,6 +46,7 @@ def add_transactions(
 
     async def stop() -> None:
         await sender.close()
+        await of_groups.close()
         await links.close()
 
     return stop

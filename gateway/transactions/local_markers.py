@@ -17,6 +17,9 @@ from gateway.core.partition_transactions import EndMarker
 from gateway.core.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from gateway.topics.partitions import Partitions, stream_name
 
+GROUP_PREFIX = f"{CONSUMER_OFFSETS}/"
+"""Begins the name under which one gateway names a group to another; no topic can have it."""
+
 OnMarked = Callable[[ErrorCode], None]
 """Receives the outcome of one marker in one partition. Runs once, perhaps inside the call."""
 
@@ -32,11 +35,18 @@ class GroupMarkers(Protocol):
         """
         ...
 
+    def end_in_group(self, group: str, marker: EndMarker, on_marked: OnMarked) -> None:
+        """End the transaction for one group, if this broker coordinates it."""
+        ...
+
 
 class NoPendingOffsets:
     """The groups of a release without TxnOffsetCommit: no offset is ever pending."""
 
     def end(self, index: int, marker: EndMarker, on_marked: OnMarked) -> None:
+        on_marked(ErrorCode.none)
+
+    def end_in_group(self, group: str, marker: EndMarker, on_marked: OnMarked) -> None:
         on_marked(ErrorCode.none)
 
 
@@ -65,6 +75,9 @@ class LocalMarkers:
             return
         if topic == CONSUMER_OFFSETS and self._partitions.exists(topic, index):
             self._groups.end(index, marker, on_marked)
+            return
+        if topic.startswith(GROUP_PREFIX):
+            self._groups.end_in_group(topic.removeprefix(GROUP_PREFIX), marker, on_marked)
             return
         partition = self._partitions.find(topic, index)
         if partition is None:

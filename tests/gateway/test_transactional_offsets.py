@@ -1,0 +1,242 @@
+"""Goal: offsets of a transaction are committed or dropped by its marker, and by nothing else.
+
+Method: a coordinator on virtual time, with a store of log segments on simulated bookies. The answer
+of the transaction's coordinator is a future that the test completes.
+"""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from gateway.core.partition_transactions import EndMarker
+from gateway.groups import transactional_offsets
+from gateway.groups.loaded_groups import IDLE_MS
+from gateway.groups.transactional_groups import TransactionalGroups, offsets_partition
+from gateway.groups.transactional_offsets import TransactionalCommit
+from gateway.handlers.transaction_errors import keeps_pending
+from subscriptions.committed_offset import CommittedOffset
+from tests.gateway.group_world import World
+from tests.subscriptions.log_world import LogWorld
+
+PRODUCER, EPOCH = 4_000, 3
+NONE = ErrorCode.none
+
+
+@asynccontextmanager
+async def world_of(logs, tree=None):
+    world = World(tree=tree)
+    world.store = logs.process().store()
+    async with world:
+        yield world
+
+
+async def verified(code=NONE):
+    return code
+
+
+def commit_of(world, value, *, group="g", epoch=EPOCH, producer=PRODUCER, partition=0, **more):
+    member = {"member_id": "", "generation": -1, "instance_id": None, **more}
+    offsets = {
+        world.key(partition): CommittedOffset(offset=value, commit_time_ms=world.clock.now_ms())
+    }
+    return TransactionalCommit(group, producer, epoch, offsets=offsets, **member)
+
+
+async def pend(world, value, verify=verified, **more):
+    return await world.groups.commit_in_transaction(commit_of(world, value, **more), verify)
+
+
+def marker_of(*, commit=True, epoch=EPOCH, version=0, number=1, coordinator=5):
+    return EndMarker(PRODUCER, epoch, coordinator, commit, version, number)
+
+
+async def end(world, group="g", **more):
+    return await world.groups.transactional.end(group, marker_of(**more))
+
+
+async def fetched(world, *, stable, group="g", partition=0):
+    """Return the offset and the error of an OffsetFetch."""
+    topics = [{"name": "t", "partition_indexes": [partition]}]
+    body = {"group_id": group, "topics": topics, "require_stable": stable}
+    answer = await world.ask(9, 7, body)
+    (row,) = answer.topics[0].partitions
+    return row.committed_offset, row.error_code
+
+
+@pytest.mark.parametrize(("commit", "after"), [(True, 7), (False, 2)])
+async def test_a_pending_offset_is_unstable_until_the_marker(commit, after):
+    async with world_of(LogWorld()) as world:
+        assert await world.commit("g", 2) == "none"
+        assert await pend(world, 7) is NONE
+        assert await fetched(world, stable=False) == (2, NONE)
+        assert await fetched(world, stable=True) == (-1, ErrorCode.unstable_offset_commit)
+        assert await fetched(world, stable=True, partition=1) == (-1, NONE)
+        assert await end(world, commit=commit) is NONE
+        assert await fetched(world, stable=True) == (after, NONE)
+
+
+async def test_an_offset_that_is_not_durable_yet_is_unstable():
+    async with world_of(LogWorld()) as world:
+        await world.commit("g", 2)
+        pending = asyncio.ensure_future(pend(world, 7))
+        seen = set()
+        while not pending.done():
+            seen.add((await fetched(world, stable=True))[1])
+            await asyncio.sleep(0.0005)
+        assert ErrorCode.unstable_offset_commit in seen
+        assert (await fetched(world, stable=True))[1] is ErrorCode.unstable_offset_commit
+
+
+async def test_a_marker_voids_a_verification_under_way():
+    async with world_of(LogWorld()) as world:
+        await world.commit("g", 2)
+        answer = asyncio.get_running_loop().create_future()
+        late = asyncio.ensure_future(pend(world, 7, lambda: answer))
+        await asyncio.sleep(1)
+        assert await end(world) is NONE
+        answer.set_result(NONE)
+        assert await late is ErrorCode.invalid_txn_state
+        assert await fetched(world, stable=True) == (2, NONE)
+
+
+async def test_a_marker_with_a_raised_epoch_does_not_void_the_next_transaction():
+    async with world_of(LogWorld()) as world:
+        answer = asyncio.get_running_loop().create_future()
+        following = asyncio.ensure_future(pend(world, 7, lambda: answer, epoch=EPOCH + 1))
+        await asyncio.sleep(1)
+        assert await end(world, epoch=EPOCH + 1, version=2) is NONE
+        answer.set_result(NONE)
+        assert await following is NONE
+
+
+@pytest.mark.parametrize("code", [ErrorCode.invalid_producer_epoch, ErrorCode.not_enough_replicas])
+async def test_nothing_is_stored_without_a_verification(code):
+    async with world_of(LogWorld()) as world:
+        assert await pend(world, 7, lambda: verified(code)) is code
+        assert await fetched(world, stable=True) == (-1, NONE)
+
+
+async def test_an_older_epoch_commits_nothing_and_ends_nothing():
+    async with world_of(LogWorld()) as world:
+        assert await pend(world, 7) is NONE
+        assert await pend(world, 8, epoch=EPOCH - 1) is ErrorCode.invalid_producer_epoch
+        older = ErrorCode.invalid_producer_epoch
+        assert await end(world, epoch=EPOCH - 1) is older
+        assert await end(world, epoch=EPOCH, version=2) is older  # it ended the transaction before
+        assert (await fetched(world, stable=True))[1] is ErrorCode.unstable_offset_commit
+        assert await end(world, epoch=EPOCH + 1, version=2) is NONE
+        assert await fetched(world, stable=True) == (7, NONE)
+
+
+async def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction():
+    async with world_of(LogWorld()) as world:
+        await pend(world, 7)
+        assert await end(world, number=4) is NONE
+        await pend(world, 9)
+        assert await end(world, number=4) is NONE
+        assert await end(world, number=5, coordinator=4) is (
+            ErrorCode.transaction_coordinator_fenced
+        )
+        assert (await fetched(world, stable=True))[1] is ErrorCode.unstable_offset_commit
+        assert await end(world, number=5, commit=False) is NONE
+        assert await fetched(world, stable=True) == (7, NONE)
+
+
+async def test_the_index_names_the_group_while_an_offset_may_be_pending():
+    logs = LogWorld()
+    async with world_of(logs) as world:
+        index = TransactionalGroups(world.metadata)
+        partition = offsets_partition("g")
+        assert await index.of(partition) == []
+        await pend(world, 7)
+        assert await index.of(partition) == ["g"]
+        await asyncio.sleep(5 * IDLE_MS / 1000)
+        assert "g" in world.loaded  # it stays, so that its marker finds it
+        assert await end(world) is NONE
+        await asyncio.sleep(5 * IDLE_MS / 1000)
+        assert "g" not in world.loaded
+        assert await index.of(partition) == []
+        assert await fetched(world, stable=True) == (7, NONE)
+
+
+async def test_a_takeover_ends_the_transaction_of_a_group_without_a_coordinator():
+    logs = LogWorld()
+    async with world_of(logs) as world:
+        await world.commit("g", 2)
+        await pend(world, 7)
+        heir = world.crashed()
+        heir.store = logs.process().store()
+    async with heir:
+        assert await heir.groups.transactional.groups.of(offsets_partition("g")) == ["g"]
+        assert (await fetched(heir, stable=True))[1] is ErrorCode.unstable_offset_commit
+        assert await end(heir) is NONE
+        assert await fetched(heir, stable=True) == (7, NONE)
+
+
+async def test_a_marker_for_a_group_that_does_not_exist_stores_nothing():
+    async with world_of(LogWorld()) as world:
+        assert await end(world, "none") is NONE
+        await asyncio.sleep(5 * IDLE_MS / 1000)
+        assert not await world.store.exists("none")
+
+
+async def test_a_group_with_a_pending_offset_does_not_expire():
+    logs = LogWorld()
+    async with world_of(logs) as world:
+        await pend(world, 7)
+        await asyncio.sleep(30 * 24 * 3600)
+        assert await end(world) is NONE
+        assert await fetched(world, stable=True) == (7, NONE)
+
+
+async def test_pending_offsets_of_one_group_are_bounded(monkeypatch):
+    monkeypatch.setattr(transactional_offsets, "PENDING_BYTES_MAX", 120)
+    async with world_of(LogWorld()) as world:
+        assert await pend(world, 1) is NONE
+        refused = ErrorCode.invalid_commit_offset_size
+        assert await pend(world, 2, partition=1) is refused
+        assert await end(world) is NONE
+        assert await pend(world, 2, partition=1) is NONE
+
+
+async def test_members_commit_with_their_generation_and_others_for_the_whole_group():
+    async with world_of(LogWorld()) as world:
+        member = world.consumer()
+        await member.join()
+        generation = world.loaded["g"].group.generation
+        for member_id, sent, code in (
+            ("", -1, NONE),
+            ("nobody", generation, ErrorCode.unknown_member_id),
+            (member.member_id, generation + 1, ErrorCode.illegal_generation),
+            (member.member_id, -1, ErrorCode.illegal_generation),
+            (member.member_id, generation, NONE),
+        ):
+            assert await pend(world, 7, member_id=member_id, generation=sent) is code
+        unknown = {"group": "other", "member_id": "nobody", "generation": 3}
+        assert await pend(world, 7, **unknown) is ErrorCode.illegal_generation
+
+
+async def test_a_deleted_group_leaves_nothing_pending():
+    async with world_of(LogWorld()) as world:
+        await pend(world, 7)
+        assert await world.groups.delete("g") is NONE
+        await asyncio.sleep(1)
+        assert await world.groups.transactional.groups.of(offsets_partition("g")) == []
+        assert await end(world) is NONE
+        assert await fetched(world, stable=True) == (-1, NONE)
+
+
+async def test_a_store_of_nodes_takes_no_offsets_of_transactions():
+    async with World() as world:
+        assert await pend(world, 7) is ErrorCode.coordinator_not_available
+
+
+async def test_without_log_segments_one_line_names_the_flag(capsys):
+    async with World() as world:
+        ctx = world.dispatcher._ctx
+        for _ in range(3):
+            assert not keeps_pending("g", ctx)
+        lines = capsys.readouterr().err.splitlines()
+        assert sum("logSegmentBasedSubscriptionsStoreEnabled" in line for line in lines) == 1
