@@ -250,9 +250,8 @@ async def consumed(cluster, partition, draw, start):
     return offsets
 
 
-@pytest.mark.parametrize("seed", range(25))
-async def test_random_transactions_are_read_as_they_ended(seed):
-    """Over segments, restarts and crashes, from any offset, with and without caches."""
+async def play(seed):
+    """Write transactions over segments, restarts and crashes, and read them from any offset."""
     limits = COLD if seed % 2 else None
     async with started_cluster(limits=limits, transactions=True) as cluster:
         partition, _ = await opened(cluster)
@@ -275,3 +274,8 @@ async def test_random_transactions_are_read_as_they_ended(seed):
                 await (cluster.restart() if how == "restart" else cluster.crash())
                 cluster.partitions.verifier = Coordinator()
                 partition = await cluster.partition()
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_random_transactions_are_read_as_they_ended(seed):
+    await play(seed)
