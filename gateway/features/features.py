@@ -12,7 +12,7 @@ cannot write a form that the cluster has given up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 from uuid import uuid4
@@ -145,7 +145,7 @@ class Features:
 
     # -- changes ------------------------------------------------------------------------------
 
-    async def update(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+    async def update(self, updates: Collection[FeatureUpdate], *, validate_only: bool) -> None:
         """Change all of these levels or none. The change is durable when this returns.
 
         Raises FeatureRefused, CorruptFormat if the node cannot be read, and LedgerError.

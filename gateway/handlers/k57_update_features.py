@@ -8,6 +8,8 @@ Source: KIP-584, KIP-778, KIP-1022; Kafka, QuorumController.updateFeatures.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kio.schema.errors import ErrorCode
 
 from gateway.core.feature_levels import FeatureRefused, FeatureUpdate, UpgradeType
@@ -19,16 +21,13 @@ from ledger.errors import LedgerError
 
 _KINDS_FROM = 1
 _RESULTS_UNTIL = 1
+_FEATURES_MAX = 1_000
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
-    updates: list[FeatureUpdate] = []
-    async for each in with_pauses(request.body.feature_updates):
-        kind = each.upgrade_type if request.version >= _KINDS_FROM else UpgradeType.UPGRADE
-        updates.append(FeatureUpdate(each.feature, each.max_version_level, kind))
     validate_only = request.version >= _KINDS_FROM and request.body.validate_only
     try:
-        await ctx.features.update(updates, validate_only=validate_only)
+        await ctx.features.update(await _updates(request), validate_only=validate_only)
     except FeatureRefused as refused:
         text = "The update failed for all features since the following feature had an error: "
         return _failed(ErrorCode.invalid_update_version, text + str(refused))
@@ -36,11 +35,24 @@ async def handle(request: Request, ctx: Context) -> Reply:
         return _failed(admin_code(error), str(error))
     results = Rows(request, "results")
     if request.version <= _RESULTS_UNTIL:
-        for update in updates:
+        for each in request.body.feature_updates:
             await results.add(
-                Reply(feature=update.name, error_code=ErrorCode.none, error_message="NONE")
+                Reply(feature=each.feature, error_code=ErrorCode.none, error_message="NONE")
             )
     return Reply(error_code=ErrorCode.none, error_message=None, results=results.result())
+
+
+async def _updates(request: Request) -> Collection[FeatureUpdate]:
+    """Return the last update of each feature, in the order of their first ones.
+
+    Those after the first `_FEATURES_MAX` are left out: so many are refused, as most are unknown.
+    """
+    updates: dict[str, FeatureUpdate] = {}
+    async for each in with_pauses(request.body.feature_updates):
+        if each.feature in updates or len(updates) < _FEATURES_MAX:
+            kind = each.upgrade_type if request.version >= _KINDS_FROM else UpgradeType.UPGRADE
+            updates[each.feature] = FeatureUpdate(each.feature, each.max_version_level, kind)
+    return updates.values()
 
 
 def _failed(code: ErrorCode, text: str) -> Reply:
