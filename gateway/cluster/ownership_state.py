@@ -80,6 +80,7 @@ class TopicOwnership:
 
     __slots__ = (
         "changed",
+        "exposed",
         "has_free",
         "held",
         "moving",
@@ -89,7 +90,6 @@ class TopicOwnership:
         "readable",
         "topic_id",
         "unpublished",
-        "unseen",
     )
 
     def __init__(self, topic_id: UUID) -> None:
@@ -112,9 +112,9 @@ class TopicOwnership:
         # Held partitions whose epoch is not in the node yet, with the tasks that wait for it. An
         # entry lasts from `note_opened` until the node has the epoch or the partition is lost.
         self.unpublished: dict[int, list[object]] = {}
-        # Epochs of partitions that were lost before their epochs were published. Clients may have
-        # been shown them. At most one entry for each partition.
-        self.unseen: dict[int, int] = {}
+        # Epochs that clients may see although they are not in the node, because it is corrupt and
+        # cannot be written. At most one entry for each partition.
+        self.exposed: dict[int, int] = {}
         # Held partitions that are drained and go to their candidate, with the tasks that wait for
         # the move. An entry lasts from `hand_over` until another owner is read or this broker keeps
         # the partition.
@@ -125,16 +125,10 @@ class TopicOwnership:
         # every new topic, so this topic is examined in each round.
         self.has_free = False
 
-    def end_publishing(self, partition: int) -> list[object]:
-        """Remember an epoch that was not published as unseen. Returns the tasks that wait for it.
-
-        Call this before the epoch in `held` changes.
-        """
-        if partition not in self.unpublished:
-            return []
-        epoch = self.held[partition]
-        self.unseen[partition] = max(epoch, self.unseen.get(partition, -1))
-        return self.unpublished.pop(partition)
+    def expose_unpublished(self) -> None:
+        """Show the epochs that cannot be published while the node is corrupt."""
+        if not self.readable:
+            self.exposed.update({each: self.held[each] for each in self.unpublished})
 
 
 class TopicChanges(NamedTuple):
@@ -201,12 +195,18 @@ class OwnershipState:
         )
 
     def leader(self, key: StreamKey) -> Leader:
-        """Return the live owner and its epoch, as last read by this broker."""
+        """Return the live owner and its epoch, as last read by this broker.
+
+        The epoch of a partition that this broker holds is -1 until it is published: if this broker
+        died before, the others would show a lower one. While the node is corrupt, no epoch waits.
+        """
         topic = self._topics.get(key.topic_id)
         if topic is None:
             return self._leader_by_ring(key)
         epoch = topic.held.get(key.partition)
         if epoch is not None:
+            if key.partition in topic.unpublished and epoch != topic.exposed.get(key.partition):
+                epoch = -1
             return Leader(self._brokers.node_id, epoch)
         owner = topic.owners.owner(key.partition)
         member = self._brokers.member(owner.token)
@@ -223,7 +223,7 @@ class OwnershipState:
         return Leader() if node is None else Leader(node, 0)
 
     def leader_epoch(self, key: StreamKey) -> int:
-        """Return the epoch of the leader, or the last epoch while no owner has opened the stream.
+        """Return the last epoch that was published: of the leader, or of an owner before.
 
         Returns -1 before the first round. Also if the node does not keep epochs, and this broker
         did not see the last one.
@@ -233,11 +233,8 @@ class OwnershipState:
         if topic is None:
             led = self._leader_by_ring(key).epoch
             return max(led, first) if self._followed else led
-        partition = key.partition
-        own = topic.held.get(partition, -1)
-        if topic.unseen:
-            own = max(own, topic.unseen.get(partition, -1))
-        return max(own, topic.owners.last_epoch(partition, first)) if topic.read else own
+        published = topic.owners.last_epoch(key.partition, first) if topic.read else -1
+        return max(published, topic.exposed.get(key.partition, -1))
 
     def replicas(self, key: StreamKey, count: int) -> list[int]:
         """Return up to `count` node ids: the leader first, then the next brokers of the ring."""
@@ -251,9 +248,14 @@ class OwnershipState:
         """Return whether every partition has a live owner that has opened it."""
         topic = self._catalog.by_id(topic_id)
         return topic is not None and all(
-            self.leader(StreamKey(topic_id, partition)).epoch >= 0
-            for partition in range(topic.partitions)
+            self._is_open(StreamKey(topic_id, partition)) for partition in range(topic.partitions)
         )
+
+    def _is_open(self, key: StreamKey) -> bool:
+        topic = self._topics.get(key.topic_id)
+        if topic is not None and topic.held.get(key.partition, -1) >= 0:
+            return True  # published or not
+        return self.leader(key).epoch >= 0
 
     def held_keys(self) -> list[StreamKey]:
         """Return the partitions that this broker holds and can give away."""
@@ -345,6 +347,7 @@ class OwnershipState:
         if topic is None:
             return
         topic.readable = owners is not None
+        topic.expose_unpublished()
         if owners is not None:
             topic.owners = owners.remembering(topic.owners)
             topic.read = True
@@ -376,6 +379,7 @@ class OwnershipState:
             return None
         topic.held[key.partition] = epoch
         topic.unpublished.setdefault(key.partition, [])
+        topic.expose_unpublished()
         self._index(topic)
         return self._resume_leader_waiters(key.topic_id)
 
@@ -501,7 +505,7 @@ class OwnershipState:
         return [Gained(StreamKey(topic.topic_id, partition))]
 
     def _drop(self, topic: TopicOwnership, partition: int) -> list[Effect]:
-        waiters = [*topic.end_publishing(partition), *topic.moving.pop(partition, ())]
+        waiters = [*topic.unpublished.pop(partition, ()), *topic.moving.pop(partition, ())]
         del topic.held[partition]
         return [*_resume(waiters), Lost(StreamKey(topic.topic_id, partition))]
 
@@ -524,7 +528,7 @@ class OwnershipState:
                 continue  # this hand-over can still happen
             effects += _resume(topic.moving.pop(partition))
             if not leaving:
-                effects += _resume(topic.end_publishing(partition))
+                effects += _resume(topic.unpublished.pop(partition, ()))
                 topic.held[partition] = -1
                 effects.append(Gained(StreamKey(topic.topic_id, partition)))
         return effects

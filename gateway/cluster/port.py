@@ -35,7 +35,7 @@ class ClusterMember(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """The owner of a stream. `node_id` is -1 without one; `epoch` is -1 until it is open."""
+    """The owner of a stream, or `node_id` -1. `epoch` is -1 until it is open and published."""
 
     node_id: int = -1
     epoch: int = -1
@@ -72,8 +72,8 @@ class Cluster(Protocol):
     def leader_epoch(self, key: StreamKey) -> int:
         """Return the leader epoch that clients are shown.
 
-        It is the last epoch of the stream while no owner has opened it. It is -1 if this broker has
-        not read that one.
+        It is the last epoch that was published, by the owner or by one before it. It is -1 if this
+        broker has not read that one.
         """
         ...
 

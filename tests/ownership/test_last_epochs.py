@@ -14,7 +14,7 @@ from gateway.cluster.owners_table import OWNERS
 from gateway.cluster.port import Leader
 from gateway.core.ownership import FORMAT_1, FORMAT_2
 from tests.ownership.rig import SESSION_S, key_of
-from tests.ownership.test_streams import new_world
+from tests.ownership.test_streams import new_world, stored
 from tests.peers.processes import until
 
 
@@ -88,17 +88,66 @@ async def test_before_its_first_look_a_gateway_shows_no_epoch_that_might_be_too_
         assert shown(two, topic) == shown(one, topic) == [1, 1]
 
 
-async def test_an_epoch_that_could_not_be_published_does_not_fall_back():
+@pytest.mark.parametrize("keeps_epochs", [True, False])
+async def test_an_epoch_is_shown_once_it_is_published(keeps_epochs):
+    async with new_world(keeps_epochs=keeps_epochs) as world:
+        one, two = await world.start(1, 2)
+        one.opens = two.opens = False
+        topic = await one.catalog.create("events", 1, 1, {})
+        await until(lambda: one.gains or two.gains, "claimed")
+        owner = one if one.gains else two
+        key = key_of(topic, 0)
+        for epoch in (7, 8):  # the second one of a partition that opens again
+            before = shown(owner, topic)
+            owner.cluster.note_opened(key, epoch)
+            assert shown(owner, topic) == before
+            assert owner.cluster.leader(key).epoch in (-1, *before)
+            await owner.cluster.opened(key, epoch)
+            assert shown(owner, topic) == [epoch]
+            assert owner.cluster.leader(key) == Leader(owner.node_id, epoch)
+
+
+async def test_an_epoch_whose_owner_dies_before_it_is_published_was_not_shown():
+    async with new_world() as world:
+        one, two = await world.start(1, 2)
+        one.opens = two.opens = False
+        topic = await one.catalog.create("events", 1, 1, {})
+        await until(lambda: one.gains or two.gains, "claimed")
+        owner, other = (one, two) if one.gains else (two, one)
+        owner.metadata.faults.cut = True
+        owner.cluster.note_opened(key_of(topic, 0), 7)
+        seen = shown(owner, topic)
+        await owner.kill()
+        await until(lambda: other.gains, "taken over")
+        assert shown(other, topic) >= seen
+
+
+async def test_an_owner_that_opened_a_partition_need_not_publish_its_epoch_to_lead_the_topic():
     async with new_world() as world:
         (one,) = await world.start(1)
         one.opens = False
         topic = await one.catalog.create("events", 1, 1, {})
         await until(lambda: one.gains, "claimed")
-        key = key_of(topic, 0)
         one.metadata.faults.cut = True
+        assert not await one.cluster.wait_led(topic.topic_id, 0)
+        one.cluster.note_opened(key_of(topic, 0), 7)
+        assert await one.cluster.wait_led(topic.topic_id, 0)
+
+
+async def test_an_epoch_that_cannot_be_published_beside_a_corrupt_node_is_shown_and_stays():
+    async with new_world() as world:
+        (one,) = await world.start(1)
+        topic = await one.catalog.create("events", 1, 1, {})
+        await world.settled(topic)
+        key, path = key_of(topic, 0), f"{OWNERS}/{topic.topic_id}"
+        good = world.tree.nodes[path].data
+        await one.metadata.set(path, b"no owners", -1)
+        await until(lambda: not one.cluster._ownership.get(topic.topic_id).readable, "it is seen")
         one.cluster.note_opened(key, 7)
         assert shown(one, topic) == [7]
-        one.metadata.expire()
-        one.metadata.faults.cut = False
-        await until(lambda: one.expired, "the session ended")
+        assert one.cluster.leader(key).epoch == 7
+        await one.metadata.set(path, good, -1)
+        await until(lambda: one.cluster._ownership.get(topic.topic_id).readable, "it is repaired")
         assert shown(one, topic) == [7]
+        await one.cluster.opened(key, 7)
+        assert stored(world, topic).epoch(0) == shown(one, topic)[0] == 7

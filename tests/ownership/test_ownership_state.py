@@ -173,6 +173,18 @@ class RandomWalk(RuleBasedStateMachine):
                     assert self.shown[broker, key] >= before
 
     @invariant()
+    def an_epoch_is_shown_once_it_is_in_a_node_that_can_be_written(self):
+        for broker in self.brokers.values():
+            for key in KEYS:
+                topic = broker.state.get(key.topic_id)
+                if topic is None or key.topic_id not in self.store.owners:
+                    continue
+                shown = broker.state.leader_epoch(key)
+                if shown != topic.exposed.get(key.partition):
+                    _, owners = self.store.owners[key.topic_id]
+                    assert shown <= owners.last_epoch(key.partition, 0)
+
+    @invariant()
     def candidates_are_those_of_the_listed_brokers_and_known_topics(self):
         for broker in self.brokers.values():
             stay = [each.node_id for each in broker.listed.values() if not each.leaving]
@@ -257,7 +269,9 @@ def _leader(broker, key):
     """By the definition: what this broker holds, else what the node says of a listed broker."""
     epoch = broker.applied.get(key.topic_id, {}).get(key.partition)
     if epoch is not None:
-        return Leader(broker.node_id, epoch)
+        topic = broker.state.get(key.topic_id)
+        hidden = key.partition in topic.unpublished and topic.exposed.get(key.partition) != epoch
+        return Leader(broker.node_id, -1 if hidden else epoch)
     if broker.state.get(key.topic_id) is None:
         return Leader()
     rows = broker.read.get(key.topic_id, (-1, Owners()))[1].rows()
