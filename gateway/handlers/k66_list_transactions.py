@@ -1,6 +1,7 @@
 """ListTransactions, key 66, v0-v1: lists the transactional ids that this broker coordinates.
 
 v1 filter by duration.
+Not done: v2 (filter by a pattern of ids).
 Source: Kafka, TransactionStateManager.listTransactionStates.
 """
 
