@@ -11,10 +11,12 @@ from contextlib import asynccontextmanager
 from kio.schema.errors import ErrorCode
 
 from gateway.core.topic_names import TRANSACTION_STATE
+from gateway.groups.coordinator import Coordinator
 from gateway.topics.producer_ids import ProducerIds
 from gateway.transactions.coordinators import TRANSACTION_VERSION, TransactionCoordinators
 from gateway.wire.own_batches import decode_batch
 from tests.gateway.stream_cluster import StreamCluster
+from tests.subscriptions.log_world import LogWorld
 
 FIND, INIT, ADD, OFFSETS, END, DESCRIBE, LIST = 10, 22, 24, 25, 26, 65, 66
 
@@ -72,6 +74,10 @@ class TransactionCluster(StreamCluster):
         )
         self.partitions.hosts[TRANSACTION_STATE] = self.coordinators
         self.context.transactions = self.coordinators
+        store = LogWorld().process().store()
+        self.context.groups = Coordinator(
+            self.metadata, self.catalog, self.clock, self.config.groups, store=store
+        )
         if self.log_partitions and self.catalog.by_name(TRANSACTION_STATE) is None:
             await self.create(TRANSACTION_STATE, self.log_partitions, {})
             await self.create("t", 3, {})
