@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.peers.gateway import Gateway
 
@@ -49,10 +48,6 @@ def test_pending_offsets_survive_a_kill_and_end_with_their_transaction(
     options = ("--preview-transactions", "--group-initial-rebalance-delay-ms", "0")
     with Gateway(tmp_path / "data", options) as gateway:
         servers = {"bootstrap.servers": gateway.bootstrap} | QUIET
-        topics = [NewTopic(name, 1, 1) for name in ("in", "out")]
-        admin = AdminClient(servers)
-        for created in admin.create_topics(topics).values():
-            created.result()
         plain = Producer(servers)
         for number in range(RECORDS):
             plain.produce("in", b"%d" % number)
