@@ -179,12 +179,13 @@ def _ends(request: Request, error: ErrorCode) -> ConnectionEnds:
 
 
 def _answer(index: int, produced: Produced, partition: Partition | None) -> PartitionProduced:
+    hidden = partition is None or produced.unverified or produced.error in _WITHOUT_START
     return PartitionProduced(
         index,
         produced.error,
         produced.base_offset,
         produced.append_time_ms,
-        -1 if partition is None or produced.error in _WITHOUT_START else partition.log_start_offset,
+        -1 if hidden or partition is None else partition.log_start_offset,
         produced.message,
         None,
         produced.record_errors,

@@ -16,7 +16,10 @@ from ledger.ids import Buffer
 
 _ATTRIBUTES_AT = 22  # the low byte of the attributes, which has the transactional bit
 _NO_ID = Produced(ErrorCode.transactional_id_authorization_failed)
-_TWO_PRODUCERS = Produced(ErrorCode.invalid_producer_id_mapping)
+_TWO_PRODUCERS = Produced(
+    ErrorCode.invalid_producer_id_mapping,
+    message="Transactional records contained more than one producer ID",
+)
 
 
 def is_transactional(batch: Buffer) -> bool:

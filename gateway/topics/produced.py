@@ -21,6 +21,8 @@ class Produced(NamedTuple):
     message: str | None = None
     # The index of each offending record, with the reason.
     record_errors: Sequence[tuple[int, str]] = ()
+    # True for a batch that failed its verification, whose answer has no start of the log.
+    unverified: bool = False
 
 
 _LEASE_OVER = NotOwner("another broker may own the partition by now")

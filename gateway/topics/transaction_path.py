@@ -44,6 +44,7 @@ _ADDS_FROM = 12  # the version of Produce from which the partition joins the tra
 _ABORTABLE_FROM = 11  # the version of Produce from which clients know TRANSACTION_ABORTABLE
 _HELD_MAX = 10_000  # batches that wait for a verification; more get REQUEST_TIMED_OUT
 _ROLL_FROM = ABORTED_MAX - 4_096  # aborted transactions of a segment from which it is rolled
+_NOT_ADDED = "Partition was not added to the transaction"
 # Answers of coordinators that clients may not retry correctly. NOT_ENOUGH_REPLICAS lets them retry
 # without a refresh of their metadata.
 _RETRIABLE = frozenset(
@@ -182,7 +183,7 @@ class TransactionPath:
             bumps_epoch=adds,
         )
         if isinstance(guard, ErrorCode):
-            waiting.take()(Produced(guard))
+            waiting.take()(Produced(guard, unverified=True))
             return
         if guard is None or self._verifier is None:
             waiting.guarded = -1
@@ -298,15 +299,16 @@ def _answer_repeated(queued: QueuedMarker, produced: Produced) -> None:
 def _refusal(error: ErrorCode, version: int) -> Produced:
     """Return the answer to a batch that the coordinator refused with `error`."""
     if error is ErrorCode.producer_fenced:
-        return Produced(ErrorCode.invalid_producer_epoch)
+        return Produced(ErrorCode.invalid_producer_epoch, unverified=True)
     if error is ErrorCode.transaction_abortable and version < _ABORTABLE_FROM:
         error = ErrorCode.invalid_txn_state
     if error is ErrorCode.invalid_txn_state:
-        return Produced(error, message="Partition was not added to the transaction")
+        return Produced(error, message=_NOT_ADDED, unverified=True)
     if error in _RETRIABLE:
         return Produced(
             ErrorCode.not_enough_replicas,
             message="Unable to verify the partition has been added to the transaction. Underlying "
             f"error: {error.name.upper()}",
+            unverified=True,
         )
-    return Produced(error)
+    return Produced(error, unverified=True)
