@@ -16,6 +16,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.topic_names import is_fixed
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.broker_endpoints import live_brokers
 from gateway.handlers.topic_replies import (
@@ -29,7 +30,8 @@ from gateway.handlers.topic_replies import (
 from gateway.settings.broker_rules import with_altered_defaults
 from gateway.topics.catalog import Topic
 from gateway.topics.configs import describe_topic, normalize
-from gateway.topics.errors import InvalidPartitions, InvalidReplicationFactor
+from gateway.topics.errors import InvalidPartitions, InvalidReplicationFactor, InvalidTopic
+from gateway.topics.internal_topics import INTERNAL_PARTITIONS, is_wanted
 
 _BAD_ASSIGNMENT = ErrorCode.invalid_replica_assignment
 
@@ -58,12 +60,26 @@ async def _create(asked: Any, body: Any, ctx: Context) -> Reply:
     ctx.catalog.check_name(asked.name)  # name, configs, size: the order of Kafka's checks
     normalize(configs)
     partitions, replication_factor = _size(asked, ctx)
+    _check_internal(asked.name, partitions, ctx)
     if body.validate_only:
         topic = ctx.catalog.check_new(asked.name, partitions, replication_factor, configs)
         return _created(topic, ctx)
     topic = await ctx.catalog.create(asked.name, partitions, replication_factor, configs)
     await wait_led(topic, body.timeout.total_seconds(), ctx)
     return Reply(_created(topic, ctx), error_message=copies_remark(ctx, topic))
+
+
+def _check_internal(name: str, partitions: int, ctx: Context) -> None:
+    """Raise InvalidTopic for an internal topic that the broker would not create itself now.
+
+    Nobody could delete it, and earlier releases would take it for an ordinary topic.
+    """
+    if not is_fixed(name):
+        return
+    if not is_wanted(name, ctx.config, ctx.features.may_write):
+        raise InvalidTopic(f"Topic '{name}' is internal; the gateway creates it if it needs it.")
+    if partitions != INTERNAL_PARTITIONS:
+        raise InvalidTopic(f"Topic '{name}' is internal and has {INTERNAL_PARTITIONS} partitions.")
 
 
 def _size(asked: Any, ctx: Context) -> tuple[int, int]:

@@ -126,10 +126,11 @@ class ConnectionRegistry:
 
     def admit(self, connection: RegisteredConnection, host: str) -> bool:
         """Count one more connection, until `remove`. Returns False if a limit is reached."""
-        limits = self.limits
-        share = share_of(host)
+        limits, share = self.limits, share_of(host)
         crowded = not _loopback(host) and self._by_host[share] >= limits.connections_per_address_max
-        if crowded or len(self.connections) >= limits.connections_max:
+        # From this machine an operator can always take back a limit that was set too low.
+        in_all = self._configured.connections_max if _loopback(host) else limits.connections_max
+        if crowded or len(self.connections) >= in_all:
             self.refused += 1
             self.warn("connection refused", Peer(host, 0, "", 0), "too many connections")
             return False

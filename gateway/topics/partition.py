@@ -115,7 +115,7 @@ class Partition:
         self.stream.on_segment = self._state.begin_segment
         configs, work = (topic_config, stream_config), (self._long_work, verifier)
         self._path = ProducePath(self, self._state, services, configs, self._log, work, named)
-        self._stable_offset = 0  # the one of the last opening; never falls
+        self._stable_offset, self._serves_transactions = 0, verifier is not None  # never falls
         self._whole = False  # True once `_state` is known to be whole, until the stream fails
         self._aborted = AbortedReader(self._state, self.stream)
         # See `ProducePath.append`. An attribute, because a method would add a call to each batch.
@@ -312,8 +312,11 @@ class Partition:
     def stable_offset(self) -> int:
         """The last stable offset: below it, the outcome of every record is known.
 
-        It stays where it is while the state of the partition is not known.
+        It stays where it is while the state of the partition is not known. Where transactions are
+        not served, it is the high watermark.
         """
+        if not self._serves_transactions:
+            return self.high_watermark
         if self._whole:
             end = self.stream.end_sequence_id
             if not self._state.transactional:

@@ -274,15 +274,17 @@ class ProducePath:
             newest = await self._long_work.check(check_steps(batch, header, rules))
             target = _other_codec(header, config)
             if target is not None:
-                batch = await self._long_work.recompress(
-                    batch, header, target, config.decompressed_bytes_max
-                )
-                waiting.batch, waiting.recompressed = memoryview(batch), True
+                await self._recompress(waiting, header, target)
             return newest
         except BatchRefused as refused:
             if self._waiting and self._waiting[0] is waiting:
                 self._waiting.popleft()
                 waiting.refuse(refused)
+        except Exception as error:  # noqa: BLE001  whatever it is, the next batches are served
+            report(f"the check of a batch of {self._partition.name}", error)
+            if self._waiting and self._waiting[0] is waiting:
+                self._waiting.popleft()
+                waiting.give_up()
         return None
 
     def refuse_waiting(self, error: LedgerError) -> None:
@@ -330,12 +332,13 @@ class ProducePath:
             if newest is None:
                 rules = self._record_rules(config, now_ms)
                 newest = check_now(_bytes_of(batch), header, rules)
+            recompresses = config.compression is not None and (
+                newest is not None and self._recompresses(waiting, header, config)
+            )
         except BatchRefused as refused:
             waiting.refuse(refused)
             return True
-        if newest is None or (
-            config.compression is not None and self._recompresses(waiting, header, config)
-        ):
+        if newest is None or recompresses:
             waiting.takes_long |= newest is None
             return not waiting.takes_long and self._append_now(waiting, config, newest)
         base_offset = self._stream.next_sequence_id
@@ -381,11 +384,23 @@ class ProducePath:
         if target is None:
             return False
         compressed = _recompressed_now(_bytes_of(waiting.batch), header, target)
-        if compressed is None:
+        growth = self._long_work.growth
+        if compressed is None or not growth.take_now(max(0, len(compressed) - len(waiting.batch))):
             waiting.takes_long = True
         else:
-            waiting.batch, waiting.recompressed = memoryview(compressed), True
+            waiting.replace(compressed, growth.give_back)
         return True
+
+    async def _recompress(
+        self, waiting: ProducedBatch, header: BatchHeader, target: Compression
+    ) -> None:
+        """Give a batch that was checked the codec of its topic. Waits for room if it grows."""
+        compressed = await self._long_work.recompress(
+            _bytes_of(waiting.batch), header, target, self._config().decompressed_bytes_max
+        )
+        growth = self._long_work.growth
+        await growth.take(max(0, len(compressed) - len(waiting.batch)))
+        waiting.replace(compressed, growth.give_back)
 
     def _checked_header(self, waiting: ProducedBatch, config: TopicConfig) -> BatchHeader:
         """Return the header of a batch from a client. Raises BatchRefused if it is invalid."""

@@ -68,6 +68,21 @@ class ProducedBatch:
         on_produced, self._on_produced = self._on_produced, _ignore
         return on_produced
 
+    def replace(self, batch: bytes, give_back: Callable[[int], None]) -> None:
+        """Use the batch with another codec. `give_back` gets its growth with the answer."""
+        growth = len(batch) - len(self.batch)
+        self.batch, self.recompressed = memoryview(batch), True
+        on_produced = self._on_produced
+        if on_produced is _ignore:  # answered meanwhile
+            give_back(max(0, growth))
+        elif growth > 0:
+
+            def answered(produced: Produced) -> None:
+                give_back(growth)
+                on_produced(produced)
+
+            self._on_produced = answered
+
     def accept(
         self, base_offset: int, append_time_ms: int, may_acknowledge: Callable[[], bool]
     ) -> ProducedBatch:

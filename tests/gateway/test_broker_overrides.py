@@ -120,6 +120,11 @@ async def test_limits_of_connections_act_on_the_next_connection():
         assert await alter(cluster, DEFAULT, ("max.connections", "1")) == OK
         assert registry.admit(object(), "10.0.0.1")
         assert not registry.admit(object(), "10.0.0.2")
+        assert await alter(cluster, DEFAULT, ("max.connections", "0")) == OK
+        assert not registry.admit(object(), "10.0.0.2")
+        here = object()
+        assert registry.admit(here, "127.0.0.1")  # so that the limit can be taken back
+        registry.remove(here)
         assert await alter(cluster, DEFAULT, ("max.connections", "1000000")) == OK
         assert registry.limits.connections_max == 3
         assert await alter(cluster, DEFAULT, ("max.connections.per.ip", "1")) == OK

@@ -17,6 +17,7 @@ from gateway.features.features import Features
 from gateway.features.stored_levels import LEVELS
 from gateway.handlers import k03_metadata as metadata
 from gateway.handlers import k10_find_coordinator as find_coordinator
+from gateway.handlers import k19_create_topics as create_topics
 from gateway.handlers import k20_delete_topics as delete_topics
 from gateway.handlers import k37_create_partitions as create_partitions
 from gateway.topics import internal_topics
@@ -341,3 +342,22 @@ async def test_a_cluster_of_an_earlier_release_gets_no_internal_topic_before_its
         upgrade = [FeatureUpdate(GATEWAY_VERSION, Form.INTERNAL_TOPICS)]
         await older.update(upgrade, validate_only=False)
         assert await names() == {CONSUMER_OFFSETS}
+
+
+@pytest.mark.parametrize(("name", "partitions"), [(CONSUMER_OFFSETS, 3), (TRANSACTION_STATE, 50)])
+async def test_a_client_creates_no_internal_topic_that_the_broker_would_not(name, partitions):
+    async with loaded_cluster() as cluster:
+        wanted = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [],
+        }
+        answer = await cluster.ask(
+            create_topics, 7, topics=[wanted], timeout=1000, validate_only=False
+        )
+        (row,) = answer.topics
+        assert row.error_code is ErrorCode.invalid_topic_exception
+        assert "internal" in row.error_message
+        assert cluster.catalog.by_name(name) is None

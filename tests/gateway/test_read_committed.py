@@ -17,6 +17,7 @@ from ledger.errors import StreamUnavailable
 from ledger.streams.config import StreamLimits
 from tests.gateway.stream_cluster import FETCH, LIST_OFFSETS, batch, started_cluster, times_of
 from tests.gateway.test_fetch import NEWEST, flat, one, request
+from tests.gateway.test_loss_delivery import filled, lossy_cluster
 from tests.gateway.test_transaction_path import Coordinator, marked, opened, part, sent
 
 OK = ErrorCode.none
@@ -279,3 +280,14 @@ async def play(seed):
 @pytest.mark.parametrize("seed", range(25))
 async def test_random_transactions_are_read_as_they_ended(seed):
     await play(seed)
+
+
+async def test_without_transactions_a_hidden_state_hides_no_record():
+    async with lossy_cluster() as cluster:
+        partition = await filled(cluster)
+        entries = await cluster.entries(await cluster.reopened(partition))
+        partition = cluster.partitions.find("t", 0)
+        partition, _ = await cluster.lose(partition, entries[-1].first, entries[-1].last)
+        await cluster.reopened(partition)
+        ends = [await latest(cluster, isolation=level) for level in (0, 1)]
+        assert ends[0] == ends[1] > 0

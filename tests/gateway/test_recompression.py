@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from gateway.topics.long_work import LongWork
+from gateway.topics.long_work import Growth, LongWork
 from gateway.wire.batches import (
     CODEC_MASK,
     HEADER_BYTES,
@@ -228,6 +228,44 @@ async def test_a_batch_that_expands_beyond_the_bound_is_refused():
     batch = batch_of(1, bytes(1 << 20), 1)
     with pytest.raises(BatchRefused, match="decompresses to more"):
         await work.recompress(batch, read_header(batch), Compression(4, 3), 1 << 19)
+
+
+async def test_batches_that_grow_wait_for_room_until_earlier_ones_are_durable():
+    async with started_cluster() as cluster:
+        cluster.partitions._long_work = LongWork(at_once)
+        growth = cluster.partitions._long_work.growth = Growth(300_000)
+        partition = await cluster.topic(compression_type="uncompressed")
+        cluster.port.hold()
+        small = batch_of(4, records_of(4, 50_000), 4)
+        answers = [cluster.send(partition, small) for _ in range(5)]
+        await asyncio.sleep(1)
+        assert not any(answers)
+        assert 0 < growth._bytes <= 300_000
+        cluster.port.release()
+        await asyncio.sleep(5)
+        assert [each.error for told in answers for each in told] == [OK] * 5
+        assert growth._bytes == 0
+
+
+async def test_a_compression_that_raises_takes_only_its_own_batch_along():
+    async with started_cluster() as cluster:
+        failing = [True]
+
+        async def run(function, *arguments):
+            if failing.pop() if failing else False:
+                raise MemoryError("no memory")
+            return function(*arguments)
+
+        cluster.partitions._long_work = LongWork(run)
+        partition = await cluster.topic(compression_type="gzip")
+        many = batch_of(0, records_of(5_000, 30), 5_000)
+        answers = [cluster.send(partition, many) for _ in range(2)]
+        await asyncio.sleep(30)
+        assert [each.error for told in answers for each in told] == [
+            ErrorCode.not_leader_or_follower,
+            OK,
+        ]
+        assert answers[0][0].message is None
 
 
 @pytest.mark.real_loop

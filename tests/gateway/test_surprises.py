@@ -71,6 +71,11 @@ async def test_batches_that_wait_for_the_first_segment_are_answered():
         assert (await cluster.sent(partition, batch()))[0].error is ErrorCode.none
 
 
+def plant(partition, stream):
+    """Let the partition and its path for produced batches use this stream."""
+    partition.stream = partition._path._stream = stream
+
+
 class RaisesAfterAppend(Surprising):
     """The stream accepts a batch, and then raises."""
 
@@ -86,7 +91,7 @@ async def test_a_batch_whose_append_raises_is_answered_once_and_the_next_is_stor
         partition = await cluster.topic()
         await cluster.sent(partition, batch())
         heard = reports()
-        partition.stream = stream(partition.stream, {"append": SURPRISE})
+        plant(partition, stream(partition.stream, {"append": SURPRISE}))
         cluster.port.hold()
         answers = cluster.send(partition, batch())
         cluster.port.release()
@@ -101,7 +106,7 @@ async def test_batches_that_wait_behind_one_whose_append_raises_do_not_overtake_
     async with surprising_cluster() as (cluster, _):
         await cluster.catalog.create("t", 1, 1, {})
         partition = cluster.partitions.find("t", 0)
-        partition.stream = Surprising(partition.stream, {"append": SURPRISE})
+        plant(partition, Surprising(partition.stream, {"append": SURPRISE}))
         answers = [cluster.send(partition, batch(sequence)) for sequence in (0, 2)]
         await asyncio.sleep(30)
         codes = [[each.error for each in told] for told in answers]
@@ -114,7 +119,7 @@ async def test_a_retry_after_an_append_that_raised_is_stored_and_not_taken_for_a
     async with surprising_cluster() as (cluster, _):
         partition = await cluster.topic()
         await cluster.sent(partition, batch(0))
-        partition.stream = Surprising(partition.stream, {"append": SURPRISE})
+        plant(partition, Surprising(partition.stream, {"append": SURPRISE}))
         cluster.send(partition, batch(2))
         await cluster.sent(partition, batch())
         [answer] = await cluster.sent(partition, batch(2))

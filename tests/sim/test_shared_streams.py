@@ -44,7 +44,7 @@ def a_lease_is_never_over(patch):
 
 
 def acknowledgements_need_no_lease(patch):
-    patch.setattr(Partition, "_may_acknowledge", lambda self: True)
+    patch.setattr(Partition, "may_acknowledge", lambda self: True)
 
 
 def whoever_is_not_in_the_list_is_dead(patch):
