@@ -51,8 +51,12 @@ test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it ne
 	$(DEV)/bin/python -m pytest -q -m "not proof" -n 2 --dist loadfile --ignore tests/cluster
 	$(DEV)/bin/python -m pytest -q -m "not proof" tests/cluster
 
-differential: $(RUN)/.ready $(DEV)/.ready ## records the answers of Apache Kafka 4.3, compares ours (KEY=, CASE=)
+differential: $(RUN)/.ready $(DEV)/.ready ## records the answers of Apache Kafka 4.3, compares ours (KEY=, CASE=, SEED=)
 	$(DEV)/bin/python -m tests.compat.differential $(if $(KEY),--key $(KEY)) $(if $(CASE),--case $(CASE))
+ifeq ($(KEY)$(CASE),)
+	$(DEV)/bin/python -m tests.compat.differential --cluster
+	$(DEV)/bin/python -m tests.compat.differential.drawn --seed $(or $(SEED),1)
+endif
 
 proof: $(RUN)/.ready $(DEV)/.ready $(NEWEST)/.ready ## the long proofs; the last result is in docs/proof.md
 	$(DEV)/bin/python -m pytest -q -s -m proof

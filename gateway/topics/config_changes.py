@@ -50,9 +50,7 @@ def apply_changes(overrides: Mapping[str, str], changes: Sequence[ConfigChange])
 
 def _changed_list(current: str | None, change: ConfigChange) -> str:
     key = TOPIC_KEYS.get(change.name)
-    if key is None:
-        raise InvalidConfig(f"Unknown topic config name: {shown(change.name)}")
-    if key.type is not ConfigType.LIST:
+    if key is None or key.type is not ConfigType.LIST:
         raise not_a_list(change)
     items = _items(current if current is not None else key.default or "")
     named = _items(change.value or "")
@@ -66,7 +64,7 @@ def _changed_list(current: str | None, change: ConfigChange) -> str:
 def not_a_list(change: ConfigChange) -> InvalidConfig:
     """Return the error of a change that appends to a key that is no list, or subtracts from it."""
     return InvalidConfig(
-        f"Can't {change.operation.name} to key {change.name} because its type is not LIST."
+        f"Can't {change.operation.name} to key {shown(change.name)} because its type is not LIST."
     )
 
 

@@ -380,6 +380,48 @@ _KEYS = (
 
 TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
 
+# The order in which Kafka checks values, so that the first error is the same. Source: LogConfig.
+_CHECKED = {
+    name: place
+    for place, name in enumerate(
+        (
+            "segment.bytes",
+            "segment.ms",
+            "segment.jitter.ms",
+            "segment.index.bytes",
+            "flush.messages",
+            "flush.ms",
+            "retention.bytes",
+            "retention.ms",
+            "max.message.bytes",
+            "index.interval.bytes",
+            "delete.retention.ms",
+            "min.compaction.lag.ms",
+            "max.compaction.lag.ms",
+            "file.delete.delay.ms",
+            "min.cleanable.dirty.ratio",
+            "cleanup.policy",
+            "unclean.leader.election.enable",
+            "min.insync.replicas",
+            "compression.type",
+            "compression.gzip.level",
+            "compression.lz4.level",
+            "compression.zstd.level",
+            "preallocate",
+            "message.timestamp.type",
+            "message.timestamp.before.max.ms",
+            "message.timestamp.after.max.ms",
+            "leader.replication.throttled.replicas",
+            "follower.replication.throttled.replicas",
+            "remote.storage.enable",
+            "local.retention.ms",
+            "local.retention.bytes",
+            "remote.log.copy.disable",
+            "remote.log.delete.on.disable",
+        )
+    )
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
@@ -414,14 +456,19 @@ def normalize(overrides: Mapping[str, str | None]) -> dict[str, str]:
     nulls = sorted(name for name, text in overrides.items() if text is None)
     if nulls:
         raise InvalidConfig(f"Null value not supported for topic configs: {shown(','.join(nulls))}")
+    unknown = next((name for name in sorted(overrides) if name not in TOPIC_KEYS), None)
+    if unknown is not None:
+        raise InvalidConfig(f"Unknown topic config name: {shown(unknown)}")
     values: dict[str, Value] = {}
-    for name, text in sorted(overrides.items()):
-        key = TOPIC_KEYS.get(name)
-        if key is None:
-            raise InvalidConfig(f"Unknown topic config name: {shown(name)}")
-        values[name] = key.parse(text or "")
+    for name in sorted(overrides, key=_place_in_kafka):
+        values[name] = TOPIC_KEYS[name].parse(overrides[name] or "")
     _check_lags(values)
-    return {name: format_value(value) for name, value in values.items()}
+    return {name: format_value(value) for name, value in sorted(values.items())}
+
+
+def _place_in_kafka(name: str) -> tuple[int, str]:
+    """Return the place in which Kafka checks the value of a key; keys of our own come last."""
+    return (_CHECKED.get(name, len(_CHECKED)), name)
 
 
 def _check_lags(values: Mapping[str, Value]) -> None:

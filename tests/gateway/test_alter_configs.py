@@ -126,7 +126,7 @@ async def test_what_is_only_validated_changes_nothing():
         (
             resource(("no.such", SUBTRACT, "1")),
             ErrorCode.invalid_config,
-            "Unknown topic config name: no.such",
+            "Can't SUBTRACT to key no.such because its type is not LIST.",
         ),
         (
             resource(("retention.ms", SET, None)),

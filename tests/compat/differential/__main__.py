@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.compat.differential import document, servers
-from tests.compat.differential.intended import explanations
+from tests.compat.differential.intended import INTENDED, explanations
+from tests.compat.differential.intended_on_cluster import ON_CLUSTER
 from tests.compat.differential.outcome import Difference, Recorded, outcome
 from tests.compat.differential.play import Player
 from tests.compat.differential.recording import recorded, recorded_cases, write_recorded
@@ -60,7 +61,9 @@ def record(broker: Broker, cases: Sequence[Case]) -> int:
     return len(cases) - len(played)
 
 
-def compare(new_player: NewPlayer, cases: Sequence[Case]) -> tuple[list[Difference], int]:
+def compare(
+    new_player: NewPlayer, cases: Sequence[Case], *, one_node: bool = False
+) -> tuple[list[Difference], int]:
     """Replay the recorded cases on a server or a cluster.
 
     Returns every difference, intended or not, and how many cases were not compared.
@@ -73,7 +76,7 @@ def compare(new_player: NewPlayer, cases: Sequence[Case]) -> tuple[list[Differen
             if (*file, each.version, each.name) not in wanted:
                 continue
             try:
-                found += outcome(each, new_player(each.title).play(each.steps))
+                found += outcome(each, new_player(each.title).play(each.steps), one_node=one_node)
                 compared += 1
             except AssertionError as error:
                 print(f"not compared: {each.title}: {error}")
@@ -132,7 +135,8 @@ def main() -> int:
             transactional = [case for case in transactional if is_served(case.key, case.steps())]
         compared = on_clusters if options.cluster else on_gateways
         found, skipped = compared(Path(directory), plain, transactional)
-    unexplained = [each for each in found if not explanations(each)]
+    entries = (*INTENDED, *ON_CLUSTER) if options.cluster else INTENDED
+    unexplained = [each for each in found if not explanations(each, entries)]
     for line in brief(unexplained) if options.brief else unexplained:
         print(line)
     print(f"{len(found)} differences, {len(unexplained)} of them not intended")
@@ -174,7 +178,8 @@ def on_clusters(
         with servers.cluster(data, transactions=transactions) as both:
             servers.warm_up_cluster(both, transactions=transactions)
             begin = time.monotonic()
-            differences, not_compared = compare(partial(servers.redirected, both), cases)
+            player = partial(servers.redirected, both)
+            differences, not_compared = compare(player, cases, one_node=True)
         found += differences
         skipped += not_compared
         print(f"compared {len(cases)} cases on a cluster in {time.monotonic() - begin:.0f} s")

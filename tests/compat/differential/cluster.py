@@ -35,6 +35,8 @@ class TwoGateways(Lifecycle):
             for number in range(BOOKIES)
         ]
         self.gateways = Gateways(data, self._zookeeper.servers, 2, options, session_ms=SESSION_MS)
+        for gateway in self.gateways:
+            gateway.rack = ""  # as the servers that are compared with it
 
     @property
     def addresses(self) -> list[Address]:

@@ -69,9 +69,11 @@ def _hex(frame: Frame) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(frame)} bytes)"
 
 
-def normal_answers(steps: Sequence[Step], answers: Sequence[Frame]) -> list[Any]:
+def normal_answers(
+    steps: Sequence[Step], answers: Sequence[Frame], *, one_node: bool = False
+) -> list[Any]:
     """Return what is compared of each answer; None for steps that are not compared."""
-    normaliser = Normaliser()
+    normaliser = Normaliser(one_node=one_node)
     return [_normal(step, answer, normaliser) for step, answer in zip(steps, answers, strict=True)]
 
 
@@ -91,11 +93,16 @@ def _normal(step: Step, answer: Frame, normaliser: Normaliser) -> Any:
     return normaliser.tree(step.key, entity, step.own)
 
 
-def outcome(recorded: Recorded, played: Sequence[Played]) -> Iterator[Difference]:
-    """Yield what differs between Kafka's recorded answers and those of another server."""
+def outcome(
+    recorded: Recorded, played: Sequence[Played], *, one_node: bool = False
+) -> Iterator[Difference]:
+    """Yield what differs between Kafka's recorded answers and those of another server.
+
+    With `one_node` the other server is a cluster, all of whose brokers count as one.
+    """
     steps = recorded.steps
-    theirs = normal_answers(steps, recorded.answers)
-    ours = normal_answers(steps, [one.answer for one in played])
+    theirs = normal_answers(steps, recorded.answers, one_node=one_node)
+    ours = normal_answers(steps, [one.answer for one in played], one_node=one_node)
     for number, step in enumerate(steps):
         if not is_compared(step):
             continue

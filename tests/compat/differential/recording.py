@@ -17,6 +17,7 @@ from tests.compat.differential.script import Case, case_files
 from tests.compat.differential.steps import Step, step_from_json, step_to_json
 
 DIRECTORY = Path(__file__).with_name("recorded")
+FOUND = DIRECTORY / "found.jsonl.zst"
 _LEVEL = 19
 
 
@@ -42,6 +43,21 @@ def write_recorded(key: int, cases: Iterable[Recorded], transactions: bool = Fal
         stored = zstandard.ZstdCompressor(level=_LEVEL).compress(lines.encode())
         file_of(key, transactions).write_bytes(stored)
     recorded_cases.cache_clear()
+
+
+def found_sequences() -> tuple[Recorded, ...]:
+    """Return the random sequences that once differed."""
+    if not FOUND.exists():
+        return ()
+    text = zstandard.ZstdDecompressor().decompress(FOUND.read_bytes())
+    return tuple(_from_json(json.loads(line), False) for line in text.decode().splitlines())
+
+
+def keep(sequence: Recorded) -> None:
+    """Record a random sequence that differs, with Kafka's answers."""
+    known = [each for each in found_sequences() if each.name != sequence.name]
+    lines = "".join(json.dumps(_to_json(each)) + "\n" for each in (*known, sequence))
+    FOUND.write_bytes(zstandard.ZstdCompressor(level=_LEVEL).compress(lines.encode()))
 
 
 def _lines_of(key: int, transactions: bool) -> list[str]:

@@ -1,8 +1,9 @@
 """Plays a case on a cluster as a client does that knows no leaders.
 
-Each request goes to one broker first. Rows that it refuses because it is neither leader nor
-coordinator are sent again to the broker that Metadata or FindCoordinator names, and their answers
-take the place of the refusals. So a case has the answers that one server would give.
+Each request goes to one broker first. If it refuses because it is neither leader nor coordinator,
+the request is sent again to the broker that Metadata or FindCoordinator names. A request about
+partitions of two leaders is split, and the answers are put together. So a case has the answers
+that one server would give.
 """
 
 from __future__ import annotations
@@ -38,18 +39,22 @@ _ROWS = {
     1: Rows("topics", "partitions", "responses", "partitions"),
     2: Rows("topics", "partitions", "topics", "partitions"),
     21: Rows("topics", "partitions", "topics", "partitions"),
+    23: Rows("topics", "partitions", "topics", "partitions"),
     61: Rows("topics", "partition_indexes", "topics", "partitions"),
     9: Rows("groups", "", "groups", ""),
     15: Rows("groups", "", "groups", ""),
     42: Rows("groups_names", "", "results", ""),
     65: Rows("transactional_ids", "", "transaction_states", ""),
 }
+_OF_ALL_BROKERS = {16: "groups", 66: "transaction_states"}
+"""The rows of answers that each broker gives for itself."""
 
 
 class Redirected(Player):
     """A player that begins at one broker of a cluster, and follows refusals to others."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
+        self._addresses = list(addresses)
         self._cluster = Cluster(addresses)
         super().__init__(self._cluster)
         # Where the last Fetch with topics went, which later ones of its session follow.
@@ -57,20 +62,35 @@ class Redirected(Player):
 
     def exchange(self, step: Step, number: int, frame: bytes) -> tuple[Frame, Any]:
         body = self.fields(step)
+        rows = _ROWS.get(step.key)
+        parts = _parts(body, rows) if rows is not None and isinstance(body, dict) else []
+        if rows is not None and len(parts) > 1 and len(self._leaders(step.key, parts)) > 1:
+            return self._merged(step, number, parts, rows)
+        if step.key in _OF_ALL_BROKERS:
+            return self._from_all(step, number, frame)
         in_session = step.key == FETCH and isinstance(body, dict) and body.get("session_id", 0) != 0
         address = self._fetched_at if in_session else self._cluster.first
         answer, entity = self._at(address, step, number, frame)
-        if isinstance(body, bytes) or not REFUSALS & set(errors_in(entity)):
+        if not REFUSALS & set(errors_in(entity)):
             return answer, entity
-        rows = _ROWS.get(step.key)
-        if rows is None or rows.asked not in body or not body[rows.asked]:
-            return self._at(self._cluster.address(step.key, body), step, number, frame)
-        parts = list(_parts(body, rows))
-        leaders = {self._cluster.address(step.key, part) for part in parts}
-        if len(leaders) == 1:
-            self._fetched_at = leaders.pop()
-            return self._at(self._fetched_at, step, number, frame)
-        return self._merged(step, number, parts, rows)
+        address = self._cluster.address(step.key, body)
+        if step.key == FETCH:
+            self._fetched_at = address
+        return self._at(address, step, number, frame)
+
+    def _leaders(self, key: int, parts: Sequence[dict[str, Any]]) -> set[Address]:
+        return {self._cluster.address(key, part) for part in parts}
+
+    def _from_all(self, step: Step, number: int, frame: bytes) -> tuple[Frame, Any]:
+        answers = [self._at(each, step, number, frame)[1] for each in self._addresses]
+        rows = Rows("", "", _OF_ALL_BROKERS[step.key], "")
+        return self._encoded(step, number, _joined(answers, rows))
+
+    def _encoded(self, step: Step, number: int, entity: Any) -> tuple[Frame, Any]:
+        body = _fields(entity)
+        frames = encode_response(step.key, step.answer_version(), number + 1, body)
+        answer = b"".join(bytes(each) for each in frames)
+        return answer, self.entity(step, answer)
 
     def _at(self, address: Address, step: Step, number: int, frame: bytes) -> tuple[Frame, Any]:
         self.send_to(address, step, number, frame)
@@ -88,14 +108,13 @@ class Redirected(Player):
             answer, entity = self._at(address, step, number, frame)
             assert answer is not CLOSED, f"step {number}: closed after a redirect"
             answers.append(entity)
-        body = _fields(_joined(answers, rows))
-        frames = encode_response(step.key, step.answer_version(), number + 1, body)
-        answer = b"".join(bytes(each) for each in frames)
-        return answer, self.entity(step, answer)
+        return self._encoded(step, number, _joined(answers, rows))
 
 
 def _parts(body: dict[str, Any], rows: Rows) -> Sequence[dict[str, Any]]:
     """Return one request for each row, with everything else as it was."""
+    if not body.get(rows.asked):
+        return []
     if not rows.asked_inner:
         return [{**body, rows.asked: [row]} for row in body[rows.asked]]
     return [

@@ -11,7 +11,7 @@ from tests.compat.differential.connection import Address, Connection
 
 METADATA, FIND_COORDINATOR = 3, 10
 GROUP, TRANSACTION = 0, 1
-_TOPICS = {0: "topic_data", 1: "topics", 2: "topics", 21: "topics", 61: "topics"}
+_TOPICS = {0: "topic_data", 1: "topics", 2: "topics", 21: "topics", 23: "topics", 61: "topics"}
 _PARTITIONS = ("partition_data", "partitions", "partition_indexes")
 _INDEXES = ("partition", "partition_index", "index")
 _GROUPS = {8, 9, 11, 12, 13, 14, 15, 28, 42, 47}

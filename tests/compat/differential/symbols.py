@@ -20,9 +20,13 @@ _UUID_TEXT = re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])")
 
 
 class Symbols:
-    """The ids of one server in one case, numbered by kind in the order of their appearance."""
+    """The ids of one server in one case, numbered by kind in the order of their appearance.
 
-    def __init__(self) -> None:
+    With `one_node` all brokers have one symbol.
+    """
+
+    def __init__(self, *, one_node: bool = False) -> None:
+        self._one_node = one_node
         self._numbers: dict[str, dict[Any, int]] = {}
         # The texts in which ids appear inside error messages.
         self._texts: dict[str, str] = {}
@@ -30,7 +34,8 @@ class Symbols:
     def of(self, kind: str, value: Any) -> str:
         """Return the symbol of an id."""
         known = self._numbers.setdefault(kind, {})
-        symbol = f"<{kind} {known.setdefault(value, len(known) + 1)}>"
+        number = known.setdefault(value, len(known) + 1)
+        symbol = f"<{kind} {1 if kind == 'node' and self._one_node else number}>"
         if isinstance(value, uuid.UUID):
             self._texts[urlsafe_b64encode(value.bytes).decode().rstrip("=")] = symbol
         return symbol

@@ -108,6 +108,22 @@ def invalid_configurations(script: Script) -> None:
 
 
 @case(KEY)
+def several_invalid_configurations(script: Script) -> None:
+    for number, pairs in enumerate(
+        (
+            (("retention.ms", "many"), ("unknown.key", "1")),
+            (("retention.ms", "many"), ("segment.bytes", "1")),
+            (("cleanup.policy", "shred"), ("max.message.bytes", "-1")),
+            (("compression.type", "rar"), ("cleanup.policy", "shred")),
+            (("message.timestamp.type", "Never"), ("min.insync.replicas", "0")),
+            (("min.compaction.lag.ms", "9"), ("max.compaction.lag.ms", "5"), ("preallocate", "x")),
+            (("retention.ms", "many"), ("retention.bytes", "many"), ("flush.ms", "many")),
+        )
+    ):
+        _create(script, _wanted(script.name(f"{number}"), configs=_configs(*pairs)))
+
+
+@case(KEY)
 def one_configuration_twice(script: Script) -> None:
     pairs = ("retention.ms", "1000"), ("retention.ms", "2000")
     _create(script, _wanted(script.name("one"), configs=_configs(*pairs)))

@@ -41,6 +41,21 @@ def all_operations(script: Script) -> None:
 
 
 @case(KEY)
+def several_invalid_changes(script: Script) -> None:
+    topic = script.topic("one")
+    many = ("retention.ms", SET, "many")
+    for change in (
+        ("unknown.key", SET, "1"),
+        ("segment.bytes", SET, "1"),
+        ("cleanup.policy", SET, "shred"),
+        ("flush.ms", APPEND, "1"),
+        ("unknown.key", APPEND, "1"),
+    ):
+        _alter(script, _row(topic.name, many, change))
+        _alter(script, _row(topic.name, change, many))
+
+
+@case(KEY)
 def only_a_check(script: Script) -> None:
     topic = script.topic("one")
     _alter(script, _row(topic.name, ("retention.ms", SET, "1000")), check=True)
