@@ -109,7 +109,7 @@ class SegmentTable:
         # summary. Each change of `segments` drops the summaries of removed segments.
         self._summaries: dict[int, SegmentSummary] = {}
         # Epochs that no summary of `segments` shows: of merged segments, and until the start moves
-        # also of removed ones. `snapshot` drops those below the start.
+        # also of removed ones. Those below the start are dropped.
         self._further_epochs: list[EpochStart] = []
         # The epochs of all records. Built by a lookup; None after a change of segments or
         # summaries.
@@ -134,6 +134,15 @@ class SegmentTable:
         for known in (self._summaries, self._indexes):
             for number in [number for number in known if number < oldest]:
                 del known[number]
+        self._drop_shown_epochs()
+
+    def _drop_shown_epochs(self) -> None:
+        """Drop further epochs that lie below the start or that a summary shows."""
+        if self._further_epochs:
+            self._epochs = None
+            shown = EpochTable(self._shown_epochs())
+            self._further_epochs = self._all_epochs().without(shown, self.start_sequence_id)
+            self._epochs = None
 
     # -- changes by an owner ------------------------------------------------------------------
 
@@ -225,8 +234,8 @@ class SegmentTable:
                     size_bytes=known.size_bytes if known else 0,
                 )
             self._learn(summary)
-        known = set(self._further_epochs)
-        self._further_epochs += [each for each in snapshot.epochs if each not in known]
+        self._further_epochs += snapshot.epochs
+        self._drop_shown_epochs()
         if snapshot.index_before_number:
             self.remember_index(snapshot.index_before_number, snapshot.index_before)
 
@@ -248,7 +257,9 @@ class SegmentTable:
 
     def move_start(self, sequence_id: int) -> None:
         """Move the start forward. A lower sequence id changes nothing."""
-        self.start_sequence_id = max(self.start_sequence_id, sequence_id)
+        if sequence_id > self.start_sequence_id:
+            self.start_sequence_id = sequence_id
+            self._drop_shown_epochs()
 
     def move_end(self, sequence_id: int) -> bool:
         """Move the end forward. Returns False if it is not below `sequence_id`."""
@@ -396,13 +407,10 @@ class SegmentTable:
         segment = self.find(sequence_id)
         if segment is None or self._is_behind(segment, sequence_id):
             return self.epoch
-        summary = self._summaries.get(segment.number)
-        if summary is None:
+        if segment.number not in self._summaries:
             return self.epoch
-        for further in reversed(self._further_epochs):
-            if segment.start_sequence_id < further.start_sequence_id <= sequence_id:
-                return further.epoch  # it begins within a merged segment
-        return summary.epoch
+        found = self._all_epochs().epoch_at(sequence_id)
+        return self.epoch if found is None else found
 
     def epoch_end(self, epoch: int, end: int) -> EpochEnd | None:
         """Return where `epoch` ends in this log, whose readable end is `end`.
@@ -469,10 +477,8 @@ class SegmentTable:
 
     def snapshot(self, index: SparseIndex, owner_state: bytes) -> StateSnapshot:
         """Build the snapshot for a segment whose index is `index`."""
-        summaries, start = self._summaries, self.start_sequence_id
-        if self._further_epochs:
-            shown = EpochTable(self._shown_epochs())
-            self._further_epochs = self._all_epochs().without(shown, start)
+        summaries = self._summaries
+        self._drop_shown_epochs()
         return StateSnapshot(
             summaries=[summaries[s.number] for s in self.segments if s.number in summaries],
             index_before=self._index_before,

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from ledger.core.epoch_table import EpochStart
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment, Truncation
 from ledger.core.snapshot_format import SegmentSummary, StateSnapshot
@@ -342,8 +343,12 @@ class Twins(RuleBasedStateMachine):
 
     @rule(head=st.integers(1, 30), epoch=st.integers(1, 9), timestamp=st.integers(-1, 20))
     def a_head_snapshot_is_read(self, head, epoch, timestamp):
-        numbers = [row[0].number for row in self.rows if row[0].number <= head]
-        summaries = [SegmentSummary(number, timestamp, 3, epoch, 0) for number in numbers]
+        epoch = min([epoch, *(row[1] for row in self.rows if row[0].number > head)])
+        summaries = [
+            SegmentSummary(row[0].number, timestamp, 3, epoch, row[0].start_sequence_id)
+            for row in self.rows
+            if row[0].number <= head
+        ]
         self.table.learn(head, StateSnapshot(summaries=summaries))
         for row in self.rows:
             if row[0].number < head:
@@ -438,6 +443,46 @@ def test_a_segment_without_summary_is_an_epoch_of_its_own():
     table.learn(8, StateSnapshot(summaries=[SegmentSummary(7, 60, 900, 5, 100)]))
     table.learn_own_epoch(7, 100)
     assert (table.epoch_at(101), table.timestamp_max_of(DONE)) == (5, 60)
+
+
+def segments_of(numbers):
+    """Return completed segments of three records each, from offset 3 * number on."""
+    return [replace(DONE, number=number, start_sequence_id=3 * number) for number in numbers]
+
+
+def test_a_reader_keeps_no_row_of_the_segments_below_the_start():
+    table = SegmentTable()
+    for newest in range(8, 200):
+        listed = segments_of(range(newest - 3, newest + 1))
+        summaries = [SegmentSummary(s.number, 5, 9, s.number, 3 * s.number) for s in listed]
+        table.learn(newest, StateSnapshot(summaries=summaries))
+        table.relist(listed)
+        table.move_start(listed[0].start_sequence_id)
+        assert table._further_epochs == []
+        assert [table.epoch_at(3 * s.number) for s in listed] == [s.number for s in listed]
+
+
+def test_epochs_of_removed_segments_stay_until_the_start_passes_them():
+    table = SegmentTable()
+    listed = segments_of((5, 6, 7))
+    table.learn(7, StateSnapshot(summaries=[SegmentSummary(n, 5, 9, n, 3 * n) for n in (5, 6, 7)]))
+    table.relist(listed)
+    table.relist(listed[2:])
+    assert table.epoch_end(5, 24) == (5, 18)
+    table.move_start(19)
+    assert table._further_epochs == [(6, 19)]
+    assert table.epoch_end(6, 24) == (6, 21)
+    table.move_start(21)
+    assert table._further_epochs == []
+
+
+def test_the_epochs_of_a_merged_segment_need_no_order():
+    table = SegmentTable()
+    table.relist([DONE])
+    own = [SegmentSummary(7, NO_TIMESTAMP, 0, 1, 100)]
+    inside = [EpochStart(3, 102), EpochStart(2, 101)]
+    table.learn(7, StateSnapshot(summaries=own, epochs=inside))
+    assert [table.epoch_at(at) for at in (100, 101, 102)] == [1, 2, 3]
 
 
 def test_indexes_are_kept_for_the_segments_that_were_used_last():
