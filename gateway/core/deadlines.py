@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
@@ -21,8 +21,9 @@ class Deadlines(Generic[K]):
     def __init__(self) -> None:
         # The deadline of each key.
         self._at: dict[K, int] = {}
-        # The number of the valid heap entry of each key. Has the same keys as `_at`.
-        self._listed: dict[K, int] = {}
+        # The valid heap entry of each key, as (time, number). It outlasts a `clear`, so that a key
+        # that is cleared and set again and again has one entry. Goes when the entry is popped.
+        self._listed: dict[K, tuple[int, int]] = {}
         # Heap of (time, number, key). The time of a valid entry is not later than the deadline of
         # its key. Other entries are skipped when they reach the top.
         self._heap: list[tuple[int, int, K]] = []
@@ -34,42 +35,57 @@ class Deadlines(Generic[K]):
 
     def set(self, key: K, at: int) -> None:
         """Set or replace the deadline of a key."""
-        before = self._at.get(key)
         self._at[key] = at
-        if before is None or at < before:
+        listed = self._listed.get(key)
+        if listed is None or at < listed[0]:
             self._list(key, at)
 
     def clear(self, key: K) -> None:
         """Remove the deadline of a key, if it has one."""
-        if self._at.pop(key, None) is not None:
-            del self._listed[key]
+        self._at.pop(key, None)
 
     def next(self) -> int | None:
         """Return a time not later than the earliest deadline, or None if there is no deadline."""
         while self._heap:
             at, number, key = self._heap[0]
-            if self._listed.get(key) == number:
+            valid = self._listed.get(key) == (at, number)
+            if valid and key in self._at:
                 return at
             heappop(self._heap)
+            if valid:
+                del self._listed[key]
         return None
 
     def due(self, now: int) -> list[K]:
         """Return the keys whose deadline has come, earliest first, and remove their deadlines."""
-        found: list[tuple[int, K]] = []
-        while self._heap and self._heap[0][0] <= now:
-            _, number, key = heappop(self._heap)
-            if self._listed.get(key) != number:
-                continue
-            at = self._at[key]
-            if at > now:
-                self._list(key, at)
-                continue
-            found.append((at, key))
-            self.clear(key)
+        found = list(self._pop_due(now))
         found.sort(key=lambda pair: pair[0])
         return [key for _, key in found]
 
+    def each_due(self, now: int) -> Iterator[K]:
+        """Yield the keys whose deadline has come, in about their order, one at a time.
+
+        Each loses its deadline when it is yielded. Deadlines may be set and cleared in between; a
+        key that is set to a time until `now` is yielded again.
+        """
+        return (key for _, key in self._pop_due(now))
+
+    def _pop_due(self, now: int) -> Iterator[tuple[int, K]]:
+        while self._heap and self._heap[0][0] <= now:
+            listed_at, number, key = heappop(self._heap)
+            if self._listed.get(key) != (listed_at, number):
+                continue
+            del self._listed[key]
+            at = self._at.get(key)
+            if at is None:
+                continue
+            if at > now:
+                self._list(key, at)
+                continue
+            del self._at[key]
+            yield at, key
+
     def _list(self, key: K, at: int) -> None:
         self._number += 1
-        self._listed[key] = self._number
+        self._listed[key] = (at, self._number)
         heappush(self._heap, (at, self._number, key))

@@ -27,6 +27,7 @@ class TransactionSettings:
     # partitions is refused.
     record_bytes_max: int = 1_048_588
     expired_at_once: int = 1_000  # ids that expire in one tick, so that a tick stays short
+    held_ms: int = 60_000  # between two copies of a marker that a partition refuses for good
 
     def __post_init__(self) -> None:
         assert 0 < self.timeout_ms_max < 2**31
@@ -138,7 +139,16 @@ class Reload(NamedTuple):
     """Drop this coordinator and load the map again: another coordinator may have taken over."""
 
 
-Effect = Append | Answer | SendMarkers | Reload
+class Hold(NamedTuple):
+    """Log that the partitions of this marker still refuse its coordinator epoch after a reload.
+
+    The transaction stays prepared. `tick` sends the marker again every `held_ms`.
+    """
+
+    marker: Marker
+
+
+Effect = Append | Answer | SendMarkers | Reload | Hold
 
 
 class TransactionView(NamedTuple):

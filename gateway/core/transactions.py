@@ -15,6 +15,7 @@ TransactionMarkerChannelManager; KIP-98, KIP-360, KIP-890.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 
 from kio.schema.errors import ErrorCode
 
@@ -34,6 +35,7 @@ from gateway.core.transaction_effects import (
     Effect,
     Ended,
     Ending,
+    Hold,
     Initialized,
     Initializing,
     Marker,
@@ -80,7 +82,7 @@ _MARKED = frozenset(
 class _Entry:
     """One transactional id."""
 
-    __slots__ = ("append", "fences", "marker", "metadata", "unmarked", "waiter", "wants")
+    __slots__ = ("append", "fences", "held", "marker", "metadata", "unmarked", "waiter", "wants")
 
     def __init__(self, metadata: TransactionMetadata) -> None:
         # The durable state; before the first record is durable, the state with epoch -1.
@@ -96,6 +98,10 @@ class _Entry:
         self.marker: Marker | None = None
         # The partitions whose marker is not durable yet. Not empty only in Prepare states.
         self.unmarked: set[TopicPartition] = set()
+        if metadata.state in PREPARED:
+            self.unmarked.update(metadata.partitions)
+        # Those of `unmarked` that refused the coordinator epoch also after a reload.
+        self.held: set[TopicPartition] = set()
 
     @property
     def busy(self) -> bool:
@@ -108,14 +114,17 @@ class TransactionCoordinator:
 
     `coordinator_epoch` must not be that of an earlier owner that may have sent markers. So the
     owner has to own a segment of its own before it calls `start`. `take_producer_id` returns an
-    unused producer id, or None if none is at hand.
+    unused producer id, or None if none is at hand. `fenced` is that of the core before this one.
     """
 
     __slots__ = (
         "_entries",
         "_expiries",
+        "_fenced",
+        "_held",
         "_live",
         "_number",
+        "_reloads",
         "_settings",
         "_take_producer_id",
         "_timeouts",
@@ -129,6 +138,7 @@ class TransactionCoordinator:
         take_producer_id: Callable[[], int | None],
         settings: TransactionSettings | None = None,
         transaction_version: int = EPOCH_BUMP_VERSION,
+        fenced: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         self.coordinator_epoch = coordinator_epoch
         self.transaction_version = transaction_version  # the feature's level; it may change
@@ -141,6 +151,12 @@ class TransactionCoordinator:
         self._timeouts: Deadlines[str] = Deadlines()
         # The time at which each id without a transaction expires.
         self._expiries: Deadlines[str] = Deadlines()
+        # The time at which the marker for `held` partitions is sent again, of each id with some.
+        self._held: Deadlines[str] = Deadlines()
+        # The producer id and epoch of prepared transactions whose marker was refused because of
+        # the coordinator epoch. Such a refusal reloads the map once for each of them.
+        self._fenced = dict(fenced or {})
+        self._reloads = False  # True once this core has asked for a reload
 
     # -- load -----------------------------------------------------------------------------------
 
@@ -153,13 +169,15 @@ class TransactionCoordinator:
             self._entries[transactional_id] = _Entry(metadata)
             self._set_deadlines(metadata)
 
-    def start(self, now_ms: int) -> list[Effect]:
-        """Send the markers of all prepared transactions again. Called once, after the last load."""
-        effects: list[Effect] = []
-        for entry in self._entries.values():
-            if entry.metadata.state in PREPARED:
-                effects += self._send_markers(entry, now_ms)
-        return effects
+    def start(self, now_ms: int) -> Iterator[Effect]:
+        """Send the markers of all prepared transactions again. Called once, after the last load.
+
+        The caller may pause between two effects; requests may come meanwhile.
+        """
+        prepared = [each for each in self._entries.values() if each.metadata.state in PREPARED]
+        for entry in prepared:
+            if self._live:
+                yield from self._send_markers(entry, now_ms)
 
     @property
     def metadata(self) -> Iterator[TransactionMetadata]:
@@ -174,10 +192,9 @@ class TransactionCoordinator:
         return FLEXIBLE_VERSION if self.transaction_version >= 1 else FIXED_VERSION
 
     @property
-    def deadline_ms(self) -> int | None:
-        """The time when `tick` is due, or None. An earlier `tick` is harmless."""
-        times = (self._timeouts.next(), self._expiries.next())
-        return min((at for at in times if at is not None), default=None)
+    def fenced(self) -> Mapping[str, tuple[int, int]]:
+        """The transactions for which the map need not be loaded again, for the next core."""
+        return self._fenced
 
     # -- InitProducerId -------------------------------------------------------------------------
 
@@ -356,6 +373,7 @@ class TransactionCoordinator:
         if append.metadata is None:
             del self._entries[append.transactional_id]
             return []
+        self._fenced.pop(append.transactional_id, None)
         metadata = entry.metadata = append.metadata
         self._set_deadlines(metadata)
         effects = self._answer(entry, now_ms)
@@ -390,7 +408,7 @@ class TransactionCoordinator:
                 effects.append(Answer(entry.waiter, entry.wants(error)))
             entry.waiter = entry.wants = None
         self._live = False
-        self._timeouts, self._expiries = Deadlines(), Deadlines()
+        self._timeouts, self._expiries, self._held = Deadlines(), Deadlines(), Deadlines()
         return effects
 
     # -- markers --------------------------------------------------------------------------------
@@ -426,18 +444,43 @@ class TransactionCoordinator:
         current = None if entry is None else entry.marker
         if not self._live or entry is None or current is None or current.number != marker.number:
             return []
-        if ErrorCode.transaction_coordinator_fenced in errors.values():
-            return [Reload()]
         again: set[TopicPartition] = set()
+        fenced: set[TopicPartition] = set()
         for partition, error in errors.items():
             if error in _MARKED:
                 entry.unmarked.discard(partition)
+            elif error is ErrorCode.transaction_coordinator_fenced:
+                fenced.add(partition)
             elif partition in entry.unmarked:
                 again.add(partition)
-        effects: list[Effect] = []
+        effects = self._on_fenced(entry, current, fenced, now_ms) if fenced else []
         if again:
             effects.append(SendMarkers(current._replace(partitions=frozenset(again))))
         return effects + self._complete_if_marked(entry, now_ms)
+
+    def _on_fenced(
+        self, entry: _Entry, marker: Marker, partitions: set[TopicPartition], now_ms: int
+    ) -> list[Effect]:
+        """Load the map again, because another coordinator may have taken over.
+
+        If a partition refuses the marker of this transaction also after that, it has a coordinator
+        epoch of another origin, such as a marker of an admin client. Then only this marker waits.
+        """
+        transaction = marker.producer_id, marker.epoch
+        if self._reloads or self._fenced.get(marker.transactional_id) != transaction:
+            self._fenced[marker.transactional_id] = transaction
+            self._reloads = True
+            return [Reload()]
+        entry.held |= partitions
+        self._held.set(marker.transactional_id, now_ms + self._settings.held_ms)
+        return [Hold(marker._replace(partitions=frozenset(partitions)))]
+
+    def _send_held(self, entry: _Entry) -> list[Effect]:
+        """Send the marker again to partitions that refused it; an operator may have helped."""
+        held, entry.held = entry.held & entry.unmarked, set()
+        if entry.marker is None or not held:
+            return []
+        return [SendMarkers(entry.marker._replace(partitions=frozenset(held)))]
 
     def _complete_if_marked(self, entry: _Entry, now_ms: int) -> list[Effect]:
         if entry.unmarked or entry.append is not None:
@@ -448,22 +491,28 @@ class TransactionCoordinator:
 
     # -- time -----------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> list[Effect]:
+    def tick(self, now_ms: int) -> Iterator[Effect]:
         """Abort transactions whose timeout has passed, and delete expired ids.
 
-        Called every `scan_ms`.
+        Called every `scan_ms`. The caller may pause between two effects; requests may come
+        meanwhile.
         """
-        effects: list[Effect] = []
-        for transactional_id in self._timeouts.due(now_ms):
-            effects += self._abort_timed_out(self._entries[transactional_id], now_ms)
-        for number, transactional_id in enumerate(self._expiries.due(now_ms)):
+        for transactional_id in self._timeouts.each_due(now_ms):
+            if not self._live:
+                return
+            yield from self._abort_timed_out(self._entries[transactional_id], now_ms)
+        expired = islice(self._expiries.each_due(now_ms), self._settings.expired_at_once)
+        for transactional_id in expired:
+            if not self._live:
+                return
             entry = self._entries[transactional_id]
-            if number >= self._settings.expired_at_once or entry.append is not None:
+            if entry.append is not None:
                 self._expiries.set(transactional_id, now_ms + self._settings.scan_ms)
                 continue
             entry.append = Append(transactional_id, None)
-            effects.append(entry.append)
-        return effects
+            yield entry.append
+        for transactional_id in self._held.each_due(now_ms):
+            yield from self._send_held(self._entries[transactional_id])
 
     def _abort_timed_out(self, entry: _Entry, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []

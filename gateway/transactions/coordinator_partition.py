@@ -32,6 +32,7 @@ from gateway.core.transaction_effects import (
     Effect,
     Ended,
     Ending,
+    Hold,
     Initialized,
     Initializing,
     Marker,
@@ -44,7 +45,7 @@ from gateway.core.transaction_log import ID_BYTES_MAX, encode_key, encode_value
 from gateway.core.transaction_states import PREPARED, TopicPartition
 from gateway.core.transactions import TransactionCoordinator
 from gateway.errors import coordinator_code
-from gateway.log import logger
+from gateway.log import Throttle, logger
 from gateway.topics.partition import Partition
 from gateway.topics.producer_ids import ProducerIds
 from gateway.transactions.ports import MarkerSender, OnAnswers
@@ -55,8 +56,12 @@ from ledger.ports.clock import Clock
 from ledger.tasks import reported, start_restarting
 
 _BATCH_BYTES_MAX = 1024 * 1024  # of records that wait for the batch under way
+# Ids and partitions handled in one turn of the loop: about 10 ms. It bounds a batch too, because
+# all effects of its records follow in one turn.
+_PER_TURN = 250
 _IDS_PER_STEP = 500  # ids loaded between two pauses for other tasks
 _PAUSE_S_FIRST, _PAUSE_S_MAX = 1.0, 60.0  # before the map is loaded again
+_LOGGED_CHARACTERS = 200  # of a transactional id
 _SPARE_IDS_MAX = 8  # producer ids that are kept for transactions that time out
 
 _Result = TypeVar("_Result", Initialized, Added, Ended)
@@ -73,6 +78,7 @@ class CoordinatorServices:
     find_log: Callable[[int], Partition | None]  # the partition if this broker leads it
     level: Callable[[], int]  # the level of `transaction.version`
     has_memory: Callable[[int], bool]  # True if the ids may take so many bytes more
+    throttle: Throttle
 
 
 class CoordinatorPartition:
@@ -94,6 +100,8 @@ class CoordinatorPartition:
         self._epoch = -1
         # Receives the answers to markers of this core. One object for each core.
         self._on_answers: OnAnswers | None = None
+        # The transactions whose refused markers have reloaded the map. Kept from core to core.
+        self._fenced: Mapping[str, tuple[int, int]] = {}
         # Records that wait for the batch under way, oldest first. At most one for each id.
         self._queue: deque[tuple[Append, bytes | None]] = deque()
         # The records of the batch under way. Empty if there is none.
@@ -137,7 +145,7 @@ class CoordinatorPartition:
         services = self._services
         self.state.begin(log.high_watermark)
         core = TransactionCoordinator(
-            epoch, self._take_producer_id, services.settings, services.level()
+            epoch, self._take_producer_id, services.settings, services.level(), self._fenced
         )
         prepared = ""
         try:
@@ -158,7 +166,8 @@ class CoordinatorPartition:
             await self._own_segment(prepared)
         self._core, self._on_answers = core, partial(self._on_marked, core)
         self._loading = None
-        self._run(core, core.start(services.clock.now_ms()))
+        with reported(f"the prepared transactions of {self._name}"):
+            await self._run_in_turns(core, core.start(services.clock.now_ms()))
 
     async def _own_segment(self, transactional_id: str) -> None:
         """Append the record of an id once more, so that no other owner has this epoch."""
@@ -178,6 +187,8 @@ class CoordinatorPartition:
     def _drop_core(self, error: ErrorCode) -> None:
         """Answer all waiting requests with `error`, and forget what was not written."""
         core, self._core = self._core, None
+        if core is not None:
+            self._fenced = core.fenced
         if self._reload is not None:
             self._reload.cancel()
             self._reload = None
@@ -315,18 +326,33 @@ class CoordinatorPartition:
             elif isinstance(effect, SendMarkers):
                 assert self._on_answers is not None
                 self._services.markers.send(effect.marker, self._on_answers)
+            elif isinstance(effect, Hold):
+                self._log_held(effect.marker)
             else:
                 assert isinstance(effect, Reload)
                 self._reload_later()
         if self._queue and not self._batch:
             self._write_next(core)
 
+    async def _run_in_turns(self, core: TransactionCoordinator, effects: Iterator[Effect]) -> None:
+        """Carry out many effects, with pauses for other tasks, until the core is dropped."""
+        weight = 0
+        for effect in effects:
+            self._run(core, (effect,))
+            weight += _weight(effect)
+            if weight >= _PER_TURN:
+                weight = 0
+                await asyncio.sleep(0)
+            if core is not self._core:
+                return
+
     def _write_next(self, core: TransactionCoordinator) -> None:
         """Append the records that wait, as many as one batch takes."""
         records: list[tuple[str, bytes | None]] = []
-        size = 0
-        while self._queue and size < _BATCH_BYTES_MAX:
+        size = weight = 0
+        while self._queue and size < _BATCH_BYTES_MAX and weight < _PER_TURN:
             append, value = self._queue.popleft()
+            weight += _weight(append)
             self._batch.append(append)
             records.append((append.transactional_id, value))
             size += RECORD_OVERHEAD + len(append.transactional_id) + len(value or b"")
@@ -379,6 +405,20 @@ class CoordinatorPartition:
             self._reload = loop.call_later(self._reload_s, self._load_again, error)
             self._reload_s = min(2 * self._reload_s, _PAUSE_S_MAX)
 
+    def _log_held(self, marker: Marker) -> None:
+        """Log a marker that waits, at most once a minute for each partition of the log."""
+        services = self._services
+        if services.throttle.allows("held markers", self._name, services.clock.monotonic_s()):
+            logger().error(
+                "a partition has a newer coordinator epoch of a producer than its coordinator; "
+                "the transaction stays prepared, and its marker is sent again every minute",
+                partition=self._name,
+                transactional_id=marker.transactional_id[:_LOGGED_CHARACTERS],
+                producer_id=marker.producer_id,
+                coordinator_epoch=marker.coordinator_epoch,
+                at=[f"{each.topic}-{each.partition}" for each in sorted(marker.partitions)[:10]],
+            )
+
     def _take_producer_id(self) -> int | None:
         if self._spare_ids:
             return self._spare_ids.pop()
@@ -394,7 +434,7 @@ class CoordinatorPartition:
             return
         core.transaction_version = self._services.level()
         self._lacks_id = False
-        self._run(core, core.tick(self._services.clock.now_ms()))
+        await self._run_in_turns(core, core.tick(self._services.clock.now_ms()))
         with reported(f"the maintenance of {self._name}"), suppress(LedgerError):
             if self._lacks_id and len(self._spare_ids) < _SPARE_IDS_MAX:
                 self._spare_ids.append(await self._services.producer_ids.next())
@@ -408,6 +448,15 @@ class CoordinatorPartition:
         start = log.stream.segments[-1].start_sequence_id
         if log.log_start_offset < start < log.high_watermark:
             await log.truncate(start)
+
+
+def _weight(effect: Effect) -> int:
+    """Return the work of an effect: one, and one for each partition that is handled at once."""
+    if isinstance(effect, SendMarkers):
+        return 1 + min(len(effect.marker.partitions), _PER_TURN)
+    if isinstance(effect, Append) and effect.metadata is not None:
+        return 1 + min(len(effect.metadata.partitions), _PER_TURN)
+    return 1
 
 
 def _resolve(done: Future[LedgerError | None], error: LedgerError | None) -> None:

@@ -54,6 +54,7 @@ class TransactionCoordinators:
         self._cluster: Cluster = partitions.cluster
         self._limits = limits
         self._gate = gate
+        self._throttle = Throttle()
         self._services = CoordinatorServices(
             clock=clock,
             settings=TransactionSettings(
@@ -66,12 +67,12 @@ class TransactionCoordinators:
             find_log=partial(partitions.led, TRANSACTION_STATE),
             level=partial(gate.level, TRANSACTION_VERSION),
             has_memory=self._has_memory,
+            throttle=self._throttle,
         )
         # The coordinator of each partition that this broker leads or led, by index.
         self._by_index: dict[int, CoordinatorPartition] = {}
         # Ticks all coordinators. None before `start` and after `stop`.
         self._ticking: asyncio.Task[None] | None = None
-        self._throttle = Throttle()
 
     # -- life ---------------------------------------------------------------------------------
 

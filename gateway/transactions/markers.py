@@ -242,7 +242,14 @@ class ClusterMarkers:
 
     def _give_answers(self) -> None:
         answers, self._answers = self._answers, {}
-        for sending, errors in answers.items():
+        self._give_some(iter(answers.items()))
+
+    def _give_some(
+        self, answers: Iterator[tuple[_Sending, Mapping[TopicPartition, ErrorCode]]]
+    ) -> None:
+        """Give the next answers, and the others in later turns of the loop."""
+        weight = 0
+        for sending, errors in answers:
             final = {each: error for each, error in errors.items() if error in _FINAL}
             for partition in final:
                 self._failures.pop(partition, None)
@@ -252,6 +259,10 @@ class ClusterMarkers:
             if failed:
                 pause_s = self._pause_s(failed)
                 asyncio.get_running_loop().call_later(pause_s, self._give, sending, failed)
+            weight += 1 + len(errors)
+            if weight >= _PER_TURN:
+                asyncio.get_running_loop().call_soon(self._give_some, answers)
+                return
 
     def _pause_s(self, failed: Iterable[TopicPartition]) -> float:
         """Count a failure of each partition. Returns the pause before they are sent again."""

@@ -19,6 +19,7 @@ from gateway.core.transaction_effects import (
     Append,
     Ended,
     Ending,
+    Hold,
     Initialized,
     Initializing,
     Reload,
@@ -51,7 +52,7 @@ class Log:
         self.holds = False
         self.markers = []
         self.answers = []
-        self.reloads = 0
+        self.reloads = self.held = 0
         self.now_ms = 10_000
 
     def coordinator(self, epoch):
@@ -77,8 +78,8 @@ class Log:
             elif isinstance(effect, SendMarkers):
                 self.markers.append(effect.marker)
             else:
-                assert isinstance(effect, Reload)
-                self.reloads += 1
+                self.reloads += isinstance(effect, Reload)
+                self.held += isinstance(effect, Hold)
 
     def flush(self):
         """Make all pending records durable. Returns the effects."""
