@@ -67,6 +67,16 @@ _AT_ONCE = "The timeout bounds the wait for leaders; Kafka gives up before it lo
 
 _FIXED = "Kafka adds partitions; groups and transactional ids would then map to others."
 
+_CUT = "Kafka cuts the last batch at the limit, and clients drop the part; the gateway does not."
+_FETCHED = "responses[*].partitions[*]"
+_OF_FETCHED = (
+    "error_code",
+    "high_watermark",
+    "last_stable_offset",
+    "log_start_offset",
+    "aborted_transactions",
+    "records[*]",
+)
 _WHY = "Kafka gives no text; the gateway says why it refused the batch."
 _NO_TRANSACTIONS = "The gateway does not serve transactions yet."
 _SHARE = "The gateway does not serve share groups."
@@ -117,7 +127,7 @@ INTENDED: tuple[Intended, ...] = (
     Intended(
         1,
         "responses[*].partitions[*].records[*]",
-        "Kafka cuts the last batch at the limit, and clients drop the part; the gateway does not.",
+        _CUT,
         cases="small-limits",
     ),
     *(
@@ -253,6 +263,64 @@ INTENDED: tuple[Intended, ...] = (
     *(
         Intended(49, f"entries[*].error_{field}", _NO_NAMES, cases="host-names")
         for field in ("code", "message")
+    ),
+    *(
+        Intended(
+            0,
+            "responses[*].partition_responses[*].error_message",
+            _WHY,
+            range(8, 14),
+            case,
+            transactions=True,
+        )
+        for case in ("control-batches", "batches-without-a-producer")
+    ),
+    *(
+        Intended(
+            0,
+            f"responses[*].partition_responses[*].{field}",
+            "Kafka asks the coordinator before it looks at the name; both refuse the batch.",
+            range(3, 12),
+            "internal-topics",
+            transactions=True,
+        )
+        for field in ("error_code", "error_message")
+    ),
+    *(
+        Intended(
+            1,
+            path,
+            "An unknown isolation level is read as read_uncommitted; Kafka fails.",
+            cases="an-unknown-isolation-level",
+            transactions=True,
+        )
+        for path in ("error_code", "responses[*]", *(f"{_FETCHED}.{each}" for each in _OF_FETCHED))
+    ),
+    Intended(
+        1,
+        f"{_FETCHED}.aborted_transactions[*]",
+        "Kafka also lists transactions that begin behind the records that it returns.",
+        cases="small-limits",
+        transactions=True,
+    ),
+    Intended(1, f"{_FETCHED}.records[*]", _CUT, cases="small-limits", transactions=True),
+    Intended(
+        1,
+        f"{_FETCHED}.last_stable_offset",
+        "The last stable offset is never below the start of the log; in Kafka it may be.",
+        cases="a-deletion-inside-an-open-transaction",
+        transactions=True,
+    ),
+    *(
+        Intended(
+            1,
+            f"{_FETCHED}.{field}[*].producer_id",
+            "Kafka writes the markers of one request in the order of a hash map.",
+            range(11, 12),
+            "several-markers",
+            transactions=True,
+        )
+        for field in ("aborted_transactions", "records")
     ),
 )
 
