@@ -135,6 +135,9 @@ def _from_memory(
             asked, ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
         )
     if asked.timestamp == LATEST:
+        error = _unknown_outcomes(partition) if committed else None
+        if error is not None:
+            return _refusal(asked, error)
         end = partition.stable_offset if committed else partition.high_watermark
         return _answer(asked, end, epoch=partition.leader_epoch)
     if asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -142,6 +145,15 @@ def _from_memory(
         return _answer(asked, start, epoch=partition.epoch_at(start))
     if asked.timestamp in (LATEST_TIERED, PENDING_UPLOAD):
         return _answer(asked)  # no record is in a remote tier
+    return None
+
+
+def _unknown_outcomes(partition: Partition | EmptyPartition) -> ErrorCode | None:
+    """Return an error if the last stable offset is that of before a failure, otherwise None."""
+    try:
+        partition.check_outcomes()
+    except LedgerError as error:
+        return partition_code(error)
     return None
 
 
@@ -230,7 +242,8 @@ async def _search(
         return _answer(asked)
     timestamp, offset = found
     if committed and offset >= partition.stable_offset:
-        return _answer(asked)
+        error = _unknown_outcomes(partition)
+        return _answer(asked) if error is None else _refusal(asked, error)
     return _answer(asked, offset, timestamp, partition.epoch_at(offset))
 
 

@@ -42,6 +42,9 @@ class EmptyPartition:
     async def ensure_readable(self) -> None:
         """Return at once."""
 
+    def check_outcomes(self) -> None:
+        """Return at once: there is no record."""
+
     def epoch_at(self, offset: int) -> int:
         return 0
 

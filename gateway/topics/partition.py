@@ -24,10 +24,10 @@ from gateway.core.partition_transactions import (
     PartitionTransactions,
 )
 from gateway.core.producer_states import ProducerStates
-from gateway.topics.aborted_reader import AbortedReader
 from gateway.topics.configs import TopicConfig
 from gateway.topics.long_work import LongWork
 from gateway.topics.loss_delivery import LossDelivery
+from gateway.topics.outcomes import Outcomes
 from gateway.topics.partition_observer import ObservedOwnership, PartitionObserver
 from gateway.topics.partition_state import PartitionState
 from gateway.topics.partition_warnings import PartitionWarnings
@@ -115,9 +115,8 @@ class Partition:
         self.stream.on_segment = self._state.begin_segment
         configs, work = (topic_config, stream_config), (self._long_work, verifier)
         self._path = ProducePath(self, self._state, services, configs, self._log, work, named)
-        self._stable_offset, self._serves_transactions = 0, verifier is not None  # never falls
-        self._whole = False  # True once `_state` is known to be whole, until the stream fails
-        self._aborted = AbortedReader(self._state, self.stream)
+        self._serves_transactions = verifier is not None
+        self._outcomes = Outcomes(self._state, self.stream)
         # See `ProducePath.append`. An attribute, because a method would add a call to each batch.
         self.append = self._path.append if state is None else _refuse_client
         # The delivery of lost ranges, and the offsets at which readers wait.
@@ -183,6 +182,7 @@ class Partition:
             else:
                 self._advanced_since_open = False
                 self._opened = True
+                self._outcomes.on_opened()
                 self.losses.on_opened()
                 self._on_opened(self.stream.epoch)
                 # Not with a loss that hides the state; its acceptance opens the stream again.
@@ -263,6 +263,7 @@ class Partition:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self._outcomes.close()
         await self.losses.close()
 
     def _on_failed(self, error: LedgerError) -> None:
@@ -273,8 +274,8 @@ class Partition:
 
     def reopen(self) -> None:
         """Open the stream again, unless the partition is closed."""
-        self._stable_offset = max(self._stable_offset, self.stable_offset)
-        self._opened = self._whole = False
+        self._outcomes.on_ended()
+        self._opened = False
         self._ownership.end()
         self._notify_waiters()
         if not self.closed:
@@ -317,16 +318,12 @@ class Partition:
         """
         if not self._serves_transactions:
             return self.high_watermark
-        if self._whole:
-            end = self.stream.end_sequence_id
-            if not self._state.transactional:
-                return end
-            self.transactions.on_durable(end)
-            return self.transactions.stable_offset(end, self.log_start_offset)
-        if self._opened and self.stream.timestamp_max is not None:
-            self._whole = True
-            return self.stable_offset
-        return max(self._stable_offset, self.log_start_offset)
+        return self._outcomes.stable_offset
+
+    def check_outcomes(self) -> None:
+        """Raise a retriable LedgerError if `stable_offset` is an old one."""
+        if self._serves_transactions:
+            self._outcomes.check()
 
     def _newest_start(self) -> int:
         """Return the start of the newest segment with entries, 0 if there is none."""
@@ -436,12 +433,12 @@ class Partition:
             raise
 
     def aborted_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
-        """Return aborted transactions from memory. See `AbortedReader.cached`."""
-        return self._aborted.cached(start, end)
+        """Return aborted transactions from memory. See `Outcomes.aborted_cached`."""
+        return self._outcomes.aborted_cached(start, end)
 
     async def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions of records. See `AbortedReader.read`."""
-        return await self._aborted.read(start, end)
+        """Return the aborted transactions of records. See `Outcomes.aborted`."""
+        return await self._outcomes.aborted(start, end)
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch under which the record at `offset` was written."""

@@ -1,0 +1,126 @@
+"""What a partition knows about the outcomes of its records: the last stable offset, and the aborted
+transactions below it.
+
+    opening ─(its state is rebuilt)▶ known ─(the stream fails)▶ opening
+       └─(the state lies in a loss, or cannot be read now)▶ hidden ─(it is read again)▶ known
+
+Readers of committed records get records and offsets only while the outcomes are known. Otherwise
+the last stable offset stays where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.core.partition_transactions import AbortedTransaction
+from gateway.topics.aborted_reader import AbortedReader
+from gateway.topics.partition_state import PartitionState
+from ledger.errors import EntryUnknown, LedgerError, StreamUnavailable
+from ledger.streams.stream import Stream
+from ledger.tasks import start_once
+
+_LEARN_PAUSE_S = 1.0
+"""Pause before a hidden state is read again, if readers of committed records ask for it."""
+
+
+class Outcomes:
+    """The outcomes of the records of one partition that this broker leads."""
+
+    __slots__ = (
+        "_aborted",
+        "_ends",
+        "_floor",
+        "_learning",
+        "_opened",
+        "_state",
+        "_stream",
+        "_whole",
+    )
+
+    def __init__(self, state: PartitionState, stream: Stream) -> None:
+        # Neither changes.
+        self._state, self._stream = state, stream
+        self._aborted = AbortedReader(state, stream)
+        # The last stable offset when the stream was open last. Never falls.
+        self._floor = 0
+        # True while the stream is open for reading.
+        self._opened = False
+        # True once `_state` is known to be that of all records, until `on_ended`.
+        self._whole = False
+        # The number of calls of `on_ended`. While it stays, the state is that of one opening.
+        self._ends = 0
+        # Reads the hidden state again. None while no reader needs that.
+        self._learning: asyncio.Task[None] | None = None
+
+    def on_opened(self) -> None:
+        """Record that the stream is open. Its state may be hidden."""
+        self._opened = True
+
+    def on_ended(self) -> None:
+        """Record that the stream failed, or is opened again: its state will be rebuilt."""
+        self._floor = max(self._floor, self.stable_offset)
+        self._opened = self._whole = False
+        self._ends += 1
+
+    async def close(self) -> None:
+        """End for good: nothing is read any more."""
+        self.on_ended()
+        if self._learning is not None:
+            self._learning.cancel()
+            await asyncio.wait([self._learning])
+
+    def _is_known(self) -> bool:
+        if not self._whole:
+            self._whole = self._opened and self._stream.timestamp_max is not None
+        return self._whole
+
+    @property
+    def stable_offset(self) -> int:
+        """The last stable offset: below it, the outcome of every record is known."""
+        stream, state = self._stream, self._state
+        if not (self._whole or self._is_known()):
+            return max(self._floor, stream.start_sequence_id)
+        end = stream.end_sequence_id
+        if not state.transactional:
+            return end
+        state.transactions.on_durable(end)
+        return state.transactions.stable_offset(end, stream.start_sequence_id)
+
+    def check(self) -> None:
+        """Raise a retriable LedgerError if the outcomes are not known now."""
+        if self._whole or self._is_known():
+            return
+        if not self._opened:
+            raise StreamUnavailable(f"{self._stream.name} is opening")
+        if self._learning is None:
+            self._learning = start_once(
+                f"reading the state of {self._stream.name}", self._learn(), expected=LedgerError
+            )
+        raise EntryUnknown(f"{self._stream.name}: its transactions cannot be read now")
+
+    async def _learn(self) -> None:
+        """Read the hidden state again, as a batch of a producer would."""
+        try:
+            await asyncio.sleep(_LEARN_PAUSE_S)
+            await self._stream.begin()
+        finally:
+            self._learning = None
+
+    def aborted_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
+        """Return aborted transactions from memory, as `AbortedReader.cached` does.
+
+        Returns None also if the outcomes are not known.
+        """
+        return self._aborted.cached(start, end) if self._whole or self._is_known() else None
+
+    async def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Return aborted transactions, as `AbortedReader.read` does. Raises LedgerError.
+
+        A list that was read while the stream failed is not returned: it may mix two states.
+        """
+        self.check()
+        ends = self._ends
+        found = await self._aborted.read(start, end)
+        if self._ends != ends:
+            raise StreamUnavailable(f"{self._stream.name} was opened again")
+        return found
