@@ -22,6 +22,8 @@ from kio.schema.errors import ErrorCode
 from gateway.core.transaction_states import EPOCH_BUMP_VERSION, EPOCH_MAX, NO_EPOCH
 
 NO_OFFSET = -1
+NO_LEADER_EPOCH = -1
+"""The leader epoch of a partition that is being opened, and of a marker that names none."""
 ABORTED_MAX = 65_536
 """The aborted transactions of one segment. A segment is to roll before it has more."""
 
@@ -68,7 +70,7 @@ class EndMarker(NamedTuple):
     commit: bool
     version: int = 0  # the transaction version; from 2 on the epoch is above that of the batches
     number: int = -1
-    leader_epoch: int = -1
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 class RepeatedMarker(NamedTuple):
@@ -234,8 +236,9 @@ class PartitionTransactions:
 
     def check_marker(self, marker: EndMarker) -> ErrorCode | RepeatedMarker:
         """Check a marker. Returns `ErrorCode.none` if it is to be appended."""
-        if marker.leader_epoch not in (-1, self.leader_epoch):
-            # It was sent to an earlier ownership, whose numbers are unknown here.
+        if marker.leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
+            # It was sent to an earlier ownership, whose numbers are unknown here. While the
+            # partition is being opened, that holds for each marker that names one.
             return ErrorCode.not_leader_or_follower
         known = self._producers.get(marker.producer_id)
         if known is None:

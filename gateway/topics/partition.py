@@ -19,6 +19,7 @@ from typing import Protocol
 from kio.schema.errors import ErrorCode
 
 from gateway.core.partition_transactions import (
+    NO_LEADER_EPOCH,
     AbortedTransaction,
     EndMarker,
     PartitionTransactions,
@@ -116,6 +117,7 @@ class Partition:
         configs, work = (topic_config, stream_config), (self._long_work, verifier)
         self._path = ProducePath(self, self._state, services, configs, self._log, work, named)
         self._serves_transactions = verifier is not None
+        self._state.transactions.leader_epoch = NO_LEADER_EPOCH
         self._outcomes = Outcomes(self._state, self.stream)
         # See `ProducePath.append`. An attribute, because a method would add a call to each batch.
         self.append = self._path.append if state is None else _refuse_client
@@ -276,6 +278,7 @@ class Partition:
         """Open the stream again, unless the partition is closed."""
         self._outcomes.on_ended()
         self._opened = False
+        self.transactions.leader_epoch = NO_LEADER_EPOCH
         self._ownership.end()
         self._notify_waiters()
         if not self.closed:
