@@ -7,10 +7,22 @@ Source: Kafka, UnifiedLog.addAbortedTransactions and LocalLog.collectAbortedTran
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from gateway.core.aborted_lists import AbortedLists, overlapping
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.topics.partition_state import PartitionState, aborted_before
-from ledger.streams.stream import Stream
+
+
+class StoredStates(Protocol):
+    """The states of the stream that its heads store: those of a `Stream`, or of a reader of it."""
+
+    async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes] | None:
+        """Return the bounds of the segment with `sequence_id` and the owner's state at its end.
+
+        Returns None if no later segment has entries. Raises LedgerError.
+        """
+        ...
 
 
 class AbortedReader:
@@ -18,7 +30,7 @@ class AbortedReader:
 
     __slots__ = ("_lists", "_state", "_stream")
 
-    def __init__(self, state: PartitionState, stream: Stream) -> None:
+    def __init__(self, state: PartitionState, stream: StoredStates) -> None:
         self._state = state
         self._stream = stream
         # Lists of older segments, which never change.

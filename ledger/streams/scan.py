@@ -36,8 +36,10 @@ from ledger.streams.accepted_losses import AcceptedLosses
 from ledger.streams.config import StreamLimits
 from ledger.streams.place_seek import check_found, find_place
 from ledger.streams.reads import CursorLimit, SegmentReads
+from ledger.streams.recovery import OwnerState
 from ledger.streams.segment_list import SegmentList
 from ledger.streams.segment_tail import SegmentTail
+from ledger.streams.state_reader import StateReader
 from ledger.streams.tail_cache import StoredRecord
 
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -355,6 +357,10 @@ class StreamScan:
         return bound if 0 <= bound < ANY_TIMESTAMP else None
 
     # -- single records -----------------------------------------------------------------------
+
+    def read_state(self, state: OwnerState) -> StateReader:
+        """Return a reader that brings `state` up to the end of this scan."""
+        return StateReader(self._client, self._table, self._reads, self.refresh, state)
 
     async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
         """Read records from the one that holds `sequence_id`, about `bytes_max` bytes in all.

@@ -195,8 +195,8 @@ class FollowRig:
         self.numbers += 1
         return data_of(self.numbers, 1000 + self.numbers if timestamp is None else timestamp, size)
 
-    async def owner(self, host="owner"):
-        return await Owner(self, host).open()
+    async def owner(self, host="owner", state=None):
+        return await Owner(self, host, state=state).open()
 
     async def follower(self, host="follower", **more):
         follower = Follower(self, host, **more)

@@ -38,7 +38,7 @@ def segments_side(
     record is lost.
     """
     register(spark)
-    options = _options(name, topic, metadata, tls)
+    options = _options(name, topic, metadata, isolation, tls)
     stored, bounds, accepted = run_interruptibly(_look_up(options))
 
     def reading(chosen: Isolation, ranges: Ranges) -> DataFrame:
@@ -83,14 +83,17 @@ def segments_side(
     )
 
 
-def _options(name: str, topic: str, metadata: str, tls: Mapping[str, str]) -> Options:
+def _options(
+    name: str, topic: str, metadata: str, isolation: Isolation, tls: Mapping[str, str]
+) -> Options:
     if not metadata:
         raise JobError(
             f"{name}: set --metadata to the storage: zk://host:port/chroot of a cluster, or"
             " grpc://127.0.0.1:3181 of `gateway dev`",
             "USAGE",
         )
-    return parse({"metadata": metadata, "subscribe": topic, **tls})
+    wanted = {"metadata": metadata, "subscribe": topic, "isolation": str(isolation)}
+    return parse({**wanted, **tls})
 
 
 def _rules(stored: Topic) -> CleanupRules:
@@ -114,7 +117,7 @@ async def _look_up(
         try:
             found = await sources.refresh()
             bounds = {
-                partition: OffsetBounds(each.scan.start_sequence_id, each.scan.end_sequence_id)
+                partition: OffsetBounds(each.scan.start_sequence_id, each.end)
                 for partition, each in found.items()
             }
             accepted = [

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from gateway.pipelines.direct.checkpoint import StreamOffsets
+from gateway.pipelines.direct.committed import CommittedView
 from gateway.pipelines.direct.decode import DECOMPRESSED_BYTES_MAX
 from gateway.pipelines.direct.losses import report_loss
 from gateway.pipelines.direct.options import EARLIEST, LATEST, OffsetLimit, Options
@@ -45,6 +46,18 @@ class PartitionSource(NamedTuple):
     topic_id: str
     scan: StreamScan
     loss_mode: LossMode = LossMode.SKIP  # `gateway.loss.delivery` of the topic
+    committed: CommittedView | None = None  # None for read_uncommitted
+
+    @property
+    def end(self) -> int:
+        """The offset at which this reader ends: of the log, or of what is committed of it."""
+        return self.scan.end_sequence_id if self.committed is None else self.committed.stable_offset
+
+    async def refresh(self) -> None:
+        """Read the state of the stream. Raises LedgerError."""
+        await self.scan.refresh()
+        if self.committed is not None:
+            await self.committed.advance()
 
 
 OpenSources = Mapping[TopicPartition, PartitionSource]
@@ -145,13 +158,15 @@ class PartitionSources:
         known = self._open.get(partition)
         if known is not None and not read_list:
             await known.scan.refresh_end()
-            return known
-        if known is None:
-            known = await self._open_source(partition, topic)
         else:
-            await known.scan.refresh(synced=True)
-        self._by_age[partition] = None
-        self._by_age.move_to_end(partition)
+            if known is None:
+                known = await self._open_source(partition, topic)
+            else:
+                await known.scan.refresh(synced=True)
+            self._by_age[partition] = None
+            self._by_age.move_to_end(partition)
+        if known.committed is not None:
+            await known.committed.advance()
         return known
 
     async def _open_source(self, partition: TopicPartition, topic: Topic) -> PartitionSource:
@@ -165,7 +180,8 @@ class PartitionSources:
             )
         except NoNode as error:
             raise JobError(f"{partition} was deleted meanwhile", "UNKNOWN_TOPIC") from error
-        return PartitionSource(partition, str(topic.topic_id), scan)
+        committed = CommittedView(scan) if self._options.committed else None
+        return PartitionSource(partition, str(topic.topic_id), scan, committed=committed)
 
     def close(self) -> None:
         for source in self._open.values():
@@ -209,7 +225,7 @@ async def start_offsets(sources: OpenSources, options: Options) -> dict[TopicPar
                 "NO_SUCH_TIME",
             )
     known = {
-        partition: sources[partition].scan.end_sequence_id if offset is None else offset
+        partition: sources[partition].end if offset is None else offset
         for partition, offset in found.items()
     }
     return clamp_to_logs(known, sources, options.fail_on_data_loss)
@@ -223,13 +239,14 @@ async def end_offsets(sources: OpenSources, options: Options) -> dict[TopicParti
     limit = options.ending
     assert limit is not None, "a stream without an end has no end offsets"
     _check_named("endingOffsets", limit, sources)
-    await wait_until_known(sources, limit.offsets or {})
+    await wait_until_known(sources, limit.offsets or {}, decided=True)
     found: dict[TopicPartition, int] = {}
     for partition, offset in (await _resolve(sources, limit, LATEST)).items():
-        end = sources[partition].scan.end_sequence_id
+        end = sources[partition].end
         if offset is not None and offset > end:
+            why = _undecided(sources[partition], offset)
             raise JobError(
-                f"endingOffsets: {partition} ends at {end}, before {offset}", "BEYOND_END"
+                f"endingOffsets: {partition} ends at {end}, before {offset}{why}", "BEYOND_END"
             )
         found[partition] = end if offset is None else offset
     return found
@@ -299,22 +316,34 @@ def _check_named(option: str, limit: OffsetLimit, sources: OpenSources) -> None:
     raise JobError(f"{option}: must name all partitions: {'; '.join(problems)}", "BAD_OPTION")
 
 
-async def wait_until_known(sources: OpenSources, wanted: Mapping[TopicPartition, int]) -> None:
+def _undecided(source: PartitionSource, offset: int) -> str:
+    """Return the reason if the log has `offset`, but the outcome of its records is open."""
+    if source.scan.end_sequence_id < offset:
+        return ""
+    return ": a transaction that began there is still open"
+
+
+async def wait_until_known(
+    sources: OpenSources, wanted: Mapping[TopicPartition, int], *, decided: bool = False
+) -> None:
     """Wait until this reader sees the wanted offsets, for a few seconds at most.
 
     A reader sees the last records a little later than their producer does. A wanted offset may come
-    from another reader or from a checkpoint.
+    from another reader or from a checkpoint. With `decided`, the transactions below it must have
+    ended, if the read is a committed one.
     """
     for _ in range(_POLLS):
         behind = [
-            sources[partition].scan
+            sources[partition]
             for partition, offset in wanted.items()
-            if partition in sources and sources[partition].scan.end_sequence_id < offset
+            if partition in sources
+            and (sources[partition].end if decided else sources[partition].scan.end_sequence_id)
+            < offset
         ]
         if not behind:
             return
         await asyncio.sleep(_POLL_S)
-        await gathered([scan.refresh() for scan in behind])
+        await gathered([source.refresh() for source in behind])
 
 
 async def _resolve(
@@ -326,12 +355,14 @@ async def _resolve(
         partition, scan = source.topic_partition, source.scan
         time_ms = limit.time_ms if limit.times_ms is None else limit.times_ms[partition]
         if time_ms is not None:
-            return await offset_at(scan, time_ms)
+            at = await offset_at(scan, time_ms)
+            decided = source.committed is None or at is None or at < source.end
+            return at if decided else None
         offset = otherwise if limit.offset is None else limit.offset
         offset = offset if limit.offsets is None else limit.offsets[partition]
         if offset == EARLIEST:
             return scan.start_sequence_id
-        return scan.end_sequence_id if offset == LATEST else offset
+        return source.end if offset == LATEST else offset
 
     found = await gathered([one(source) for source in sources.values()])
     return dict(zip(sources, found, strict=True))

@@ -25,10 +25,11 @@ _OURS = (
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
     *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders"),
-    *("maxOffsetsPerTrigger", "sliceBytes", "isolation", "acceptedLoss"),
+    *("maxOffsetsPerTrigger", "sliceBytes", "kafka.isolation.level", "isolation", "acceptedLoss"),
     "timestampOutOfRange",
     *("tls.ca", "tls.certificate", "tls.key"),
 )
+_ISOLATION = ("kafka.isolation.level", "isolation")
 _KNOWN = {name.lower(): name for name in _OURS}
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ class Options:
     latest_where_no_time: bool = False  # start at the end if every record is older
     fail_on_data_loss: bool = True
     skip_accepted: bool = False  # pass accepted losses in silence, whatever the topic is set to
+    committed: bool = False  # leave out open and aborted transactions
     null_timestamps: bool = False  # rows without those timestamps that Spark cannot represent
     include_headers: bool = False
     offsets_per_trigger_max: int | None = None
@@ -80,9 +82,6 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
             " grpc://127.0.0.1:3181 of `gateway dev`"
         )
     topics, pattern, assigned = _subscription(texts)
-    isolation = texts.get("isolation", "read_uncommitted")
-    if isolation not in ("read_committed", "read_uncommitted"):
-        raise _fault(f"isolation {isolation!r}: must be read_committed or read_uncommitted")
     strategy = texts.get("startingOffsetsByTimestampStrategy", "error").lower()
     if strategy not in ("error", "latest"):
         raise _fault(f"startingOffsetsByTimestampStrategy {strategy!r}: must be error or latest")
@@ -102,12 +101,24 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
         latest_where_no_time=strategy == "latest",
         fail_on_data_loss=_flag(texts, "failOnDataLoss", True),
         skip_accepted=accepted == "skip",
+        committed=_is_committed(texts),
         null_timestamps=beyond == "null",
         include_headers=_flag(texts, "includeHeaders", False),
         offsets_per_trigger_max=_optional(texts, "maxOffsetsPerTrigger", _positive),
         slice_bytes=_optional(texts, "sliceBytes", _positive) or SLICE_BYTES,
         tls=_tls(texts),
     )
+
+
+def _is_committed(texts: Mapping[str, str]) -> bool:
+    """Return whether the isolation level is read_committed. Either name of the option will do."""
+    given = {name: texts[name] for name in _ISOLATION if name in texts}
+    for name, level in given.items():
+        if level not in ("read_committed", "read_uncommitted"):
+            raise _fault(f"{name} {level!r}: must be read_committed or read_uncommitted")
+    if len(set(given.values())) > 1:
+        raise _fault(f"{' and '.join(_ISOLATION)} differ: set one of them")
+    return "read_committed" in given.values()
 
 
 def _recognized(given: Mapping[str, str]) -> dict[str, str]:
@@ -122,7 +133,8 @@ def _recognized(given: Mapping[str, str]) -> dict[str, str]:
 
 def _unknown(name: str) -> str:
     if name.lower().startswith("kafka."):
-        return f"option {name!r}: this source reads from bookies; leave kafka.* options out"
+        known = "it knows kafka.isolation.level, and no other kafka.* option"
+        return f"option {name!r}: this source reads from bookies; {known}"
     near = difflib.get_close_matches(name.lower(), _KNOWN, 1, 0.5)
     hint = f"; did you mean {_KNOWN[near[0]]!r}?" if near else f"; known are {', '.join(_OURS)}"
     return f"unknown option {name!r}{hint}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from gateway.pipelines.direct.committed import AbortedBatches, AbortedPart, overlapping
 from gateway.pipelines.direct.losses import find_loss, not_accepted, pass_accepted, report_loss
 from gateway.pipelines.direct.offsets import OpenSources, gathered
 from gateway.pipelines.direct.options import Options
@@ -46,6 +47,8 @@ class SliceTask:
     topic_partition: TopicPartition
     piece: StreamSlice
     loss_mode: LossMode = LossMode.SKIP  # of the topic, when the task was planned
+    # The aborted transactions of the slice. Their records are left out.
+    aborted: tuple[AbortedPart, ...] = ()
 
 
 class SlicePartition(InputPartition):
@@ -66,18 +69,28 @@ async def plan_tasks(
     wanted = [each for whole in ranges if (each := filters.narrowed(whole)) is not None]
     cut = await gathered([_cut(each, sources, slice_bytes) for each in wanted])
     return [
-        SliceTask(each.topic_partition, piece, sources[each.topic_partition].loss_mode)
-        for each, pieces in zip(wanted, cut, strict=True)
-        for piece in pieces
-        if filters.may_hold(None, piece.timestamp_max)
+        task for tasks in cut for task in tasks if filters.may_hold(None, task.piece.timestamp_max)
     ]
 
 
-async def _cut(each: OffsetRange, sources: OpenSources, slice_bytes: int) -> list[StreamSlice]:
+async def _cut(each: OffsetRange, sources: OpenSources, slice_bytes: int) -> list[SliceTask]:
+    source = sources[each.topic_partition]
+    aborted: list[AbortedPart] = []
     try:
-        return await sources[each.topic_partition].scan.cut(each.start, each.end, slice_bytes)
+        pieces = await source.scan.cut(each.start, each.end, slice_bytes)
+        if source.committed is not None:
+            aborted = await source.committed.aborted(each.start, each.end)
     except LedgerError as error:
         raise _fault(each, error) from error
+    return [
+        SliceTask(
+            each.topic_partition,
+            piece,
+            source.loss_mode,
+            overlapping(aborted, piece.first, piece.end),
+        )
+        for piece in pieces
+    ]
 
 
 def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
@@ -88,6 +101,7 @@ def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
     from gateway.pipelines.direct.decode import Decoder, TimestampOutOfRange
 
     piece = task.piece
+    aborted = AbortedBatches(task.aborted)
     decoder = Decoder(
         *task.topic_partition,
         options.include_headers,
@@ -96,7 +110,8 @@ def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
     following = piece.first
     try:
         for chunk in _chunks(piece, options):
-            yield from _rows(task, chunk, decoder, options)
+            kept = [each for each in chunk if each.lost is not None or not aborted.hold(each.data)]
+            yield from _rows(task, kept, decoder, options)
             following = chunk[-1].end_sequence_id
     except EntryLost as error:
         connection = cached_connection(options.metadata, options.tls)

@@ -26,6 +26,7 @@ from gateway.pipelines.direct.offsets import (
 from gateway.pipelines.direct.options import Options
 from gateway.pipelines.direct.pruning import PushedFilters, limit_trigger
 from gateway.pipelines.direct.tasks import SliceTask, plan_tasks
+from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 
 
@@ -102,7 +103,7 @@ class Triggers:
         known = sources is not None and _covers(sources, end)
         if sources is None or not known or not await self._sources.topics_exist():
             sources = await self._look()
-            await self._wait_until_known(end, sources)
+            await self._wait_until_known(end, sources, decided=True)
         begin = self._starts(start, sources)
         # A topic recreated since the batch was planned has lost these records.
         recreated = report_recreated(end, sources, self._options.fail_on_data_loss)
@@ -133,7 +134,8 @@ class Triggers:
         self, begin: Mapping[TopicPartition, int], sources: OpenSources
     ) -> dict[TopicPartition, int]:
         """Return the current ends of all partitions, limited to those of the query, if any."""
-        now = _ends(sources)
+        # A checkpoint of a read that is not committed may be past what is committed now.
+        now = {p: max(at, begin[p]) for p, at in _ends(sources).items()}
         if self._last is None:
             return now
         recreated = self._last.recreated(topic_ids(sources))
@@ -162,7 +164,9 @@ class Triggers:
         }
         return clamp_to_logs(begin, sources, fail)
 
-    async def _wait_until_known(self, stored: StreamOffsets, sources: OpenSources) -> None:
+    async def _wait_until_known(
+        self, stored: StreamOffsets, sources: OpenSources, *, decided: bool = False
+    ) -> None:
         """Wait until this reader sees the stored offsets.
 
         Offsets of recreated topics are skipped.
@@ -173,12 +177,22 @@ class Triggers:
             for partition, at in stored.offsets.items()
             if partition.topic not in recreated
         }
-        await wait_until_known(sources, mine)
+        await wait_until_known(sources, mine, decided=decided)
 
     def _check_end(self, ended: dict[TopicPartition, int], sources: OpenSources) -> None:
-        """Report a loss if a log has become shorter, and lower its entry in `ended`."""
+        """Report a loss if a log has become shorter, and lower its entry in `ended`.
+
+        Raises JobError if the outcome of transactions in the batch is open.
+        """
         for partition, end in ended.items():
             now = sources[partition].scan.end_sequence_id
+            if sources[partition].end < end <= now:
+                raise JobError(
+                    f"{partition}: a transaction is still open at {sources[partition].end}, and the"
+                    f" batch was planned up to {end}, by a query that was not read_committed;"
+                    " continue once it has ended",
+                    "OPEN_TRANSACTION",
+                )
             if now < end:
                 lost = [OffsetRange(*partition, now, end)]
                 report_loss(lost, "beyond the end of the log", self._options.fail_on_data_loss)
@@ -186,12 +200,12 @@ class Triggers:
 
 
 def _ends(sources: OpenSources) -> dict[TopicPartition, int]:
-    return {partition: source.scan.end_sequence_id for partition, source in sources.items()}
+    return {partition: source.end for partition, source in sources.items()}
 
 
 def _covers(sources: OpenSources, end: StreamOffsets) -> bool:
     """Return whether the look saw these topics, and their records up to `end`."""
     return not end.recreated(topic_ids(sources)) and all(
-        partition in sources and sources[partition].scan.end_sequence_id >= at
+        partition in sources and sources[partition].end >= at
         for partition, at in end.offsets.items()
     )

@@ -1,0 +1,84 @@
+"""What a read_committed reader of format("ledger") may see of a partition, without its owner.
+
+The last stable offset and the aborted transactions are those of the log: the newest state snapshot
+and the headers of the batches after it. The driver plans with them, and each task carries the
+aborted transactions of its slice.
+Source: Kafka, FetchResponse.abortedTransactions and CompletedFetch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gateway.topics.aborted_reader import AbortedReader
+from gateway.topics.partition_state import PartitionState
+from gateway.wire import batches
+from ledger.adapters.system.clock import SystemClock
+from ledger.ids import Buffer
+from ledger.streams.scan import StreamScan
+
+
+class AbortedPart(NamedTuple):
+    """The offsets that hold an aborted transaction: from its first record up to its marker."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+
+
+class CommittedView:
+    """The transactions of one partition as of the last `advance`."""
+
+    def __init__(self, scan: StreamScan) -> None:
+        self._scan = scan
+        self._state = PartitionState(SystemClock().now_ms)
+        self._reader = scan.read_state(self._state)
+        self._aborted = AbortedReader(self._state, self._reader)
+        # All transactions below it have ended. Never falls.
+        self.stable_offset = 0
+
+    async def advance(self) -> None:
+        """Read the outcome of transactions up to the end of the scan. Raises LedgerError."""
+        end = await self._reader.advance()
+        self._state.cover(self._reader.covered_from)
+        stable = self._state.transactions.stable_offset(end, self._scan.start_sequence_id)
+        self.stable_offset = max(self.stable_offset, stable)
+
+    async def aborted(self, first: int, end: int) -> list[AbortedPart]:
+        """Return the aborted transactions with offsets from `first` up to `end`.
+
+        `end` is not above the stable offset. Raises LedgerError.
+        """
+        assert end <= self.stable_offset, (end, self.stable_offset)
+        found = await self._aborted.read(first, end)
+        return [
+            AbortedPart(each.producer_id, each.first_offset, each.last_offset) for each in found
+        ]
+
+
+def overlapping(parts: Iterable[AbortedPart], first: int, end: int) -> tuple[AbortedPart, ...]:
+    """Return the parts that have offsets from `first` up to `end`."""
+    return tuple(each for each in parts if each.marker_offset >= first and each.first_offset < end)
+
+
+class AbortedBatches:
+    """Tells the batches of aborted transactions from others. Any order of batches will do."""
+
+    def __init__(self, parts: Iterable[AbortedPart]) -> None:
+        # The parts of each producer, which do not overlap, by their first offsets.
+        self._parts: dict[int, list[AbortedPart]] = {}
+        for each in sorted(parts):
+            self._parts.setdefault(each.producer_id, []).append(each)
+
+    def hold(self, batch: Buffer) -> bool:
+        """Return whether a transaction that holds the records of this batch was aborted."""
+        if not self._parts:
+            return False
+        header = batches.read_header(batch)
+        if not header.attributes & batches.TRANSACTIONAL:
+            return False
+        parts = self._parts.get(header.producer_id, [])
+        at = bisect_right(parts, header.base_offset, key=lambda each: each.first_offset) - 1
+        return at >= 0 and header.base_offset < parts[at].marker_offset

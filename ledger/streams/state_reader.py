@@ -1,0 +1,185 @@
+"""The owner's state of a stream as a reader finds it: the newest snapshot and the records after it.
+
+    advance      the state moves to the end that the reader knows: about `snapshot_bytes` are read
+    state_behind the state at the end of an older segment, from the head of the next one
+
+A reader writes nothing and fences nothing. Only durable records count, so the state is one that the
+owner has had, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from ledger.client.client import LedgerClient
+from ledger.client.reader import LedgerReader
+from ledger.core import records as log_records
+from ledger.core.segment_table import SegmentTable
+from ledger.core.segments import Segment
+from ledger.core.snapshot_format import StateSnapshot, decode_snapshot, is_part, join
+from ledger.errors import StreamUnavailable
+from ledger.ids import EntryId
+from ledger.streams.reads import SegmentReads
+from ledger.streams.recovery import OwnerState
+
+_READ_BYTES = 1024 * 1024
+_NOWHERE = -1
+
+
+class _Place(NamedTuple):
+    """The first entry of a snapshot."""
+
+    number: int
+    entry: EntryId
+
+
+class _Found(NamedTuple):
+    place: _Place
+    segment: Segment
+    # None if it is the one that was loaded last.
+    snapshot: StateSnapshot | None
+    sequence_id: int
+
+
+class StateReader:
+    """Keeps the state of one stream as of the last `advance`. Used by one task at a time."""
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        table: SegmentTable,
+        reads: SegmentReads,
+        refresh: Callable[[], Awaitable[None]],
+        state: OwnerState,
+    ) -> None:
+        """`refresh` updates the table after a segment was removed."""
+        self._client = client
+        self._table = table
+        self._reads = reads
+        self._refresh = refresh
+        self._state = state
+        # The state is that after all records below it, -1 before the first `advance`. Never falls.
+        self.position = _NOWHERE
+        # The start of the segment whose snapshot was loaded last. Records from there on are in the
+        # state, or follow it.
+        self.covered_from = 0
+        # Where that snapshot is. None before the first one.
+        self._loaded: _Place | None = None
+        # The segment that was read last, by number. Its ledger stays open.
+        self._reader: tuple[int, LedgerReader] | None = None
+
+    async def advance(self) -> int:
+        """Move the state to the end of the table, and return that end.
+
+        After an error the state is unusable until the next call, which begins again. Raises
+        EntryLost at a loss that nobody accepted, and StreamUnavailable if no snapshot precedes the
+        records.
+        """
+        end = self._table.end_sequence_id
+        if self.position == end:
+            return end
+        at, self.position = self.position, _NOWHERE
+        at = await self._load_newest(at, end)
+        while at < end:
+            at = await self._replay_some(at, end)
+        self.position = at
+        return at
+
+    async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes] | None:
+        """Return the owner's state behind a segment. See `SegmentReads.state_behind`."""
+        return await self._reads.state_behind(sequence_id)
+
+    async def _load_newest(self, at: int, end: int) -> int:
+        """Load the newest snapshot if it is past `at`. Returns where the replay begins."""
+        found = await self._newest_snapshot(None if at == _NOWHERE else self._loaded)
+        if found is None:
+            start = self._table.segments[0].start_sequence_id if self._table.segments else end
+            if start < end:
+                raise StreamUnavailable("no readable state snapshot precedes the records")
+            await self._load(b"")
+            self.covered_from, self._loaded = end, None
+            return end
+        if found.snapshot is None or at > found.sequence_id:
+            return at
+        await self._load(found.snapshot.owner_state)
+        self.covered_from, self._loaded = found.segment.start_sequence_id, found.place
+        return found.sequence_id
+
+    async def _load(self, data: bytes) -> None:
+        for _ in self._state.load(data):
+            await asyncio.sleep(0)
+
+    async def _replay_some(self, at: int, end: int) -> int:
+        """Replay some records from `at` on. Returns the sequence id behind the last one."""
+        records = await self._reads.read(at, _READ_BYTES, self._refresh)
+        if not records:
+            raise StreamUnavailable(f"record {at} of {end} cannot be read now")
+        for record in records:
+            if record.sequence_id >= end:
+                break
+            if record.lost is None:
+                self._state.replay(record.sequence_id, memoryview(b"".join(record.data)))
+            else:
+                self._state.pass_loss(record.sequence_id, record.end_sequence_id - 1)
+            at = record.end_sequence_id
+        await asyncio.sleep(0)
+        return at
+
+    # -- snapshots ----------------------------------------------------------------------------
+
+    async def _newest_snapshot(self, known: _Place | None) -> _Found | None:
+        """Find the newest snapshot whose entries were not given up. `known` is not read again."""
+        for segment in reversed(self._table.segments):
+            last = self._table.last_readable_entry(segment)
+            while (last := self._not_given_up(segment, last)) >= 0:
+                reader = await self._open(segment, last)
+                [(_, payload)] = await reader.read(last, last, _READ_BYTES)
+                # Without a distance the entry is part of the head snapshot, or far behind it.
+                distance = log_records.snapshot_distance(payload)
+                place = _Place(segment.number, EntryId(last - distance if distance else 0))
+                if place == known:
+                    return _Found(place, segment, None, 0)
+                snapshot = await self._read_snapshot(reader, segment, place.entry, last)
+                if snapshot is not None:
+                    return _Found(place, segment, *snapshot)
+                last = EntryId(place.entry - 1)
+        return None
+
+    def _not_given_up(self, segment: Segment, last: EntryId) -> EntryId:
+        """Return the last entry at or below `last` whose loss nobody accepted, -1 without one."""
+        for lost in reversed(self._table.losses.of_segment(segment.number)):
+            if lost.first <= last <= lost.last:
+                last = EntryId(lost.first - 1)
+        return last
+
+    async def _open(self, segment: Segment, last: EntryId) -> LedgerReader:
+        if self._reader is None or self._reader[0] != segment.number:
+            self._reader = segment.number, await self._client.open(segment.ledger)
+        reader = self._reader[1]
+        reader.last_add_confirmed = max(reader.last_add_confirmed, last)
+        return reader
+
+    async def _read_snapshot(
+        self, reader: LedgerReader, segment: Segment, first: EntryId, last: EntryId
+    ) -> tuple[StateSnapshot, int] | None:
+        """Read the snapshot from entry `first` on, and the sequence id behind its state.
+
+        Returns None if it is incomplete, or a part of it was given up.
+        """
+        parts: list[memoryview] = []
+        for entry in range(first, last + 1):
+            if self._not_given_up(segment, EntryId(entry)) != entry:
+                return None
+            [(_, payload)] = await reader.read(EntryId(entry), EntryId(entry), _READ_BYTES)
+            position = 0
+            for record in log_records.parse_entry(payload):
+                if not record.control or not is_part(record.data):
+                    return None
+                parts.append(record.data)
+                position = record.position
+            whole = join(parts)
+            if whole is not None:
+                return decode_snapshot(whole), segment.start_sequence_id + position
+        return None
