@@ -92,7 +92,7 @@ class Coordinator:
         self.transactional: TransactionalOffsets | None = None
         if isinstance(self._store, TransactionalStore):
             self.transactional = TransactionalOffsets(
-                self._loaded_groups, self._store, self.transactional_groups
+                self._loaded_groups, self._store, self.transactional_groups, uuid4
             )
         self._scanner = GroupScanner(
             self._store,

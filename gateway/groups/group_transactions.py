@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -13,7 +14,10 @@ from gateway.core.partition_transactions import EndMarker
 from gateway.core.transaction_states import EPOCH_BUMP_VERSION
 from subscriptions.committed_offset import TopicIdPartition
 
-_NUMBERS_MAX: Final = 1_000  # producers of one group whose last marker is remembered
+NUMBERS_MAX: Final = 1_000
+"""Producers of one group whose last marker is remembered. Then the group gets a new ownership."""
+
+_LISTED_MAX: Final = 16  # nodes of earlier loads that are remembered at once
 
 
 class Verification:
@@ -27,19 +31,68 @@ class Verification:
 
 
 class GroupTransactions:
-    """What one loaded group remembers of transactions, besides its pending offsets."""
+    """What one loaded group remembers of transactions, besides its pending offsets.
 
-    def __init__(self) -> None:
-        # True once the group is in `TransactionalGroups`, from this load on.
+    Numbers of markers are remembered for one `ownership`, which each marker has to name.
+    """
+
+    def __init__(self, ownership: UUID) -> None:
+        # The name of this load in `TransactionalGroups`. `renew` replaces it.
+        self.ownership = ownership
+        # True once the index has the group under this ownership.
         self.registered = False
+        # The ownerships under which the index may have the group. Those of earlier loads come from
+        # markers.
+        self.listed: set[UUID | None] = set()
         # Partitions whose pending offsets are accepted and not durable yet.
         self.in_flight: Counter[TopicIdPartition] = Counter()
-        # The number of such changes of each producer.
-        self.writing: Counter[int] = Counter()
+        # Such changes by producer id: how many of each epoch. No zeros.
+        self._writing: dict[int, Counter[int]] = {}
         # Verifications under way, by producer id.
         self._verifying: dict[int, list[Verification]] = {}
-        # Coordinator epoch and number of the last marker of each producer, the newest last.
+        # Coordinator epoch and number of the last marker of each producer in this ownership.
         self._numbers: dict[int, tuple[int, int]] = {}
+
+    # -- the index ------------------------------------------------------------------------------
+
+    def note_listed(self, ownership: UUID | None) -> None:
+        """Remember a node of the index that a marker named, so that it is removed later."""
+        if len(self.listed) < _LISTED_MAX:
+            self.listed.add(ownership)
+
+    def has_room(self, producer_id: int) -> bool:
+        """Return whether a marker of this producer may be remembered under this ownership."""
+        return producer_id in self._numbers or len(self._numbers) < NUMBERS_MAX
+
+    def renew(self, ownership: UUID) -> None:
+        """Forget all numbers: markers for the ownership until now are refused from now on."""
+        self.ownership, self.registered = ownership, False
+        self._numbers.clear()
+
+    # -- offsets that are being stored ------------------------------------------------------------
+
+    def begin_writing(self, producer_id: int, epoch: int, keys: Counter[TopicIdPartition]) -> None:
+        self.in_flight.update(keys)
+        self._writing.setdefault(producer_id, Counter())[epoch] += 1
+
+    def end_writing(self, producer_id: int, epoch: int, keys: Counter[TopicIdPartition]) -> None:
+        self.in_flight -= keys
+        left = self._writing[producer_id] - Counter((epoch,))
+        if left:
+            self._writing[producer_id] = left
+        else:
+            del self._writing[producer_id]
+
+    @property
+    def writing(self) -> bool:
+        """True while pending offsets are accepted and not durable."""
+        return bool(self._writing)
+
+    def writing_epoch(self, producer_id: int) -> int | None:
+        """Return the greatest epoch of this producer among such offsets, or None."""
+        return max(self._writing.get(producer_id, ()), default=None)
+
+    # -- verifications ----------------------------------------------------------------------------
 
     @contextmanager
     def verifying(self, producer_id: int, epoch: int) -> Generator[Verification]:
@@ -54,12 +107,21 @@ class GroupTransactions:
             if not ongoing and self._verifying.get(producer_id) is ongoing:
                 del self._verifying[producer_id]
 
+    def is_verifying(self, producer_id: int) -> bool:
+        return producer_id in self._verifying
+
     def void(self, marker: EndMarker) -> None:
         """Void verifications of the transaction that the marker ends."""
         bumped = marker.version >= EPOCH_BUMP_VERSION
         for each in self._verifying.get(marker.producer_id, ()):
             if each.epoch < marker.epoch or (each.epoch == marker.epoch and not bumped):
                 each.voided = True
+
+    # -- markers ----------------------------------------------------------------------------------
+
+    def names_this(self, ownership: UUID | None) -> bool:
+        """Return whether a marker names this ownership, so that its number can be compared."""
+        return self.registered and ownership == self.ownership
 
     def check_marker(self, marker: EndMarker) -> ErrorCode | None:
         """Return the answer to a late copy of a marker, or None if the marker is new."""
@@ -73,10 +135,8 @@ class GroupTransactions:
 
     def note_marker(self, marker: EndMarker) -> None:
         """Remember a marker that is durable."""
-        known = self._numbers.pop(marker.producer_id, (-1, -1))
+        known = self._numbers.get(marker.producer_id, (-1, -1))
         number = marker.number
         if marker.coordinator_epoch == known[0]:
             number = max(number, known[1])
         self._numbers[marker.producer_id] = (max(marker.coordinator_epoch, known[0]), number)
-        while len(self._numbers) > _NUMBERS_MAX:
-            del self._numbers[next(iter(self._numbers))]

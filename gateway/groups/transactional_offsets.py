@@ -1,11 +1,14 @@
 """Offsets that consumers commit in transactions: pending, until a marker commits or drops them.
 
-    TxnOffsetCommit ─▶ verified at the coordinator of the transaction ─▶ checked ─▶ pending, durable
+    TxnOffsetCommit ─▶ the group is in the index ─▶ verified at the coordinator of the transaction
+                    ─▶ checked ─▶ pending, durable
     marker ─▶ one record that ends the producer's transaction in the group's log
 
-A marker voids verifications under way: a request that began before the end of its transaction
-stores nothing after it. Source: Kafka, GroupCoordinatorService.commitTransactionalOffsets and
-completeTransaction; KIP-447, KIP-890.
+A group is in the index before the coordinator answers, so a marker that is sent after this answer
+finds the group. A marker voids verifications under way: a request that began before the end of its
+transaction stores nothing after it. Each marker names the ownership under which the index has the
+group, so that a late copy ends nothing (docs/decisions/0021-late-markers.md). Source: Kafka,
+GroupCoordinatorService.commitTransactionalOffsets and completeTransaction; KIP-447, KIP-890.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -60,8 +64,14 @@ class TransactionalOffsets:
     """The pending offsets of the groups that this broker coordinates."""
 
     def __init__(
-        self, loaded_groups: LoadedGroups, store: TransactionalStore, groups: TransactionalGroups
+        self,
+        loaded_groups: LoadedGroups,
+        store: TransactionalStore,
+        groups: TransactionalGroups,
+        new_ownership: Callable[[], UUID],
     ) -> None:
+        """Take the pending offsets of `loaded_groups`. `new_ownership` returns random numbers."""
+        self._new_ownership = new_ownership
         self._loaded_groups = loaded_groups
         self._store = store
         self.groups = groups
@@ -85,23 +95,23 @@ class TransactionalOffsets:
         if loaded is None:
             code = await verify()
             return ErrorCode.illegal_generation if code is ErrorCode.none else code
-        memory = _memory(loaded)
+        if not commit.offsets:
+            code = await verify()
+            return self._check(loaded, commit) if code is ErrorCode.none else code
+        memory = self._memory(loaded)
+        try:
+            await self._register(loaded, memory)
+        except LedgerError as error:
+            return coordinator_code(error)
         with memory.verifying(commit.producer_id, commit.epoch) as verification:
             code = await verify()
+            # No await from here to the write, so that a rebalance or a marker fences it.
             if code is ErrorCode.none:
                 code = self._check(loaded, commit)
-            if code is not ErrorCode.none or not commit.offsets:
+            if code is not ErrorCode.none:
                 return code
-            if not memory.registered:
-                try:
-                    await self.groups.add(commit.group_id)
-                except LedgerError as error:
-                    return coordinator_code(error)
-                memory.registered = True
             if verification.voided:
                 return ErrorCode.invalid_txn_state
-            if not self._serves(loaded):
-                return ErrorCode.not_coordinator
             durable = self._write(loaded, memory, commit)
         try:
             await asyncio.shield(durable)
@@ -109,10 +119,13 @@ class TransactionalOffsets:
             return coordinator_code(error)
         return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
 
-    async def end(self, group_id: str, marker: EndMarker) -> ErrorCode:
+    async def end(self, group_id: str, marker: EndMarker, ownership: UUID | None) -> ErrorCode:
         """Commit or drop the producer's pending offsets of a group. NONE: durably, or none were.
 
-        NOT_COORDINATOR if another broker coordinates the group. An unclaimed group is claimed.
+        `ownership` is the one under which the index had the group. If it is not the present one,
+        the answer is COORDINATOR_NOT_AVAILABLE while the producer has offsets here: the sender
+        reads the index again. NOT_COORDINATOR if another broker coordinates the group. An unclaimed
+        group is claimed.
         """
         try:
             loaded = await self._loaded_groups.find(group_id, create=True)
@@ -120,17 +133,18 @@ class TransactionalOffsets:
             return refused.code
         if loaded is None or not self._serves(loaded):
             return ErrorCode.not_coordinator
-        memory = _memory(loaded)
-        memory.registered = True  # so that an unload removes it
-        known = memory.check_marker(marker)
+        memory = self._memory(loaded)
+        memory.note_listed(ownership)
+        known = memory.check_marker(marker) if memory.names_this(ownership) else None
         if known is not None:
             return known
-        pending = self._store.pending(group_id)
-        epoch = pending.epoch(marker.producer_id)
+        epoch = self._epoch(loaded, memory, marker.producer_id)
         if epoch is not None and _is_older(marker, epoch):
             return ErrorCode.invalid_producer_epoch
+        if not memory.names_this(ownership):
+            return await self._end_under_another_ownership(loaded, memory, marker, epoch)
         memory.void(marker)
-        if epoch is not None or memory.writing[marker.producer_id]:
+        if epoch is not None:
             durable = self._store.end_pending(
                 group_id, marker.producer_id, marker.epoch, commits=marker.commit
             )
@@ -139,8 +153,55 @@ class TransactionalOffsets:
                 await asyncio.shield(durable)
             except LedgerError as error:
                 return coordinator_code(error)
+        if not memory.has_room(marker.producer_id):
+            memory.renew(self._new_ownership())
         memory.note_marker(marker)
         return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
+
+    async def _end_under_another_ownership(
+        self, loaded: LoadedGroup, memory: GroupTransactions, marker: EndMarker, epoch: int | None
+    ) -> ErrorCode:
+        """Answer a marker that another load of the group was to get, or a late copy of one."""
+        if epoch is None and not memory.is_verifying(marker.producer_id):
+            return ErrorCode.none
+        try:
+            await self._register(loaded, memory)
+        except LedgerError as error:
+            return coordinator_code(error)
+        return ErrorCode.coordinator_not_available
+
+    async def _register(self, loaded: LoadedGroup, memory: GroupTransactions) -> None:
+        """Add the group to the index, in place of nodes of earlier loads. Raises LedgerError."""
+        while not memory.registered:
+            ownership = memory.ownership
+            memory.listed.add(ownership)
+            await self.groups.add(loaded.group_id, ownership)
+            memory.registered = memory.ownership == ownership
+        await self._remove(loaded, memory, memory.listed - {memory.ownership})
+
+    async def _remove(
+        self, loaded: LoadedGroup, memory: GroupTransactions, ownerships: Iterable[UUID | None]
+    ) -> None:
+        """Remove nodes from the index. One that stays makes markers load the group for nothing."""
+        for ownership in list(ownerships):
+            with suppress(LedgerError):
+                await self.groups.remove(loaded.group_id, ownership)
+                memory.listed.discard(ownership)
+
+    def _epoch(
+        self, loaded: LoadedGroup, memory: GroupTransactions, producer_id: int
+    ) -> int | None:
+        """Return the greatest epoch of the producer's offsets, durable or not; None without any."""
+        epochs = (
+            self._store.pending(loaded.group_id).epoch(producer_id),
+            memory.writing_epoch(producer_id),
+        )
+        return max((each for each in epochs if each is not None), default=None)
+
+    def _memory(self, loaded: LoadedGroup) -> GroupTransactions:
+        if loaded.transactions is None:
+            loaded.transactions = GroupTransactions(self._new_ownership())
+        return loaded.transactions
 
     def _serves(self, loaded: LoadedGroup) -> bool:
         here = self._loaded_groups.groups.get(loaded.group_id) is loaded
@@ -155,7 +216,7 @@ class TransactionalOffsets:
         if not self._serves(loaded):
             return ErrorCode.not_coordinator
         pending = self._store.pending(commit.group_id)
-        epoch = pending.epoch(commit.producer_id)
+        epoch = self._epoch(loaded, self._memory(loaded), commit.producer_id)
         if epoch is not None and commit.epoch < epoch:
             return ErrorCode.invalid_producer_epoch
         if pending.size_bytes + commit.size_bytes > PENDING_BYTES_MAX:
@@ -165,16 +226,15 @@ class TransactionalOffsets:
     def _write(
         self, loaded: LoadedGroup, memory: GroupTransactions, commit: TransactionalCommit
     ) -> Future[None]:
-        memory.in_flight.update(commit.offsets.keys())
-        memory.writing[commit.producer_id] += 1
+        keys = Counter(commit.offsets.keys())
+        memory.begin_writing(commit.producer_id, commit.epoch, keys)
         durable = self._store.advance_pending(
             commit.group_id, commit.producer_id, commit.epoch, commit.offsets
         )
         self._loaded_groups.track(loaded, durable)
 
         def on_durable(_: Future[None]) -> None:
-            memory.in_flight -= Counter(commit.offsets.keys())
-            memory.writing -= Counter((commit.producer_id,))
+            memory.end_writing(commit.producer_id, commit.epoch, keys)
 
         durable.add_done_callback(on_durable)
         return durable
@@ -184,22 +244,15 @@ class TransactionalOffsets:
         memory = loaded.transactions
         if memory is None:
             return bool(self._store.pending(loaded.group_id))
-        return bool(memory.writing) or bool(self._store.pending(loaded.group_id))
+        return memory.writing or bool(self._store.pending(loaded.group_id))
 
     async def _before_release(self, loaded: LoadedGroup) -> None:
         """Remove the group from the index, if certainly no offset of it is pending."""
         memory = loaded.transactions
-        if memory is None or not memory.registered or loaded.unsure:
+        if memory is None or loaded.unsure:
             return
         if not loaded.stored or not self._store.pending(loaded.group_id):
-            with suppress(LedgerError):  # then it stays, and markers load the group for nothing
-                await self.groups.remove(loaded.group_id)
-
-
-def _memory(loaded: LoadedGroup) -> GroupTransactions:
-    if loaded.transactions is None:
-        loaded.transactions = GroupTransactions()
-    return loaded.transactions
+            await self._remove(loaded, memory, memory.listed)
 
 
 class _Either:

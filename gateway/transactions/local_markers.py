@@ -27,7 +27,7 @@ OnMarked = Callable[[ErrorCode], None]
 class GroupMarkers(Protocol):
     """Ends transactions in the committed offsets of groups."""
 
-    def end(self, index: int, marker: EndMarker, on_marked: OnMarked) -> None:
+    def end(self, index: int, marker: EndMarker, on_marked: OnMarked, sender: object) -> None:
         """End the transaction for all groups of one partition of `__consumer_offsets`.
 
         NONE means that the pending offsets of this producer are committed or dropped, durably, in
@@ -35,19 +35,30 @@ class GroupMarkers(Protocol):
         """
         ...
 
-    def end_in_group(self, group: str, marker: EndMarker, on_marked: OnMarked) -> None:
+    def end_in_group(
+        self, group: str, marker: EndMarker, ownership: UUID | None, on_marked: OnMarked
+    ) -> None:
         """End the transaction for one group, if this broker coordinates it."""
+        ...
+
+    def stop(self, sender: object) -> None:
+        """Give up the markers that `end` took for this sender."""
         ...
 
 
 class NoPendingOffsets:
     """The groups of a release without TxnOffsetCommit: no offset is ever pending."""
 
-    def end(self, index: int, marker: EndMarker, on_marked: OnMarked) -> None:
+    def end(self, index: int, marker: EndMarker, on_marked: OnMarked, sender: object) -> None:
         on_marked(ErrorCode.none)
 
-    def end_in_group(self, group: str, marker: EndMarker, on_marked: OnMarked) -> None:
+    def end_in_group(
+        self, group: str, marker: EndMarker, ownership: UUID | None, on_marked: OnMarked
+    ) -> None:
         on_marked(ErrorCode.none)
+
+    def stop(self, sender: object) -> None:
+        pass
 
 
 class LocalMarkers:
@@ -64,20 +75,24 @@ class LocalMarkers:
         marker: EndMarker,
         on_marked: OnMarked,
         topic_id: UUID | None = None,
+        sender: object = None,
     ) -> None:
         """Append a marker to a partition that this broker leads.
 
-        With `topic_id` it is refused if the topic has another id: it was created again.
+        With `topic_id` it is refused if the topic has another id: it was created again. A group
+        that another gateway names has the ownership of the group in its place. `stop` of the
+        `sender` gives up a marker for groups.
         """
         if topic == TRANSACTION_STATE:
             # Kafka would append the marker. Here nothing of a transaction can be in this log.
             on_marked(ErrorCode.unsupported_for_message_format)
             return
         if topic == CONSUMER_OFFSETS and self._partitions.exists(topic, index):
-            self._groups.end(index, marker, on_marked)
+            self._groups.end(index, marker, on_marked, sender)
             return
         if topic.startswith(GROUP_PREFIX):
-            self._groups.end_in_group(topic.removeprefix(GROUP_PREFIX), marker, on_marked)
+            group = topic.removeprefix(GROUP_PREFIX)
+            self._groups.end_in_group(group, marker, topic_id, on_marked)
             return
         partition = self._partitions.find(topic, index)
         if partition is None:
@@ -86,3 +101,7 @@ class LocalMarkers:
             on_marked(ErrorCode.unknown_topic_or_partition)
         else:
             partition.append_marker(marker, on_marked)
+
+    def stop(self, sender: object) -> None:
+        """Give up the markers of a sender that wait for groups. Those in partitions stay there."""
+        self._groups.stop(sender)

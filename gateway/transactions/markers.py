@@ -132,6 +132,7 @@ class ClusterMarkers:
 
     def stop(self, on_answers: OnAnswers) -> None:
         """See `MarkerSender`. What is under way may still be written, once, in its own place."""
+        self._local.stop(on_answers)
         for sending in self._sendings.pop(on_answers, ()):
             sending.stopped = True
             self._answers.pop(sending, None)
@@ -167,7 +168,7 @@ class ClusterMarkers:
         if topic in (CONSUMER_OFFSETS, TRANSACTION_STATE) or self._cluster.owns(key):
             marker = _end_marker(sending.marker)
             on_marked = partial(self._on_answer, sending, partition)
-            self._local.append(topic, index, marker, on_marked, known.topic_id)
+            self._local.append(topic, index, marker, on_marked, known.topic_id, sending.on_answers)
             return
         leader = self._cluster.leader(key)
         if leader.node_id in (-1, self._cluster.node_id) or leader.epoch < 0:

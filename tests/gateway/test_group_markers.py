@@ -16,6 +16,7 @@ from gateway.cluster.single_broker import SingleBroker
 from gateway.core.partition_transactions import EndMarker
 from gateway.groups.transactional_groups import offsets_partition
 from gateway.groups.transactional_offsets import TransactionalCommit
+from gateway.transactions import group_markers
 from gateway.transactions.group_markers import ClusterGroupMarkers
 from gateway.transactions.local_markers import LocalMarkers
 from gateway.wire.marker_request import decode_markers
@@ -44,6 +45,10 @@ class Claims(SingleBroker):
     def __init__(self, node_id, owners):
         super().__init__(node_id)
         self.owners = owners
+        self.lease = True
+
+    def lease_held(self):
+        return self.lease
 
     async def claim(self, group):
         await self.check(group)
@@ -87,7 +92,11 @@ class Links:
             marker.number,
         )
         self.receiver.append(
-            topic.name, topic.indexes[0], end, lambda code: on_answer(_reply(topic, code))
+            topic.name,
+            topic.indexes[0],
+            end,
+            lambda code: on_answer(_reply(topic, code)),
+            topic.topic_id,
         )
 
 
@@ -125,8 +134,10 @@ class Broker:
         assert await self.world.groups.commit_in_transaction(commit, verify) is NONE
 
     async def end(self, *, commit=True, index=7):
+        """Send a marker once, as the coordinator of the transaction."""
         answered = asyncio.get_running_loop().create_future()
-        self.markers.end(index, EndMarker(PRODUCER, EPOCH, 0, commit, 0, 1), answered.set_result)
+        marker = EndMarker(PRODUCER, EPOCH, 0, commit, 0, 1)
+        self.markers.end(index, marker, answered.set_result, self)
         return await answered
 
 
@@ -176,6 +187,7 @@ async def test_a_group_whose_coordinator_died_is_claimed_for_its_marker():
         two.world.groups.lost()  # its session has ended
         two.claims.owners.clear()
         await asyncio.sleep(1)
+        assert await one.end() is AGAIN  # the group is loaded under another ownership now
         assert await one.end() is NONE
         assert one.claims.owners == {name: ONE}
         assert await one.world.committed(name) == 6
@@ -207,3 +219,58 @@ async def test_after_the_end_no_marker_is_taken():
     async with brokers() as (one, _):
         await one.markers.close()
         assert await one.end() is AGAIN
+
+
+async def test_a_stopped_sender_ends_nothing_later():
+    async with brokers() as (one, two):
+        mine, other = same_partition(2)
+        await one.pend(mine, 5)
+        await two.pend(other, 6)
+        answers = []
+        marker = EndMarker(PRODUCER, EPOCH, 0, True, 0, 1)
+        for sender in (one, two):
+            one.markers.end(7, marker, answers.append, sender)
+        one.markers.stop(one)
+        one.markers.stop(two)
+        await asyncio.sleep(60)
+        assert not one.markers._running
+        assert one.links.sent == 0
+        assert one.world.groups.unstable(mine)
+        assert two.world.groups.unstable(other)
+
+
+async def test_without_a_lease_no_marker_leaves_for_a_group():
+    """The transaction may have been ended by another coordinator, and the next one begun."""
+    async with brokers() as (one, _):
+        (name,) = same_partition(1)
+        await one.pend(name, 5)
+        one.claims.lease = False
+        assert await one.end() is AGAIN
+        one.claims.lease = True
+        assert one.world.groups.unstable(name)
+        assert await one.end() is NONE
+
+
+async def test_many_groups_of_one_partition_do_not_hold_the_loop():
+    async with brokers(enabled=False) as (_, two):
+        index, groups = two.world.groups.transactional_groups, 5_000
+        for number in range(groups):
+            path = f"/gateway/transactional/7/g{number}@{number:032x}"
+            two.world.tree.create(path, b"", parents=True)
+        assert len(await index.of(7)) == groups
+        turns, marking = 0, asyncio.ensure_future(two.end())
+        while not marking.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert marking.result() is AGAIN  # this broker keeps no pending offsets
+        assert turns > groups / 500 + groups / 200
+
+
+async def test_listed_groups_of_all_markers_are_bounded(monkeypatch):
+    monkeypatch.setattr(group_markers, "_LISTED_MAX", 1)
+    async with brokers() as (one, _):
+        (name,) = same_partition(1)
+        await one.pend(name, 5)
+        codes = await asyncio.gather(one.end(), one.end())
+        assert sorted(codes, key=lambda code: code is AGAIN) == [NONE, AGAIN]
+        assert await one.end() is NONE

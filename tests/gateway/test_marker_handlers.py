@@ -28,7 +28,7 @@ class Received:
         self.code = Code.none
         self.appended, self.waiting = [], []
 
-    def append(self, topic, index, marker, on_marked, topic_id=None):
+    def append(self, topic, index, marker, on_marked, topic_id=None, sender=None):
         self.appended.append((topic, index, marker, topic_id))
         if self.code is None:
             self.waiting.append(on_marked)

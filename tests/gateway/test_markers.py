@@ -42,8 +42,12 @@ class Own:
     def __init__(self):
         self.appended = []
         self.code = Code.none
+        self.stopped = []
 
-    def append(self, topic, index, marker, on_marked, topic_id=None):
+    def stop(self, sender):
+        self.stopped.append(sender)
+
+    def append(self, topic, index, marker, on_marked, topic_id=None, sender=None):
         self.appended.append((topic, index, marker, on_marked))
         if self.code is not None:
             on_marked(self.code)

@@ -6,28 +6,50 @@ of the transaction's coordinator is a future that the test completes.
 
 import asyncio
 from contextlib import asynccontextmanager
+from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from gateway.core.group_members import Leaving
 from gateway.core.partition_transactions import EndMarker
-from gateway.groups import transactional_offsets
+from gateway.groups import group_transactions, transactional_offsets
 from gateway.groups.loaded_groups import IDLE_MS
-from gateway.groups.transactional_groups import TransactionalGroups, offsets_partition
+from gateway.groups.transactional_groups import ListedGroup, offsets_partition
 from gateway.groups.transactional_offsets import TransactionalCommit
 from gateway.handlers.transaction_errors import keeps_pending
 from subscriptions.committed_offset import CommittedOffset
 from tests.gateway.group_world import World
 from tests.subscriptions.log_world import LogWorld
+from tests.subscriptions.memory_metadata import MemoryMetadata
 
 PRODUCER, EPOCH = 4_000, 3
 NONE = ErrorCode.none
 
 
+class SlowNodes(MemoryMetadata):
+    """A metadata store in which the creation of a node takes time."""
+
+    async def create(self, path, data=b"", **how):
+        await asyncio.sleep(self.delay_s)
+        return await super().create(path, data, **how)
+
+
 @asynccontextmanager
-async def world_of(logs, tree=None):
-    world = World(tree=tree)
+async def world_of(logs, metadata=MemoryMetadata):
+    world = World()
+    world.metadata = metadata(world.tree, world.metadata.delay_s)
     world.store = logs.process().store()
+    async with world:
+        yield world
+
+
+@asynccontextmanager
+async def world_of_same(world, before):
+    """Enter the world, unless it is the one before."""
+    if world is before:
+        yield world
+        return
     async with world:
         yield world
 
@@ -52,8 +74,23 @@ def marker_of(*, commit=True, epoch=EPOCH, version=0, number=1, coordinator=5):
     return EndMarker(PRODUCER, epoch, coordinator, commit, version, number)
 
 
+async def listed(world, group="g"):
+    """Return the groups of the partition of this one that a marker would be sent to."""
+    return await world.groups.transactional.groups.of(offsets_partition(group))
+
+
 async def end(world, group="g", **more):
-    return await world.groups.transactional.end(group, marker_of(**more))
+    """Send a marker as often as the group answers that it is loaded under another ownership."""
+    marker, code = marker_of(**more), ErrorCode.coordinator_not_available
+    while code is ErrorCode.coordinator_not_available:
+        named = await listed(world, group) or [ListedGroup(group, None)]
+        codes = [await send(world, marker, each) for each in named]
+        code = max(codes, key=lambda each: each is not NONE)
+    return code
+
+
+async def send(world, marker, to):
+    return await world.groups.transactional.end(to.group, marker, to.ownership)
 
 
 async def fetched(world, *, stable, group="g", partition=0):
@@ -145,20 +182,84 @@ async def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction():
 
 
 async def test_the_index_names_the_group_while_an_offset_may_be_pending():
-    logs = LogWorld()
-    async with world_of(logs) as world:
-        index = TransactionalGroups(world.metadata)
-        partition = offsets_partition("g")
-        assert await index.of(partition) == []
+    async with world_of(LogWorld()) as world:
+        assert await listed(world) == []
         await pend(world, 7)
-        assert await index.of(partition) == ["g"]
+        assert [each.group for each in await listed(world)] == ["g"]
         await asyncio.sleep(5 * IDLE_MS / 1000)
         assert "g" in world.loaded  # it stays, so that its marker finds it
         assert await end(world) is NONE
         await asyncio.sleep(5 * IDLE_MS / 1000)
         assert "g" not in world.loaded
-        assert await index.of(partition) == []
+        assert await listed(world) == []
         assert await fetched(world, stable=True) == (7, NONE)
+
+
+async def test_the_index_names_the_group_before_its_first_verification():
+    async with world_of(LogWorld()) as world:
+        seen = []
+
+        async def verify():
+            seen.extend(await listed(world))
+            return NONE
+
+        assert await pend(world, 7, verify) is NONE
+        assert [each.group for each in seen] == ["g"]
+
+
+async def test_a_marker_without_a_node_does_not_keep_the_group_out_of_the_index():
+    """As after a node was removed while a marker was on its way to the group."""
+    async with world_of(LogWorld()) as world:
+        assert await send(world, marker_of(), ListedGroup("g", uuid4())) is NONE
+        assert await pend(world, 7) is NONE
+        assert [each.group for each in await listed(world)] == ["g"]
+
+
+async def test_a_late_removal_does_not_hide_offsets_of_the_next_load():
+    async with world_of(LogWorld()) as world:
+        assert await pend(world, 7) is NONE
+        (before,) = await listed(world)
+        assert await end(world) is NONE
+        await asyncio.sleep(5 * IDLE_MS / 1000)
+        assert await pend(world, 9) is NONE
+        await world.groups.transactional.groups.remove(*before)
+        assert [each.group for each in await listed(world)] == ["g"]
+
+
+async def test_a_rebalance_during_the_first_commit_fences_it():
+    async with world_of(LogWorld(), metadata=SlowNodes) as world:
+        member = world.consumer()
+        await member.join()
+        generation = world.loaded["g"].group.generation
+        sent = {"member_id": member.member_id, "generation": generation}
+        late = asyncio.ensure_future(pend(world, 7, **sent))
+        await asyncio.sleep(0.0005)  # the index is being written
+        assert await listed(world) == []
+        await world.groups.leave("g", (Leaving(member.member_id),))
+        assert await late is ErrorCode.unknown_member_id
+        assert await fetched(world, stable=True) == (-1, NONE)
+
+
+@pytest.mark.parametrize("unloads", [True, False])
+async def test_a_late_copy_from_before_an_unload_does_not_end_the_next_transaction(unloads):
+    logs = LogWorld()
+    async with world_of(logs) as world:
+        assert await pend(world, 7) is NONE
+        late = await listed(world)
+        assert await end(world, number=4) is NONE
+        if unloads:
+            await asyncio.sleep(5 * IDLE_MS / 1000)
+            assert "g" not in world.loaded
+        after = world if unloads else world.crashed()
+        after.store = world.store if unloads else logs.process().store()
+        async with world_of_same(after, world):
+            assert await pend(after, 9) is NONE
+            again = [await send(after, marker_of(number=4), each) for each in late]
+            assert again == [ErrorCode.coordinator_not_available]
+            assert await fetched(after, stable=False) == (7, NONE)
+            assert (await fetched(after, stable=True))[1] is ErrorCode.unstable_offset_commit
+            assert await end(after, number=5) is NONE
+            assert await fetched(after, stable=True) == (9, NONE)
 
 
 async def test_a_takeover_ends_the_transaction_of_a_group_without_a_coordinator():
@@ -169,10 +270,52 @@ async def test_a_takeover_ends_the_transaction_of_a_group_without_a_coordinator(
         heir = world.crashed()
         heir.store = logs.process().store()
     async with heir:
-        assert await heir.groups.transactional.groups.of(offsets_partition("g")) == ["g"]
+        (before,) = await listed(heir)
         assert (await fetched(heir, stable=True))[1] is ErrorCode.unstable_offset_commit
-        assert await end(heir) is NONE
+        assert await fetched(heir, stable=False) == (2, NONE)
+        assert await send(heir, marker_of(), before) is ErrorCode.coordinator_not_available
+        (now,) = await listed(heir)
+        assert now.ownership != before.ownership
+        assert await send(heir, marker_of(), now) is NONE
         assert await fetched(heir, stable=True) == (7, NONE)
+
+
+async def test_a_marker_voids_a_verification_after_a_new_ownership():
+    async with world_of(LogWorld()) as world:
+        answer = asyncio.get_running_loop().create_future()
+        late = asyncio.ensure_future(pend(world, 7, lambda: answer))
+        await asyncio.sleep(1)
+        world.loaded["g"].transactions.renew(uuid4())
+        assert await end(world) is NONE
+        answer.set_result(NONE)
+        assert await late is ErrorCode.invalid_txn_state
+
+
+async def test_forgotten_numbers_end_their_ownership(monkeypatch):
+    monkeypatch.setattr(group_transactions, "NUMBERS_MAX", 1)
+    async with world_of(LogWorld()) as world:
+        assert await pend(world, 7) is NONE
+        (late,) = await listed(world)
+        assert await end(world, number=4) is NONE
+        other = marker_of(number=5)._replace(producer_id=PRODUCER + 1)
+        assert await send(world, other, late) is NONE
+        assert await pend(world, 9) is NONE
+        again = await send(world, marker_of(number=4), late)
+        assert again is ErrorCode.coordinator_not_available
+        assert await end(world, number=6) is NONE
+        assert await fetched(world, stable=True) == (9, NONE)
+
+
+async def test_a_marker_of_the_epoch_of_offsets_in_flight_does_not_end_them():
+    """In protocol 2 such a marker ended the transaction before."""
+    async with world_of(LogWorld()) as world:
+        assert await pend(world, 5, producer=PRODUCER + 1) is NONE
+        pending = asyncio.ensure_future(pend(world, 7))
+        while not world.loaded["g"].transactions.writing:
+            await asyncio.sleep(0)
+        assert await end(world, version=2) is ErrorCode.invalid_producer_epoch
+        assert await pending is NONE
+        assert await end(world, epoch=EPOCH + 1, version=2) is NONE
 
 
 async def test_a_marker_for_a_group_that_does_not_exist_stores_nothing():
@@ -223,7 +366,7 @@ async def test_a_deleted_group_leaves_nothing_pending():
         await pend(world, 7)
         assert await world.groups.delete("g") is NONE
         await asyncio.sleep(1)
-        assert await world.groups.transactional.groups.of(offsets_partition("g")) == []
+        assert await listed(world) == []
         assert await end(world) is NONE
         assert await fetched(world, stable=True) == (-1, NONE)
 
