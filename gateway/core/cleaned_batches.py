@@ -1,0 +1,161 @@
+"""Rewrites one stored batch without the records that compaction removes. Pure.
+
+Offsets, timestamps, headers, the codec, and the producer's id, epoch and sequence stay. A batch
+whose tombstones, or whose marker, must go later gets a delete horizon: attribute bit 6, and the
+time in place of the base timestamp. Source: Kafka, MemoryRecords.filterTo, DefaultRecordBatch;
+KIP-534.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import starmap
+from struct import Struct
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from gateway.wire import batches
+from gateway.wire.batches import BatchHeader, BatchRefused, Compression, with_records
+from gateway.wire.decompress import decompress
+from gateway.wire.lost_batches import empty_batches
+from gateway.wire.recompress import GZIP, LZ4, ZSTD, compress
+from gateway.wire.record_parts import RecordPart, record_parts, with_timestamp_delta
+from gateway.wire.record_walk import BadRecord
+from ledger.crc32c import crc32c
+from ledger.ids import Buffer
+
+DELETE_HORIZON = 0x40
+_CRC_FROM = 21
+_PLAIN_BYTES_MAX = 128 * 1024 * 1024
+"""The largest batch, decompressed: eight times the largest `max.message.bytes`."""
+_LEVELS = {GZIP: -1, LZ4: 1, ZSTD: 3}
+_MARKER_KEY = Struct(">hh")
+_ABORT, _COMMIT = 0, 1
+
+
+class Decision(NamedTuple):
+    """The records of a batch that stay."""
+
+    kept: list[RecordPart]
+    tombstones: bool  # True if one of them is a tombstone
+
+
+def checked_header(batch: memoryview) -> BatchHeader:
+    """Return the header of a stored batch whose checksum is right. Raises BatchRefused."""
+    header = batches.read_header(batch)
+    if header.magic != 2 or header.length + batches.LENGTH_OVERHEAD != len(batch):
+        raise _damaged("its header is damaged")
+    if crc32c(batch[_CRC_FROM:]) != header.crc:
+        raise _damaged("its CRC-32C does not match")
+    return header
+
+
+def plain_records(batch: memoryview, header: BatchHeader) -> tuple[bytes, list[RecordPart]]:
+    """Return the records of a batch as bytes, and where each of them lies. Raises BatchRefused."""
+    codec = header.attributes & batches.CODEC_MASK
+    data = bytes(batch[batches.HEADER_BYTES :])
+    if codec:
+        data = decompress(codec, data, _PLAIN_BYTES_MAX)
+    try:
+        return data, record_parts(data, 0, header.records)
+    except BadRecord as bad:
+        raise _damaged(str(bad)) from None
+
+
+def horizon_of(header: BatchHeader) -> int | None:
+    """Return the time from which tombstones and the marker of a batch may go, or None."""
+    return header.base_timestamp if header.attributes & DELETE_HORIZON else None
+
+
+def is_commit(marker: RecordPart) -> bool:
+    """Return True if a control record commits its transaction, False if it aborts it.
+
+    Raises BatchRefused for any other control record.
+    """
+    kind = -1
+    if marker.key is not None and len(marker.key) == _MARKER_KEY.size:
+        kind = _MARKER_KEY.unpack(marker.key)[1]
+    if kind not in (_ABORT, _COMMIT):
+        raise _damaged(f"its control record of type {kind} ends no transaction")
+    return kind == _COMMIT
+
+
+def decide(
+    parts: list[RecordPart],
+    base_offset: int,
+    is_newest: Callable[[bytes, int], bool],
+    *,
+    deletes: bool,
+) -> Decision:
+    """Choose the records that stay: the newest of each key, without tombstones if `deletes`.
+
+    A record without a key never stays, as in Kafka: nothing could ever replace it.
+    """
+    kept: list[RecordPart] = []
+    tombstones = False
+    for part in parts:
+        if part.key is None or not is_newest(part.key, base_offset + part.offset):
+            continue
+        if part.tombstone:
+            if deletes:
+                continue
+            tombstones = True
+        kept.append(part)
+    return Decision(kept, tombstones)
+
+
+def rewritten(
+    header: BatchHeader, data: bytes, kept: list[RecordPart], horizon_ms: int | None
+) -> bytes:
+    """Return the batch with only the `kept` of its records, and perhaps a new delete horizon.
+
+    Its base offset and last offset stay, so that it covers the same offsets and sequences.
+    """
+    timestamp_max = header.max_timestamp
+    if not header.attributes & batches.LOG_APPEND_TIME:
+        timestamp_max = header.base_timestamp + max(part.timestamp for part in kept)
+    if horizon_ms is None:
+        records = b"".join(data[part.start : part.end] for part in kept)
+        horizon_ms, attributes = header.base_timestamp, header.attributes
+    else:
+        moved = header.base_timestamp - horizon_ms
+        moves = ((data, part, part.timestamp + moved) for part in kept)
+        records = b"".join(starmap(with_timestamp_delta, moves))
+        attributes = header.attributes | DELETE_HORIZON
+    codec = header.attributes & batches.CODEC_MASK
+    changed = header._replace(
+        attributes=attributes,
+        base_timestamp=horizon_ms,
+        max_timestamp=timestamp_max,
+        records=len(kept),
+    )
+    return with_records(
+        changed, codec, compress(Compression(codec, _LEVELS.get(codec, 0)), records)
+    )
+
+
+def empty_batch(first_offset: int, count: int, leader_epoch: int) -> bytes:
+    """Return a batch without records that covers `count` offsets."""
+    last = first_offset + count - 1
+    return empty_batches(first_offset, last, first_offset, leader_epoch, 1)[0][0]
+
+
+def split(data: Buffer) -> list[memoryview]:
+    """Return the batches that lie one behind another in `data`. Raises BatchRefused."""
+    view = memoryview(data)
+    found: list[memoryview] = []
+    at = 0
+    while at < len(view):
+        if len(view) - at < batches.HEADER_BYTES:
+            raise _damaged("it ends inside its header")
+        size = batches.PREFIX.unpack_from(view, at)[1] + batches.LENGTH_OVERHEAD
+        if not batches.HEADER_BYTES <= size <= len(view) - at:
+            raise _damaged("its length is wrong")
+        found.append(view[at : at + size])
+        at += size
+    return found
+
+
+def _damaged(reason: str) -> BatchRefused:
+    return BatchRefused(ErrorCode.corrupt_message, reason)

@@ -1,0 +1,296 @@
+"""One cleaning of a log: a map of its newest offsets, then each segment rewritten. Pure.
+
+    begin_map ─▶ begin_segment ─▶ map_batches …        the dirty part: up to where the map is full
+    begin_filter ─▶ begin_segment ─▶ filter_batches … ─▶ end_segment      the whole log, in order
+
+A record stays unless the map has a newer offset of its key. So a part of the log that is not in the
+map removes nothing. If one segment alone has more keys than the map holds, the map takes it in
+several rounds. `mark_batches` then notes the records that each round found outdated, because the
+segment itself is rewritten only once, behind the last round.
+
+Control batches and aborted records are not in the map. Source: Kafka, Cleaner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from gateway.core import cleaned_batches
+from gateway.core.cleaned_batches import decide, horizon_of, rewritten
+from gateway.core.cleaning_keys import KeyMap
+from gateway.core.cleaning_transactions import CleanedTransactions
+from gateway.core.partition_transactions import AbortedTransaction
+from gateway.wire import batches
+from gateway.wire.batches import BatchHeader, BatchRefused
+from ledger.ids import Buffer
+
+COUNT_MAX = 2**31 - 1
+"""The offsets that one stored record can cover: its count has 32 bits, with a sign."""
+
+NOT_FULL = -1
+
+
+class PoisonedBatch(Exception):
+    """A batch that cannot be read. No later attempt can succeed, so the log is not cleaned."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"the batch at offset {offset} cannot be cleaned: {reason}")
+        self.offset = offset
+
+
+class CleanedBatch(NamedTuple):
+    """A batch that stays. `count` offsets are its own and those that are missing before it."""
+
+    count: int
+    timestamp_max: int
+    data: bytes
+
+
+class SegmentEnd(NamedTuple):
+    """The end of a rewritten segment."""
+
+    batches: list[CleanedBatch]  # cover the offsets that are missing at the end
+    aborted: list[AbortedTransaction]  # those of which records were removed
+    changed: bool  # False if every batch stayed as it was
+    records_read: int
+    records_kept: int
+
+
+class _Segment:
+    """The segment that is read, and what was found in it."""
+
+    __slots__ = (
+        "aborted",
+        "changed",
+        "end",
+        "kept",
+        "leader_epoch",
+        "next_offset",
+        "read",
+        "start",
+    )
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+        # The aborted transactions of which a batch was read in the segment, by first offset.
+        self.aborted: dict[int, AbortedTransaction] = {}
+        self.next_offset = start  # the first one that no returned batch covers
+        self.leader_epoch = -1  # of the batch that was read last
+        self.changed = False
+        self.read = self.kept = 0
+
+
+class Cleaning:
+    """The state of the cleaner process: one log at a time."""
+
+    def __init__(self) -> None:
+        self._keys = KeyMap(0)
+        self._from_offset = 0  # records below it are not put into the map
+        self._transactions = CleanedTransactions()
+        self._segment = _Segment(0, 0)
+        self._now_ms = self._retention_ms = 0
+        self._found: list[CleanedBatch] = []  # the result of the running `filter_batches`
+        # A bit for each offset of one segment: a later record of it has the same key. Only while
+        # a segment with more keys than the map holds is cleaned.
+        self._outdated: tuple[int, bytearray] | None = None
+
+    # -- pass 1 -------------------------------------------------------------------------------
+
+    def begin_map(self, bytes_max: int, from_offset: int) -> None:
+        """Begin an empty map, of the records from `from_offset` on."""
+        self._keys = KeyMap(bytes_max)
+        self._from_offset = from_offset
+        self._transactions = CleanedTransactions()
+
+    def begin_segment(self, start: int, end: int, aborted: Iterable[AbortedTransaction]) -> None:
+        """Begin to read a segment, of which `aborted` are the transactions that overlap it."""
+        self._segment = _Segment(start, end)
+        self._transactions.add(aborted)
+
+    def map_batches(self, data: Buffer) -> int:
+        """Put the keys of batches into the map.
+
+        Returns the offset of the first record for which there was no room, or NOT_FULL. Raises
+        PoisonedBatch.
+        """
+        return self._each(data, self._map)
+
+    def _map(self, batch: memoryview, header: BatchHeader) -> int:
+        if not self._is_live(batch, header):
+            return NOT_FULL
+        _, parts = cleaned_batches.plain_records(batch, header)
+        put, base, first = self._keys.put, header.base_offset, self._from_offset
+        for part in parts:
+            offset = base + part.offset
+            if part.key is not None and offset >= first and not put(part.key, offset):
+                return offset
+        return NOT_FULL
+
+    def _is_live(self, batch: memoryview, header: BatchHeader) -> bool:
+        """Return True for records of clients that were not aborted."""
+        if header.attributes & batches.CONTROL:
+            self._has_no_records(batch, header)
+            return False
+        if not header.records:  # an earlier cleaning left it
+            return False
+        if not header.attributes & batches.TRANSACTIONAL:
+            return True
+        last = header.base_offset + header.last_offset_delta
+        aborted = self._transactions.aborted_with(header.producer_id, last)
+        if aborted is None:
+            return True
+        self._segment.aborted[aborted.first_offset] = aborted
+        return False
+
+    def _has_no_records(self, batch: memoryview, header: BatchHeader) -> bool:
+        """Read a marker. Return True if no record of its transaction was read before it."""
+        if not header.records:
+            return True
+        _, parts = cleaned_batches.plain_records(batch, header)
+        commit = cleaned_batches.is_commit(parts[0])
+        return self._transactions.end(header.producer_id, header.base_offset, commit=commit)
+
+    # -- a segment with more keys than the map holds ---------------------------------------------
+
+    def begin_marks(self, start: int, end: int) -> None:
+        """Begin to mark outdated records of a segment. Earlier marks of the same segment stay."""
+        if self._outdated is None or self._outdated[0] != start:
+            self._outdated = start, bytearray((end - start + 7) // 8)
+
+    def mark_batches(self, data: Buffer) -> None:
+        """Mark the records that the map shows to be outdated. Raises PoisonedBatch."""
+        assert self._outdated is not None
+        self._each(data, self._mark)
+
+    def _mark(self, batch: memoryview, header: BatchHeader) -> int:
+        assert self._outdated is not None
+        start, bits = self._outdated
+        newest = self._keys.newest
+        if header.attributes & batches.CONTROL or not header.records:
+            return NOT_FULL
+        for part in cleaned_batches.plain_records(batch, header)[1]:
+            at = header.base_offset + part.offset - start
+            if part.key is not None and newest(part.key) > start + at:
+                bits[at >> 3] |= 1 << (at & 7)
+        return NOT_FULL
+
+    def drop_marks(self) -> None:
+        """Forget the marks: the segment was rewritten, or is read by another owner."""
+        self._outdated = None
+
+    def _is_newest(self, key: bytes, offset: int) -> bool:
+        if self._outdated is not None:
+            at = offset - self._outdated[0]
+            bits = self._outdated[1]
+            if 0 <= at < 8 * len(bits) and bits[at >> 3] >> (at & 7) & 1:
+                return False
+        return offset >= self._keys.newest(key)
+
+    # -- pass 2 -------------------------------------------------------------------------------
+
+    def begin_filter(self, now_ms: int, delete_retention_ms: int) -> None:
+        """Begin to rewrite the log, from its beginning."""
+        self._now_ms, self._retention_ms = now_ms, delete_retention_ms
+        self._transactions = CleanedTransactions()
+
+    def filter_batches(self, data: Buffer) -> list[CleanedBatch]:
+        """Return what stays of the next batches of the segment. Raises PoisonedBatch."""
+        self._found = []
+        self._each(data, self._filter)
+        return self._found
+
+    def _filter(self, batch: memoryview, header: BatchHeader) -> int:
+        segment, found = self._segment, self._found
+        segment.leader_epoch = header.leader_epoch
+        segment.read += header.records
+        end = header.base_offset + header.last_offset_delta + 1
+        if not segment.next_offset <= header.base_offset < end <= segment.end:
+            due = f"offsets from {segment.next_offset} to {segment.end} are due"
+            raise PoisonedBatch(header.base_offset, f"it ends at {end}, where {due}")
+        if header.attributes & batches.CONTROL:
+            kept = self._filter_marker(batch, header)
+        else:
+            kept = self._filter_records(batch, header)
+        if kept is not batch and header.records:
+            segment.changed = True
+        if kept is None:
+            return NOT_FULL
+        after = batches.read_header(kept)
+        segment.kept += after.records
+        self._cover(header.base_offset, end, found)
+        count = end - segment.next_offset
+        found.append(CleanedBatch(count, after.max_timestamp, bytes(kept)))
+        segment.next_offset = end
+        return NOT_FULL
+
+    def _filter_records(self, batch: memoryview, header: BatchHeader) -> Buffer | None:
+        if not self._is_live(batch, header):
+            return None
+        data, parts = cleaned_batches.plain_records(batch, header)
+        horizon = horizon_of(header)
+        deletes = horizon is not None and horizon <= self._now_ms
+        kept, tombstones = decide(parts, header.base_offset, self._is_newest, deletes=deletes)
+        if not kept:
+            return None
+        begins_horizon = tombstones and horizon is None
+        if len(kept) == len(parts) and not begins_horizon:
+            return batch
+        return rewritten(header, data, kept, self._horizon() if begins_horizon else None)
+
+    def _filter_marker(self, batch: memoryview, header: BatchHeader) -> Buffer | None:
+        if not self._has_no_records(batch, header):
+            return batch
+        if not header.records:
+            return None
+        horizon = horizon_of(header)
+        if horizon is None:
+            data, parts = cleaned_batches.plain_records(batch, header)
+            return rewritten(header, data, parts, self._horizon())
+        return None if horizon <= self._now_ms else batch
+
+    def _horizon(self) -> int:
+        """Return the time from which what is met now may go."""
+        return min(self._now_ms + self._retention_ms, 2**63 - 1)
+
+    def _cover(self, base_offset: int, end: int, found: list[CleanedBatch]) -> None:
+        """Cover missing offsets before a batch, as far as its own record cannot cover them."""
+        segment = self._segment
+        while end - segment.next_offset > COUNT_MAX:
+            self._cover_some(min(base_offset - segment.next_offset, COUNT_MAX), found)
+
+    def _cover_some(self, count: int, found: list[CleanedBatch]) -> None:
+        segment = self._segment
+        data = cleaned_batches.empty_batch(segment.next_offset, count, segment.leader_epoch)
+        found.append(CleanedBatch(count, -1, data))
+        segment.next_offset += count
+
+    def end_segment(self) -> SegmentEnd:
+        """Return the batches that cover the missing offsets at the end of the segment.
+
+        A gap lies before a batch, never behind one: a reader that asks for the offset behind a
+        batch would get that batch for ever. The aborted transactions are for readers that still
+        have records of the old ledger.
+        """
+        segment = self._segment
+        found: list[CleanedBatch] = []
+        while segment.next_offset < segment.end:
+            self._cover_some(min(segment.end - segment.next_offset, COUNT_MAX), found)
+        aborted = list(segment.aborted.values())
+        return SegmentEnd(found, aborted, segment.changed, segment.read, segment.kept)
+
+    def _each(self, data: Buffer, work: Callable[[memoryview, BatchHeader], int]) -> int:
+        """Pass each batch to `work`, until it returns an offset, which is returned.
+
+        Raises PoisonedBatch, with the offset of the batch that cannot be read.
+        """
+        at = self._segment.next_offset
+        try:
+            for batch in cleaned_batches.split(data):
+                at = batches.PREFIX.unpack_from(batch)[0]
+                full = work(batch, cleaned_batches.checked_header(batch))
+                if full != NOT_FULL:
+                    return full
+        except BatchRefused as refused:
+            raise PoisonedBatch(at, str(refused)) from None
+        return NOT_FULL

@@ -1,0 +1,115 @@
+"""Which part of which log is cleaned next. Pure.
+
+    |------- clean -------|------ dirty: cleanable ------|-- not cleanable --|
+    log start      first dirty offset          first uncleanable offset      end
+
+Not cleanable are segments in progress, those above the last stable offset, and those with a record
+younger than `min.compaction.lag.ms`, with all behind them. A log is cleaned if the dirty share of
+its bytes exceeds `min.cleanable.dirty.ratio`, or if a dirty record is older than
+`max.compaction.lag.ms`. The log with the largest share comes first.
+Source: Kafka, LogCleanerManager and LogToClean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+NEVER_MS = 2**63 - 1
+
+
+class CleaningRules(NamedTuple):
+    """The settings of a topic that decide when it is cleaned."""
+
+    dirty_ratio_min: float  # min.cleanable.dirty.ratio
+    lag_ms_min: int  # min.compaction.lag.ms
+    lag_ms_max: int  # max.compaction.lag.ms
+
+
+class LogSegment(NamedTuple):
+    """A completed segment that the ledger allows to rewrite."""
+
+    start: int
+    end: int
+    size_bytes: int
+    cleaned: bool
+    timestamp_max: int  # of its records; the time of its completion if they have none
+    first_ms: int | None = None  # the timestamp of its first batch; None if it was not read
+
+
+class Cleanable(NamedTuple):
+    """What a cleaning of one log would do now."""
+
+    clean_bytes: int
+    cleanable_bytes: int
+    first_dirty: int
+    end: int  # the first offset that cannot be cleaned
+    overdue_ms: int  # for how long a record is dirty that should not be any more
+
+    @property
+    def ratio(self) -> float:
+        """The share of cleanable bytes."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+    def is_due(self, rules: CleaningRules) -> bool:
+        """Return True if the log is to be cleaned."""
+        if not self.cleanable_bytes:
+            return False
+        return self.overdue_ms > 0 or self.ratio > rules.dirty_ratio_min
+
+
+def cleanable(
+    segments: Sequence[LogSegment], stable_offset: int, now_ms: int, rules: CleaningRules
+) -> Cleanable:
+    """Return what can be cleaned of a log. `segments` are in order, from the log start on."""
+    clean = _prefix(segments)
+    dirty: list[LogSegment] = []
+    for segment in segments[len(clean) :]:
+        young = rules.lag_ms_min > 0 and segment.timestamp_max > now_ms - rules.lag_ms_min
+        if segment.end > stable_offset or young:
+            break
+        dirty.append(segment)
+    first_dirty = clean[-1].end if clean else segments[0].start if segments else 0
+    return Cleanable(
+        clean_bytes=sum(each.size_bytes for each in clean),
+        cleanable_bytes=sum(each.size_bytes for each in dirty),
+        first_dirty=first_dirty,
+        end=dirty[-1].end if dirty else first_dirty,
+        overdue_ms=_overdue_ms(segments[len(clean) :], now_ms, rules),
+    )
+
+
+def _prefix(segments: Sequence[LogSegment]) -> Sequence[LogSegment]:
+    for at, segment in enumerate(segments):
+        if not segment.cleaned:
+            return segments[:at]
+    return segments
+
+
+def _overdue_ms(dirty: Iterable[LogSegment], now_ms: int, rules: CleaningRules) -> int:
+    """Return how long ago the oldest dirty record should have been cleaned, 0 if none should."""
+    if rules.lag_ms_max == NEVER_MS:
+        return 0
+    oldest = min(
+        (s.first_ms for s in dirty if s.first_ms is not None and s.first_ms > 0), default=now_ms
+    )
+    return max(now_ms - rules.lag_ms_max - oldest, 0)
+
+
+class IoPace:
+    """The pace of reads and writes: at most `bytes_per_s`, counted from the first byte on.
+
+    Unused time is not saved up for later: a pause of the cleaner is followed by no burst.
+    """
+
+    def __init__(self) -> None:
+        # The time at which all bytes so far are paid for.
+        self._paid_until_s = 0.0
+
+    def pause_s(self, size: int, bytes_per_s: float, now_s: float) -> float:
+        """Count `size` bytes, and return for how long to wait before the next ones."""
+        if bytes_per_s <= 0:  # no limit
+            return 0.0
+        self._paid_until_s = max(self._paid_until_s, now_s) + size / bytes_per_s
+        return self._paid_until_s - now_s

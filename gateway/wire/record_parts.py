@@ -1,0 +1,107 @@
+"""Finds the records of a stored batch: where each lies, its key, and whether it has a value.
+
+The log cleaner decides by keys and copies whole records, so values and headers are not decoded. A
+batch passed all checks when it was produced; what is damaged since raises BadRecord.
+Source: Kafka, DefaultRecord.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gateway.wire.encode import put_varint
+from gateway.wire.record_walk import BadRecord
+
+_LONG_MASK = (1 << 64) - 1
+
+
+class RecordPart(NamedTuple):
+    """One record: its bytes are those from `start` up to `end`."""
+
+    start: int
+    end: int
+    timestamp: int  # delta to the base timestamp of the batch
+    offset: int  # delta to the base offset of the batch
+    key: bytes | None
+    tombstone: bool  # True if it has no value
+
+
+def record_parts(data: bytes, at: int, count: int) -> list[RecordPart]:
+    """Return the `count` records that begin at `at` and fill the rest of `data`.
+
+    Raises BadRecord.
+    """
+    found: list[RecordPart] = []
+    try:
+        for index in range(count):
+            part = _part(data, at, index)
+            found.append(part)
+            at = part.end
+    except IndexError:
+        raise BadRecord(len(found), "the batch ends inside it.") from None
+    if at != len(data):
+        raise BadRecord(count - 1, f"{len(data) - at} bytes follow it, the last one.")
+    return found
+
+
+def _part(data: bytes, start: int, index: int) -> RecordPart:
+    """Read one record. The most frequent varints have one or two bytes and are read in place."""
+    size = data[start]
+    at = start + 1
+    if size > 127:
+        size, at = _varint(data, start)
+    end = at + (size >> 1)
+    at += 1  # attributes, unused
+    timestamp = data[at]
+    at += 1
+    if timestamp > 127:
+        timestamp, at = _varint(data, at - 1)
+    offset = data[at]
+    at += 1
+    if offset > 127:
+        offset, at = _varint(data, at - 1)
+    length = data[at]
+    at += 1
+    if length > 127:
+        length, at = _varint(data, at - 1)
+    key = None
+    if not length & 1:
+        key = data[at : at + (length >> 1)]
+        at += length >> 1
+    value = data[at]
+    at += 1
+    if value > 127:
+        value, at = _varint(data, at - 1)
+    if not value & 1:
+        at += value >> 1
+    if size & 1 or not at < end <= len(data):
+        raise BadRecord(index, "its sizes do not fit.")
+    return RecordPart(
+        start, end, timestamp >> 1 ^ -(timestamp & 1), offset >> 1, key, value & 1 == 1
+    )
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return an unsigned varint and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise IndexError
+
+
+def with_timestamp_delta(data: bytes, part: RecordPart, delta: int) -> bytes:
+    """Return the record with another delta of its timestamp. The rest stays byte for byte."""
+    _, at = _varint(data, part.start)
+    body = bytearray(data[at : at + 1])
+    _, rest = _varint(data, at + 1)
+    put_varint(body, (delta << 1 ^ delta >> 63) & _LONG_MASK)
+    body += data[rest : part.end]
+    record = bytearray()
+    put_varint(record, len(body) << 1)
+    return bytes(record + body)

@@ -1,0 +1,301 @@
+"""Goal: cleaning keeps the last value of each key, its offset included, and loses nothing else.
+
+Method: random logs by Hypothesis, with transactions, tombstones and codecs, cleaned in rounds with
+maps of all sizes. A consumer reads them after each swap of a segment, and a model that knows every
+committed record says what it must find. Single rules have logs by hand.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core.cleaned_batches import DELETE_HORIZON
+from gateway.core.cleaning import COUNT_MAX, Cleaning, PoisonedBatch
+from gateway.core.cleaning_keys import KEY_BYTES, KeyMap
+from gateway.wire.batches import read_header
+from gateway.wire.record_parts import record_parts
+from tests.gateway.cleaning_log import DAY_MS, ROOM, Log, keyed_batch, last_values
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"a-key-of-more-than-16-bytes", b""])
+RECORDS = st.lists(
+    st.tuples(KEYS, st.sampled_from([b"", b"one", b"two" * 90, None])), min_size=1, max_size=4
+)
+PRODUCERS = st.integers(1, 3)
+STEPS = st.one_of(
+    st.tuples(st.just("plain"), RECORDS, st.integers(0, 4)),
+    st.tuples(st.just("part"), RECORDS, PRODUCERS),
+    st.tuples(st.just("end"), PRODUCERS, st.booleans()),
+    st.tuples(st.just("roll")),
+    st.tuples(st.just("clean"), st.integers(1, 6), st.integers(0, 3)),
+)
+
+
+def write(log, step):
+    match step:
+        case ("plain", records, codec):
+            log.append(records, codec=codec)
+        case ("part", records, producer):
+            log.append(records, producer=producer, transactional=True)
+        case ("end", producer, commit):
+            log.end_transaction(producer, commit=commit)
+        case _:
+            log.roll()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(STEPS, max_size=40))
+def test_at_every_moment_readers_find_the_last_value_of_each_key(steps):
+    log = Log()
+    now = 0
+
+    def check():
+        found = log.read()
+        assert last_values(found) == log.newest()
+        assert found.items() <= log.live.items(), "no record has moved, changed or come back"
+
+    for step in steps:
+        if step[0] == "clean":
+            now += step[2] * DAY_MS // 2
+            log.round(now=now, room=step[1] * KEY_BYTES, after_swap=check)
+        else:
+            write(log, step)
+    log.end_transaction(1, commit=True)
+    log.append([(b"last", b"one")])
+    log.roll()
+    log.clean(now=now, after_swap=check)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(STEPS, max_size=30), st.integers(1, 20))
+def test_a_cleaned_log_has_each_key_once_whatever_the_room(steps, room):
+    log = Log()
+    for step in steps:
+        write(log, step)
+    for producer in (1, 2, 3):
+        log.end_transaction(producer, commit=producer == 1)
+    log.roll()
+    log.clean(room=room * KEY_BYTES)
+    keys = [key for key, _ in log.read().values()]
+    # A segment that did not fit into the map with those before it may be newer than they are.
+    if room > 10:
+        assert len(keys) == len(set(keys))
+    log.redirty()
+    log.clean(now=1)
+    again = [key for key, _ in log.read().values()]
+    assert len(again) == len(set(again))
+
+
+def test_a_segment_with_more_keys_than_the_map_holds_is_cleaned_in_rounds():
+    log = Log()
+    for value in (b"old", b"new"):
+        log.append([(b"%d" % key, value) for key in range(50)])
+    log.roll()
+    log.clean(room=7 * KEY_BYTES)
+    assert list(log.read()) == list(range(50, 100))
+
+
+def test_the_map_refuses_new_keys_when_it_is_full_and_still_moves_known_ones():
+    keys = KeyMap(2 * KEY_BYTES)
+    assert keys.put(b"a", 1) and keys.put(b"b" * 40, 2)
+    assert not keys.put(b"c", 3)
+    assert keys.put(b"b" * 40, 4)
+    assert (keys.newest(b"a"), keys.newest(b"b" * 40), keys.newest(b"c")) == (1, 4, -1)
+
+
+# -- tombstones and markers -------------------------------------------------------------------
+
+
+def horizons(log):
+    headers = [read_header(batch) for s in log.segments for _, _, batch in s.stored]
+    return [h.base_timestamp for h in headers if h.attributes & DELETE_HORIZON]
+
+
+def test_a_tombstone_stays_for_delete_retention_from_the_first_cleaning_that_met_it():
+    log = Log()
+    log.append([(b"a", b"one"), (b"a", None)])
+    log.roll()
+    log.clean(now=10)
+    assert log.read() == {1: (b"a", None)}
+    assert horizons(log) == [10 + DAY_MS]
+    log.redirty()
+    log.clean(now=9 + DAY_MS)
+    assert log.read() == {1: (b"a", None)}
+    assert horizons(log) == [10 + DAY_MS]
+    log.redirty()
+    log.clean(now=10 + DAY_MS)
+    assert log.read() == {}
+
+
+def test_a_new_horizon_keeps_the_timestamps_and_headers_of_the_records():
+    for codec in range(5):
+        log = Log()
+        log.append([(b"a", b"one"), (b"b", None), (b"c", b"three")], codec=codec)
+        log.roll()
+        before = decoded(log)
+        log.clean(now=10**12)
+        after = decoded(log)
+        assert after == before
+        assert horizons(log) == [10**12 + DAY_MS]
+        assert read_header(log.segments[0].stored[0][2]).attributes & 7 == codec
+
+
+def decoded(log):
+    from aiokafka.record.default_records import DefaultRecordBatch
+
+    return [
+        (r.offset, r.timestamp, r.key, r.value, r.headers)
+        for s in log.segments
+        for _, _, batch in s.stored
+        for r in DefaultRecordBatch(bytes(batch))
+    ]
+
+
+def markers(log):
+    headers = [read_header(batch) for s in log.segments for _, _, batch in s.stored]
+    return [h.base_offset for h in headers if h.attributes & 0x20]
+
+
+def test_a_marker_stays_until_no_record_of_its_transaction_is_left_and_then_for_its_time():
+    log = Log()
+    log.append([(b"a", b"one")], producer=1, transactional=True)
+    log.end_transaction(1, commit=True)
+    log.roll()
+    for now in (0, 2 * DAY_MS):  # its record is there
+        log.clean(now=now)
+        log.redirty()
+    assert (markers(log), horizons(log)) == ([1], [])
+    log.append([(b"a", b"two")])
+    log.roll()
+    log.clean(now=3 * DAY_MS)  # its record goes in this round
+    assert (markers(log), horizons(log)) == ([1], [])
+    log.redirty()
+    log.clean(now=3 * DAY_MS)
+    assert (markers(log), horizons(log)) == ([1], [4 * DAY_MS])
+    log.redirty()
+    log.clean(now=4 * DAY_MS)
+    assert markers(log) == []
+    assert log.read() == {2: (b"a", b"two")}
+
+
+def test_aborted_records_go_at_once_and_hide_nothing():
+    log = Log()
+    log.append([(b"a", b"one")])
+    log.append([(b"a", b"two"), (b"b", b"two")], producer=1, transactional=True)
+    log.end_transaction(1, commit=False)
+    log.roll()
+    log.clean()
+    assert log.read() == {0: (b"a", b"one")}
+    assert len(log.segments[0].aborted) == 1, "readers of the old ledger still look it up"
+    log.redirty()
+    log.clean()
+    assert log.segments[0].aborted == []
+
+
+def test_an_aborted_transaction_with_a_later_marker_goes_too():
+    log = Log()
+    log.append([(b"a", b"two")], producer=1, transactional=True)
+    log.roll()
+    log.end_transaction(1, commit=False)
+    log.append([(b"z", b"z")], producer=1, transactional=True)
+    log.end_transaction(1, commit=True)
+    log.roll()
+    log.clean()
+    assert log.read() == {2: (b"z", b"z")}
+
+
+# -- batches ------------------------------------------------------------------------------------
+
+
+def test_a_gap_is_covered_by_the_batch_behind_it_and_at_the_end_by_an_empty_one():
+    log = Log()
+    log.append([(b"a", b"old")] * 3)
+    log.append([(b"b", b"one")])
+    log.append([(b"a", b"old")])
+    log.roll()
+    log.append([(b"a", b"new")])
+    log.roll()
+    log.clean()
+    places = [(first, count) for first, count, _ in log.segments[0].stored]
+    assert places == [(0, 4), (4, 1)]
+    headers = [read_header(batch) for _, _, batch in log.segments[0].stored]
+    assert [(h.base_offset, h.last_offset_delta, h.records) for h in headers] == [
+        (3, 0, 1),
+        (4, 0, 0),
+    ]
+    assert {h.leader_epoch for h in headers} == {3}
+
+
+def test_a_gap_larger_than_one_record_can_cover_gets_empty_batches():
+    cleaning = Cleaning()
+    far = 3 * COUNT_MAX
+    cleaning.begin_filter(0, 0)
+    cleaning.begin_segment(0, far + 10, [])
+    kept = cleaning.filter_batches(keyed_batch([(b"a", b"one")], base=far))
+    kept += cleaning.end_segment().batches
+    assert sum(each.count for each in kept) == far + 10
+    assert all(0 < each.count <= COUNT_MAX for each in kept)
+    at = 0
+    for each in kept:
+        header = read_header(each.data)
+        at += each.count
+        assert header.base_offset + header.last_offset_delta + 1 == at
+
+
+def test_a_batch_that_keeps_all_records_stays_byte_for_byte():
+    log = Log()
+    log.append([(b"a", b"one"), (b"b", b"two")], codec=1, producer=9)
+    log.roll()
+    before = log.segments[0].stored
+    log.clean()
+    assert log.segments[0].stored == before
+
+
+def test_a_batch_without_some_records_keeps_producer_offsets_and_the_greatest_timestamp():
+    log = Log()
+    log.append([(b"a", b"1"), (b"b", b"2"), (b"b", b"3"), (b"a", b"4")], producer=9, codec=4)
+    log.append([(b"a", b"5")])
+    log.roll()
+    log.clean()
+    (first, count, batch), _ = log.segments[0].stored
+    header = read_header(batch)
+    assert (first, count) == (0, 4)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 0, 0)
+    assert (header.last_offset_delta, header.records, header.max_timestamp) == (3, 1, 1002)
+    assert log.read() == {2: (b"b", b"3"), 4: (b"a", b"5")}
+
+
+def test_records_without_a_key_go():
+    log = Log()
+    log.append([(None, b"one"), (b"a", b"two")])
+    log.roll()
+    log.clean()
+    assert log.read() == {1: (b"a", b"two")}
+
+
+def test_a_damaged_batch_is_named_by_its_offset():
+    cleaning = Cleaning()
+    cleaning.begin_map(ROOM, 0)
+    cleaning.begin_segment(0, 10, [])
+    good = keyed_batch([(b"a", b"one"), (b"b", b"two")])
+    bad = bytearray(keyed_batch([(b"c", b"one")], base=2))
+    bad[-1] ^= 1
+    for work in (cleaning.map_batches, cleaning.filter_batches):
+        try:
+            work(good + bytes(bad))
+        except PoisonedBatch as poisoned:
+            assert poisoned.offset == 2
+            assert "CRC" in str(poisoned)
+        else:
+            raise AssertionError("the damage was not noticed")
+
+
+@given(st.lists(st.tuples(KEYS, st.sampled_from([None, b"", b"v" * 200])), min_size=1, max_size=90))
+def test_records_are_found_as_another_decoder_finds_them(records):
+    from aiokafka.record.default_records import DefaultRecordBatch
+
+    batch = keyed_batch(records)
+    parts = record_parts(batch[61:], 0, len(records))
+    assert [(p.offset, p.timestamp + 1000, p.key, p.tombstone) for p in parts] == [
+        (r.offset, r.timestamp, r.key, r.value is None) for r in DefaultRecordBatch(batch)
+    ]
