@@ -146,6 +146,8 @@ async def orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
     oldest_ms = services.steady_clock.now_ms() - LEDGER_AGE_MS_MIN
     orphans: list[LedgerId] = []
     for ledger in sorted(ledgers):
+        if services.is_kept(ledger):
+            continue  # the cleaner of this process writes it, or just replaced it
         try:
             metadata = await services.client.read_metadata(ledger)
         except (NoSuchLedger, CorruptFormat):

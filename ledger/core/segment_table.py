@@ -21,6 +21,7 @@ from typing import Protocol
 
 from ledger.core.accepted_losses import NO_LOSSES, StreamLosses
 from ledger.core.epoch_table import EpochEnd, EpochStart, EpochTable
+from ledger.core.segment_footer import SegmentFooter
 from ledger.core.segments import Segment, Truncation
 from ledger.core.snapshot_format import SegmentSummary, StateSnapshot
 from ledger.core.sparse_index import ANY_TIMESTAMP, NO_TIMESTAMP, SparseIndex
@@ -76,6 +77,7 @@ class SegmentTable:
         "epoch_base",
         "live",
         "losses",
+        "rewrites",
         "segments",
         "start_sequence_id",
     )
@@ -97,6 +99,9 @@ class SegmentTable:
         # The losses that an operator accepted, as the stored node has them. Never older than
         # `segments`.
         self.losses: StreamLosses = NO_LOSSES
+        # Counts the listed segments whose records were replaced by cleaned ones. What was read
+        # under another count must not be mixed with what is read now.
+        self.rewrites = 0
         # Set while a segment is written or followed. The segment may already be listed as
         # completed. The listed end then counts, but the index of `live` is still used.
         self.live: LiveSegment | None = None
@@ -122,7 +127,8 @@ class SegmentTable:
         self._indexes: OrderedDict[int, SparseIndex] = OrderedDict()
 
     def _set_segments(self, segments: Iterable[Segment]) -> None:
-        self.segments = tuple(segments)
+        before, self.segments = self.segments, tuple(segments)
+        self._note_rewrites(before)
         self._maxima = self._epochs = None
         self._starts = [segment.start_sequence_id for segment in self.segments]
         oldest = self.segments[0].number if self.segments else 0
@@ -143,6 +149,14 @@ class SegmentTable:
             shown = EpochTable(self._shown_epochs())
             self._further_epochs = self._all_epochs().without(shown, self.start_sequence_id)
             self._epochs = None
+
+    def _note_rewrites(self, before: tuple[Segment, ...]) -> None:
+        """Drop what is known of the old records of segments that were cleaned."""
+        ledgers = {each.number: each.ledger for each in before}
+        for each in self.segments:
+            if each.cleaned and ledgers.get(each.number) != each.ledger:
+                self.rewrites += each.number in ledgers
+                self._indexes.pop(each.number, None)
 
     # -- changes by an owner ------------------------------------------------------------------
 
@@ -205,6 +219,20 @@ class SegmentTable:
         by_number = {segment.number: segment for segment in marked}
         self._set_segments(by_number.get(segment.number, segment) for segment in self.segments)
 
+    def replace(self, cleaned: Segment, footer: SegmentFooter, size_bytes: int) -> None:
+        """Replace a completed segment by the cleaned one of the same number."""
+        number = cleaned.number
+        self.mark([cleaned])
+        if number == self._index_before_number:
+            self._index_before = footer.index
+        else:
+            self.remember_index(number, footer.index)
+        known = self._summaries.get(number)
+        if known is not None:
+            self._summaries[number] = replace(
+                known, timestamp_max=footer.timestamp_max, size_bytes=size_bytes
+            )
+
     def remove_oldest(self, count: int) -> None:
         self._set_segments(self.segments[count:])
 
@@ -236,7 +264,7 @@ class SegmentTable:
             self._learn(summary)
         self._further_epochs += snapshot.epochs
         self._drop_shown_epochs()
-        if snapshot.index_before_number:
+        if snapshot.index_before_number and not self._is_cleaned(snapshot.index_before_number):
             self.remember_index(snapshot.index_before_number, snapshot.index_before)
 
     def learn_own_epoch(self, number: int, start_sequence_id: int) -> None:
@@ -387,9 +415,12 @@ class SegmentTable:
     # -- facts about segments -----------------------------------------------------------------
 
     def index(self, number: int) -> SparseIndex | None:
-        """Return the segment's sparse index, or None if the next segment's head must be read."""
+        """Return the segment's sparse index, or None if it must be read.
+
+        That of a cleaned segment is in its footer, others are in the next segment's head.
+        """
         live = self.live
-        if live is not None and live.number == number:
+        if live is not None and live.number == number and not self._is_cleaned(number):
             return live.index
         if number == self._index_before_number:
             return self._index_before
@@ -397,6 +428,15 @@ class SegmentTable:
         if index is not None:
             self._indexes.move_to_end(number)
         return index
+
+    @property
+    def index_before_number(self) -> int:
+        """The newest completed segment with records, or that of the loaded snapshot; or 0."""
+        return self._index_before_number
+
+    def _is_cleaned(self, number: int) -> bool:
+        segment = self.segment(number)
+        return segment is not None and segment.cleaned
 
     def knows(self, number: int) -> bool:
         """True if the segment has a summary, and so an epoch."""
@@ -479,10 +519,12 @@ class SegmentTable:
         """Build the snapshot for a segment whose index is `index`."""
         summaries = self._summaries
         self._drop_shown_epochs()
+        # The footer of a cleaned segment has its index, for readers that know of the cleaning.
+        covered = not self._is_cleaned(self._index_before_number)
         return StateSnapshot(
             summaries=[summaries[s.number] for s in self.segments if s.number in summaries],
-            index_before=self._index_before,
-            index_before_number=self._index_before_number,
+            index_before=self._index_before if covered else SparseIndex(),
+            index_before_number=self._index_before_number if covered else 0,
             index=index,
             owner_state=owner_state,
             epochs=self._further_epochs,

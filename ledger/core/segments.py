@@ -24,6 +24,15 @@ JUMP_LAYOUT_VERSION = 6
 
 A release without jumps would assign the ids in it again, so it must refuse such a stream.
 """
+CLEANED_LAYOUT_VERSION = 7
+"""Version 5 of a segment that was rewritten without superseded records.
+
+Its ledger begins without a state snapshot and ends with a footer. A stored record covers the gap in
+front of its data. A release that cannot clean would take offsets from the wrong place.
+"""
+CLEANED_JUMP_LAYOUT_VERSION = 8
+"""Version 7 with a jump of the ids, as version 6 is."""
+_LAYOUT_VERSIONS = range(LAYOUT_VERSION, CLEANED_JUMP_LAYOUT_VERSION + 1)
 EMPTY_TXID = -99  # Source: DistributedLogConstants.EMPTY_LOGSEGMENT_TX_ID
 _IN_PROGRESS_FIELDS = 7
 _COMPLETED_FIELDS = 11
@@ -62,7 +71,36 @@ class Segment:
     @property
     def with_jump(self) -> Segment:
         """This segment, marked: the ids in front of it or behind it jump."""
-        return replace(self, layout_version=JUMP_LAYOUT_VERSION)
+        version = CLEANED_JUMP_LAYOUT_VERSION if self.cleaned else JUMP_LAYOUT_VERSION
+        return replace(self, layout_version=version)
+
+    @property
+    def jumps(self) -> bool:
+        """True if the ids in front of it or behind it jump."""
+        return self.layout_version in (JUMP_LAYOUT_VERSION, CLEANED_JUMP_LAYOUT_VERSION)
+
+    @property
+    def cleaned(self) -> bool:
+        """True if the cleaner rewrote it."""
+        return self.layout_version >= CLEANED_LAYOUT_VERSION
+
+    def with_ledger(self, ledger: LedgerId, last_entry: EntryId, last_slot: int) -> Segment:
+        """Return this completed segment with its cleaned records, which are in another ledger.
+
+        Its number and its sequence ids stay. The first active record may be found again; a mark
+        may lie before the start, so it is set to the first entry.
+        """
+        assert self.completed
+        jumps = CLEANED_JUMP_LAYOUT_VERSION if self.jumps else CLEANED_LAYOUT_VERSION
+        return replace(
+            self,
+            ledger=ledger,
+            last_entry=last_entry,
+            last_slot=last_slot,
+            min_active_entry=EntryId(0),
+            min_active_slot=0,
+            layout_version=jumps,
+        )
 
     @property
     def last_dlsn(self) -> Dlsn:
@@ -70,6 +108,9 @@ class Segment:
 
     @property
     def node_name(self) -> str:
+        """The name of its node. A cleaned one has the ledger too: readers notice each rewrite."""
+        if self.cleaned:
+            return f"cleaned-{self.ledger}_{self.number:018d}"
         return f"{'logrecs' if self.completed else 'inprogress'}_{self.number:018d}"
 
     def complete(
@@ -112,13 +153,13 @@ def decode_segment(data: bytes, *, where: str) -> Segment:
     except ValueError as error:
         raise CorruptFormat(f"{where}: not the metadata of a log segment: {data[:80]!r}") from error
     version = numbers[0] & 0xFF
-    if version not in (LAYOUT_VERSION, JUMP_LAYOUT_VERSION):
+    if version not in _LAYOUT_VERSIONS:
         raise CorruptFormat(
-            f"{where}: log segment version {version}, expected version {LAYOUT_VERSION} or "
-            f"{JUMP_LAYOUT_VERSION}"
+            f"{where}: log segment version {version}, expected version {LAYOUT_VERSION} to "
+            f"{CLEANED_JUMP_LAYOUT_VERSION}"
         )
     truncation = Truncation(min(numbers[0] >> 8 & 3, 2))
-    if len(numbers) == _IN_PROGRESS_FIELDS:
+    if len(numbers) == _IN_PROGRESS_FIELDS and version < CLEANED_LAYOUT_VERSION:
         _, ledger, first_txid, number, entry, slot, start = numbers
         return Segment(
             number=number,
@@ -154,18 +195,23 @@ def decode_segment(data: bytes, *, where: str) -> Segment:
 def order(segments: Iterable[Segment], *, where: str) -> list[Segment]:
     """Sort segments by number. A completed node replaces an in-progress one of the same number.
 
+    A cleaned one replaces both, and of two cleaned ones the later ledger.
     Raises CorruptFormat if a number in between is missing: a reader must not skip a segment.
     """
     by_number: dict[int, Segment] = {}
     for segment in segments:
         known = by_number.get(segment.number)
-        if known is None or segment.completed:
+        if known is None or _age(segment) > _age(known):
             by_number[segment.number] = segment
     ordered = [by_number[number] for number in sorted(by_number)]
     for before, after in pairwise(ordered):
         if after.number != before.number + 1:
             raise CorruptFormat(f"{where}: segment {before.number + 1} is missing")
     return ordered
+
+
+def _age(segment: Segment) -> tuple[bool, bool, int]:
+    return segment.completed, segment.cleaned, segment.ledger
 
 
 def visible(segments: Iterable[Segment]) -> list[Segment]:

@@ -103,21 +103,24 @@ def decode_snapshot(whole: bytes) -> StateSnapshot:
     )
 
 
-def split(whole: bytes, part_bytes: int = PART_BYTES_MAX) -> list[bytes]:
-    """Return the payloads of the control records that together hold the snapshot."""
+def split(whole: bytes, part_bytes: int = PART_BYTES_MAX, magic: bytes = MAGIC) -> list[bytes]:
+    """Return the payloads of the control records that together hold the snapshot.
+
+    `magic` is that of other control records of the same shape.
+    """
     crc = crc32c(whole)
     starts = range(0, len(whole), part_bytes)
     return [
-        _PART.pack(MAGIC, number, len(starts), crc) + whole[start : start + part_bytes]
+        _PART.pack(magic, number, len(starts), crc) + whole[start : start + part_bytes]
         for number, start in enumerate(starts)
     ]
 
 
-def is_part(payload: memoryview | bytes) -> bool:
-    return bytes(payload[:4]) == MAGIC
+def is_part(payload: memoryview | bytes, magic: bytes = MAGIC) -> bool:
+    return bytes(payload[:4]) == magic
 
 
-def join(payloads: Iterable[memoryview | bytes]) -> bytes | None:
+def join(payloads: Iterable[memoryview | bytes], magic: bytes = MAGIC) -> bytes | None:
     """Return the whole snapshot if the first payloads are all its parts in order, else None.
 
     Raises CorruptFormat if no part is missing and the checksum does not match.
@@ -127,8 +130,8 @@ def join(payloads: Iterable[memoryview | bytes]) -> bytes | None:
     for payload in payloads:
         if len(payload) < _PART.size:
             raise CorruptFormat(f"state snapshot part of {len(payload)} bytes is truncated")
-        magic, number, parts, crc = _PART.unpack_from(payload)
-        if magic != MAGIC or number != len(pieces):
+        found, number, parts, crc = _PART.unpack_from(payload)
+        if found != magic or number != len(pieces):
             return None
         pieces.append(bytes(payload[_PART.size :]))
         if len(pieces) == parts:

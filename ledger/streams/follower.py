@@ -30,12 +30,11 @@ from ledger.errors import (
     StreamUnavailable,
 )
 from ledger.streams.listed_stream import ListedStream
-from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import read_whole_head
 from ledger.streams.segment_list import SegmentList
 from ledger.streams.segment_tail import SegmentTail
 from ledger.streams.stream import StreamServices
-from ledger.streams.tail_cache import StoredRecord, StreamTail
+from ledger.streams.tail_cache import StoredRecord
 from ledger.tasks import start_once
 
 _PULL_S = 30.0  # timeout of one wait for the next entry; a change of its ledger ends it earlier
@@ -60,11 +59,11 @@ class FollowedStream(ListedStream):
 
         `on_retry` receives each error that is retried.
         """
-        super().__init__()  # the table is kept over `close`
-        self.name = name
+        # The table is kept over `close`. The tail has consecutive records up to `_pulled_end`, and
+        # is cleared when a jump would leave a gap.
+        super().__init__(name, services, timestamp_max)
         # The error with which the follower closed by itself, or None. Cleared by the next `open`.
         self.failed: LedgerError | None = None
-        self._services = services
         self._timestamp_max = timestamp_max
         self._on_advanced = on_advanced
         self._on_retry = on_retry
@@ -77,8 +76,6 @@ class FollowedStream(ListedStream):
         # Follows the segment in progress; for a moment also one that was just completed. Set and
         # cleared together with the live segment of the table.
         self._live: SegmentTail | None = None
-        # Consecutive records up to `_pulled_end`. Cleared when a jump would leave a gap.
-        self._tail = StreamTail(services.cache)
         # One past the last record in `_tail`; -1 if it is empty.
         self._pulled_end = -1
         # (end, bytes) of the chunks that were pulled and that no reader has read to the end.
@@ -92,13 +89,6 @@ class FollowedStream(ListedStream):
         self._change_lock = asyncio.Lock()
         # Held while the list is loaded, so that an older list never replaces a newer one.
         self._list_lock = asyncio.Lock()
-        self._reads = SegmentReads(
-            services.client,
-            self._table,
-            services.limits,
-            services.cursors,
-            timestamp_max,
-        )
 
     @property
     def end_sequence_id(self) -> int:
@@ -236,10 +226,11 @@ class FollowedStream(ListedStream):
         segments = visible(self._list.segments)
         awaited = await self._learn_epochs(segments)
         self._check_live(segments)
-        table, losses = self._table, self._list.losses
-        if losses is not table.losses:  # cached records may be lost now
-            self._clear_tail()
+        table, losses, rewrites = self._table, self._list.losses, self._table.rewrites
+        changed = losses is not table.losses
         table.relist(segments, losses)
+        if changed or table.rewrites != rewrites:  # cached records may be lost or replaced now
+            self._clear_tail()
         table.move_start(self._list.start_sequence_id)
         self._wake_tail.set()
         self._move_end(max(table.listed_end_sequence_id, table.start_sequence_id))
@@ -274,7 +265,7 @@ class FollowedStream(ListedStream):
             if not segment.record_count or self._table.knows(segment.number):
                 continue
             try:
-                reader = await self._services.client.open(segment.ledger)
+                reader = await self.services.client.open(segment.ledger)
                 head = await read_whole_head(reader, segment.last_entry)
             except NoSuchLedger:
                 head = None  # the segment was removed, and the list will change
@@ -301,7 +292,9 @@ class FollowedStream(ListedStream):
         if live is not None and (segment is None or segment.number != live.number):
             if await self._pull_rest(live):
                 return
-            self._table.remember_index(live.number, live.index)
+            listed = self._table.segment(live.number)
+            if listed is None or not listed.cleaned:  # a cleaned one has another index
+                self._table.remember_index(live.number, live.index)
             self._drop_live()
         if segment is None:
             await self._wake_tail.wait()
@@ -320,7 +313,9 @@ class FollowedStream(ListedStream):
         Returns False if it was all pulled, or if readers have to read it from the segment.
         """
         listed = self._table.segment(live.number)
-        if listed is None or live.last_entry >= listed.last_entry or not self._pulling:
+        if listed is None or listed.cleaned or not self._pulling:
+            return False
+        if live.last_entry >= listed.last_entry:
             return False
         live.set_confirmed(listed.last_entry)
         try:
@@ -335,7 +330,7 @@ class FollowedStream(ListedStream):
         """Return the tail that follows this segment, with its ledger open."""
         live = self._live
         if live is None:
-            services = self._services
+            services = self.services
             live = SegmentTail(
                 services.client,
                 segment,
@@ -366,7 +361,7 @@ class FollowedStream(ListedStream):
         size = sum(record.size_bytes for record in records)
         self._unread.append((self._pulled_end, size))
         self._unread_bytes += size
-        if self._unread_bytes > _CHUNKS_AHEAD * self._services.limits.read_chunk_bytes:
+        if self._unread_bytes > _CHUNKS_AHEAD * self.services.limits.read_chunk_bytes:
             self._pulling = False
         self._on_live_moved(live)
 
@@ -410,7 +405,7 @@ class FollowedStream(ListedStream):
             self._unread_bytes -= ahead.popleft()[1]
         if self._pulling:
             return
-        half = _CHUNKS_AHEAD * self._services.limits.read_chunk_bytes // 2
+        half = _CHUNKS_AHEAD * self.services.limits.read_chunk_bytes // 2
         unbroken = self._live is not None and self._live.end_sequence_id == self._pulled_end
         if sequence_id >= self.end_sequence_id or (unbroken and self._unread_bytes <= half):
             self._pulling = True
@@ -458,13 +453,6 @@ class FollowedStream(ListedStream):
         elif sequence_id < self.end_sequence_id:
             raise StreamUnavailable(f"{self.name}: {sequence_id} cannot be read now")
         return records
-
-    async def find_timestamp(self, timestamp: int, first: int = 0) -> StoredRecord | None:
-        """Find the first record whose greatest timestamp is at least `timestamp`, or return None.
-
-        Only records that end past `first` and past the stream's start count.
-        """
-        return await self._reads.find_timestamp(timestamp, first, self.read)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

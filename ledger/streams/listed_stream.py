@@ -1,11 +1,16 @@
-"""Shared by the owner and the followers of a stream: what they show of its segment table."""
+"""Shared by the owner and the followers of a stream: its segment table and the reads of it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from ledger.core.accepted_losses import StreamLosses
 from ledger.core.epoch_table import EpochEnd, EpochTable
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
+from ledger.streams.reads import SegmentReads
+from ledger.streams.services import StreamServices
+from ledger.streams.tail_cache import StoredRecord, StreamTail
 
 __all__ = ["EpochEnd", "EpochTable", "ListedStream"]
 
@@ -13,9 +18,18 @@ __all__ = ["EpochEnd", "EpochTable", "ListedStream"]
 class ListedStream:
     """A stream whose segments are in a table, which the subclass keeps up to date."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, name: str, services: StreamServices, timestamp_max: Callable[[memoryview], int]
+    ) -> None:
+        self.name = name
+        self.services = services
         # The segments, the start and the end that readers may see.
         self._table = SegmentTable()
+        # The newest durable records.
+        self._tail = StreamTail(services.cache)
+        self._reads = SegmentReads(
+            services.client, self._table, services.limits, services.cursors, timestamp_max
+        )
 
     @property
     def epoch(self) -> int:
@@ -34,10 +48,47 @@ class ListedStream:
         return self._table.segments
 
     @property
+    def rewrites(self) -> int:
+        """Counts the segments whose records were replaced by cleaned ones.
+
+        Records and facts about them belong together only if they were read under one count.
+        """
+        return self._table.rewrites
+
+    @property
     def accepted_losses(self) -> StreamLosses:
         """The losses of this stream that an operator accepted."""
         return self._table.losses
 
+    @property
+    def size_bytes(self) -> int:
+        return self._table.size_bytes
+
     def epoch_at(self, sequence_id: int) -> int:
         """Return the epoch of the ownership that wrote this sequence id, or will write it."""
         return self._table.epoch_at(sequence_id)
+
+    def cleaned_at(self, sequence_id: int) -> bool:
+        """Return whether the segment that holds `sequence_id` was cleaned."""
+        segment = self._table.find(sequence_id)
+        return segment is not None and segment.cleaned
+
+    async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
+        """Read consecutive records, beginning with the one that holds `sequence_id`."""
+        raise NotImplementedError
+
+    async def find_timestamp(self, timestamp: int, first: int = 0) -> StoredRecord | None:
+        """Find the first record whose greatest timestamp is at least `timestamp`.
+
+        Only records that end past `first` and past the stream's start count. Returns None if no
+        record matches.
+        """
+        return await self._reads.find_timestamp(timestamp, first, self.read)
+
+    async def aborted_in(self, sequence_id: int) -> tuple[int, int, bytes] | None:
+        """Return the aborted transactions of a segment. See `SegmentReads.aborted_in`."""
+        return await self._reads.aborted_in(sequence_id)
+
+    async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes] | None:
+        """Return the owner's state behind a segment. See `SegmentReads.state_behind`."""
+        return await self._reads.state_behind(sequence_id)

@@ -12,19 +12,17 @@ sequence ids. The records behind it are found by a search that steps over lost e
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 
 from ledger.client.client import LedgerClient
 from ledger.client.reader import Entries, LedgerReader
 from ledger.core import records as log_records
-from ledger.core.accepted_losses import LostRange, StreamLosses
 from ledger.core.entry_search import Place, PlaceSearch, Unreadable
 from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
-from ledger.core.sparse_index import NO_TIMESTAMP, SparseIndex
+from ledger.core.sparse_index import SparseIndex
 from ledger.errors import (
     CorruptFormat,
     LedgerError,
@@ -36,8 +34,17 @@ from ledger.errors import (
 from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
 from ledger.streams.place_seek import bounds_between, check_found, find_place
+from ledger.streams.read_cursor import (
+    Cursor,
+    collect_ahead,
+    drop_ahead,
+    lost_record,
+    size_of,
+    take_ready,
+)
 from ledger.streams.read_turns import RECORDS_PER_TURN, ReadTurns
 from ledger.streams.recovery import read_head_snapshot, read_whole_head
+from ledger.streams.segment_footers import read_footer
 from ledger.streams.tail_cache import StoredRecord
 from ledger.tasks import start_once
 
@@ -46,20 +53,6 @@ _TURNS_BEFORE_READING_AHEAD = 4
 
 _READERS_MAX = 8
 _WALK_MAX = 16  # entries that a seek reads from the first one on, where no index says more
-
-
-@dataclass(slots=True)
-class _Cursor:
-    """The place of one reader, in use by at most one `read` at a time."""
-
-    number: int  # segment number; each step looks up the `Segment`
-    next_entry: int  # the first entry that is neither in `ready` nor returned
-    # The accepted losses that it passed so far. After a change of the table's losses, the cursor
-    # is dropped: what it holds may be lost now.
-    losses: StreamLosses
-    # Records that were read and not yet returned.
-    ready: deque[StoredRecord] = field(default_factory=deque[StoredRecord])
-    ahead: asyncio.Task[list[StoredRecord]] | None = None  # reads the chunk after `ready`
 
 
 class CursorLimit:
@@ -103,7 +96,7 @@ class SegmentReads:
         self._readers: OrderedDict[int, LedgerReader] = OrderedDict()
         # Idle cursors by the sequence id that their reader will request next. A read removes its
         # cursor and puts it back at the new place; `CursorLimit` may evict it meanwhile.
-        self._cursors: dict[int, _Cursor] = {}
+        self._cursors: dict[int, Cursor] = {}
 
     async def read(
         self,
@@ -111,12 +104,13 @@ class SegmentReads:
         bytes_max: int,
         on_ledger_gone: Callable[[], Awaitable[None]] | None = None,
     ) -> list[StoredRecord]:
-        """Read as `_read` does, also if retention removes segments meanwhile.
+        """Read as `_read` does, also if segments are removed or replaced meanwhile.
 
         `on_ledger_gone` refreshes the table if a ledger no longer exists. Raises Truncated if
         `sequence_id` is then below the start.
         """
         while True:
+            rewrites = self._table.rewrites
             try:
                 return await self._read(sequence_id, bytes_max)
             except LedgerError as error:
@@ -124,9 +118,10 @@ class SegmentReads:
                     await on_ledger_gone()
                 if sequence_id < self._table.start_sequence_id:
                     raise Truncated(f"{sequence_id} is now below the start") from error
-                if not isinstance(error, Truncated):
+                if not isinstance(error, Truncated) and rewrites == self._table.rewrites:
                     raise
-                # The cursor was at the end of a removed segment, so seek again.
+                # The cursor was at the end of a removed segment, or in a ledger that was replaced,
+                # so seek again.
 
     async def _read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
         """Read at least one record from the one that holds `sequence_id`, about `bytes_max` in all.
@@ -137,8 +132,8 @@ class SegmentReads:
         """
         self._cursor_limit.taken(self, sequence_id)
         cursor = self._cursors.pop(sequence_id, None)
-        if cursor is None or cursor.losses is not self._table.losses:
-            _drop_ahead(cursor)
+        if cursor is None or self._is_stale(cursor):
+            drop_ahead(cursor)
             cursor = await self._seek(sequence_id)
             if cursor is None:
                 return []
@@ -154,11 +149,11 @@ class SegmentReads:
                     raise
                 await self._step_over(cursor, sequence_id, error)
                 continue
-            if cursor.losses is not self._table.losses:  # what was read may be lost now
+            if self._is_stale(cursor):  # what was read may be lost or replaced now
                 return await self._read(sequence_id, bytes_max)
             if not more:
                 break
-            left = _take_ready(
+            left = take_ready(
                 cursor, taken[-1].end_sequence_id if taken else sequence_id, left, taken
             )
         if taken:
@@ -168,14 +163,14 @@ class SegmentReads:
     def read_ready(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None:
         """Read without waiting. Returns None if less than `bytes_max` bytes were read ahead."""
         cursor = self._cursors.get(sequence_id)
-        if cursor is None or cursor.losses is not self._table.losses:
+        if cursor is None or self._is_stale(cursor):
             return None
-        _collect_ahead(cursor)
-        if not cursor.ready or _size(cursor.ready) < bytes_max:
+        collect_ahead(cursor)
+        if not cursor.ready or size_of(cursor.ready) < bytes_max:
             return None
         taken: list[StoredRecord] = []
         try:
-            _take_ready(cursor, sequence_id, bytes_max, taken)
+            take_ready(cursor, sequence_id, bytes_max, taken)
         except CorruptFormat:
             taken.clear()
         self._cursor_limit.taken(self, sequence_id)
@@ -186,9 +181,13 @@ class SegmentReads:
         self._keep_cursor(cursor, taken, 0)
         return taken
 
+    def _is_stale(self, cursor: Cursor) -> bool:
+        table = self._table
+        return cursor.losses is not table.losses or cursor.rewrites != table.rewrites
+
     def forget(self, sequence_id: int) -> None:
         """Drop the cursor at `sequence_id` and the records that it read ahead."""
-        _drop_ahead(self._cursors.pop(sequence_id, None))
+        drop_ahead(self._cursors.pop(sequence_id, None))
 
     def clear(self) -> None:
         """Release all cursors, open ledgers and indexes."""
@@ -198,7 +197,7 @@ class SegmentReads:
         self._readers.clear()
         self._table.forget_indexes()
 
-    def _keep_cursor(self, cursor: _Cursor, taken: list[StoredRecord], turns: int) -> None:
+    def _keep_cursor(self, cursor: Cursor, taken: list[StoredRecord], turns: int) -> None:
         """Store the cursor at the reader's next place, and read ahead if little is ready."""
         sequence_id = taken[-1].end_sequence_id
         if sequence_id in self._cursors:
@@ -207,9 +206,9 @@ class SegmentReads:
         self._cursor_limit.remember(self, sequence_id)
         if cursor.ahead is not None:
             return
-        ready = _size(cursor.ready)
+        ready = size_of(cursor.ready)
         chunk = self._limits.read_chunk_bytes
-        if 2 * ready >= chunk and (ready >= chunk or ready >= _size(taken)):
+        if 2 * ready >= chunk and (ready >= chunk or ready >= size_of(taken)):
             return
         segment, at = self._table.segment(cursor.number), cursor.next_entry
         if segment is None or cursor.losses.at_entry(cursor.number, at) is not None:
@@ -220,18 +219,18 @@ class SegmentReads:
                 "a read ahead", self._read_ahead(cursor, turns), expected=LedgerError
             )
 
-    async def _read_ahead(self, cursor: _Cursor, turns: int) -> list[StoredRecord]:
+    async def _read_ahead(self, cursor: Cursor, turns: int) -> list[StoredRecord]:
         """Read the next chunk, once the client has the response of the present one."""
         for _ in range(turns):
             await asyncio.sleep(0)
         return await self._read_chunk(cursor)
 
-    async def _seek(self, sequence_id: int) -> _Cursor | None:
+    async def _seek(self, sequence_id: int) -> Cursor | None:
         table = self._table
-        losses = table.losses
+        losses, rewrites = table.losses, table.rewrites
         lost = losses.at_offset(sequence_id) if losses.ranges else None
         if lost is not None and table.segment(lost.segment) is not None:
-            return _Cursor(lost.segment, lost.first, losses)
+            return Cursor(lost.segment, lost.first, losses, rewrites)
         segment = table.find(sequence_id)
         if segment is None or sequence_id >= table.readable_end(segment):
             self._check_no_jump(segment, sequence_id)
@@ -242,7 +241,7 @@ class SegmentReads:
             place = await self._find(segment, sequence_id, low, high)
             check_found(place, sequence_id, f"ledger {segment.ledger}")
             low = place.entry
-        return _Cursor(segment.number, low, losses)
+        return Cursor(segment.number, low, losses, rewrites)
 
     def _check_no_jump(self, segment: Segment | None, sequence_id: int) -> None:
         """Raise CorruptFormat if `sequence_id` lies between this segment and the next one."""
@@ -285,7 +284,7 @@ class SegmentReads:
         )
         return await find_place(reader, search, self._cursor_limit.turns.take)
 
-    async def _step_over(self, cursor: _Cursor, sequence_id: int, error: Unreadable) -> None:
+    async def _step_over(self, cursor: Cursor, sequence_id: int, error: Unreadable) -> None:
         """Move past the unreadable entry at the cursor if `sequence_id` lies behind it.
 
         Raises `error`, or that of a later entry, if such an entry holds it.
@@ -332,10 +331,10 @@ class SegmentReads:
             raise error
         return found
 
-    async def _fill(self, cursor: _Cursor) -> bool:
+    async def _fill(self, cursor: Cursor) -> bool:
         """Wait until `cursor.ready` holds a record. Returns False at the readable end."""
         while not cursor.ready:
-            _collect_ahead(cursor)
+            collect_ahead(cursor)
             if cursor.ready:
                 continue
             if cursor.ahead is not None:
@@ -364,7 +363,7 @@ class SegmentReads:
             raise Truncated(f"segment {number} was removed")
         return segment
 
-    async def _read_chunk(self, cursor: _Cursor) -> list[StoredRecord]:
+    async def _read_chunk(self, cursor: Cursor) -> list[StoredRecord]:
         await self._cursor_limit.turns.take()
         reader = await self._reader(self._listed_segment(cursor.number))
         segment = self._listed_segment(cursor.number)  # again: it may have been completed meanwhile
@@ -404,7 +403,7 @@ class SegmentReads:
 
     async def _reader(self, segment: Segment) -> LedgerReader:
         reader = self._readers.get(segment.number)
-        if reader is None:
+        if reader is None or reader.metadata.ledger != segment.ledger:
             reader = await self._client.open(segment.ledger)
             self._readers[segment.number] = reader
             while len(self._readers) > _READERS_MAX:
@@ -480,6 +479,8 @@ class SegmentReads:
         index = table.index(segment.number)
         if index is not None:
             return index
+        if segment.cleaned:
+            return await self._footer_index(segment)
         index = SparseIndex()
         later = table.next_with_entries(segment.number)
         if later is not None:
@@ -494,6 +495,28 @@ class SegmentReads:
                 index = head.index_before
         table.remember_index(segment.number, index)
         return index
+
+    async def _footer_index(self, segment: Segment) -> SparseIndex:
+        """Read the index of a cleaned segment, which is empty if its footer cannot be read now."""
+        try:
+            index = (await read_footer(await self._reader(segment), segment.last_entry)).index
+        except (EntryLost, EntryAwaited):
+            return SparseIndex()
+        if segment in self._table.segments:
+            self._table.remember_index(segment.number, index)
+        return index
+
+    async def aborted_in(self, sequence_id: int) -> tuple[int, int, bytes] | None:
+        """Return the bounds of the segment with `sequence_id` and its aborted transactions.
+
+        Returns None if it was not cleaned: `state_behind` then has them. Raises EntryLost,
+        EntryAwaited.
+        """
+        segment = self._table.find(sequence_id)
+        if segment is None or not segment.cleaned:
+            return None
+        footer = await read_footer(await self._reader(segment), segment.last_entry)
+        return segment.start_sequence_id, segment.end_sequence_id, footer.aborted
 
     async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes] | None:
         """Return the bounds of the segment with `sequence_id` and the owner's state at its end.
@@ -513,58 +536,3 @@ class SegmentReads:
         if head is None:
             raise StreamUnavailable(f"segment {later.number} has no state snapshot at its head")
         return segment.start_sequence_id, later.start_sequence_id, head.owner_state
-
-
-def lost_record(lost: LostRange) -> StoredRecord:
-    """Return the record that stands for an accepted loss."""
-    first, last = lost.offsets.first, lost.offsets.last
-    return StoredRecord(first, last + 1, NO_TIMESTAMP, 0, (), lost)
-
-
-def _take_ready(cursor: _Cursor, following: int, bytes_max: int, taken: list[StoredRecord]) -> int:
-    """Move ready records from `following` on to `taken`: at least one, up to `bytes_max` bytes.
-
-    Returns the bytes left, 0 if the next record does not fit.
-    """
-    ready = cursor.ready
-    left = bytes_max
-    while ready and (left > 0 or not taken):
-        record = ready[0]
-        # A loss of which a side is unknown may reach over records behind it.
-        if record.end_sequence_id <= following and (not taken or taken[-1].lost is not None):
-            ready.popleft()
-            continue
-        if record.sequence_id != following and (taken or record.sequence_id > following):
-            raise CorruptFormat(f"expected record {following}, read {record.sequence_id}")
-        if taken and record.size_bytes > left:
-            return 0
-        taken.append(ready.popleft())
-        left -= record.size_bytes
-        following = record.end_sequence_id
-    return max(left, 0)
-
-
-def _drop_ahead(cursor: _Cursor | None) -> None:
-    """Cancel the read ahead of a cursor that is dropped."""
-    if cursor is not None and cursor.ahead is not None:
-        cursor.ahead.cancel()
-
-
-def _collect_ahead(cursor: _Cursor) -> None:
-    """Move the chunk that was read ahead to `ready`, if the read has ended.
-
-    A failed read counts as never begun, because a new read may succeed.
-    """
-    ahead = cursor.ahead
-    if ahead is None or not ahead.done():
-        return
-    cursor.ahead = None
-    if not ahead.cancelled() and ahead.exception() is None:
-        cursor.ready.extend(ahead.result())
-
-
-def _size(records: Iterable[StoredRecord]) -> int:
-    size = 0
-    for record in records:
-        size += record.size_bytes
-    return size

@@ -46,6 +46,7 @@ class Retention:
         self._store = store
         self._client = services.client
         self._clock = services.steady_clock
+        self._keep_unlisted = services.keep_unlisted
         self._table = table
         self._reads = reads
         self._config = config
@@ -57,6 +58,9 @@ class Retention:
         # Ledgers that are no longer listed and not yet deleted. Each round of `expire` retries
         # them. If the process ends first, the gateway's search for orphans finds them.
         self._removed: list[LedgerId] = []
+        # Ledgers of segments that were cleaned, and the wall time of that. They are deleted once
+        # readers had time to leave them.
+        self._replaced_ms: dict[LedgerId, int] = {}
 
     async def truncate(self, sequence_id: int) -> None:
         """Move the start to `sequence_id`, durably. Marking segments may fail and is retried."""
@@ -143,6 +147,7 @@ class Retention:
         )
         if count:
             await self._remove(count)
+        self._drop_replaced(now_ms, config.truncated_keep_ms)
         await self._delete_removed()
         await self._drop_losses()
         return count
@@ -173,6 +178,21 @@ class Retention:
             table.losses = await drop_truncated(self._metadata, self._store.name, oldest)
         except LedgerError:
             pass  # readers need no fewer losses; the next round retries
+
+    def delete_later(self, ledger: LedgerId) -> None:
+        """Delete the ledger of a segment that has another one now, after the grace period.
+
+        If this owner ends before, the search for orphans finds the ledger.
+        """
+        keep_ms = self._config().truncated_keep_ms
+        self._replaced_ms[ledger] = self._clock.now_ms()
+        self._keep_unlisted(ledger, keep_ms / 1000)
+
+    def _drop_replaced(self, now_ms: int, keep_ms: int) -> None:
+        """Delete the ledgers of cleaned segments whose grace period has ended."""
+        for ledger in [r for r, at_ms in self._replaced_ms.items() if now_ms - at_ms >= keep_ms]:
+            del self._replaced_ms[ledger]
+            self._removed.append(ledger)
 
     async def _delete_removed(self) -> None:
         """Delete the ledgers of removed segments, and keep those that cannot be deleted now."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ledger.core.accepted_losses import StreamLosses
-from ledger.core.segments import JUMP_LAYOUT_VERSION, Segment, decode_segment, order
+from ledger.core.segments import Segment, decode_segment, order
 from ledger.core.stream_start import decode_start
 from ledger.errors import MetadataUnavailable, NoNode
 from ledger.ports.metadata import MetadataStore, Unwatch
@@ -108,7 +108,7 @@ class SegmentList:
     async def _load_segment(self, path: str, name: str) -> None:
         node = await self._metadata.get(f"{path}/{name}")
         found = self._by_name[name] = decode_segment(node.data, where=f"{path}/{name}")
-        if found.layout_version == JUMP_LAYOUT_VERSION:
+        if found.jumps:
             self._losses_known = False  # its loss is stored, and the watch may be late
 
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from ledger.core.accepted_losses import NO_LOSSES, StreamLosses, decode_losses
-from ledger.core.segments import JUMP_LAYOUT_VERSION, Segment, decode_segment, order
+from ledger.core.segments import Segment, decode_segment, order
 from ledger.core.stream_start import StreamStart, decode_start
 from ledger.errors import BadVersion, CorruptFormat, MetadataUnavailable, NodeExists, NoNode
 from ledger.ids import LedgerId
@@ -150,7 +150,7 @@ class SegmentStore:
             [decode_segment(n.data, where=p) for p, n in nodes.items() if p.startswith(prefix)],
             where=self._root,
         )
-        if any(each.layout_version == JUMP_LAYOUT_VERSION for each in segments):
+        if any(each.jumps for each in segments):
             await self._reload_losses()
         return segments
 
@@ -238,14 +238,44 @@ class SegmentStore:
             for before, after in changes:
                 path = self._path(before)
                 assert path == self._path(after)
-                try:
-                    node = await self._metadata.get(path)
-                except NoNode:
-                    raise BadVersion(path) from None
-                if decode_segment(node.data, where=path) != before:
-                    raise BadVersion(path)
-                ops.append(Set(path, after.encode(), node.version))
+                ops.append(Set(path, after.encode(), await self._version_of(before)))
             await self._multi(ops)
+
+    async def check(self) -> None:
+        """Raise BadVersion if another process changed the list."""
+        async with self._change_lock:
+            await self._metadata.sync(self._root)
+            path = f"{self._root}/ledgers"
+            if (await self._metadata.get(path)).version != self._ledgers_version:
+                raise BadVersion(path)
+
+    async def replace(self, before: Segment, after: Segment) -> None:
+        """List the cleaned segment `after` in place of `before`, whose ledger is then unlisted.
+
+        Readers notice the new name, and another owner the new version of the list. Raises
+        BadVersion if another process owns the stream or changed the segment.
+        """
+        assert after.cleaned
+        async with self._change_lock:
+            version = await self._version_of(before)
+            ops: list[Op] = [
+                Set(f"{self._root}/ledgers", b"%d" % self.number_max, self._ledgers_version),
+                Delete(self._path(before), version),
+                Create(self._path(after), after.encode()),
+            ]
+            await self._multi(ops)
+            self._ledgers_version += 1
+
+    async def _version_of(self, segment: Segment) -> int:
+        """Return the version of the node of `segment`. Raises BadVersion if it was changed."""
+        path = self._path(segment)
+        try:
+            node = await self._metadata.get(path)
+        except NoNode:
+            raise BadVersion(path) from None
+        if decode_segment(node.data, where=path) != segment:
+            raise BadVersion(path)
+        return node.version
 
     async def _multi(self, ops: Sequence[Op]) -> None:
         """Carry out `ops`, all or none. After a lost reply, read the nodes to learn the outcome.

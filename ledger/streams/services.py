@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ledger.client.client import LedgerClient
+from ledger.errors import LedgerError
+from ledger.ids import LedgerId
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.config import StreamLimits
@@ -32,3 +34,31 @@ class StreamServices:
         self.limits = limits or StreamLimits()
         self.cache = TailCache(self.limits.tail_cache_bytes)
         self.cursors = CursorLimit(self.limits.cursors_max)
+        # The ledgers that no stream lists now and that are no orphans, and the monotonic time
+        # until which that holds: the cleaner writes them, or their readers have time to leave.
+        self._unlisted_until_s: dict[LedgerId, float] = {}
+
+    def keep_unlisted(self, ledger: LedgerId, duration_s: float) -> None:
+        """Keep the search for orphans of this process from deleting `ledger`."""
+        now_s = self.clock.monotonic_s()
+        known = self._unlisted_until_s
+        for gone in [each for each, until_s in known.items() if until_s < now_s]:
+            del known[gone]
+        known[ledger] = now_s + duration_s
+
+    def forget_unlisted(self, ledger: LedgerId) -> None:
+        """Let the search for orphans decide about `ledger` again."""
+        self._unlisted_until_s.pop(ledger, None)
+
+    def is_kept(self, ledger: LedgerId) -> bool:
+        """Return whether a ledger that no stream lists must stay for now."""
+        until_s = self._unlisted_until_s.get(ledger)
+        return until_s is not None and self.clock.monotonic_s() <= until_s
+
+    async def delete_unlisted(self, ledger: LedgerId) -> None:
+        """Delete a ledger that no stream listed. If that fails, it is deleted as an orphan."""
+        try:
+            await self.client.delete(ledger)
+        except LedgerError:
+            pass
+        self.forget_unlisted(ledger)

@@ -12,7 +12,8 @@ happens under `_change_lock`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 from ledger.client.writer import LedgerWriter
 from ledger.core.accepted_losses import StreamLosses
@@ -34,12 +35,12 @@ from ledger.streams.accepted_losses import WatchedLosses
 from ledger.streams.config import StreamConfig
 from ledger.streams.listed_stream import ListedStream
 from ledger.streams.next_ledger import NextLedger
-from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import LoadedStream, OwnerState, load_state, load_stream
 from ledger.streams.retention import Retention
+from ledger.streams.segment_replacement import RewrittenSegment, SegmentReplacement
 from ledger.streams.segment_store import SegmentStore
 from ledger.streams.services import StreamServices
-from ledger.streams.tail_cache import StoredRecord, StreamTail
+from ledger.streams.tail_cache import StoredRecord
 from ledger.streams.writer import SEGMENT_RECORDS_MAX, OnDurable, SegmentWriter
 from ledger.tasks import start_once
 
@@ -68,9 +69,9 @@ class Stream(ListedStream):
         on_failed: Callable[[LedgerError], None],
     ) -> None:
         """`on_advanced` receives each new end; `on_failed` the error that ended this ownership."""
-        super().__init__()  # the table follows each successful change of the store
-        self.name = name
-        self._services = services
+        # The table follows each successful change of the store. `open`, `close` and `abandon` clear
+        # the tail.
+        super().__init__(name, services, state.timestamp_max)
         self._config = config  # the settings; too slow to call for each entry
         # The owner's state beside the records. Rebuilt by `open`, stored in each snapshot.
         self._state = state
@@ -84,8 +85,6 @@ class Stream(ListedStream):
         self._losses = WatchedLosses(
             services.metadata, name, self._on_losses_changed, self._on_ownership_lost
         )
-        # The newest durable records. Cleared by `open`, `close` and `abandon`.
-        self._tail = StreamTail(services.cache)
         # Writes the segment in progress. None until `begin`, and from the end of `close` or the
         # next `open` on. After a failure it stays, with `failed` set, until then.
         self._writer: SegmentWriter | None = None
@@ -103,17 +102,17 @@ class Stream(ListedStream):
         self._rolling: asyncio.Task[None] | None = None
         # Set while a roll waits for its retry, because no ledger could be created.
         self._roll_retry: asyncio.TimerHandle | None = None
-        self._next_ledger = NextLedger(self._create_ledger, services.clock)
+        self._next_ledger = NextLedger(self.create_ledger, services.clock)
         # The entry that hides a part of the owner's state, lost until an operator accepts it, or
         # awaited. Set by `open`. Meanwhile the stream is readable, and takes no record.
         self._blocked: EntryLost | EntryAwaited | None = None
         # A segment that the store lists and no writer writes yet. Set by `_complete_segment` in a
         # roll, taken by `_start_segment`, cleared by `_drop_writer`.
         self._begun: tuple[Segment, LedgerWriter] | None = None
-        self._reads = SegmentReads(
-            services.client, self._table, services.limits, services.cursors, state.timestamp_max
-        )
         self._retention = Retention(services, self._store, self._table, self._reads, config)
+        self._replacement = SegmentReplacement(
+            services, self._store, self._table, self._tail, self._retention
+        )
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -131,7 +130,7 @@ class Stream(ListedStream):
         async with self._change_lock:
             self._drop_writer()
             self._losses.start()
-            services = self._services
+            services = self.services
             loaded = await load_stream(
                 self._store,
                 services.client,
@@ -210,7 +209,7 @@ class Stream(ListedStream):
     async def _load_state_again(self) -> None:
         """Rebuild the state from the segments as they are known: another process may own them."""
         loaded = LoadedStream([*self._table.segments], self._table.losses, self._store.epoch_base)
-        await load_state(loaded, self._services.client, self._state, whole=False)
+        await load_state(loaded, self.services.client, self._state, whole=False)
         if loaded.losses is self._table.losses:  # otherwise the owner opens the stream again
             self._blocked = loaded.blocked
             self._reset_table(loaded)
@@ -254,7 +253,7 @@ class Stream(ListedStream):
         self._closing = True  # never reset: this object is not opened again
         self._losses.stop()
         await self._wait_for_roll()
-        await self._next_ledger.discard(self._services.client.delete)
+        await self._next_ledger.discard(self.services.client.delete)
         async with self._change_lock:
             writer = self._writer
             if writer is not None and writer.failed is None:
@@ -328,9 +327,10 @@ class Stream(ListedStream):
 
     # -- segments -----------------------------------------------------------------------------
 
-    async def _create_ledger(self) -> LedgerWriter:
+    async def create_ledger(self) -> LedgerWriter:
+        """Create a ledger of this stream that its list does not name yet."""
         config = self._config()
-        return await self._services.client.create(
+        return await self.services.client.create(
             ensemble_size=config.ensemble_size,
             write_quorum=config.write_quorum,
             ack_quorum=config.ack_quorum,
@@ -370,7 +370,7 @@ class Stream(ListedStream):
                 await self._store.complete(*left_over, begun[0])
             self._begun = begun
         (segment, ledger_writer), self._begun = self._begun, None
-        config, services = self._config(), self._services
+        config, services = self._config(), self.services
         self._table.begin(segment)
         self.on_segment(segment.start_sequence_id)
         writer = SegmentWriter(
@@ -411,7 +411,7 @@ class Stream(ListedStream):
             last_txid=writer.last_txid,
             last_entry=last_entry,
             last_slot=writer.last_dlsn.slot,
-            completion_ms=self._services.clock.now_ms(),
+            completion_ms=self.services.clock.now_ms(),
         )
         begun = None
         if self._rolling is not None:
@@ -489,7 +489,7 @@ class Stream(ListedStream):
         self._apply_config(writer, config)  # settings may have changed
         if not writer.durable_count:
             return False
-        age_ms = self._services.clock.now_ms() - self._segment_began_ms
+        age_ms = self.services.clock.now_ms() - self._segment_began_ms
         if age_ms < config.segment_ms + self._jitter_ms:
             return False
         self.roll_soon()
@@ -509,13 +509,9 @@ class Stream(ListedStream):
         if sequence_id > self.end_sequence_id:
             raise Truncated(f"{sequence_id} is past the end {self.end_sequence_id} of {self.name}")
         async with self._change_lock:
-            if sequence_id <= self.start_sequence_id:
-                return
-            try:
-                await self._retention.truncate(sequence_id)
-            except BadVersion as error:
-                self._on_ownership_lost(error)
-                raise
+            if sequence_id > self.start_sequence_id:
+                with self._owning():
+                    await self._retention.truncate(sequence_id)
 
     async def expire(self) -> int:
         """Remove segments past their retention or grace period, and return how many.
@@ -523,11 +519,17 @@ class Stream(ListedStream):
         The newest completed segment stays.
         """
         async with self._change_lock:
-            try:
+            with self._owning():
                 return await self._retention.expire()
-            except BadVersion as error:
-                self._on_ownership_lost(error)
-                raise
+
+    @contextmanager
+    def _owning(self) -> Generator[None]:
+        """Change the metadata as the owner. A change by another process ends this ownership."""
+        try:
+            yield
+        except BadVersion as error:
+            self._on_ownership_lost(error)
+            raise
 
     def _on_ownership_lost(self, error: LedgerError) -> None:
         """Fail, because another process changed the metadata. The owner reopens the stream."""
@@ -536,9 +538,17 @@ class Stream(ListedStream):
         else:
             self._on_failed(error)
 
-    @property
-    def size_bytes(self) -> int:
-        return self._table.size_bytes
+    # -- cleaning -----------------------------------------------------------------------------
+
+    def cleanable_segments(self) -> list[Segment]:
+        """Return the segments that may be rewritten. See `SegmentReplacement.cleanable`."""
+        return [] if self._closing else self._replacement.cleanable(self._writer)
+
+    async def replace(self, rewritten: RewrittenSegment) -> None:
+        """List a rewritten segment. Raises as `SegmentReplacement.replace`."""
+        async with self._change_lock:
+            with self._owning():
+                await self._replacement.replace(rewritten, self.cleanable_segments)
 
     def epoch_end(self, epoch: int) -> EpochEnd | None:
         """Return where `epoch` ends, as `SegmentTable.epoch_end` does. Only while it is open.
@@ -571,22 +581,15 @@ class Stream(ListedStream):
         cached = self.read_cached(sequence_id, bytes_max)
         if cached is not None:
             return cached
-        records = await self._reads.read(sequence_id, bytes_max)
+        records = await self._reads.read(sequence_id, bytes_max, self._check_owner)
         if not records and sequence_id < self.end_sequence_id:
             raise StreamUnavailable(f"{self.name}: {sequence_id} cannot be read now")
         return records
 
-    async def find_timestamp(self, timestamp: int, first: int = 0) -> StoredRecord | None:
-        """Find the first record whose greatest timestamp is at least `timestamp`.
-
-        Only records that end past `first` and past the stream's start count. Returns None if no
-        record matches.
-        """
-        return await self._reads.find_timestamp(timestamp, first, self.read)
-
-    async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes] | None:
-        """Return the owner's state behind a segment. See `SegmentReads.state_behind`."""
-        return await self._reads.state_behind(sequence_id)
+    async def _check_owner(self) -> None:
+        """End this ownership if another process changed the list: a listed ledger is gone."""
+        with self._owning():
+            await self._store.check()
 
     @property
     def timestamp_max(self) -> int | None:

@@ -5,7 +5,7 @@ One bound in bytes covers all streams. The oldest record of any stream is evicte
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import NamedTuple
 
@@ -120,6 +120,15 @@ class StreamTail:
         self._head = 0
         self._void += records
         self._cache.dropped(size, records)
+
+    def drop_below(self, sequence_id: int) -> None:
+        """Drop the records that begin below `sequence_id`: the log holds others there now."""
+        end = bisect_left(self._starts, sequence_id, self._head)
+        dropped = self._records[self._head : end]
+        self._records[self._head : end] = [_EVICTED] * len(dropped)
+        self._head = end
+        self._void += len(dropped)
+        self._cache.dropped(sum(record.size_bytes for record in dropped), len(dropped))
 
     def find(self, sequence_id: int) -> int:
         """Return the index for `take` of the record that holds `sequence_id`, -1 if not cached."""

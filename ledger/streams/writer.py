@@ -186,6 +186,13 @@ class SegmentWriter:
         return self.last_dlsn.entry
 
     @property
+    def headed(self) -> bool:
+        """True once the snapshot at the head of the segment is durable."""
+        if self.failed is not None or self._snapshot_entry < 0:
+            return False
+        return self.end_sequence_id > self.start_sequence_id or not self._in_flight
+
+    @property
     def durable_count(self) -> int:
         return self.end_sequence_id - self.start_sequence_id
 

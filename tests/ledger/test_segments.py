@@ -89,6 +89,7 @@ def test_a_segment_without_records_has_no_last_transaction():
         b"5",
         b"x",
         b"7;1;2;3;4;5;6",
+        b"9;1;2;3;4;5;6;7;8;9;10",
         b"4;1;2;3;4;5;6",
         b"5;1;2;3;4;5",
         b"\xff\xfe",

@@ -1,0 +1,80 @@
+"""The footer of a cleaned segment: its sparse index and the facts that a head snapshot would have.
+
+    payload of one control record = as in a state snapshot, with `LSF1`
+    whole = version · epoch · greatest timestamp · sections, each i32 length · bytes:
+            sparse index · aborted transactions, opaque to streams
+
+The footer fills the last entries of the ledger. Each of them has the distance to the first one in
+its envelope. It holds no owner's state, and its magic differs from that of a snapshot, so that no
+owner takes it for one. Pure. See docs/formats/segment.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from struct import Struct
+
+from ledger.core import snapshot_format
+from ledger.core.records import LogRecord
+from ledger.core.sparse_index import SparseIndex
+from ledger.errors import CorruptFormat
+
+MAGIC = b"LSF1"
+VERSION = 1
+_HEAD = Struct(">Bqq")  # version, epoch, greatest timestamp
+_LENGTH = Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFooter:
+    """What readers learn about a cleaned segment beside its records."""
+
+    index: SparseIndex
+    timestamp_max: int  # of all its records, NO_TIMESTAMP if there are none
+    epoch: int  # of the first ownership that wrote in it
+    aborted: bytes  # the aborted transactions that end in it, in the owner's format; b"" for none
+
+    def encode(self) -> bytes:
+        sections = [self.index.encode(), self.aborted]
+        head = _HEAD.pack(VERSION, self.epoch, self.timestamp_max)
+        return head + b"".join(_LENGTH.pack(len(each)) + each for each in sections)
+
+
+def decode_footer(whole: bytes) -> SegmentFooter:
+    """Decode a whole footer. Raises CorruptFormat for another version or malformed bytes."""
+    if len(whole) < _HEAD.size or whole[0] != VERSION:
+        raise CorruptFormat(f"segment footer version {whole[:1].hex() or 'missing'}")
+    _, epoch, timestamp_max = _HEAD.unpack_from(whole)
+    sections: list[memoryview] = []
+    at, view = _HEAD.size, memoryview(whole)
+    for _ in range(2):
+        if len(view) - at < _LENGTH.size:
+            raise CorruptFormat("segment footer is truncated")
+        (length,) = _LENGTH.unpack_from(view, at)
+        at += _LENGTH.size
+        if length > len(view) - at:
+            raise CorruptFormat("segment footer is truncated")
+        sections.append(view[at : at + length])
+        at += length
+    if at != len(view):
+        raise CorruptFormat(f"segment footer has {len(view) - at} bytes after its last section")
+    return SegmentFooter(SparseIndex.decode(sections[0]), timestamp_max, epoch, bytes(sections[1]))
+
+
+def split(whole: bytes) -> list[bytes]:
+    """Return the payloads of the control records that together hold the footer."""
+    return snapshot_format.split(whole, magic=MAGIC)
+
+
+def is_part(record: LogRecord) -> bool:
+    """Return whether the record holds a part of a footer. A user record may begin alike."""
+    return record.control and snapshot_format.is_part(record.data, MAGIC)
+
+
+def join(payloads: Iterable[memoryview | bytes]) -> bytes | None:
+    """Return the whole footer if the first payloads are all its parts in order, else None.
+
+    Raises CorruptFormat if no part is missing and the checksum does not match.
+    """
+    return snapshot_format.join(payloads, MAGIC)

@@ -1,0 +1,100 @@
+"""Puts the cleaned records of a segment in the place of those that it had.
+
+    rewritten, unlisted ─▶ listed in place of the old ledger ─▶ (delay) ─▶ the old ledger is deleted
+
+The list changes in one step, which fails if another process owns the stream. Readers that have the
+old list read the old ledger until it is deleted, then they read the list again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ledger.core.segment_table import SegmentTable
+from ledger.core.segments import Segment, Truncation
+from ledger.errors import LedgerError, StreamUnavailable, Truncated
+from ledger.streams.retention import Retention
+from ledger.streams.segment_rewriter import REWRITE_S_MAX, RewrittenSegment
+from ledger.streams.segment_store import SegmentStore
+from ledger.streams.services import StreamServices
+from ledger.streams.tail_cache import StreamTail
+from ledger.streams.writer import SegmentWriter
+
+
+class SegmentReplacement:
+    """The replacement of segments of one stream. Called under the owner's lock.
+
+    It shares the owner's store, table and cache.
+    """
+
+    def __init__(
+        self,
+        services: StreamServices,
+        store: SegmentStore,
+        table: SegmentTable,
+        tail: StreamTail,
+        retention: Retention,
+    ) -> None:
+        self._services = services
+        self._store = store
+        self._table = table
+        self._tail = tail
+        self._retention = retention
+
+    def cleanable(self, writer: SegmentWriter | None) -> list[Segment]:
+        """Return the segments that may be rewritten, oldest first, with records from the start on.
+
+        These are the completed ones below the newest segment that is known to have a state
+        snapshot: that of `writer`, or else that from which the state was loaded. Cleaning stops at
+        a segment with an accepted loss, whose entries it would move.
+        """
+        table = self._table
+        headed = (
+            writer.number if writer is not None and writer.headed else table.index_before_number
+        )
+        if table.losses.ranges and table.losses.of_segment(headed):
+            return []
+        found: list[Segment] = []
+        for segment in table.segments:
+            if segment.number >= headed or not segment.completed:
+                break
+            if table.losses.ranges and table.losses.of_segment(segment.number):
+                break
+            if segment.truncation is Truncation.TRUNCATED:
+                continue
+            if segment.end_sequence_id > table.start_sequence_id or found:
+                found.append(segment)
+        return found
+
+    async def replace(
+        self, rewritten: RewrittenSegment, cleanable: Callable[[], list[Segment]]
+    ) -> None:
+        """List the rewritten segment. Raises Truncated if it is not cleanable any more.
+
+        It was truncated or removed meanwhile, or the stream is closed. Raises BadVersion if
+        another process owns the stream, MetadataUnavailable if the outcome is unknown. Then the
+        ledger stays, and if no list names it, the search for orphans finds it.
+        """
+        before, after = rewritten.before, rewritten.after
+        try:
+            await self._check(rewritten)
+            if before not in cleanable():
+                raise Truncated(f"segment {before.number} was changed while it was cleaned")
+        except LedgerError:
+            await self._services.delete_unlisted(after.ledger)
+            raise
+        await self._store.replace(before, after)
+        self._services.forget_unlisted(after.ledger)
+        self._table.replace(after, rewritten.footer, rewritten.size_bytes)
+        self._tail.drop_below(after.end_sequence_id)
+        self._retention.delete_later(before.ledger)
+
+    async def _check(self, rewritten: RewrittenSegment) -> None:
+        """Check that no other process may have deleted the new ledger."""
+        age_s = self._services.clock.monotonic_s() - rewritten.began_s
+        if age_s > REWRITE_S_MAX:
+            raise StreamUnavailable(
+                f"segment {rewritten.before.number} was cleaned for {age_s:.0f} s, longer than "
+                f"{REWRITE_S_MAX:.0f} s: its ledger may be taken for an orphan"
+            )
+        await self._services.client.read_metadata(rewritten.after.ledger)
