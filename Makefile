@@ -67,6 +67,10 @@ proof-ledger: $(DEV)/.ready ## the ledger tier under faults: seeds, all states, 
 proof-reading: $(DEV)/.ready ## readers and losses under faults: seeds, small worlds, mistakes (SEEDS=)
 	$(DEV)/bin/python -m tests.sim.proof_reading --seeds $(or $(SEEDS),20000)
 
+proof-transactions: $(DEV)/.ready ## clusters with transactions under faults: seeds, mistakes (SEEDS=)
+	$(DEV)/bin/python -m tests.sim.proof_transactions --seeds $(or $(SEEDS),2000) --workers 2
+	$(DEV)/bin/python -m tests.sim.proof_transactions --mistakes
+
 proof-failover: $(RUN)/.ready $(DEV)/.ready ## owners killed under load, nothing lost or doubled (ROUNDS=, SERVERS=)
 	$(DEV)/bin/python -m tests.cluster.failover --rounds $(or $(ROUNDS),20) --servers $(or $(SERVERS),0)
 
@@ -123,6 +127,6 @@ bench-archive: $(DEV)/.ready ## what 30 days of commits cost an archive: opening
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
-.PHONY: help run cluster check test-fast test differential proof proof-ledger proof-reading proof-failover proof-losses proof-upgrade \
+.PHONY: help run cluster check test-fast test differential proof proof-ledger proof-reading proof-transactions proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile demo spark bench \
 	bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start

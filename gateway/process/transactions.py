@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
-from gateway.cluster.peer_links import PeerLinks
+from gateway.cluster.peer_links import Encode, OnAnswer, PeerLinks
 from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.core.topic_names import TRANSACTION_STATE
 from gateway.handlers.api import Context
@@ -15,15 +16,25 @@ from gateway.transactions.markers import ClusterMarkers
 from gateway.transactions.verifier import CoordinatorVerifier
 
 
+class Links(Protocol):
+    """The connections to other gateways, as `PeerLinks` has them."""
+
+    def ask(self, node_id: int, key: int, encode: Encode, on_answer: OnAnswer) -> None: ...
+
+    def on_members_changed(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 def add_transactions(
-    ctx: Context, shared: ZooKeeperCluster | None
+    ctx: Context, shared: ZooKeeperCluster | None, links: Links | None = None
 ) -> Callable[[], Awaitable[None]]:
     """Let this process coordinate transactions, from the start of its partitions on.
 
-    `shared` is None if this gateway is the only one. Returns what ends the connections to other
-    gateways, after the partitions were closed.
+    `shared` is None if this gateway is the only one. Without `links`, other gateways are reached
+    over TCP. Returns what ends the connections to them, after the partitions were closed.
     """
-    links = PeerLinks(ctx.cluster)
+    links = PeerLinks(ctx.cluster) if links is None else links
     if shared is not None:
         shared.on_members_changed(links.on_members_changed)
     groups = ctx.groups

@@ -12,7 +12,7 @@ from tests.sim.exhaustive.search import search
 from tests.sim.transaction_mistakes import MISTAKES, hunt
 from tests.sim.transaction_world import run_seed
 
-SEEDS = 200
+SEEDS = 100
 AT_ONCE = 50
 MISTAKE_SEEDS_MAX = 2_000
 PROOF_FIRST, PROOF_SEEDS = 100_000, 20_000
@@ -31,14 +31,16 @@ def test_a_planted_mistake_is_found(mistake):
     assert hunt(mistake, MISTAKE_SEEDS_MAX)[1]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", transactions.QUICK)
 def test_no_order_of_events_breaks_a_small_world(name):
     found = search(transactions.TransactionSearch(transactions.QUICK[name]))
     assert found.complete, found.violation
 
 
-@pytest.mark.slow
+@pytest.mark.proof
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", transactions.MISTAKEN)
 def test_a_mistake_is_reached_in_a_small_world(name):
     assert search(transactions.TransactionSearch(transactions.MISTAKEN[name])).violation

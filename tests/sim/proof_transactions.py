@@ -1,0 +1,102 @@
+"""Seeds of whole clusters with transactions, and the hunt of planted mistakes.
+
+    python -m tests.sim.proof_transactions --seeds 2000 [--first 0]
+    python -m tests.sim.proof_transactions --replay SEED [--mistake PART_OF_A_NAME]
+    python -m tests.sim.proof_transactions --mistakes [PART_OF_A_NAME] [--seeds 500]
+
+The order of Python's sets depends on the seed of its hashes, so the program runs itself again with
+that seed fixed. It prints each seed with an error, and one line of JSON at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+
+from ledger.log import set_level
+from tests.sim.seeds import run_world
+from tests.sim.transacting_mistakes import MISTAKES
+from tests.sim.transacting_world import TransactingWorld
+
+COMMAND = "python -m tests.sim.proof_transactions"
+SEEDS = 2_000
+MISTAKE_SEEDS = 1_000
+
+
+def run(seed, mistake=""):
+    """Return the errors found with this seed. `mistake` is the name of a planted one, or ""."""
+    set_level("OFF")
+    planted = next((one for one in MISTAKES if one.name == mistake), None)
+    with nullcontext() if planted is None else planted.plant(None):
+        return run_world(TransactingWorld, seed)
+
+
+def run_seeds(first, seeds, workers):
+    """Run the seeds and print those with an error. Returns the number of these."""
+    began_s, wrong = time.monotonic(), 0
+    numbers = range(first, first + seeds)
+    with ProcessPoolExecutor(workers) as pool:
+        for seed, found in zip(numbers, pool.map(run, numbers, chunksize=4), strict=True):
+            wrong += bool(found)
+            if found:
+                print(
+                    f"seed {seed}: {found[:5]}\n    repeat: {COMMAND} --replay {seed}", flush=True
+                )
+    seconds = round(time.monotonic() - began_s)
+    line = {"transactions": "whole cluster", "seeds": seeds, "first": first}
+    print(json.dumps({**line, "violations": wrong, "seconds": seconds}), flush=True)
+    return wrong
+
+
+def hunt(mistake, seeds, first=0):
+    """Return the seed that found the mistake, or None, and what it found."""
+    for seed in range(first, first + seeds):
+        found = run(seed, mistake.name)
+        if found:
+            return seed, found
+    return None, []
+
+
+def run_mistakes(part, seeds, first):
+    """Print after how many seeds each mistake was found. Returns the number of missed ones."""
+    missed = 0
+    for mistake in MISTAKES:
+        if part not in mistake.name:
+            continue
+        seed, found = hunt(mistake, seeds, first)
+        missed += seed is None
+        count = "missed" if seed is None else seed - first + 1
+        print(f"{mistake.trap:4} {mistake.name:55} {count:>6} {found[:1]}", flush=True)
+    return missed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--replay", type=int)
+    parser.add_argument("--mistake", default="")
+    parser.add_argument("--mistakes", nargs="?", const="")
+    asked = parser.parse_args()
+    if asked.replay is not None:
+        name = next((m.name for m in MISTAKES if asked.mistake and asked.mistake in m.name), "")
+        found = run(asked.replay, name)
+        print(f"seed {asked.replay} {name}:", *(found or ["no error"]), sep="\n    ")
+        return int(bool(found))
+    if asked.mistakes is not None:
+        return int(run_mistakes(asked.mistakes, asked.seeds or MISTAKE_SEEDS, asked.first) > 0)
+    return int(run_seeds(asked.first, asked.seeds or SEEDS, asked.workers) > 0)
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        words = [sys.executable, "-m", "tests.sim.proof_transactions", *sys.argv[1:]]
+        os.execve(sys.executable, words, environment)
+    sys.exit(main())
