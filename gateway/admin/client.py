@@ -183,7 +183,9 @@ class AdminClient:
 
     # requests that one server answers
 
-    async def at_broker(self, broker: Broker, key: int, fields: Fields, version_max: int) -> Any:
+    async def at_broker(
+        self, broker: Broker, key: int, fields: Fields, version_max: int = VERSION_MAX
+    ) -> Any:
         link = await self._link(broker.host, broker.port)
         version = link.version(key, version_max)
         return await self._send(link, key, fields(version), version_max)
@@ -309,6 +311,36 @@ class AdminClient:
             if left and not await retry.again():
                 break
         return found
+
+    async def at_leader(self, place: Place, key: int, fields: Fields, codes: Codes) -> Any:
+        """Send a request to the leader of the partition, retrying while it moves.
+
+        Returns its response, or the last response if the time for retries is up. Raises AdminError
+        if the partition does not exist, or has no leader.
+        """
+        retry = _Retry(self._retry_s_max)
+        while True:
+            try:
+                answer = await self.at_broker(await self._leader(place, retry), key, fields)
+            except Unreachable:
+                if not await retry.again():
+                    raise
+                continue
+            if not _moved(codes(answer)) or not await retry.again():
+                return answer
+
+    async def _leader(self, place: Place, retry: _Retry) -> Broker:
+        """Return the leader of a partition. Raises AdminError if it has none for a while."""
+        name = f"{place[0]}-{place[1]}"
+        while True:
+            leaders = await self._leaders({place}, retry)
+            if place not in leaders:
+                raise AdminError(f"{name} does not exist", "UNKNOWN_TOPIC_OR_PARTITION")
+            leader = leaders[place]
+            if leader is not None:
+                return leader
+            if not await retry.again():
+                raise AdminError(f"{name} has no leader", "LEADER_NOT_AVAILABLE")
 
     async def _at_leader(
         self, broker: Broker, key: int, fields: dict[str, Any]

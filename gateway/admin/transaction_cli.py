@@ -7,14 +7,23 @@ from collections.abc import Sequence
 
 import click
 
-from gateway.admin.requests import ask, bootstrap_option
+from gateway.admin.confirm import confirm
+from gateway.admin.requests import ask, bootstrap_option, yes_option
 from ledger.command_line import units
-from ledger.command_line.output import Format, as_json, as_table, emit, headings, output_option
+from ledger.command_line.output import (
+    Format,
+    as_json,
+    as_table,
+    emit,
+    headings,
+    output_option,
+    usage,
+)
 from ledger.command_line.program import CommandGroup, Value, option
 
 _LONGEST_S = 2**31
 
-transaction = CommandGroup("transaction", "List and describe transactions.")
+transaction = CommandGroup("transaction", "List and describe transactions, and abort hanging ones.")
 
 
 @transaction.command("list")
@@ -31,12 +40,14 @@ transaction = CommandGroup("transaction", "List and describe transactions.")
     type=Value("duration", units.duration(0, _LONGEST_S)),
     help="Only transactions that have been open for longer.",
 )
+@option("--pattern", help="Only ids that match this regular expression as a whole (RE2).")
 @bootstrap_option
 @output_option
 def _list(
     states: Sequence[str],
     producer_ids: Sequence[int],
     longer_than: float | None,
+    pattern: str | None,
     bootstrap: str,
     output: Format,
 ) -> None:
@@ -47,7 +58,7 @@ def _list(
     rows, unknown = ask(
         bootstrap,
         output,
-        lambda client: list_transactions(client, states, producer_ids, longer_ms),
+        lambda client: list_transactions(client, states, producer_ids, longer_ms, pattern),
     )
     for state in unknown:
         print(f"gateway: no transaction has the state {state}", file=sys.stderr)
@@ -75,3 +86,70 @@ def _describe(name: str, bootstrap: str, output: Format) -> None:
     columns = headings("field", "value")
     shown = {**row, "partitions": ",".join(row["partitions"])}
     emit(as_table(columns, [{"field": field, "value": value} for field, value in shown.items()]))
+
+
+@transaction.command("find-hanging")
+@option("--topic", help="Only partitions of this topic.")
+@option("--partition", type=Value("number", units.integer), help="Only this partition of --topic.")
+@option(
+    "--idle",
+    type=Value("duration", units.duration(0, _LONGEST_S)),
+    default="15m",
+    help="Only transactions without a new record for this time.",
+)
+@bootstrap_option
+@output_option
+def _find_hanging(
+    topic: str | None, partition: int | None, idle: float, bootstrap: str, output: Format
+) -> None:
+    """Find open transactions that no coordinator will end.
+
+    Readers in read_committed stop in front of them, until they are aborted.
+    """
+    from gateway.admin.hanging_transactions import find_hanging
+
+    if partition is not None and topic is None:
+        usage("--partition needs --topic", output)
+    idle_ms = round(idle * 1000)
+    rows = ask(bootstrap, output, lambda client: find_hanging(client, topic, partition, idle_ms))
+    _show(rows, output)
+
+
+@transaction.command("abort")
+@click.argument("topic", metavar="TOPIC", help="Name of the topic.")
+@click.argument(
+    "partition", type=Value("number", units.integer), metavar="PARTITION", help="Its partition."
+)
+@option(
+    "--start-offset",
+    type=Value("offset", units.integer),
+    required=True,
+    help="First offset of the transaction, as find-hanging shows it.",
+)
+@yes_option
+@bootstrap_option
+@output_option
+def _abort(
+    topic: str, partition: int, start_offset: int, yes: bool, bootstrap: str, output: Format
+) -> None:
+    """Abort a hanging transaction in one partition.
+
+    If its coordinator commits it in other partitions, its records here are lost.
+    """
+    from gateway.admin.hanging_transactions import abort
+
+    name = f"{topic}-{partition}"
+    confirm(yes, f"aborts the transaction of {name} from offset {start_offset} on", name, output)
+    row = ask(bootstrap, output, lambda client: abort(client, topic, partition, start_offset))
+    if output is Format.json:
+        emit(as_json(row))
+    else:
+        print(f"aborted the transaction of {name} that began at offset {start_offset}")
+
+
+def _show(rows: Sequence[dict[str, object]], output: Format) -> None:
+    if output is Format.json:
+        emit(as_json(rows))
+        return
+    fields = ("topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch")
+    emit(as_table(headings(*fields, "start_offset", "last_timestamp_ms"), rows))

@@ -5,34 +5,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.admin.client import AdminClient, raise_for
+from gateway.admin.client import AdminClient, AdminError, raise_for
 
 _DESCRIBE_TRANSACTIONS, _LIST_TRANSACTIONS = 65, 66
+_PATTERN_FROM = 2
 _TRANSACTION_KEY = 1  # the type of keys that FindCoordinator takes for transactional ids
 
 Row = dict[str, Any]
 
 
 async def list_transactions(
-    client: AdminClient, states: Sequence[str], producer_ids: Sequence[int], longer_ms: int
+    client: AdminClient,
+    states: Sequence[str],
+    producer_ids: Sequence[int],
+    longer_ms: int,
+    pattern: str | None = None,
 ) -> tuple[list[Row], list[str]]:
     """List the transactional ids of all brokers by name, and the states that no broker has.
 
-    No states or producer ids: all of them. `longer_ms` -1: transactions of any age.
+    Without states, producer ids or a pattern, all are listed; with `longer_ms` -1, transactions of
+    any age. Raises AdminError if a broker cannot filter by pattern, or refuses the pattern.
     """
-    answers = await client.at_every_broker(
-        _LIST_TRANSACTIONS,
-        lambda _: {
+
+    def fields(version: int) -> Row:
+        if pattern is not None and version < _PATTERN_FROM:
+            raise AdminError("the broker cannot list by pattern", "UNSUPPORTED_VERSION")
+        return {
             "state_filters": states,
             "producer_id_filters": producer_ids,
             "duration_filter": longer_ms,
-        },
-        lambda answer: [answer.error_code],
+            "transactional_id_pattern": pattern,
+        }
+
+    answers = await client.at_every_broker(
+        _LIST_TRANSACTIONS, fields, lambda answer: [answer.error_code]
     )
     found: dict[str, Row] = {}
     unknown: set[str] = set()
     for answer in answers:
-        raise_for(answer.error_code, None, "ListTransactions")
+        raise_for(answer.error_code, None, f"pattern {pattern}" if pattern else "ListTransactions")
         unknown.update(answer.unknown_state_filters)
         for each in answer.transaction_states:
             found[each.transactional_id] = {

@@ -2,7 +2,8 @@
 
 A producer is listed while its sequences or its transactions are known. The last timestamp is that
 of its newest batch, or the time of a newer marker. Only the owner of a partition answers: another
-gateway answers NOT_LEADER_OR_FOLLOWER, while in Kafka replicas answer too.
+gateway answers NOT_LEADER_OR_FOLLOWER, while in Kafka replicas answer too. Partitions of
+`__consumer_offsets` have no producers: offsets of open transactions are with their groups.
 Source: Kafka, KafkaApis.handleDescribeProducersRequest and UnifiedLog.activeProducers.
 """
 
@@ -56,6 +57,8 @@ async def _partition(name: str, request: Request, ctx: Context, index: int) -> R
         return _refused(index, ErrorCode.invalid_topic_exception, message)
     if ctx.catalog.by_name(name) is None:
         return _refused(index, ErrorCode.unknown_topic_or_partition, _UNKNOWN)
+    if ctx.partitions.empty(name, index) is not None:
+        return Reply(partition_index=index, error_code=ErrorCode.none, active_producers=[])
     partition = ctx.partitions.find(name, index)
     if partition is None:
         return _refused(index, ctx.partitions.why_not_led(name, index))
@@ -89,8 +92,10 @@ def _producer(
     if batch is not None and batch.epoch == epoch:
         last_sequence = batch.last_sequence
         marked = transactions.marker_offset > batch.base_offset
-        if not marked:
+        if not marked and batch.timestamp_ms != _NONE:
             last_ms = batch.timestamp_ms
+        elif transactions.open:  # a snapshot has no time of the batch
+            last_ms = transactions.started_ms
     return Reply(
         producer_id=producer_id,
         producer_epoch=epoch,

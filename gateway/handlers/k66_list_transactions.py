@@ -1,7 +1,6 @@
-"""ListTransactions, key 66, v0-v1: lists the transactional ids that this broker coordinates.
+"""ListTransactions, key 66, v0-v2: lists the transactional ids that this broker coordinates.
 
-v1 filter by duration.
-Not done: v2 (filter by a pattern of ids).
+v1 filter by duration · v2 filter by a pattern of ids (KIP-1152).
 Source: Kafka, TransactionStateManager.listTransactionStates.
 """
 
@@ -16,6 +15,7 @@ from gateway.core.transaction_effects import TransactionView
 from gateway.core.transaction_states import TransactionState
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.transactions.id_patterns import IdPattern, InvalidPattern
 
 _BY_NAME = {state.kafka_name: state for state in TransactionState}
 
@@ -24,15 +24,18 @@ async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
     coordinators = [] if ctx.transactions is None else [*ctx.transactions.all()]
     if any(each.loading for each in coordinators):
-        return Reply(
-            error_code=ErrorCode.coordinator_load_in_progress,
-            unknown_state_filters=[],
-            transaction_states=[],
-        )
+        return _refused(ErrorCode.coordinator_load_in_progress)
+    try:
+        pattern = _pattern(body)
+    except InvalidPattern:
+        return _refused(ErrorCode.invalid_regular_expression)
     rows = Rows(request, "transaction_states")
     wanted = _filter(body, ctx.clock.now_ms())
     for coordinator in coordinators:
-        async for name in with_pauses(coordinator.names):
+        names = coordinator.names
+        if pattern is not None:
+            names = await pattern.matching(names)
+        async for name in with_pauses(names):
             view = coordinator.describe(name)
             if isinstance(view, TransactionView) and wanted(view):
                 await rows.add(_row(view))
@@ -43,6 +46,16 @@ async def handle(request: Request, ctx: Context) -> Reply:
         ],
         transaction_states=rows.result(),
     )
+
+
+def _pattern(body: Any) -> IdPattern | None:
+    """Return the compiled pattern of the request, or None. Raises InvalidPattern."""
+    pattern = getattr(body, "transactional_id_pattern", None)
+    return IdPattern(pattern) if pattern else None
+
+
+def _refused(error: ErrorCode) -> Reply:
+    return Reply(error_code=error, unknown_state_filters=[], transaction_states=[])
 
 
 def _filter(body: Any, now_ms: int) -> Callable[[TransactionView], bool]:
@@ -69,4 +82,4 @@ def _row(view: TransactionView) -> Reply:
     )
 
 
-API = Api(key=66, name="ListTransactions", versions=range(2), handle=handle, preview=True)
+API = Api(key=66, name="ListTransactions", versions=range(3), handle=handle, preview=True)

@@ -38,7 +38,7 @@ program: Final = CommandGroup(
         "transaction": Deferred(
             "gateway.admin.transaction_cli",
             "transaction",
-            "List and describe transactions.",
+            "List and describe transactions, and abort hanging ones.",
         ),
         "ledger": Deferred(
             "gateway.admin.ledger_loss_cli",

@@ -83,10 +83,18 @@ def test_the_list_is_filtered(cli):
     assert names(cli, "--state", "Ongoing") == ["pay"]
     assert names(cli, "--state", "Ongoing", "--state", "Empty") == ["idle", "pay"]
     assert names(cli, "--state", "Ongoing", "--longer-than", "1h") == []
+    assert names(cli, "--pattern", "p.*") == ["pay"]
+    assert names(cli, "--pattern", "p") == []
     (row,) = json.loads(cli("list", "--state", "Empty", "-o", "json")[1])
     assert names(cli, "--producer-id", str(row["producer_id"])) == ["idle"]
     code, _, errors = cli("list", "--state", "Odd")
     assert (code, errors) == (0, "gateway: no transaction has the state Odd\n")
+
+
+def test_a_text_that_is_no_pattern_is_refused_in_one_line(cli):
+    code, out, errors = cli("list", "--pattern", "(")
+    assert (code, out) == (1, "")
+    assert errors == "gateway: pattern (: INVALID_REGULAR_EXPRESSION\n"
 
 
 def test_a_transaction_is_described(cli):

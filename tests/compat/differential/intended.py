@@ -81,6 +81,9 @@ _WHY = "Kafka gives no text; the gateway says why it refused the batch."
 _NO_TRANSACTIONS = "The gateway does not serve transactions yet."
 _SHARE = "The gateway does not serve share groups."
 _IGNORED = "The gateway ignores the timeout; Kafka gives up before it looks at the topic."
+_RE2 = (
+    "RE2 and RE2/J differ in nested repetitions, `\\C` and repeated names; patterns have a bound."
+)
 _NO_NAMES = "Kafka looks up host names; a slow name server would hold the gateway's requests."
 
 INTENDED: tuple[Intended, ...] = (
@@ -321,6 +324,10 @@ INTENDED: tuple[Intended, ...] = (
             transactions=True,
         )
         for field in ("aborted_transactions", "records")
+    ),
+    *(
+        Intended(66, field, _RE2, range(2, 3), "the-bounds-of-patterns", transactions=True)
+        for field in ("error_code", "transaction_states[*]")
     ),
 )
 

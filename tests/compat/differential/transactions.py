@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.compat.differential.steps import Batch, Step
 
-SERVED = frozenset({0, 1, 2, 9, 10, 22, 24, 25, 26, 27, 28, 61, 65})
+SERVED = frozenset({0, 1, 2, 9, 10, 22, 24, 25, 26, 27, 28, 61, 65, 66})
 """The APIs whose part in transactions the gateway serves."""
 
 VERSIONS = {

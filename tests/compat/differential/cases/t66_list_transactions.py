@@ -5,11 +5,76 @@ from __future__ import annotations
 from typing import Any
 
 from tests.compat.differential.script import Answer, Script, case
-from tests.compat.differential.transactional import Writer, writer
+from tests.compat.differential.transactional import Writer, initialise, writer
 
 KEY = 66
 DURATION_FROM = 1
 PATTERN_FROM = 2
+SYNTAX = (
+    *(
+        "Ä1 b-c",
+        "ä1 B-C",
+        "(?i)ä1 B-C",
+        "(?i:Ä)1 b-c",
+        "..\\sb.c",
+        "\\pL\\d \\w-\\w",
+        "\\p{Lu}1 b-c",
+    ),
+    *(
+        "\\p{Latin}1 b-c",
+        "\\p{Greek}.*",
+        "[[:alpha:]]1 .*",
+        "[[:word:]].*",
+        "[^ä]1 b-c",
+        "[]Ä]1 .*",
+    ),
+    *("\\x{c4}1 b-c", "\\u00c41 b-c", "\\QÄ1 b\\E-c", "\\QÄ1 b-c", "Ä1 b-c\\z", "Ä1 b-c$", "^Ä1.*"),
+    *("\\AÄ1.*", "Ä1 b-c\\Z", "Ä1\\b.*", "Ä1\\B.*", "(?s).{6}", "(?m)^.*$", "(?U).*", "(?x)Ä1.*"),
+    *(
+        "Ä{1}1 b-c",
+        "Ä{,2}1 b-c",
+        "Ä{1,0}.*",
+        "Ä{1000}",
+        "Ä{1001}",
+        "Ä**1.*",
+        "Ä+?1.*",
+    ),
+    *(
+        "(?P<n>Ä)1.*",
+        "(?<n>Ä)1.*",
+        "(?'n'Ä)1.*",
+        "(?:Ä)1.*",
+        "(?=Ä)Ä.*",
+        "(?#x)Ä.*",
+    ),
+    *(
+        "(Ä)\\1",
+        "\\R.*",
+        "\\h.*",
+        "\\X.*",
+        "[b-a].*",
+        "[\\d-z].*",
+        "a||Ä.*",
+        "()Ä.*",
+        "Ä1 b-c|x",
+    ),
+    *(
+        "{.*",
+        "}.*",
+        "Ä1 b-c{",
+        "]Ä.*",
+        ")",
+        "Ä.*)",
+        "\\",
+        "\\8",
+        "\\07.*",
+        "\\x41.*",
+        "\\xg",
+        "\\p{Nothing}",
+        "\\pN.*",
+    ),
+)
+"""Ends of patterns for an id that ends with `Ä1 b-c`, and texts that are no patterns."""
 
 
 def _list(script: Script, **filters: Any) -> Answer:
@@ -26,7 +91,8 @@ def _three(script: Script) -> list[Writer]:
     topic = script.topic("one")
     empty, ongoing, ended = (writer(script, word) for word in ("empty", "ongoing", "ended"))
     ongoing.add(topic)
-    ended.one(topic, 1, 0, commit=True)
+    ended.add(topic)
+    ended.end(commit=True)
     return [empty, ongoing, ended]
 
 
@@ -75,3 +141,32 @@ def patterns_that_are_none(script: Script) -> None:
     _three(script)
     for pattern in ("(", "[a", "*"):
         _list(script, transactional_id_pattern=pattern)
+
+
+@case(KEY, since=PATTERN_FROM, transactions=True)
+def patterns_with_other_filters(script: Script) -> None:
+    empty, _, _ = _three(script)
+    mine = script.name("") + ".*"
+    _list(script, transactional_id_pattern=mine, state_filters=["Ongoing"])
+    _list(script, transactional_id_pattern=mine, state_filters=["Ongoing", "Nothing"])
+    _list(script, transactional_id_pattern=mine, producer_id_filters=[empty.producer])
+    _list(script, transactional_id_pattern=mine, duration_filter=3_600_000)
+    _list(script, transactional_id_pattern="(", state_filters=["Nothing"])
+
+
+@case(KEY, since=PATTERN_FROM, transactions=True)
+def the_syntax_of_patterns(script: Script) -> None:
+    name = script.name("Ä1 b-c")
+    initialise(script, name)
+    begin = script.name("").replace(".", "[.]")
+    for end in SYNTAX:
+        _list(script, transactional_id_pattern=begin + end)
+
+
+@case(KEY, since=PATTERN_FROM, transactions=True)
+def the_bounds_of_patterns(script: Script) -> None:
+    name = script.name("Ä1")
+    initialise(script, name)
+    begin = script.name("")
+    for end in ("(Ä{500}){500}", r"\CÄ1", "(?P<n>Ä)(?P<n>1)", "Ä1" + "|x" * 600):
+        _list(script, transactional_id_pattern=begin + end)
