@@ -1,7 +1,8 @@
 """Finds the aborted transactions that overlap the records of a read_committed fetch.
 
 Those of the segment in progress and of the one before are in memory. Each older list is in the head
-snapshot of the next segment. It is read once, and the newest ones are kept.
+snapshot of the next segment. It is read once, and the newest ones are kept. A cleaned segment has
+its own list, in its footer: it names no transaction whose marker the cleaner dropped.
 Source: Kafka, UnifiedLog.addAbortedTransactions and LocalLog.collectAbortedTransactions.
 """
 
@@ -9,13 +10,33 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.core.aborted_lists import AbortedLists, overlapping
+from gateway.core.aborted_lists import (
+    AbortedLists,
+    SegmentAborted,
+    overlapping,
+)
 from gateway.core.partition_transactions import AbortedTransaction
-from gateway.topics.partition_state import PartitionState, aborted_before
+from gateway.topics.partition_state import PartitionState, aborted_before, aborted_of_footer
 
 
 class StoredStates(Protocol):
     """The states of the stream that its heads store: those of a `Stream`, or of a reader of it."""
+
+    @property
+    def rewrites(self) -> int:
+        """Counts the segments that were cleaned. Records and lists of one count belong together."""
+        ...
+
+    def cleaned_at(self, sequence_id: int) -> bool:
+        """Return whether the segment with `sequence_id` was cleaned."""
+        ...
+
+    async def aborted_in(self, sequence_id: int) -> tuple[int, int, bytes] | None:
+        """Return the bounds of the segment with `sequence_id` and the list in its footer.
+
+        Returns None if it was not cleaned. Raises LedgerError.
+        """
+        ...
 
     async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes] | None:
         """Return the bounds of the segment with `sequence_id` and the owner's state at its end.
@@ -28,13 +49,15 @@ class StoredStates(Protocol):
 class AbortedReader:
     """The aborted transactions of one partition, in memory and on disk."""
 
-    __slots__ = ("_lists", "_state", "_stream")
+    __slots__ = ("_lists", "_rewrites", "_state", "_stream")
 
     def __init__(self, state: PartitionState, stream: StoredStates) -> None:
         self._state = state
         self._stream = stream
-        # Lists of older segments, which never change.
+        # Lists of older segments. They change only if the segment is cleaned.
         self._lists = AbortedLists()
+        # The count of rewrites of the stream for which `_lists` are right.
+        self._rewrites = 0
 
     def cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
         """Return those that overlap the offsets from `start` up to `end`, below the stable offset.
@@ -53,16 +76,27 @@ class AbortedReader:
         found: list[AbortedTransaction] = []
         at = self._collect(start, start, end, found)
         while at is not None:
-            behind = await self._stream.state_behind(at)
-            if behind is None:  # the newest segment with entries
+            one = await self._list_of(at)
+            if self._rewrites != self._stream.rewrites:
+                return await self.read(start, end)
+            if one is None:  # the newest segment with entries
                 found += overlapping(self._state.transactions.aborted, start, end)
                 return found
-            first, end_offset, state = behind
-            one = aborted_before(state, end_offset)
-            one = one._replace(first_offset=min(one.first_offset, first), end_offset=end_offset)
             self._lists.add(one)
             at = self._collect(at, start, end, found)
         return found
+
+    async def _list_of(self, offset: int) -> SegmentAborted | None:
+        """Read the list of the segment with `offset`, None if no later segment has entries."""
+        footer = await self._stream.aborted_in(offset)
+        if footer is not None:
+            return aborted_of_footer(*footer)
+        behind = await self._stream.state_behind(offset)
+        if behind is None:
+            return None
+        first, end_offset, state = behind
+        one = aborted_before(state, end_offset)
+        return one._replace(first_offset=min(one.first_offset, first), end_offset=end_offset)
 
     def _collect(
         self, at: int, start: int, end: int, found: list[AbortedTransaction]
@@ -71,10 +105,13 @@ class AbortedReader:
 
         Returns an offset whose list must be read first, or None if `found` is complete.
         """
-        state = self._state
+        state, rewrites = self._state, self._stream.rewrites
+        if rewrites != self._rewrites:
+            self._lists, self._rewrites = AbortedLists(), rewrites
         while at < state.since:
             before = state.before
-            one = before if before.covers(at) else self._lists.covering(at)
+            known = before.covers(at) and not self._stream.cleaned_at(at)
+            one = before if known else self._lists.covering(at)
             if one is None:
                 return at
             found += overlapping(one.aborted, start, end)

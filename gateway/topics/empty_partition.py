@@ -36,6 +36,7 @@ class EmptyPartition:
     stable_offset = 0
     log_start_offset = 0
     leader_epoch = 0
+    rewrites = 0
 
     losses = NoLosses()
 

@@ -391,19 +391,37 @@ class FetchReader:
             return
         began_s = loop.time()
         try:
-            records = await log.read(asked.fetch_offset, plan.read_bytes_max(asked))
-            end = log.high_watermark
             if self.committed:
-                end = log.stable_offset
-                records = _below(records, end)
-                if records:
-                    up_to = records[-1].end_sequence_id
-                    result.aborted = _named(await log.aborted(asked.fetch_offset, up_to))
+                records, end = await self._read_committed(result, log)
+            else:
+                records = await log.read(asked.fetch_offset, plan.read_bytes_max(asked))
+                end = log.high_watermark
         except LedgerError as error:
             plan.refuse(result, partition_code(error))
             self._silence |= loop.time() - began_s >= SLOW_READ_S
         else:
             plan.add_records(result, _compact(records), end)
+
+    async def _read_committed(
+        self, result: FetchResult, log: ReadablePartition
+    ) -> tuple[list[StoredRecord], int]:
+        """Read up to the last stable offset, and the aborted transactions of the same records.
+
+        If a segment was cleaned meanwhile, both are read again: of a transaction that the cleaner
+        dropped, there is no marker that ends it.
+        """
+        asked, bytes_max = result.asked, self.plan.read_bytes_max(result.asked)
+        while True:
+            rewrites = log.rewrites
+            records = await log.read(asked.fetch_offset, bytes_max)
+            end = log.stable_offset
+            records = _below(records, end)
+            aborted: list[AbortedTransaction] = []
+            if records:
+                aborted = await log.aborted(asked.fetch_offset, records[-1].end_sequence_id)
+            if rewrites == log.rewrites:
+                result.aborted = _named(aborted)
+                return records, end
 
 
 def _below(records: list[StoredRecord], stable: int) -> list[StoredRecord]:

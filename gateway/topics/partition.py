@@ -435,6 +435,11 @@ class Partition:
             self.losses.on_failed(offset, error)
             raise
 
+    @property
+    def rewrites(self) -> int:
+        """Counts the cleaned segments: batches and aborted transactions of one count match."""
+        return self.stream.rewrites
+
     def aborted_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
         """Return aborted transactions from memory. See `Outcomes.aborted_cached`."""
         return self._outcomes.aborted_cached(start, end)

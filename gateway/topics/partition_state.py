@@ -176,3 +176,17 @@ def aborted_before(state: bytes, start: int) -> SegmentAborted:
         return decode_aborted(state[_HEAD.size + producers + transactions :])
     except (ValueError, StructError) as error:
         raise CorruptFormat(f"aborted transactions before {start}: {error}") from error
+
+
+def aborted_of_footer(first: int, end: int, data: bytes) -> SegmentAborted:
+    """Return the list in the footer of a cleaned segment with these bounds.
+
+    An empty one has no last stable offset, so a lookup goes on in the next segment. Raises
+    CorruptFormat.
+    """
+    if not data:
+        return SegmentAborted(first, end, first)
+    try:
+        return decode_aborted(data)._replace(first_offset=first, end_offset=end)
+    except ValueError as error:
+        raise CorruptFormat(f"aborted transactions of {first} to {end}: {error}") from error

@@ -224,6 +224,11 @@ class ReplicaPartition:
         finally:
             self._reads -= 1
 
+    @property
+    def rewrites(self) -> int:
+        """Counts the cleaned segments: batches and aborted transactions of one count match."""
+        return self._stream.rewrites
+
     def aborted_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
         """Return no transaction, as `stable_offset` says."""
         return []

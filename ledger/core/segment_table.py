@@ -261,7 +261,7 @@ class SegmentTable:
                     timestamp_max=known.timestamp_max if known else ANY_TIMESTAMP,
                     size_bytes=known.size_bytes if known else 0,
                 )
-            self._learn(summary)
+            self.learn_summary(summary)
         self._further_epochs += snapshot.epochs
         self._drop_shown_epochs()
         if snapshot.index_before_number and not self._is_cleaned(snapshot.index_before_number):
@@ -274,9 +274,10 @@ class SegmentTable:
         """
         if number not in self._summaries:
             epoch = number - self.epoch_base
-            self._learn(SegmentSummary(number, ANY_TIMESTAMP, 0, epoch, start_sequence_id))
+            self.learn_summary(SegmentSummary(number, ANY_TIMESTAMP, 0, epoch, start_sequence_id))
 
-    def _learn(self, summary: SegmentSummary) -> None:
+    def learn_summary(self, summary: SegmentSummary) -> None:
+        """Add the summary of a segment, which counts more than one in a snapshot before it."""
         self._summaries[summary.number] = summary
         self._maxima = self._epochs = None
         self.epoch = max(self.epoch, summary.epoch)
@@ -433,6 +434,11 @@ class SegmentTable:
     def index_before_number(self) -> int:
         """The newest completed segment with records, or that of the loaded snapshot; or 0."""
         return self._index_before_number
+
+    def cleaned_at(self, sequence_id: int) -> bool:
+        """Return whether the segment that holds `sequence_id` was cleaned."""
+        segment = self.find(sequence_id)
+        return segment is not None and segment.cleaned
 
     def _is_cleaned(self, number: int) -> bool:
         segment = self.segment(number)

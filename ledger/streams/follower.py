@@ -31,6 +31,7 @@ from ledger.errors import (
 )
 from ledger.streams.listed_stream import ListedStream
 from ledger.streams.recovery import read_whole_head
+from ledger.streams.segment_footers import footer_summary, read_footer
 from ledger.streams.segment_list import SegmentList
 from ledger.streams.segment_tail import SegmentTail
 from ledger.streams.stream import StreamServices
@@ -266,9 +267,13 @@ class FollowedStream(ListedStream):
                 continue
             try:
                 reader = await self.services.client.open(segment.ledger)
+                if segment.cleaned:
+                    footer = await read_footer(reader, segment.last_entry)
+                    self._table.learn_summary(footer_summary(segment, footer, reader))
+                    continue
                 head = await read_whole_head(reader, segment.last_entry)
             except NoSuchLedger:
-                head = None  # the segment was removed, and the list will change
+                continue  # the segment was removed or cleaned, and the list will change
             except EntryLost:
                 continue  # its epoch stays unknown; the newest known one is shown
             except EntryAwaited as error:

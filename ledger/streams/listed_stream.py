@@ -70,8 +70,7 @@ class ListedStream:
 
     def cleaned_at(self, sequence_id: int) -> bool:
         """Return whether the segment that holds `sequence_id` was cleaned."""
-        segment = self._table.find(sequence_id)
-        return segment is not None and segment.cleaned
+        return self._table.cleaned_at(sequence_id)
 
     async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
         """Read consecutive records, beginning with the one that holds `sequence_id`."""

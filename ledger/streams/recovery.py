@@ -4,7 +4,7 @@ Each segment in progress is fenced and recovered, lowest first, and completed be
 touched. The caller completes the last of them, in the same step in which it begins a new segment.
 The state is the last complete snapshot plus the records after it, at most about `snapshot_bytes`
 of data. If that snapshot was lost and its loss accepted, it is an older one. The state learns which
-sequence ids are missing from the replay.
+sequence ids are missing from the replay. A cleaned segment is never replayed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from ledger.core.sparse_index import ANY_TIMESTAMP, NO_TIMESTAMP, SparseIndex
 from ledger.errors import CorruptFormat
 from ledger.ids import EntryId
 from ledger.ports.clock import Clock
+from ledger.streams.segment_footers import footer_summary, read_footer
 from ledger.streams.segment_store import SegmentStore
 
 _READ_BYTES = 1024 * 1024
@@ -187,7 +188,7 @@ async def _load_summaries(loaded: LoadedStream, client: LedgerClient) -> None:
     loaded.summaries, loaded.epochs = {}, []
     awaited = 0
     for segment in reversed(loaded.segments):
-        if segment.last_entry < 0 or awaited > _AWAITED_MAX:
+        if segment.last_entry < 0 or segment.cleaned or awaited > _AWAITED_MAX:
             continue
         try:
             head = await read_head_snapshot(await client.open(segment.ledger), segment.last_entry)
@@ -204,9 +205,27 @@ async def _load_summaries(loaded: LoadedStream, client: LedgerClient) -> None:
                 for each in head.summaries
             }
             break
+    if not loaded.summaries:
+        await _load_cleaned(loaded, loaded.segments, client)
     for segment in loaded.segments:
         if segment.number not in loaded.summaries:
             _add_summary(loaded, segment, ANY_TIMESTAMP, 0)
+
+
+async def _load_cleaned(
+    loaded: LoadedStream, segments: Sequence[Segment], client: LedgerClient
+) -> None:
+    """Load the summaries of cleaned segments from their footers, where they can be read."""
+    for segment in segments:
+        if not segment.cleaned:
+            continue
+        reader = await client.open(segment.ledger)
+        try:
+            footer = await read_footer(reader, segment.last_entry)
+        except (EntryLost, EntryAwaited):
+            _add_summary(loaded, segment, ANY_TIMESTAMP, 0)
+            continue
+        loaded.summaries[segment.number] = footer_summary(segment, footer, reader)
 
 
 class _LastEntry(NamedTuple):
@@ -257,6 +276,13 @@ async def _rebuild(
     for at in reversed(range(len(segments))):
         segment = segments[at]
         lost = loaded.losses.of_segment(segment.number)
+        if segment.cleaned:  # no snapshot is before it, and its records do not show the state
+            if not loaded.losses.ranges:
+                raise CorruptFormat(f"no state snapshot follows cleaned segment {segment.number}")
+            _pass_loss(state, 0, segment.end_sequence_id - 1)
+            await _load_cleaned(loaded, segments[: at + 1], client)
+            oldest = at + 1
+            break
         if segment.last_entry < 0:
             continue
         if recovered is not None and recovered.reader.metadata.ledger == segment.ledger:

@@ -1,10 +1,12 @@
-"""Reads of the footers of cleaned segments."""
+"""Reads the footers of cleaned segments."""
 
 from __future__ import annotations
 
 from ledger.client.reader import LedgerReader
 from ledger.core import records as log_records
 from ledger.core.segment_footer import SegmentFooter, decode_footer, is_part, join
+from ledger.core.segments import Segment
+from ledger.core.snapshot_format import SegmentSummary
 from ledger.errors import CorruptFormat
 from ledger.ids import EntryId
 
@@ -32,3 +34,14 @@ async def read_footer(reader: LedgerReader, last_entry: EntryId) -> SegmentFoote
     if whole is None:
         raise CorruptFormat(f"{where}: entry {last_entry} ends no footer")
     return decode_footer(whole)
+
+
+def footer_summary(segment: Segment, footer: SegmentFooter, reader: LedgerReader) -> SegmentSummary:
+    """Return the summary of a cleaned segment, from its footer and its ledger."""
+    return SegmentSummary(
+        number=segment.number,
+        timestamp_max=footer.timestamp_max,
+        size_bytes=reader.metadata.length or 0,
+        epoch=footer.epoch,
+        start_sequence_id=segment.start_sequence_id,
+    )

@@ -20,7 +20,7 @@ from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
 from ledger.core.snapshot_format import StateSnapshot, decode_snapshot, is_part, join
 from ledger.errors import StreamUnavailable
-from ledger.ids import EntryId
+from ledger.ids import EntryId, LedgerId
 from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import OwnerState
 
@@ -67,8 +67,8 @@ class StateReader:
         self.covered_from = 0
         # Where that snapshot is. None before the first one.
         self._loaded: _Place | None = None
-        # The segment that was read last, by number. Its ledger stays open.
-        self._reader: tuple[int, LedgerReader] | None = None
+        # The ledger that was read last. It stays open.
+        self._reader: tuple[LedgerId, LedgerReader] | None = None
 
     async def advance(self) -> int:
         """Move the state to the end of the table, and return that end.
@@ -86,6 +86,19 @@ class StateReader:
             at = await self._replay_some(at, end)
         self.position = at
         return at
+
+    @property
+    def rewrites(self) -> int:
+        """Counts the cleaned segments. See `ListedStream.rewrites`."""
+        return self._table.rewrites
+
+    def cleaned_at(self, sequence_id: int) -> bool:
+        """Return whether the segment that holds `sequence_id` was cleaned."""
+        return self._table.cleaned_at(sequence_id)
+
+    async def aborted_in(self, sequence_id: int) -> tuple[int, int, bytes] | None:
+        """Return the list of a cleaned segment. See `SegmentReads.aborted_in`."""
+        return await self._reads.aborted_in(sequence_id)
 
     async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes] | None:
         """Return the owner's state behind a segment. See `SegmentReads.state_behind`."""
@@ -132,6 +145,8 @@ class StateReader:
     async def _newest_snapshot(self, known: _Place | None) -> _Found | None:
         """Find the newest snapshot whose entries were not given up. `known` is not read again."""
         for segment in reversed(self._table.segments):
+            if segment.cleaned:  # it has no snapshot, and none is before it
+                raise StreamUnavailable("no readable state snapshot precedes the records")
             last = self._table.last_readable_entry(segment)
             while (last := self._not_given_up(segment, last)) >= 0:
                 reader = await self._open(segment, last)
@@ -155,8 +170,8 @@ class StateReader:
         return last
 
     async def _open(self, segment: Segment, last: EntryId) -> LedgerReader:
-        if self._reader is None or self._reader[0] != segment.number:
-            self._reader = segment.number, await self._client.open(segment.ledger)
+        if self._reader is None or self._reader[0] != segment.ledger:
+            self._reader = segment.ledger, await self._client.open(segment.ledger)
         reader = self._reader[1]
         reader.last_add_confirmed = max(reader.last_add_confirmed, last)
         return reader
