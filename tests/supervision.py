@@ -46,7 +46,7 @@ PLAIN = {
     ("ledger/repair/election.py", "AuditorElection._wait"): "an Event.wait, awaited there",
     ("ledger/repair/replication_worker.py", "ReplicationWorker.repair_all"): "awaited there",
     ("ledger/streams/follower.py", "FollowedStream._follow"): "awaited there; `failed` tells it",
-    ("ledger/streams/scan.py", "_SliceReading._start_read"): "awaited by `_read` or `close`",
+    ("ledger/streams/slice_read.py", "_SliceReading._start_read"): "awaited by `_read` or `close`",
     ("ledger/adapters/zookeeper/zookeeper_watches.py", "Watches._arm"): "`on_answered` reads both",
     (
         "ledger/adapters/zookeeper/zookeeper_watches.py",

@@ -13,28 +13,19 @@ Source: DistributedLog, "Reading" and BKLogSegmentEntryReader (seed 000).
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from ledger.client.client import LedgerClient
-from ledger.client.reader import Entries, LedgerReader
-from ledger.core import records as log_records
 from ledger.core.accepted_losses import LostRange, StreamLosses
-from ledger.core.entry_search import PlaceSearch
-from ledger.core.loss import EntryAwaited, EntryLost
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment, visible
-from ledger.core.slice_order import EntryRun, SliceOrder
 from ledger.core.sparse_index import ANY_TIMESTAMP, SparseIndex
 from ledger.errors import CorruptFormat, NoSuchLedger, StreamUnavailable, Truncated
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.ports.metadata import MetadataStore
-from ledger.streams.accepted_losses import AcceptedLosses
 from ledger.streams.config import StreamLimits
-from ledger.streams.place_seek import check_found, find_place
 from ledger.streams.reads import CursorLimit, SegmentReads
 from ledger.streams.recovery import OwnerState
 from ledger.streams.segment_list import SegmentList
@@ -44,9 +35,6 @@ from ledger.streams.tail_cache import StoredRecord
 
 CHUNK_BYTES = 4 * 1024 * 1024
 """Bytes in one chunk of a slice. Meanwhile the next chunk is read."""
-
-_TURNS_TO_ASK = 8
-"""Turns of the loop in which the next read is sent, before the caller gets its chunk."""
 
 _RECORD_BYTES = 1024  # the assumed size of a record in a segment of unknown size
 _REFRESHES_MAX = 5  # attempts, if the newest segment is removed after the list was read
@@ -302,7 +290,7 @@ class StreamScan:
         for (first, entry), (after, next_entry) in zip(
             points, [*points[1:], (high, None)], strict=True
         ):
-            last = _entry_before(index, after, last_entry, next_entry)
+            last = entry_before(index, after, last_entry, next_entry)
             slices.append(
                 StreamSlice(
                     stream=self.name,
@@ -378,7 +366,7 @@ class StreamScan:
         return await self._reads.find_timestamp(timestamp, first, self.read)
 
 
-def _entry_before(
+def entry_before(
     index: SparseIndex, end: int, last_entry: EntryId, next_entry: int | None
 ) -> EntryId:
     """Return an entry past which no record below `end` lies."""
@@ -400,198 +388,3 @@ def _reserved_slice(stream: str, lost: LostRange, first: int, end: int) -> Strea
         last_entry=NO_ENTRY,
         size_bytes=1,
     )
-
-
-# -- reading a slice ------------------------------------------------------------------------------
-
-
-async def read_slice(
-    store: MetadataStore, client: LedgerClient, piece: StreamSlice, chunk_bytes: int = CHUNK_BYTES
-) -> AsyncGenerator[list[ScannedRecord]]:
-    """Yield every stored record that holds a record of the slice, in order, in chunks.
-
-    The first and the last one may hold further records. While the caller has one chunk, the next
-    one is read; at most these two are in memory. Raises EntryLost at a loss that nobody accepted.
-    Raises Truncated if retention or truncation removed the segment, NoNode if the stream was
-    deleted, and NoSuchLedger or NoSuchEntry if the data of a listed segment are missing. Raises
-    EntryUnknown if no replica can be read now, and CorruptFormat if a record between others is
-    missing, or the accepted losses cannot be read.
-    """
-    reading = _SliceReading(store, client, piece, chunk_bytes)
-    try:
-        async with aclosing(reading.chunks()) as chunks:
-            async for chunk in chunks:
-                yield chunk
-    except NoSuchLedger as error:
-        await _raise_reason(store, piece, error)
-    finally:
-        await reading.close()
-
-
-class _SliceReading:
-    """One read of a slice, with one chunk read ahead. Used by one task, which must `close` it."""
-
-    def __init__(
-        self, store: MetadataStore, client: LedgerClient, piece: StreamSlice, chunk_bytes: int
-    ) -> None:
-        self._store = store
-        self._client = client
-        self._piece = piece
-        self._chunk_bytes = chunk_bytes
-        self._order = SliceOrder(piece.stream, piece.first, piece.end)
-        self._accepted = AcceptedLosses(store, piece.stream)
-        # The first entry that is neither delivered nor passed.
-        self._entry = piece.first_entry
-        # True until the accepted losses were read after their last change.
-        self._stale = True
-        # The read of the next chunk, sent before the caller got the present one.
-        self._ahead: asyncio.Task[Entries] | None = None
-
-    async def chunks(self) -> AsyncGenerator[list[ScannedRecord]]:
-        piece, order = self._piece, self._order
-        self._accepted.watch(self._on_losses_changed)
-        await self._learn_losses()
-        reader: LedgerReader | None = None
-        while (run := self._next_run()) is not None:
-            if reader is None:
-                reader = await self._client.open(piece.ledger)
-                reader.last_add_confirmed = max(reader.last_add_confirmed, piece.last_entry)
-            if entries := await self._read(reader, run):
-                await self._read_ahead(reader, EntryRun(EntryId(entries[-1][0] + 1), run.last))
-                if records := self._ordered(_records_of(entries, piece)):
-                    yield records
-            if self._stale:
-                await self._learn_losses()
-        if lost := [_lost_record(each) for each in order.rest()]:
-            yield lost
-        if not order.complete:
-            await self._raise_missing()
-
-    def _next_run(self) -> EntryRun | None:
-        """Return the entries to read next, or None at the end of the slice."""
-        if self._order.complete:
-            return None
-        return self._order.next_run(self._entry, self._piece.last_entry)
-
-    async def _read_ahead(self, reader: LedgerReader, run: EntryRun) -> None:
-        """Send the read of the next chunk, before the caller gets the present one."""
-        self._entry = run.first
-        if run.first <= run.last:
-            self._ahead = self._start_read(reader, run)
-            for _ in range(_TURNS_TO_ASK):
-                await asyncio.sleep(0)
-
-    async def close(self) -> None:
-        self._accepted.unwatch()
-        if self._ahead is not None:
-            self._ahead.cancel()
-            await asyncio.gather(self._ahead, return_exceptions=True)
-
-    def _on_losses_changed(self) -> None:
-        self._stale = True
-
-    async def _learn_losses(self) -> None:
-        self._stale = False
-        losses = await self._accepted.load()
-        self._order.learn(losses.of_segment(self._piece.number))
-
-    def _start_read(self, reader: LedgerReader, run: EntryRun) -> asyncio.Task[Entries]:
-        return asyncio.ensure_future(reader.read(run.first, run.last, self._chunk_bytes))
-
-    async def _read(self, reader: LedgerReader, run: EntryRun) -> Entries:
-        """Read entries from the first one of `run` on.
-
-        Returns none if a lost entry was passed: its loss was just accepted, or it is before the
-        slice. What was read ahead may begin before `run`, if a loss was accepted meanwhile.
-        """
-        if self._ahead is None:
-            self._entry = run.first
-            self._ahead = self._start_read(reader, run)
-        try:
-            entries = await self._ahead
-        except (EntryLost, EntryAwaited) as error:
-            self._ahead = None
-            await self._learn_losses()
-            if not self._order.is_lost(self._entry):
-                await self._seek_behind(reader, error)
-            return []
-        self._ahead = None
-        return entries
-
-    async def _seek_behind(self, reader: LedgerReader, error: EntryLost | EntryAwaited) -> None:
-        """Move from an entry that cannot be read to the one with the next record of the slice.
-
-        A slice begins at a point of the index, which may be some entries before its first record,
-        and an entry may hold only control records. Raises an error if the next record may be in an
-        entry that cannot be read.
-        """
-        piece, following = self._piece, self._order.following
-        lost = self._order.loss_at(following)
-        if lost is not None:
-            self._entry = lost.first
-            return
-        search = PlaceSearch(
-            self._entry + 1,
-            piece.last_entry + 1,
-            start_sequence_id=piece.start_sequence_id,
-            sequence_id=following,
-            error=error,
-        )
-        place = await find_place(reader, search)
-        check_found(place, following, piece.stream)
-        self._entry = place.entry
-
-    def _ordered(self, records: list[ScannedRecord]) -> list[ScannedRecord]:
-        """Return the records to deliver, with the accepted losses before them."""
-        found: list[ScannedRecord] = []
-        for record in records:
-            found += map(_lost_record, self._order.before(record.sequence_id))
-            if self._order.take(record.sequence_id, record.end_sequence_id):
-                found.append(record)
-        return found
-
-    async def _raise_missing(self) -> NoReturn:
-        """Raise Truncated if the missing records were removed meanwhile, else CorruptFormat."""
-        piece, following = self._piece, self._order.following
-        listed = SegmentList(self._store, piece.stream)
-        await listed.sync()
-        await listed.load()
-        if following < listed.start_sequence_id:
-            raise Truncated(
-                f"{piece.stream}: records {following} to {piece.end - 1} were removed during the "
-                f"read; the start is now {listed.start_sequence_id}"
-            )
-        raise CorruptFormat(f"{piece.stream}: ledger {piece.ledger} lacks record {following}")
-
-
-def _lost_record(lost: LostRange) -> ScannedRecord:
-    return ScannedRecord(lost.offsets.first, lost.offsets.last + 1, memoryview(b""), lost)
-
-
-def _records_of(
-    entries: Sequence[tuple[EntryId, memoryview]], piece: StreamSlice
-) -> list[ScannedRecord]:
-    base = piece.start_sequence_id - 1
-    first, end = piece.first, piece.end
-    found: list[ScannedRecord] = []
-    for _, payload in entries:
-        for record in log_records.parse_entry(payload):
-            at = base + record.position
-            if not record.control and at < end and at + record.records > first:
-                found.append(ScannedRecord(at, at + record.records, record.data))
-    return found
-
-
-async def _raise_reason(store: MetadataStore, piece: StreamSlice, error: NoSuchLedger) -> NoReturn:
-    """Raise Truncated if the segment was removed, NoNode if the stream was, else `error`."""
-    listed = SegmentList(store, piece.stream)
-    await listed.sync()
-    await listed.load()
-    if piece.first < listed.start_sequence_id or not listed.segments:
-        raise Truncated(
-            f"{piece.stream}: records {piece.first} to {piece.end - 1} were removed during the "
-            f"read; the start is now {listed.start_sequence_id}"
-        ) from error
-    if all(segment.number != piece.number for segment in listed.segments):
-        raise Truncated(f"{piece.stream}: segment {piece.number} was removed") from error
-    raise error

@@ -14,7 +14,8 @@ import pytest
 from gateway.pipelines.shared.storage import open_storage, read_topic
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
-from ledger.streams.scan import StreamScan, read_slice
+from ledger.streams.scan import StreamScan
+from ledger.streams.slice_read import read_slice
 from tests.cluster.test_gateway import make_topic
 from tests.cluster.world import World
 from tests.gateway.test_ledger_port import Loader

@@ -32,7 +32,8 @@ from ledger.ports.bookies import Status
 from ledger.ports.metadata import ANY_VERSION, Create
 from ledger.registry.discovery import Discovery
 from ledger.streams.follower import FollowedStream
-from ledger.streams.scan import StreamScan, read_slice
+from ledger.streams.scan import StreamScan
+from ledger.streams.slice_read import read_slice
 from ledger.streams.stream import StreamServices
 from ledger.wire.metadata_pb2 import WatchRequest
 from tests.gateway.admin_commands import consumer, invoke

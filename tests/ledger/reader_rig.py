@@ -19,8 +19,9 @@ class ReaderPort:
     """The bookies as the reader sees them.
 
     `stalled` bookies answer nothing, `delays` (seconds by bookie) answer later, `answers` (a
-    status by bookie) are sick. An answer holds at most `most` entries, if that is set. `asked` is
-    every request: (method, bookie, when), `batches` those for entries: (ledger, first, last).
+    status by bookie) are sick. `gone` ledgers were collected. An answer holds at most `most`
+    entries, if that is set. `asked` is every request: (method, bookie, when), `batches` those for
+    entries: (ledger, first, last).
     """
 
     def __init__(self, port):
@@ -29,6 +30,7 @@ class ReaderPort:
         self.delays = {}
         self.answers = {}
         self.most = None
+        self.gone = set()
         self.asked = []
         self.batches = []
 
@@ -50,6 +52,8 @@ class ReaderPort:
 
     async def read_many(self, bookie, ledger, first, last, max_bytes):
         self.batches.append((ledger, first, last))
+        if ledger in self.gone:
+            return ReadManyReply(Status.NO_LEDGER)
         reply = await self._ask("read_many", bookie, ledger, first, last, max_bytes)
         return reply._replace(bodies=reply.bodies[: self.most])
 

@@ -7,20 +7,28 @@ import asyncio
 
 import pytest
 
+from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import decode_segment
 from ledger.errors import BadVersion, CorruptFormat, Truncated
+from ledger.streams.config import StreamLimits
+from ledger.streams.scan import StreamScan
 from ledger.streams.segment_rewriter import CleanedRecord, SegmentRewriter
+from ledger.streams.slice_read import read_slice
 from tests.ledger.cleaning_rig import FILLER, clean, records_of, rewrite
+from tests.ledger.follow_rig import NAME, Follower, timestamp_of
 from tests.ledger.life_rig import LEDGERS, WHOLE, has_ledger, listed, taking_over, watched_rig
 
 GRACE_S = 61
+DENSE = StreamLimits(
+    entry_bytes_max=64 * 1024, index_stride_bytes=2000, snapshot_bytes=2000, read_chunk_bytes=1000
+)
 
 
-async def rolled(rig, segments=2, records=10):
+async def rolled(rig, segments=2, records=10, size=24):
     """Return an owner of a stream with `segments` completed ones of `records` records each."""
     owner = await taking_over(rig, "a")
     for _ in range(segments):
-        await owner.add(records)
+        await owner.add(records, size)
         await owner.roll()
     return owner
 
@@ -170,3 +178,150 @@ async def test_an_owner_after_a_crash_reads_the_cleaned_records():
         owner.kill()
         after = await taking_over(rig, "b")
         assert await everything_from(after.stream, 0) == expected
+
+
+# Readers that do not own the stream
+
+
+async def old_ledger_deleted(owner, number, kept):
+    """Clean a segment and delete its old ledger, as after a long time."""
+    old = owner.stream.segments[number - 1].ledger
+    await clean(owner.stream, number, kept)
+    await asyncio.sleep(GRACE_S)
+    await owner.stream.expire()
+    assert not has_ledger(owner.rig, old)
+
+
+async def read_to(stream, at, end, bytes_max=WHOLE):
+    found = []
+    while at < end:
+        for record in await stream.read(at, bytes_max):
+            found.append(record)
+            at = record.end_sequence_id
+    return found
+
+
+async def test_a_follower_reads_the_cleaned_records_soon():
+    async with watched_rig(control_ms=100) as rig:
+        owner = await rolled(rig)
+        await owner.add(2)
+        follower = Follower(rig, "f")
+        await follower.stream.open()
+        await asyncio.sleep(2)
+        assert await everything_from(follower.stream, 0) == await everything_from(owner.stream, 0)
+        rewrites = follower.stream.rewrites
+        await clean(owner.stream, 1, even)
+        await asyncio.sleep(2)
+        assert follower.stream.rewrites > rewrites
+        expected = await everything_from(owner.stream, 0)
+        assert await everything_from(follower.stream, 0) == expected
+        await follower.stream.close()
+
+
+async def test_a_follower_that_notices_nothing_reads_on_when_it_loses_the_old_ledger():
+    async with watched_rig() as rig:
+        owner = await rolled(rig, records=40)
+        await owner.add(2)
+        follower = Follower(rig, "f")
+        await follower.stream.open()
+        await asyncio.sleep(2)
+        before = await read_to(follower.stream, 0, 15, 200)
+        follower.stream._list._unwatch[0]()  # the watch fires late
+        await old_ledger_deleted(owner, 1, even)
+        at = before[-1].end_sequence_id
+        after = await read_to(follower.stream, at, 40, 200)
+        ends = [record.end_sequence_id for record in (*before, *after) if record.sequence_id < 40]
+        assert ends == sorted(set(ends))
+        assert {end - 1 for end in ends if end <= 40} >= set(range(0, 40, 2))
+        await follower.stream.close()
+
+
+async def test_a_follower_knows_the_epochs_of_cleaned_segments_without_any_head():
+    async with watched_rig() as rig:
+        first = await rolled(rig, segments=1)
+        await first.add(1)
+        owner = await taking_over(rig, "b")
+        await owner.add(3)
+        await owner.roll()
+        await owner.add(1)
+        for number in (1, 2, 3):
+            await clean(owner.stream, number, even)
+        epochs = [owner.stream.epoch_at(at) for at in range(owner.stream.end_sequence_id)]
+        follower = Follower(rig, "f")
+        await follower.stream.open()
+        segments = [each for each in follower.stream.segments if each.cleaned]
+        table = SegmentTable()
+        table.relist(segments)
+        follower.stream._table = table  # as if every head snapshot were lost
+        assert await follower.stream._learn_epochs(segments) is None
+        assert [table.epoch_at(at) for at in range(11)] == epochs[:11]
+        await follower.stream.close()
+
+
+@pytest.mark.parametrize("read_chunks", [0, 1, 3])
+async def test_a_slice_whose_ledger_is_gone_goes_on_in_the_cleaned_one(read_chunks):
+    async with watched_rig() as rig:
+        owner = await rolled(rig, records=40)
+        await owner.add(1)
+        by = Follower(rig, "task")
+        store, client = by.session, by.services.client
+        scan = await StreamScan.open(NAME, store, client)
+        [piece] = await scan.cut(3, 39, WHOLE)
+        found, chunks = [], read_slice(store, client, piece, 100)
+        for _ in range(read_chunks):
+            found += await anext(chunks)
+        await old_ledger_deleted(owner, 1, even)
+        by.port.gone.add(piece.ledger)
+        async for chunk in chunks:
+            found += chunk
+        ends = [record.end_sequence_id for record in found]
+        assert ends == sorted(set(ends))
+        assert ends[-1] >= 39
+        assert {end - 1 for end in ends} >= set(range(4, 38, 2))
+        scan.close()
+
+
+async def test_a_slice_of_a_segment_that_was_removed_is_truncated():
+    async with watched_rig() as rig:
+        owner = await rolled(rig)
+        await owner.add(1)
+        by = Follower(rig, "task")
+        scan = await StreamScan.open(NAME, by.session, by.services.client)
+        [piece] = await scan.cut(0, 10, WHOLE)
+        await clean(owner.stream, 1, even)
+        await owner.stream.truncate(10)
+        await asyncio.sleep(GRACE_S)
+        await owner.stream.expire()
+        await asyncio.sleep(GRACE_S)
+        await owner.stream.expire()
+        with pytest.raises(Truncated):
+            async for _ in read_slice(by.session, by.services.client, piece):
+                pass
+        scan.close()
+
+
+async def test_the_index_of_a_cleaned_segment_is_that_of_its_footer():
+    async with watched_rig(limits=DENSE) as rig:
+        owner = await rolled(rig, records=200, size=9000)
+        await clean(owner.stream, 1, lambda sequence_id: sequence_id % 7 == 0)
+        segment = owner.stream.segments[0]
+        owner.kill()
+        after = await taking_over(rig, "b")
+        index = await after.stream._reads.index_of(after.stream.segments[0])
+        assert len(index) > 2
+        assert index.entries[-1] <= segment.last_entry
+        for at in range(0, 200, 13):
+            [record, *_] = await after.stream.read(at, 1)
+            assert record.sequence_id <= at < record.end_sequence_id
+        found = [r.end_sequence_id - 1 for r in await read_to(after.stream, 0, 200, 500)]
+        assert found[:200] == [*range(0, 200, 7), 199, *range(200, found[-1] + 1)][: len(found)]
+
+
+async def test_a_search_for_a_timestamp_finds_the_first_record_that_is_left():
+    async with watched_rig() as rig:
+        owner = await rolled(rig, records=20)
+        times = [timestamp_of(data) for _, _, data in await everything_from(owner.stream, 0)]
+        await clean(owner.stream, 1, lambda sequence_id: sequence_id in (3, 11))
+        for at, expected in ((0, 3), (3, 3), (4, 11), (11, 11), (12, 20)):
+            record = await owner.stream.find_timestamp(times[at])
+            assert record.end_sequence_id - 1 == expected

@@ -26,8 +26,9 @@ from ledger.errors import (
     Truncated,
 )
 from ledger.streams.config import StreamLimits
-from ledger.streams.scan import StreamScan, read_slice
+from ledger.streams.scan import StreamScan
 from ledger.streams.segment_store import delete_stream
+from ledger.streams.slice_read import read_slice
 from tests.ledger.follow_rig import NAME, by_sequence_id, started_rig, timestamp_of
 from tests.ledger.reader_rig import ReaderPort
 from tests.sim.loop import SimClock

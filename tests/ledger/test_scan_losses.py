@@ -18,7 +18,7 @@ from ledger.core.records import parse_entry
 from ledger.errors import CorruptFormat, Truncated
 from ledger.ids import EntryId
 from ledger.streams.accepted_losses import accept_losses, drop_truncated, losses_path
-from ledger.streams.scan import read_slice
+from ledger.streams.slice_read import read_slice
 from tests.ledger.follow_rig import NAME, by_sequence_id, started_rig
 from tests.ledger.life_rig import listed
 from tests.ledger.test_scan import DENSE, reader, scan_of, written

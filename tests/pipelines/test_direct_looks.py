@@ -28,7 +28,8 @@ from gateway.pipelines.shared.storage import ReadStorage
 from gateway.topics import internal_topics
 from ledger.client.client import LedgerClient
 from ledger.errors import EntryUnknown
-from ledger.streams.scan import ScannedRecord, StreamSlice, read_slice
+from ledger.streams.scan import ScannedRecord, StreamSlice
+from ledger.streams.slice_read import read_slice
 from tests.gateway.stream_cluster import StreamCluster, batch, started_cluster
 from tests.pipelines.counted import Counted
 from tests.sim.loop import SimClock

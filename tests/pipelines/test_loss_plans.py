@@ -31,7 +31,7 @@ from gateway.topics.configs import LossMode
 from ledger.core.accepted_losses import StreamLosses
 from ledger.core.gaps import ENTRY_MAX
 from ledger.core.loss import EntryLost
-from ledger.streams.scan import read_slice
+from ledger.streams.slice_read import read_slice
 from tests.ledger.follow_rig import started_rig
 from tests.ledger.test_accepted_losses import lost
 from tests.ledger.test_scan import DENSE, scan_of

@@ -14,8 +14,9 @@ from ledger.ids import Dlsn
 from ledger.streams.config import StreamLimits
 from ledger.streams.follower import FollowedStream
 from ledger.streams.log_reader import LogReader
-from ledger.streams.scan import StreamScan, read_slice
+from ledger.streams.scan import StreamScan
 from ledger.streams.services import StreamServices
+from ledger.streams.slice_read import read_slice
 from ledger.streams.stream_seek import After, Edge
 from tests.ledger.follow_rig import NAME, Owner, timestamp_of
 from tests.sim.loop import SimClock

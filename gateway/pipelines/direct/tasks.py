@@ -29,7 +29,8 @@ from ledger.errors import (
     NoSuchLedger,
     Truncated,
 )
-from ledger.streams.scan import ScannedRecord, StreamSlice, read_slice
+from ledger.streams.scan import ScannedRecord, StreamSlice
+from ledger.streams.slice_read import read_slice
 
 if TYPE_CHECKING:
     import pyarrow as pa
