@@ -33,8 +33,6 @@ from ledger.streams.segment_list import SegmentList
 _TURNS_TO_ASK = 8
 """Turns of the loop in which the next read is sent, before the caller gets its chunk."""
 
-_LEDGERS_MAX = 10  # ledgers of one segment that one read follows
-
 
 async def read_slice(
     store: MetadataStore, client: LedgerClient, piece: StreamSlice, chunk_bytes: int = CHUNK_BYTES
@@ -49,39 +47,25 @@ async def read_slice(
     EntryUnknown if no replica can be read now, and CorruptFormat if a record between others is
     missing, or the accepted losses cannot be read.
     """
-    for ledgers_left in reversed(range(_LEDGERS_MAX)):
-        reading = _SliceReading(store, client, piece, chunk_bytes)
-        try:
-            async with aclosing(reading.chunks()) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-                    piece = replace(piece, first=max(piece.first, chunk[-1].end_sequence_id))
-            return
-        except NoSuchLedger as error:
-            segment = await _listed(store, piece, error)
-            if segment.ledger == piece.ledger or not ledgers_left:
-                raise
-            piece = await _moved(client, piece, segment)
-        finally:
-            await reading.close()
+    rest: StreamSlice | None = piece
+    while rest is not None:
+        reading = _SliceReading(store, client, rest, chunk_bytes)
+        async with aclosing(_read_ledger(reading)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+        rest = reading.rest
 
 
-async def _moved(client: LedgerClient, piece: StreamSlice, segment: Segment) -> StreamSlice:
-    """Return the rest of the slice in the ledger that holds the cleaned segment.
-
-    Each record of that ledger ends where one of the old ledger ended, so none is read twice.
-    """
+async def _read_ledger(reading: _SliceReading) -> AsyncGenerator[list[ScannedRecord]]:
+    """Yield what `reading` finds in the ledger of its slice."""
     try:
-        reader = await client.open(segment.ledger)
-        index = (await read_footer(reader, segment.last_entry)).index
-    except (EntryLost, EntryAwaited, NoSuchLedger):
-        index = SparseIndex()  # read all of it, and meet the error there
-    return replace(
-        piece,
-        ledger=segment.ledger,
-        first_entry=EntryId(index.entry_for(piece.first)),
-        last_entry=entry_before(index, piece.end, segment.last_entry, None),
-    )
+        async with aclosing(reading.chunks()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+    except NoSuchLedger as error:
+        await reading.find_rest(error)
+    finally:
+        await reading.close()
 
 
 class _SliceReading:
@@ -102,6 +86,30 @@ class _SliceReading:
         self._stale = True
         # The read of the next chunk, sent before the caller got the present one.
         self._ahead: asyncio.Task[Entries] | None = None
+        # The part of the slice that is in another ledger now. Set by `find_rest`.
+        self.rest: StreamSlice | None = None
+
+    async def find_rest(self, error: NoSuchLedger) -> None:
+        """Find the rest of the slice in the ledger that holds the cleaned segment.
+
+        Each record of that ledger ends where one of the old ledger ended, so none is read twice.
+        Raises `error` if the segment has no other ledger.
+        """
+        piece = replace(self._piece, first=max(self._piece.first, self._order.following))
+        segment = await _listed(self._store, piece, error)
+        if segment.ledger == piece.ledger:
+            raise error
+        try:
+            reader = await self._client.open(segment.ledger)
+            index = (await read_footer(reader, segment.last_entry)).index
+        except (EntryLost, EntryAwaited, NoSuchLedger):
+            index = SparseIndex()  # read all of it, and meet the error there
+        self.rest = replace(
+            piece,
+            ledger=segment.ledger,
+            first_entry=EntryId(index.entry_for(piece.first)),
+            last_entry=entry_before(index, piece.end, segment.last_entry, None),
+        )
 
     async def chunks(self) -> AsyncGenerator[list[ScannedRecord]]:
         piece, order = self._piece, self._order
