@@ -11,6 +11,7 @@ Source: Kafka, OffsetMetadataManager (pendingTransactionalOffsets and replayEndT
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from subscriptions.committed_offset import TopicIdPartition
@@ -45,8 +46,12 @@ class PendingOffsets:
         """Return the number of partitions with a pending offset."""
         return len(self._counts)
 
-    def __contains__(self, key: TopicIdPartition) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._counts
+
+    def __iter__(self) -> Iterator[TopicIdPartition]:
+        """Iterate over the partitions with a pending offset."""
+        return iter(self._counts)
 
     def epoch(self, producer_id: int) -> int | None:
         """Return the greatest epoch of the producer's pending offsets, or None without any."""

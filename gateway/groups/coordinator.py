@@ -322,9 +322,7 @@ class Coordinator:
     def unstable(self, group_id: str) -> Container[TopicIdPartition]:
         """Return the partitions of a group that `offsets` returned with pending offsets."""
         loaded = self._loaded_groups.use(group_id)
-        if loaded is None or self.transactional is None:
-            return ()
-        return self.transactional.unstable(loaded)
+        return () if loaded is None else self._loaded_groups.unstable(loaded)
 
     async def delete_offsets(
         self, group_id: str, topics: Mapping[TopicIdPartition, str]
@@ -349,9 +347,10 @@ class Coordinator:
             for key, name in topics.items()
         }
         gone = [key for key, code in codes.items() if code is ErrorCode.none]
+        unstable = self._loaded_groups.unstable(loaded)
         try:
             await self._scanner.remove_offsets(
-                loaded, [key for key in gone if key in loaded.offsets]
+                loaded, [key for key in gone if key in loaded.offsets or key in unstable]
             )
         except LedgerError as error:
             raise Refused(coordinator_code(error)) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from itertools import chain
 from typing import NamedTuple
 from uuid import UUID
 
@@ -232,7 +233,7 @@ class GroupScanner:
         self._forget(name)
 
     async def _expire_group(self, loaded: LoadedGroup) -> None:
-        if not self._loaded_groups.serves() or self._loaded_groups.has_transaction(loaded):
+        if not self._loaded_groups.serves():
             return
         group = loaded.group
         subscribed = None
@@ -242,7 +243,9 @@ class GroupScanner:
         gone = expired(
             loaded.offsets, age, self._topic_name, self._clock.now_ms(), self._retention_ms
         )
-        await self.remove_offsets(loaded, gone)
+        # As in Kafka, a committed offset stays while a transaction has one of the same partition.
+        unstable = self._loaded_groups.unstable(loaded)
+        await self.remove_offsets(loaded, [key for key in gone if key not in unstable])
         # A commit in flight is not among the offsets yet, and its group must not be deleted.
         if self._loaded_groups.is_idle(loaded) and not loaded.offsets:
             await self._loaded_groups.delete(loaded)
@@ -258,13 +261,17 @@ class GroupScanner:
         await asyncio.gather(
             *(
                 self.remove_offsets(
-                    loaded, [key for key in loaded.offsets if key.topic_id == topic_id]
+                    loaded, [key for key in self._keys(loaded) if key.topic_id == topic_id]
                 )
                 for loaded in list(self._loaded_groups.groups.values())
             ),
             # After an error the group is unloaded, and its offsets expire later.
             return_exceptions=True,
         )
+
+    def _keys(self, loaded: LoadedGroup) -> Iterable[TopicIdPartition]:
+        """Return the partitions with committed or pending offsets."""
+        return chain(loaded.offsets, self._loaded_groups.unstable(loaded))
 
     def _topic_name(self, topic_id: UUID) -> str | None:
         topic = self._catalog.by_id(topic_id)

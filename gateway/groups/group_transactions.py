@@ -83,11 +83,6 @@ class GroupTransactions:
         else:
             del self._writing[producer_id]
 
-    @property
-    def writing(self) -> bool:
-        """True while pending offsets are accepted and not durable."""
-        return bool(self._writing)
-
     def writing_epoch(self, producer_id: int) -> int | None:
         """Return the greatest epoch of this producer among such offsets, or None."""
         return max(self._writing.get(producer_id, ()), default=None)

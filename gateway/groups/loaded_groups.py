@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future, Task
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import cast
 
@@ -44,7 +44,7 @@ from gateway.groups.stored_membership import (
     encode_with_pauses,
 )
 from gateway.groups.views import Refused
-from gateway.log import logger
+from gateway.log import Throttle, logger
 from ledger.errors import LedgerError, NotOwner
 from ledger.ports.clock import Clock
 from ledger.tasks import reported, start_once
@@ -148,9 +148,9 @@ class LoadedGroups:
         self.memory = GroupMemory(bytes_max)
         # Held while a large membership is encoded, so that one is encoded at a time.
         self._encoding = asyncio.Lock()
-        # Set once, if offsets can be committed in transactions: whether a group has an open one,
-        # and work to be done after its last write and before its claim is released.
-        self.has_transaction: Callable[[LoadedGroup], bool] = lambda _: False
+        # Set once, if offsets can be committed in transactions: the partitions with pending offsets
+        # of a group, and work to be done after its last write and before its claim is released.
+        self.unstable: Callable[[LoadedGroup], Collection[TopicIdPartition]] = lambda _: ()
         self.before_release: Callable[[LoadedGroup], Awaitable[None]] | None = None
         self._store = store
         self._claims = claims
@@ -176,6 +176,7 @@ class LoadedGroups:
         self._idle: deque[str] = deque()
         # The task that empties `_idle`; None while `_idle` is empty.
         self._evicting: Task[None] | None = None
+        self._throttle = Throttle()
 
     def now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1000)
@@ -257,7 +258,8 @@ class LoadedGroups:
         except NotOwner:
             return ErrorCode.not_coordinator
         except LedgerError as error:
-            logger().error("a group cannot be loaded", group=group_id, reason=str(error))
+            if self._throttle.allows("load", group_id, self._clock.monotonic_s()):
+                logger().error("a group cannot be loaded", group=group_id, reason=str(error))
             return coordinator_code(error)
         finally:
             del self._loading[group_id]
@@ -381,7 +383,7 @@ class LoadedGroups:
 
     def is_idle(self, loaded: LoadedGroup) -> bool:
         """Return whether the group has neither members, nor writes, nor an open transaction."""
-        return loaded.idle and not self.has_transaction(loaded)
+        return loaded.idle and not self.unstable(loaded)
 
     def _on_written(self, loaded: LoadedGroup, durable: Future[None]) -> None:
         loaded.writes -= 1

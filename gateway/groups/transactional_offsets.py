@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -75,11 +75,11 @@ class TransactionalOffsets:
         self._loaded_groups = loaded_groups
         self._store = store
         self.groups = groups
-        loaded_groups.has_transaction = self._is_open
+        loaded_groups.unstable = self.unstable
         loaded_groups.before_release = self._before_release
 
-    def unstable(self, loaded: LoadedGroup) -> Container[TopicIdPartition]:
-        """Return the partitions with offsets that are pending, or are about to be."""
+    def unstable(self, loaded: LoadedGroup) -> Collection[TopicIdPartition]:
+        """Return the partitions with offsets that are pending, or are about to be. A live view."""
         memory = loaded.transactions
         pending = self._store.pending(loaded.group_id)
         if memory is None or not memory.in_flight:
@@ -239,13 +239,6 @@ class TransactionalOffsets:
         durable.add_done_callback(on_durable)
         return durable
 
-    def _is_open(self, loaded: LoadedGroup) -> bool:
-        """Return whether the group has pending offsets, and so must stay loaded."""
-        memory = loaded.transactions
-        if memory is None:
-            return bool(self._store.pending(loaded.group_id))
-        return memory.writing or bool(self._store.pending(loaded.group_id))
-
     async def _before_release(self, loaded: LoadedGroup) -> None:
         """Remove the group from the index, if certainly no offset of it is pending."""
         memory = loaded.transactions
@@ -255,17 +248,24 @@ class TransactionalOffsets:
             await self._remove(loaded, memory, memory.listed)
 
 
-class _Either:
-    """The partitions in one of two containers."""
+class _Either(Collection[TopicIdPartition]):
+    """The partitions in one of two collections."""
 
     def __init__(
-        self, one: Container[TopicIdPartition], other: Container[TopicIdPartition]
+        self, one: Collection[TopicIdPartition], other: Collection[TopicIdPartition]
     ) -> None:
         self._one = one
         self._other = other
 
-    def __contains__(self, key: TopicIdPartition) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._one or key in self._other
+
+    def __iter__(self) -> Iterator[TopicIdPartition]:
+        yield from self._one
+        yield from (key for key in self._other if key not in self._one)
+
+    def __len__(self) -> int:
+        return len(self._one) + sum(key not in self._one for key in self._other)
 
 
 def _is_older(marker: EndMarker, epoch: int) -> bool:

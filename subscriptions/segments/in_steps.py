@@ -42,6 +42,7 @@ async def copy_offsets(
 ) -> dict[TopicIdPartition, CommittedOffset]:
     """Return all offsets of the state at the call. Raises CorruptFormat, naming `path`."""
     records = list(state.records.items())
+    await _check_pending(state, path)
     return {key: decode_committed(key, body, path) async for key, body in in_steps(records)}
 
 
@@ -49,6 +50,10 @@ async def check_offsets(state: SubscriptionState, path: str) -> DecodedOffsets:
     """Return a live view of all offsets, which are checked. Raises CorruptFormat, naming `path`."""
     async for key, body in in_steps(list(state.records.items())):
         decode_committed(key, body, path)
-    for each in state.pending.all():
-        decode_committed(each.key, each.body, path)
+    await _check_pending(state, path)
     return DecodedOffsets(state.records, path)
+
+
+async def _check_pending(state: SubscriptionState, path: str) -> None:
+    async for each in in_steps(state.pending.all()):
+        decode_committed(each.key, each.body, path)

@@ -30,6 +30,7 @@ from subscriptions.records_pb2 import AdvanceLastCommitDLSN
 
 MORE = b"\x68\x01"  # the fields `more` and `base`, to be appended to a record
 BASE = b"\x70\x01"
+_TRANSACTIONAL = ("producer_id", "producer_epoch", "commits")
 _COMMIT_DLSN = b"\x0a\x19"  # field 1, 25 bytes
 _NOWHERE = encode_dlsn(INVALID_DLSN)
 
@@ -89,10 +90,10 @@ def decode_record(data: Buffer, path: str) -> SegmentRecord:
     record = AdvanceLastCommitDLSN()
     try:
         record.ParseFromString(bytes(data))
+        if any(map(record.HasField, _TRANSACTIONAL)):
+            return _decode_transactional(record)
         if record.HasField("note"):
             return SegmentRecord(None, None, record.note, record.more, record.base)
-        if record.HasField("producer_id"):
-            return _decode_transactional(record)
         key = WHOLE_STREAM
         if record.topic_id:
             key = TopicIdPartition(UUID(bytes=record.topic_id), record.partition)
@@ -112,7 +113,14 @@ def _decode_transactional(record: AdvanceLastCommitDLSN) -> SegmentRecord:
     """Decode a pending offset or the end of a transaction. Raises ValueError."""
     more, base = record.more, record.base
     producer = record.producer_id, record.producer_epoch
+    named = record.HasField("producer_id") and record.HasField("producer_epoch")
+    if not named or min(producer) < 0:
+        raise ValueError("a record of a transaction without its producer")
+    if record.tombstone or record.HasField("note"):
+        raise ValueError("a record of a transaction that removes an offset, or has a note")
     if record.HasField("commits"):
+        if record.topic_id:
+            raise ValueError("the end of a transaction with an offset")
         return SegmentRecord(None, None, None, more, base, *producer, record.commits)
     for field in ("more", "base", "producer_id", "producer_epoch"):
         record.ClearField(field)

@@ -18,7 +18,9 @@ from gateway.groups.loaded_groups import IDLE_MS
 from gateway.groups.transactional_groups import ListedGroup, offsets_partition
 from gateway.groups.transactional_offsets import TransactionalCommit
 from gateway.handlers.transaction_errors import keeps_pending
-from subscriptions.committed_offset import CommittedOffset
+from subscriptions.committed_offset import CommittedOffset, encode_advance
+from subscriptions.segments.log_node import encode_node
+from subscriptions.segments.segment_records import encode_pending
 from tests.gateway.group_world import World
 from tests.subscriptions.log_world import LogWorld
 from tests.subscriptions.memory_metadata import MemoryMetadata
@@ -311,7 +313,7 @@ async def test_a_marker_of_the_epoch_of_offsets_in_flight_does_not_end_them():
     async with world_of(LogWorld()) as world:
         assert await pend(world, 5, producer=PRODUCER + 1) is NONE
         pending = asyncio.ensure_future(pend(world, 7))
-        while not world.loaded["g"].transactions.writing:
+        while not world.loaded["g"].transactions.in_flight:
             await asyncio.sleep(0)
         assert await end(world, version=2) is ErrorCode.invalid_producer_epoch
         assert await pending is NONE
@@ -332,6 +334,67 @@ async def test_a_group_with_a_pending_offset_does_not_expire():
         await asyncio.sleep(30 * 24 * 3600)
         assert await end(world) is NONE
         assert await fetched(world, stable=True) == (7, NONE)
+
+
+async def test_committed_offsets_expire_beside_a_pending_one_but_not_below_it():
+    async with world_of(LogWorld()) as world:
+        for partition in (0, 1):
+            assert await world.commit("g", 2, partition) == "none"
+        await pend(world, 7)
+        await asyncio.sleep(30 * 24 * 3600)
+        assert await fetched(world, stable=False) == (2, NONE)
+        assert await fetched(world, stable=False, partition=1) == (-1, NONE)
+        assert await end(world, commit=False) is NONE
+        await asyncio.sleep(30 * 24 * 3600)
+        assert not await world.store.exists("g")
+
+
+async def test_offset_delete_removes_pending_offsets_too():
+    async with world_of(LogWorld()) as world:
+        await pend(world, 7)
+        await pend(world, 8, partition=1)
+        partitions = [{"partition_index": 0}]
+        body = {"group_id": "g", "topics": [{"name": "t", "partitions": partitions}]}
+        answer = await world.ask(47, 0, body)
+        assert answer.topics[0].partitions[0].error_code is NONE
+        assert await fetched(world, stable=True) == (-1, NONE)
+        assert await end(world) is NONE
+        assert await fetched(world, stable=True) == (-1, NONE)
+        assert await fetched(world, stable=True, partition=1) == (8, NONE)
+
+
+async def test_pending_offsets_of_a_deleted_topic_are_dropped():
+    async with world_of(LogWorld()) as world:
+        await pend(world, 7)
+        key = world.key()
+        await world.catalog.delete("t")
+        await asyncio.sleep(1)
+        assert key not in world.groups.unstable("g")
+        assert await end(world) is NONE
+        assert key not in await world.groups.offsets("g")
+
+
+async def test_a_group_with_damaged_pending_offsets_is_refused_and_named(capsys):
+    logs = LogWorld()
+    async with world_of(logs) as world:
+        await world.commit("g", 2)
+        await pend(world, 7)
+        (before,) = await listed(world)
+        await world.store.unload("g")
+        damaged = logs.process()
+        heir = world.crashed()
+        heir.store = damaged.store()
+    node = logs.node("g")
+    body = encode_advance(world.key(), CommittedOffset(offset=7))
+    node.last_commits[:] = [encode_pending(body, -PRODUCER, EPOCH)]
+    logs.tree.set("/gateway/groups/g", encode_node(node, 1), -1)
+    async with heir:
+        for _ in range(3):
+            refused = ErrorCode.coordinator_not_available
+            assert await fetched(heir, stable=False) == (-1, refused)
+            assert await send(heir, marker_of(), before) is refused
+        lines = capsys.readouterr().err.splitlines()
+        assert sum("a group cannot be loaded" in line and "g" in line for line in lines) == 1
 
 
 async def test_pending_offsets_of_one_group_are_bounded(monkeypatch):

@@ -10,11 +10,18 @@ from uuid import UUID
 import pytest
 
 from ledger.errors import CorruptFormat, LedgerError, NotOwner
-from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition, encode_advance
+from subscriptions.records_pb2 import AdvanceLastCommitDLSN
 from subscriptions.segments import log_node
-from subscriptions.segments.log_node import FORMAT, FORMAT_PENDING
+from subscriptions.segments.log_node import FORMAT, FORMAT_PENDING, encode_node
+from subscriptions.segments.segment_records import (
+    encode_end,
+    encode_note,
+    encode_pending,
+    encode_removal,
+)
 from tests.sim.loop import simulate
-from tests.subscriptions.log_world import Died, LogWorld
+from tests.subscriptions.log_world import GROUPS, Died, LogWorld
 
 KEYS = [TopicIdPartition(UUID(int=5), n) for n in range(3)]
 PRODUCER, EPOCH = 4_000, 2
@@ -195,3 +202,34 @@ def test_a_crash_at_any_step_leaves_a_transaction_open_or_ended_but_never_torn()
     for last in range(1, count + 1):
         for after in (False, True):
             simulate(scenario(last, after))
+
+
+OFFSET = encode_advance(KEYS[0], at(5))
+DAMAGED = {
+    "a producer below 0": encode_pending(OFFSET, -PRODUCER, EPOCH),
+    "an epoch below 0": encode_pending(OFFSET, PRODUCER, -1),
+    "no epoch": OFFSET + AdvanceLastCommitDLSN(producer_id=PRODUCER).SerializeToString(),
+    "no producer": OFFSET + AdvanceLastCommitDLSN(producer_epoch=EPOCH).SerializeToString(),
+    "no partition": encode_pending(b"", PRODUCER, EPOCH),
+    "a removal": encode_pending(encode_removal(KEYS[0]), PRODUCER, EPOCH),
+    "a note": encode_pending(encode_note(b"members"), PRODUCER, EPOCH),
+    "an end without a producer": AdvanceLastCommitDLSN(commits=True).SerializeToString(),
+    "an end of a producer below 0": encode_end(-PRODUCER, EPOCH, commits=True),
+    "an end with an offset": OFFSET + encode_end(PRODUCER, EPOCH, commits=True),
+    "a position of another size": encode_pending(OFFSET + b"\x0a\x01A", PRODUCER, EPOCH),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+async def test_a_damaged_record_of_a_transaction_is_refused_and_never_committed(name):
+    world = LogWorld()
+    _, store, _ = await loaded(world)
+    await begun(store)
+    await store.unload("g")
+    node = world.node("g")
+    node.last_commits.append(DAMAGED[name])
+    world.tree.set(f"{GROUPS}/g", encode_node(node, 1), -1)
+    with pytest.raises(CorruptFormat, match="/gateway/groups/g"):
+        await loaded(world)
+    with pytest.raises(CorruptFormat, match="/gateway/groups/g"):
+        await world.store().read("g")

@@ -1,0 +1,254 @@
+"""Goal: each group has the offsets of the transactions that committed, and of no other ones, also
+after takeovers, unloads and late copies of markers; and planted mistakes are found.
+
+Method: seeded random transactions of one producer over three groups of one partition and two
+brokers, on virtual time. A model of the producer and its coordinator is the oracle. A mistake
+removes one rule of the real code; some seed must find it.
+"""
+
+import asyncio
+from random import Random
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from gateway.core.partition_transactions import EndMarker
+from gateway.groups.group_transactions import GroupTransactions
+from gateway.groups.transactional_offsets import TransactionalCommit, TransactionalOffsets
+from gateway.transactions.group_markers import ClusterGroupMarkers
+from subscriptions.committed_offset import CommittedOffset
+from subscriptions.pending_offsets import PendingOffsets
+from subscriptions.segments.log_store import _LogChange
+from subscriptions.segments.segment_records import SubscriptionState
+from tests.gateway.test_group_markers import PRODUCER, brokers, same_partition
+from tests.sim.loop import simulate
+
+SEEDS = range(12)
+INDEX, TRANSACTIONS = 7, 6
+NONE = ErrorCode.none
+ENDED = (NONE, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
+IDLE_S = 300.0
+TRIES = 20
+
+
+class Play:
+    """One producer of protocol 1, the coordinator of its transactions, and the groups."""
+
+    def __init__(self, seed, both):
+        self.draw = Random(seed)
+        self.both = both
+        self.groups = same_partition(3)
+        self.committed = dict.fromkeys(self.groups)
+        self.pending = {}  # offset of the open transaction by group
+        self.epoch, self.number, self.value = 3, 0, 0
+        self.late = []  # copies of earlier markers, with the ownerships that they name
+
+    async def run(self):
+        for _ in range(TRANSACTIONS):
+            await self.transaction()
+        await self.check()
+
+    async def transaction(self):
+        for group in self.draw.sample(self.groups, self.draw.randint(1, 3)):
+            self.value += 1
+            await self.retried(self.pend, group, self.value)
+            self.pending[group] = self.value
+            await self.check()
+            await self.accident()
+        if self.draw.random() < 0.5:
+            await self.commit_of_a_zombie()
+        commit = self.draw.random() < 0.6
+        self.number += 1
+        marker = EndMarker(PRODUCER, self.epoch, 0, commit, 0, self.number)
+        broker = self.draw.choice(self.both)
+        copies = []
+        await self.retried(self.end, broker, marker, copies)
+        self.late += copies
+        if commit:
+            self.committed |= self.pending
+        self.pending.clear()
+        await self.check()
+        await self.accident()
+        if self.draw.random() < 0.3:
+            self.epoch += 1  # InitProducerId
+
+    async def retried(self, ask, *args):
+        for _ in range(TRIES):
+            if await ask(*args) is NONE:
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"{ask.__name__}: never done")
+
+    async def pend(self, group, value, epoch=None):
+        async def verify():
+            return NONE
+
+        for broker in self.both:
+            now_ms = broker.world.clock.now_ms()
+            offset = CommittedOffset(offset=value, commit_time_ms=now_ms)
+            offsets = {broker.world.key(): offset}
+            epoch = self.epoch if epoch is None else epoch
+            commit = TransactionalCommit(group, PRODUCER, epoch, "", -1, None, offsets)
+            code = await broker.world.groups.commit_in_transaction(commit, verify)
+            if code is not ErrorCode.not_coordinator:
+                return code
+        return code
+
+    async def end(self, broker, marker, copies):
+        index = broker.world.groups.transactional_groups
+        copies += [(marker, each) for each in await index.of(INDEX)]
+        answered = asyncio.get_running_loop().create_future()
+        broker.markers.end(INDEX, marker, answered.set_result, self)
+        return await answered
+
+    async def commit_of_a_zombie(self):
+        """Its answer from the coordinator is older than the epoch of the group's offsets."""
+        for group in self.pending:
+            code = await self.pend(group, 1_000_000, self.epoch - 1)
+            assert code is ErrorCode.invalid_producer_epoch
+
+    async def accident(self):
+        kind = self.draw.choice(("none", "takeover", "idle", "late", "late"))
+        if kind == "takeover":
+            lost = self.draw.choice(self.both)
+            lost.world.groups.lost()
+            for group, node_id in list(lost.claims.owners.items()):
+                if node_id == lost.claims.node_id:
+                    del lost.claims.owners[group]
+            await asyncio.sleep(1)
+        elif kind == "idle":
+            await asyncio.sleep(IDLE_S)
+        elif kind == "late" and self.late:
+            marker, listed = self.draw.choice(self.late)
+            for broker in self.both:
+                offsets = broker.world.groups.transactional
+                code = await offsets.end(listed.group, marker, listed.ownership)
+                assert code in (*ENDED, ErrorCode.invalid_producer_epoch)
+            await self.check()
+
+    async def check(self):
+        for group in self.groups:
+            broker = await self.coordinator(group)
+            assert await broker.world.committed(group) == self.committed[group], group
+            unstable = broker.world.key() in broker.world.groups.unstable(group)
+            assert unstable == (group in self.pending), group
+
+    async def coordinator(self, group):
+        owner = self.both[0].claims.owners.get(group, self.draw.choice((1, 2)))
+        return self.both[owner - 1]
+
+
+def play(seed):
+    async def story():
+        async with brokers() as both:
+            await Play(seed, both).run()
+
+    simulate(story())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_groups_have_the_offsets_of_committed_transactions(seed):
+    play(seed)
+
+
+# -- planted mistakes ---------------------------------------------------------------------------
+
+
+def pending_offsets_are_shown(patch):
+    def apply(self, state, apply=_LogChange.apply):
+        apply(self, state)
+        if self.producer_id >= 0 and self.commits is None:
+            state.records.update(zip(self.keys, self.values, strict=True))
+
+    patch.setattr(_LogChange, "apply", apply)
+
+
+def pending_offsets_are_lost_at_a_takeover(patch):
+    def apply(self, record, apply=SubscriptionState.apply):
+        if record.producer_id < 0 or record.commits is not None:
+            apply(self, record)
+
+    patch.setattr(SubscriptionState, "apply", apply)
+
+
+def pending_offsets_are_lost_with_their_segment(patch):
+    def encoded(self, encoded=SubscriptionState.encoded):
+        pending, self.pending = self.pending, PendingOffsets()
+        try:
+            return encoded(self)
+        finally:
+            self.pending = pending
+
+    patch.setattr(SubscriptionState, "encoded", encoded)
+
+
+def offsets_of_a_stale_epoch_are_taken(patch):
+    def check(self, loaded, commit, check=TransactionalOffsets._check):
+        code = check(self, loaded, commit)
+        return NONE if code is ErrorCode.invalid_producer_epoch else code
+
+    patch.setattr(TransactionalOffsets, "_check", check)
+
+
+def one_of_two_groups_is_enough(patch):
+    def each(self, groups, index, marker, each=ClusterGroupMarkers._each):
+        return each(self, groups[:1], index, marker)
+
+    patch.setattr(ClusterGroupMarkers, "_each", each)
+
+
+def an_error_of_one_group_is_forgotten(patch):
+    async def one(self, listed, index, marker, one=ClusterGroupMarkers._one):
+        await one(self, listed, index, marker)
+        return NONE
+
+    patch.setattr(ClusterGroupMarkers, "_one", one)
+
+
+def groups_are_never_in_the_index(patch):
+    async def register(self, loaded, memory):
+        memory.registered = True
+
+    patch.setattr(TransactionalOffsets, "_register", register)
+
+
+def a_marker_counts_as_a_node_of_the_index(patch):
+    def note_listed(self, ownership, note=GroupTransactions.note_listed):
+        note(self, ownership)
+        self.ownership, self.registered = ownership, True
+
+    patch.setattr(GroupTransactions, "note_listed", note_listed)
+
+
+def ownerships_are_not_compared(patch):
+    patch.setattr(GroupTransactions, "names_this", lambda *_: True)
+
+
+def numbers_are_not_compared(patch):
+    patch.setattr(GroupTransactions, "check_marker", lambda *_: None)
+
+
+MISTAKES = [
+    pending_offsets_are_shown,
+    pending_offsets_are_lost_at_a_takeover,
+    pending_offsets_are_lost_with_their_segment,
+    offsets_of_a_stale_epoch_are_taken,
+    one_of_two_groups_is_enough,
+    an_error_of_one_group_is_forgotten,
+    groups_are_never_in_the_index,
+    a_marker_counts_as_a_node_of_the_index,
+    ownerships_are_not_compared,
+    numbers_are_not_compared,
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_found(mistake, monkeypatch):
+    with monkeypatch.context() as patch:
+        mistake(patch)
+        for seed in SEEDS:
+            try:
+                play(seed)
+            except AssertionError:
+                return
+    pytest.fail("no seed found it")
