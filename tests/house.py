@@ -32,7 +32,7 @@ ENTRY_POINTS = (
     *(f"gateway.pipelines.submit.{job}" for job in ("archive", "replay", "audit")),  # spark-submit
 )
 # Cores that simulation proves before a shell uses them. With its shell, each leaves this list.
-AHEAD: tuple[str, ...] = ("gateway.core.cleaning", "gateway.core.cleaning_choice")
+AHEAD: tuple[str, ...] = ()
 TOP_LEVEL = {
     "gateway",
     "subscriptions",

@@ -26,7 +26,7 @@ async def blocked_places(client: AdminClient) -> Blocked:
     found: Blocked = {}
     for broker in await client.brokers():
         with suppress(AdminError, Unreachable):
-            _add(await _ask(client, broker), found)
+            _add(await broker_report(client, broker, BLOCKED_PARTITIONS), found)
     return found
 
 
@@ -37,12 +37,12 @@ def blocked_from(blocked: Blocked, place: Place, position: int | None) -> str | 
     return reasons[min(ahead)] if ahead else None
 
 
-async def _ask(client: AdminClient, broker: Broker) -> list[dict[str, Any]]:
-    """Return the rows of one broker, which describes only itself."""
+async def broker_report(client: AdminClient, broker: Broker, name: str) -> list[dict[str, Any]]:
+    """Return the rows of one broker, which describes only itself, from the config `name`."""
     resource = {
         "resource_type": _BROKER_RESOURCE,
         "resource_name": str(broker.node_id),
-        "configuration_keys": [BLOCKED_PARTITIONS],
+        "configuration_keys": [name],
     }
     answer = await client.at_broker(
         broker, _DESCRIBE_CONFIGS, lambda _: {"resources": [resource]}, _VERSION_MAX
@@ -51,7 +51,7 @@ async def _ask(client: AdminClient, broker: Broker) -> list[dict[str, Any]]:
         config.value
         for result in answer.results
         for config in result.configs
-        if config.name == BLOCKED_PARTITIONS and config.value
+        if config.name == name and config.value
     ]
     return json.loads(texts[0]) if texts else []
 

@@ -36,13 +36,13 @@ class PoisonedBatch(Exception):
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"the batch at offset {offset} cannot be cleaned: {reason}")
-        self.offset = offset
+        self.offset, self.reason = offset, reason
 
 
 class CleanedBatch(NamedTuple):
-    """A batch that stays. `count` offsets are its own and those that are missing before it."""
+    """A batch that stays. It covers `offsets`: its own and those that are missing before it."""
 
-    count: int
+    offsets: int
     timestamp_max: int
     data: bytes
 

@@ -18,6 +18,7 @@ from gateway.settings.broker_overrides import BrokerOverrides
 from ledger.ids import Buffer
 
 if TYPE_CHECKING:
+    from gateway.cleaning.cleaner import Cleaner
     from gateway.cluster.port import Cluster
     from gateway.config import GatewayConfig
     from gateway.core.fetch_session import FetchSessions
@@ -103,6 +104,7 @@ class Context:
     features: Features
     transactions: TransactionCoordinators | None = None  # None without `config.transactions`
     markers: LocalMarkers | None = None  # None without `config.transactions`
+    cleaner: Cleaner | None = None  # None without `config.transactions`
     advertised_host: str | None = None  # None means the address to which the client connected
     advertised_port: int | None = None
     # Where tools read the metadata of ledgers: ZooKeeper, or the ledger port; None without one.

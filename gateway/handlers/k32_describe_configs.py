@@ -9,12 +9,13 @@ Source: Kafka, ConfigHelper.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.cleaning.report import describe_cleaning
 from gateway.core.shown_text import shown
 from gateway.core.topic_names import topic_name_fault
 from gateway.errors import MALFORMED
@@ -28,7 +29,12 @@ from gateway.settings.broker_rules import (
 )
 from gateway.settings.loggers import ROOT
 from gateway.settings.resource_keys import GROUP_KEYS, METRICS_KEYS, describe_resource
-from gateway.topics.broker_configs import BLOCKED_PARTITIONS, describe_blocked, describe_broker
+from gateway.topics.broker_configs import (
+    BLOCKED_PARTITIONS,
+    CLEANING,
+    describe_blocked,
+    describe_broker,
+)
 from gateway.topics.config_keys import ConfigEntry, ConfigKey, ConfigSource, ConfigType
 from gateway.topics.configs import describe_topic
 from gateway.topics.errors import InvalidTopic, TopicError, UnknownTopic
@@ -109,9 +115,7 @@ def _entries(
             greylist = _greylist(ctx)
             static = describe_broker(ctx.config, address, ctx.metadata_address, greylist, None)
             configs = describe_altered(static, ctx.altered.own, ctx.altered.default, names)
-            if names is not None and BLOCKED_PARTITIONS in names:
-                configs.append(describe_blocked(ctx.partitions.blocked()))
-            return configs
+            return configs if names is None else [*configs, *_reports(names, ctx)]
         case ResourceType.BROKER_LOGGER:
             if not name:
                 raise AdminRefusal(ErrorCode.invalid_request, "Broker id must not be empty")
@@ -135,6 +139,14 @@ def _stored(
         text = "Client metrics subscription name must not be empty"
         raise AdminRefusal(ErrorCode.invalid_request, text)
     return describe_resource(METRICS_KEYS, overrides, ConfigSource.CLIENT_METRICS, names)
+
+
+def _reports(names: set[str], ctx: Context) -> Iterator[ConfigEntry]:
+    """Yield the reports of this broker that are named. They are not listed otherwise."""
+    if BLOCKED_PARTITIONS in names:
+        yield describe_blocked(ctx.partitions.blocked())
+    if CLEANING in names and ctx.cleaner is not None:
+        yield describe_cleaning(ctx.cleaner.reports(), ctx.clock.now_ms())
 
 
 def _greylist(ctx: Context) -> str | None:

@@ -50,6 +50,13 @@ _FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gateway_blocked_partitions": ("Partitions at which readers wait for a record.", ()),
     "gateway_readers_stalled": ("Readers that have waited 30 s for a record.", ()),
     "gateway_readers_stuck": ("Readers that have waited 121 s for a record.", ()),
+    "gateway_topic_partition_dirty_bytes": ("Bytes that compaction has not cleaned.", _PLACE),
+    "gateway_topic_partition_dirty_age_seconds": ("Age of the oldest dirty record.", _PLACE),
+    "gateway_topic_partition_cleaning_progress": ("0 to 1, only while it is cleaned.", _PLACE),
+    "gateway_topic_partition_cleaning_failed": (
+        "1: the last attempt to clean it failed, or a batch of it cannot be read.",
+        (*_PLACE, "state"),
+    ),
     "kafka_consumergroup_members": ("Members, or clients that read.", ("consumergroup",)),
     "kafka_consumergroup_current_offset": (
         "Committed offset, or the one that is fetched next.",
@@ -111,6 +118,7 @@ class Samples:
         self._bookies()
         await self._topics()
         await self._blocked()
+        await self._cleaning()
         await self._groups()
         await self._readers()
         await self._lags()
@@ -193,6 +201,28 @@ class Samples:
         self._say("gateway_blocked_partitions", partitions)
         self._say("gateway_readers_stalled", stalled)
         self._say("gateway_readers_stuck", stuck)
+
+    async def _cleaning(self) -> None:
+        """Report the compacted partitions that this broker leads."""
+        cleaner = self._ctx.cleaner
+        if cleaner is None:
+            return
+        now_ms = self._ctx.clock.now_ms()
+        reports = islice(list(cleaner.reports()), self._limits.partitions_max)
+        for seen, report in enumerate(reports, 1):
+            if seen % _SLICE == 0:
+                await asyncio.sleep(0)
+            at = (report.topic, str(report.partition))
+            self._say("gateway_topic_partition_dirty_bytes", report.dirty_bytes, *at)
+            if report.oldest_dirty_ms is not None:
+                age_s = max(now_ms - report.oldest_dirty_ms, 0) / 1000
+                self._say("gateway_topic_partition_dirty_age_seconds", age_s, *at)
+            if report.progress is not None:
+                share = report.progress.share
+                self._say("gateway_topic_partition_cleaning_progress", share, *at)
+            if report.error is not None:
+                name = "gateway_topic_partition_cleaning_failed"
+                self._say(name, 1, *at, "uncleanable" if report.uncleanable else "failed")
 
     def _places(self, at: tuple[str, str], places: Sequence[BlockedRead]) -> None:
         for place in places:

@@ -181,6 +181,8 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
     stops.append(groups.stop)
     if ctx.transactions is not None:
         stops.append(ctx.transactions.stop)
+    if ctx.cleaner is not None:
+        stops.append(ctx.cleaner.stop)
     await running.server.start(config.host, config.port)
     stops.append(running.server.stop)
     ctx.altered.limit_connections(running.server.registry.limit_connections)
@@ -207,4 +209,6 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
     await groups.start()
     if ctx.transactions is not None:
         await ctx.transactions.start()
+    if ctx.cleaner is not None:
+        ctx.cleaner.start()
     return running

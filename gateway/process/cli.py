@@ -21,7 +21,7 @@ program: Final = CommandGroup(
             "Run one gateway of a cluster, with ZooKeeper and bookies.",
         ),
         "topic": Deferred(
-            "gateway.admin.topic_loss_cli",
+            "gateway.admin.topic_cleaning_cli",
             "topic",
             "Create, list, describe, alter, truncate and delete topics.",
         ),

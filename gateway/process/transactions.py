@@ -1,10 +1,12 @@
-"""Assembles what a process needs to serve transactions. Only with the preview."""
+"""Assembles what a process needs for transactions and log compaction. Only with the preview."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from gateway.cleaning.cleaner import Cleaner
+from gateway.cleaning.settings import cleaner_settings
 from gateway.cluster.peer_links import Encode, OnAnswer, PeerLinks
 from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.core.topic_names import TRANSACTION_STATE
@@ -29,7 +31,7 @@ class Links(Protocol):
 def add_transactions(
     ctx: Context, shared: ZooKeeperCluster | None, links: Links | None = None
 ) -> Callable[[], Awaitable[None]]:
-    """Let this process coordinate transactions, from the start of its partitions on.
+    """Let this process coordinate transactions and compact logs, once its partitions start.
 
     `shared` is None if this gateway is the only one. Without `links`, other gateways are reached
     over TCP. Returns what ends the connections to them, after the partitions were closed.
@@ -54,6 +56,14 @@ def add_transactions(
     )
     ctx.partitions.hosts[TRANSACTION_STATE] = ctx.transactions
     ctx.partitions.verifier = CoordinatorVerifier(ctx.cluster.node_id, ctx.transactions, links)
+
+    ctx.cleaner = Cleaner(
+        ctx.catalog,
+        ctx.partitions,
+        ctx.features,
+        ctx.clock,
+        lambda: cleaner_settings(ctx.altered.effective),
+    )
 
     async def stop() -> None:
         await sender.close()

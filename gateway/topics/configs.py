@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
+from gateway.core.cleaning_choice import CleaningRules
 from gateway.core.shown_text import shown
 from gateway.topics.config_keys import (
     LONG_MAX,
@@ -440,6 +441,8 @@ class TopicConfig:
     min_insync_replicas: int
     log_append_time: bool  # True if message_timestamp_type is "LogAppendTime"
     compacts: bool  # True if cleanup_policy has "compact"
+    cleaning: CleaningRules  # when a topic that compacts is cleaned
+    delete_retention_ms: int  # how long cleaning keeps a tombstone after it met it
     truncated_keep_ms: int  # the value of file.delete.delay.ms
     control_interval_ms: int  # 0 writes control records at once, -1 writes none
     control_is_set: bool  # True if the topic overrides control.record.policy
@@ -513,6 +516,12 @@ def topic_config(overrides: Mapping[str, str]) -> TopicConfig:
         min_insync_replicas=number("min.insync.replicas"),
         log_append_time=timestamp_type == "LogAppendTime",
         compacts="compact" in policy,
+        cleaning=CleaningRules(
+            _ratio(value("min.cleanable.dirty.ratio")),
+            number("min.compaction.lag.ms"),
+            number("max.compaction.lag.ms"),
+        ),
+        delete_retention_ms=number("delete.retention.ms"),
         truncated_keep_ms=number("file.delete.delay.ms"),
         control_interval_ms={
             "immediate": 0,
@@ -523,6 +532,11 @@ def topic_config(overrides: Mapping[str, str]) -> TopicConfig:
         loss_mode=LossMode(value("gateway.loss.delivery")),
         compression=_compression(str(value("compression.type")), number),
     )
+
+
+def _ratio(value: Value) -> float:
+    assert isinstance(value, int | float)
+    return float(value)
 
 
 def _compression(name: str, number: Callable[[str], int]) -> Compression | None:

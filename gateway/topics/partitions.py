@@ -429,8 +429,8 @@ class Partitions:
             write_quorum=quorum,
             ack_quorum=ack_quorum,
             segment_bytes=config.segment_bytes,
-            segment_ms=config.segment_ms,
-            segment_jitter_ms=config.segment_ms // 20,
+            segment_ms=_segment_ms(config),
+            segment_jitter_ms=_segment_ms(config) // 20,
             retention_ms=config.retention_ms if deletes else -1,
             retention_bytes=config.retention_bytes if deletes else -1,
             truncated_keep_ms=config.truncated_keep_ms,
@@ -546,6 +546,13 @@ class Partitions:
             partition.stream.roll_if_old()
             return await partition.expire()
         return 0
+
+
+def _segment_ms(config: TopicConfig) -> int:
+    """Return the age at which a segment is completed. Source: Kafka, LogConfig.maxSegmentMs."""
+    if not config.compacts:
+        return config.segment_ms
+    return min(config.segment_ms, config.cleaning.lag_ms_max)
 
 
 async def _close(partition: Partition) -> None:

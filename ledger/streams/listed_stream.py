@@ -8,11 +8,12 @@ from ledger.core.accepted_losses import StreamLosses
 from ledger.core.epoch_table import EpochEnd, EpochTable
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
+from ledger.core.sparse_index import ANY_TIMESTAMP
 from ledger.streams.reads import SegmentReads
 from ledger.streams.services import StreamServices
 from ledger.streams.tail_cache import StoredRecord, StreamTail
 
-__all__ = ["EpochEnd", "EpochTable", "ListedStream"]
+__all__ = ["EpochEnd", "EpochTable", "ListedStream", "Segment"]
 
 
 class ListedStream:
@@ -63,6 +64,18 @@ class ListedStream:
     @property
     def size_bytes(self) -> int:
         return self._table.size_bytes
+
+    def segment_bytes(self, segment: Segment) -> int:
+        """Return the bytes in the ledger of a listed segment, or 0 if they are unknown."""
+        return self._table.size_of(segment)
+
+    def segment_timestamp_max(self, segment: Segment) -> int:
+        """Return an upper bound of the timestamps in a completed segment.
+
+        It is the time of its completion if no record has a timestamp, or if the bound is unknown.
+        """
+        bound = self._table.timestamp_max_of(segment)
+        return bound if 0 <= bound < ANY_TIMESTAMP else segment.completion_ms
 
     def epoch_at(self, sequence_id: int) -> int:
         """Return the epoch of the ownership that wrote this sequence id, or will write it."""

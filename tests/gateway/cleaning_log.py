@@ -196,8 +196,8 @@ class Log:
     def _swap(self, segment, found, aborted):
         stored, at = [], segment.start
         for one in found:
-            stored.append((at, one.count, one.data))
-            at += one.count
+            stored.append((at, one.offsets, one.data))
+            at += one.offsets
         assert at == segment.end, "the counts add up to those of the segment"
         segment.stored, segment.aborted, segment.cleaned = stored, aborted, True
 

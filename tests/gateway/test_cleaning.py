@@ -233,12 +233,12 @@ def test_a_gap_larger_than_one_record_can_cover_gets_empty_batches():
     cleaning.begin_segment(0, far + 10, [])
     kept = cleaning.filter_batches(keyed_batch([(b"a", b"one")], base=far))
     kept += cleaning.end_segment().batches
-    assert sum(each.count for each in kept) == far + 10
-    assert all(0 < each.count <= COUNT_MAX for each in kept)
+    assert sum(each.offsets for each in kept) == far + 10
+    assert all(0 < each.offsets <= COUNT_MAX for each in kept)
     at = 0
     for each in kept:
         header = read_header(each.data)
-        at += each.count
+        at += each.offsets
         assert header.base_offset + header.last_offset_delta + 1 == at
 
 

@@ -1,0 +1,1 @@
+"""Compaction of topics: the cleaner process, its schedule and its reports."""

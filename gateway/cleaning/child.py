@@ -1,0 +1,74 @@
+"""The cleaner process: reads requests from its standard input, and answers on its standard output.
+
+It decompresses batches, keeps the map of keys, and rewrites batches. It touches no ledger and no
+file. It runs at low priority, and ends with its input, so also if the gateway is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import BinaryIO
+
+from gateway.cleaning import frames
+from gateway.cleaning.frames import HEAD, Kind
+from gateway.core.cleaning import Cleaning, PoisonedBatch
+
+_NICE = 10
+
+
+def answer(cleaning: Cleaning, kind: int, payload: bytes) -> bytes:
+    """Carry out one request, and return the payload of its reply. Raises PoisonedBatch."""
+    match kind:
+        case Kind.BEGIN_MAP:
+            cleaning.begin_map(*frames.MAP.unpack(payload))
+        case Kind.BEGIN_SEGMENT:
+            cleaning.begin_segment(*frames.decode_segment(payload))
+        case Kind.MAP_BATCHES:
+            return frames.OFFSET.pack(cleaning.map_batches(payload))
+        case Kind.BEGIN_MARKS:
+            cleaning.begin_marks(*frames.RANGE.unpack(payload))
+        case Kind.MARK_BATCHES:
+            cleaning.mark_batches(payload)
+        case Kind.DROP_MARKS:
+            cleaning.drop_marks()
+        case Kind.BEGIN_FILTER:
+            cleaning.begin_filter(*frames.FILTER.unpack(payload))
+        case Kind.FILTER_BATCHES:
+            return frames.encode_batches(cleaning.filter_batches(payload))
+        case Kind.END_SEGMENT:
+            return frames.encode_end(cleaning.end_segment())
+        case _:
+            raise AssertionError(f"request {kind} is unknown")
+    return b""
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer requests until they end."""
+    cleaning = Cleaning()
+    while len(head := requests.read(HEAD.size)) == HEAD.size:
+        size, kind = HEAD.unpack(head)
+        payload = requests.read(size)
+        if len(payload) < size:
+            return
+        reply = Kind.DONE
+        try:
+            payload = answer(cleaning, kind, payload)
+        except PoisonedBatch as poisoned:
+            reply = Kind.POISONED
+            payload = frames.OFFSET.pack(poisoned.offset) + poisoned.reason.encode()
+        replies.write(HEAD.pack(len(payload), reply))
+        replies.write(payload)
+        replies.flush()
+
+
+def main() -> None:
+    os.nice(_NICE)
+    try:
+        serve(sys.stdin.buffer, sys.stdout.buffer)
+    except BrokenPipeError:
+        os._exit(0)  # the gateway has ended
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The frames between a gateway and its cleaner process, over the pipes of the child.
+
+    frame = length of the payload u32 · kind u8 · payload
+
+The gateway sends a request and waits for its reply. Numbers are big-endian. Batches lie one behind
+another, because each has its length. Both ends are of one release, so frames have no version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from struct import Struct
+
+from gateway.core.cleaning import CleanedBatch, SegmentEnd
+from gateway.core.partition_transactions import AbortedTransaction
+
+HEAD = Struct(">IB")
+FRAME_BYTES_MAX = 64 * 1024 * 1024
+"""Above four of the largest batches. A longer frame is damaged."""
+
+MAP = Struct(">qq")  # bytes of the map, first offset
+RANGE = Struct(">qq")  # of a segment: start, end
+FILTER = Struct(">qq")  # now in ms, delete.retention.ms
+OFFSET = Struct(">q")
+_ABORTED = Struct(">qqqq")
+_BATCH = Struct(">iqi")  # count, greatest timestamp, length
+_END = Struct(">?qqI")  # changed, records read and kept, number of aborted transactions
+
+
+class Kind(IntEnum):
+    """The kinds of frames."""
+
+    BEGIN_MAP = 1
+    BEGIN_SEGMENT = 2
+    MAP_BATCHES = 3  # the reply is an offset
+    BEGIN_MARKS = 4
+    MARK_BATCHES = 5
+    DROP_MARKS = 6
+    BEGIN_FILTER = 7
+    FILTER_BATCHES = 8  # the reply has cleaned batches
+    END_SEGMENT = 9
+    DONE = 100
+    POISONED = 101  # the offset of a batch that cannot be read, and the reason
+
+
+def encode_segment(start: int, end: int, aborted: Sequence[AbortedTransaction]) -> bytes:
+    return RANGE.pack(start, end) + b"".join(_ABORTED.pack(*one) for one in aborted)
+
+
+def decode_segment(payload: bytes) -> tuple[int, int, list[AbortedTransaction]]:
+    start, end = RANGE.unpack_from(payload)
+    aborted = _ABORTED.iter_unpack(payload[RANGE.size :])
+    return start, end, [AbortedTransaction(*one) for one in aborted]
+
+
+def encode_batches(found: Sequence[CleanedBatch]) -> bytes:
+    parts: list[bytes] = []
+    for one in found:
+        parts += (_BATCH.pack(one.offsets, one.timestamp_max, len(one.data)), one.data)
+    return b"".join(parts)
+
+
+def decode_batches(payload: bytes) -> list[CleanedBatch]:
+    found: list[CleanedBatch] = []
+    at = 0
+    while at < len(payload):
+        count, timestamp_max, size = _BATCH.unpack_from(payload, at)
+        at += _BATCH.size
+        found.append(CleanedBatch(count, timestamp_max, payload[at : at + size]))
+        at += size
+    return found
+
+
+def encode_end(end: SegmentEnd) -> bytes:
+    head = _END.pack(end.changed, end.records_read, end.records_kept, len(end.aborted))
+    aborted = b"".join(_ABORTED.pack(*one) for one in end.aborted)
+    return head + aborted + encode_batches(end.batches)
+
+
+def decode_end(payload: bytes) -> SegmentEnd:
+    changed, read, kept, count = _END.unpack_from(payload)
+    behind = _END.size + count * _ABORTED.size
+    listed = _ABORTED.iter_unpack(payload[_END.size : behind])
+    aborted = [AbortedTransaction(*one) for one in listed]
+    return SegmentEnd(decode_batches(payload[behind:]), aborted, changed, read, kept)

@@ -1,0 +1,119 @@
+"""The gateway's end of the cleaner process: starts it when it is needed, and asks it.
+
+If the process ends, is killed, or is asked by a task that is cancelled, it is started again by the
+next `start`, after a pause that grows with each such end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+import gateway
+from gateway.cleaning import frames
+from gateway.cleaning.frames import HEAD, Kind
+from gateway.core.cleaning import PoisonedBatch
+from ledger.errors import LedgerError
+from ledger.ids import Buffer
+
+_MODULE = "gateway.cleaning.child"
+_ROOT = str(Path(gateway.__file__).resolve().parents[1])
+"""The directory of this program, so that the child is of the same release."""
+
+_STOP_S_MAX = 1.0
+_PAUSE_S_FIRST, _PAUSE_S_MAX = 1.0, 60.0
+
+
+class CleanerEnded(LedgerError):
+    """The cleaner process ended before it answered. Nothing was changed."""
+
+    retryable: ClassVar[bool] = True
+
+
+class CleanerProcess:
+    """One child process. One task at a time starts and asks it."""
+
+    def __init__(self) -> None:
+        # None while no child runs.
+        self._child: Process | None = None
+        # The pause before the next start, after a child that ended by itself. 0 after a whole
+        # round.
+        self._pause_s = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process id of the child, or None if none runs."""
+        return None if self._child is None else self._child.pid
+
+    async def start(self) -> None:
+        """Start the child unless it runs, after a pause if the last one ended by itself."""
+        if self._child is not None:
+            if self._child.returncode is None:
+                return
+            await self._end()
+        if self._pause_s:
+            await asyncio.sleep(self._pause_s)
+        paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", _MODULE),
+            stdin=PIPE,
+            stdout=PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            start_new_session=True,  # Ctrl-C in a terminal does not reach the child
+        )
+
+    async def ask(self, kind: Kind, payload: Buffer = b"") -> bytes:
+        """Send a request, and return the payload of the reply.
+
+        Raises PoisonedBatch, and CleanerEnded. Whatever else ends the wait ends the child too,
+        because its reply would be taken for that of another request.
+        """
+        child = self._child
+        if child is None or child.stdin is None or child.stdout is None:
+            raise CleanerEnded("the cleaner process does not run")
+        answered = False
+        try:
+            child.stdin.write(HEAD.pack(len(payload), kind))
+            child.stdin.write(payload)
+            await child.stdin.drain()
+            size, reply = HEAD.unpack(await child.stdout.readexactly(HEAD.size))
+            assert size <= frames.FRAME_BYTES_MAX
+            answer = await child.stdout.readexactly(size)
+            answered = True
+        except (OSError, RuntimeError, asyncio.IncompleteReadError) as error:
+            self._pause_s = min(max(2 * self._pause_s, _PAUSE_S_FIRST), _PAUSE_S_MAX)
+            raise CleanerEnded(f"the cleaner process has ended: {error}") from error
+        finally:
+            if not answered:
+                await self._end()
+        if reply == Kind.POISONED:
+            offset = frames.OFFSET.unpack_from(answer)[0]
+            raise PoisonedBatch(offset, answer[frames.OFFSET.size :].decode())
+        return answer
+
+    def succeeded(self) -> None:
+        """Note a whole round: the next start needs no pause."""
+        self._pause_s = 0.0
+
+    async def stop(self) -> None:
+        """End the child, if one runs."""
+        await self._end()
+
+    async def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        if child.stdin is not None:
+            child.stdin.close()
+        try:
+            async with asyncio.timeout(_STOP_S_MAX):
+                _ = await child.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                child.kill()
+            _ = await child.wait()

@@ -1,0 +1,75 @@
+"""What a gateway reports about the cleaning of one partition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gateway.cleaning.round import Progress
+from gateway.core.cleaning_choice import Cleanable
+from gateway.topics.broker_configs import CLEANING
+from gateway.topics.config_keys import ConfigEntry, ConfigKey, ConfigSource, ConfigType
+
+_REPORTS_MAX = 1_000
+_NOTHING = Cleanable(0, 0, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class CleaningReport:
+    """The cleaning of a partition, as this gateway knows it. It is lost with the leadership."""
+
+    topic: str
+    partition: int
+    cleanable: Cleanable = _NOTHING
+    dirty_bytes: int = 0  # of completed segments, cleanable now or later
+    # The timestamp of the first dirty batch. None if nothing is dirty, or it was not read.
+    oldest_dirty_ms: int | None = None
+    progress: Progress | None = None  # only while a round runs
+    cleaned_ms: int | None = None  # the end of the last whole round
+    last: Progress = field(default_factory=Progress)  # of that round
+    # The last error, until a round succeeds.
+    error: str | None = None
+    # True if a batch cannot be read: the log is not cleaned until this gateway leads it again.
+    uncleanable: bool = False
+    # The timestamps of the first batches of dirty segments, by the start of the segment.
+    first_times: dict[int, int] = field(default_factory=dict[int, int])
+    # Monotonic time before which no round begins, and the present pause after an error.
+    not_before_s: float = 0.0
+    pause_s: float = 0.0
+
+    @property
+    def state(self) -> str:
+        if self.uncleanable:
+            return "uncleanable"
+        if self.progress is not None:
+            return "cleaning"
+        return "failed" if self.error else "idle"
+
+    def row(self, now_ms: int) -> dict[str, object]:
+        """Return the report for commands, with ages as of now."""
+        oldest = self.oldest_dirty_ms
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "state": self.state,
+            "progress": None if self.progress is None else round(self.progress.share, 3),
+            "first_dirty_offset": self.cleanable.first_dirty,
+            "clean_bytes": self.cleanable.clean_bytes,
+            "dirty_bytes": self.dirty_bytes,
+            "cleanable_ratio": round(self.cleanable.ratio, 3),
+            "oldest_dirty_age_ms": None if oldest is None else max(now_ms - oldest, 0),
+            "last_cleaned_ms": self.cleaned_ms,
+            "last_records_read": self.last.records_read,
+            "last_records_kept": self.last.records_kept,
+            "error": self.error,
+        }
+
+
+def describe_cleaning(reports: Iterable[CleaningReport], now_ms: int) -> ConfigEntry:
+    """Return the reports of at most 1,000 partitions as one config."""
+    rows = [report.row(now_ms) for report in list(reports)[:_REPORTS_MAX]]
+    text = json.dumps(rows, separators=(",", ":"))
+    about = "The cleaning of the compacted partitions that this broker leads."
+    key = ConfigKey(name=CLEANING, type=ConfigType.STRING, default=None, about=about)
+    return ConfigEntry(key=key, value=text, source=ConfigSource.STATIC_BROKER, read_only=True)

@@ -1,0 +1,221 @@
+"""One round of cleaning of one log: pass 1 reads its dirty part, pass 2 rewrites all of it.
+
+Segments are replaced one at a time, oldest first. So a round can end at any point: what was
+replaced is clean, and the next round begins behind it. The event loop only moves bytes between
+ledgers and the cleaner process, in pieces of about 1 MiB, at the configured pace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.cleaning import frames
+from gateway.cleaning.frames import Kind
+from gateway.cleaning.settings import CleanerSettings
+from gateway.core.aborted_lists import SegmentAborted
+from gateway.core.cleaning import NOT_FULL, CleanedBatch
+from gateway.core.cleaning_choice import IoPace
+from gateway.topics.partition import Partition
+from ledger.errors import NotOwner
+from ledger.ids import Buffer
+from ledger.ports.clock import Clock
+from ledger.streams.listed_stream import Segment
+from ledger.streams.segment_rewriter import CleanedRecord, SegmentRewriter, read_segment
+
+_LATE_S = 0.005  # a turn of the event loop that takes longer shows that clients need it
+_REST_S_MAX = 0.25
+
+
+class Asks(Protocol):
+    """The cleaner process."""
+
+    async def ask(self, kind: Kind, payload: Buffer = b"") -> bytes:
+        """Send a request, and return the payload of its reply."""
+        ...
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a round is, in bytes of segments. Pass 1 and pass 2 count each."""
+
+    bytes_total: int = 0
+    bytes_done: int = 0
+    segments_replaced: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+
+    @property
+    def share(self) -> float:
+        return min(self.bytes_done / self.bytes_total, 1.0) if self.bytes_total else 0.0
+
+
+class LogRound:
+    """The cleaning of `partition` from its start up to `end`, which `run` carries out once."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        process: Asks,
+        pace: IoPace,
+        settings: Callable[[], CleanerSettings],
+        clock: Clock,
+        progress: Progress,
+    ) -> None:
+        self._partition = partition
+        self._process = process
+        self._pace = pace
+        self._settings = settings
+        self._clock = clock
+        self._progress = progress
+
+    async def run(self, first_dirty: int, end: int, delete_retention_ms: int) -> None:
+        """Clean the segments below `end`; those below `first_dirty` are clean already.
+
+        If their keys do not fit into the map, only the first of them are cleaned. Raises
+        LedgerError, and PoisonedBatch for a batch that no later round can clean.
+        """
+        stream = self._partition.stream
+        segments = [s for s in stream.cleanable_segments() if s.end_sequence_id <= end]
+        clean = [s for s in segments if s.end_sequence_id <= first_dirty]
+        dirty = segments[len(clean) :]
+        if not dirty:
+            return
+        size = stream.segment_bytes
+        self._progress.bytes_total = 2 * sum(map(size, dirty)) + sum(map(size, clean))
+        await self._process.ask(Kind.DROP_MARKS)
+        mapped, full_at = await self._map(dirty)
+        while not mapped:
+            full_at = await self._clean_part_of(dirty[0], full_at, clean, delete_retention_ms)
+            mapped = dirty[:1] if full_at == NOT_FULL else []
+            clean = self._present(clean)
+        await self._rewrite([*clean, *mapped], delete_retention_ms)
+        await self._process.ask(Kind.DROP_MARKS)
+
+    # -- pass 1 -------------------------------------------------------------------------------
+
+    async def _map(self, dirty: Sequence[Segment]) -> tuple[list[Segment], int]:
+        """Map the keys of segments. Return those whose keys all fit, and where the map was full."""
+        first = dirty[0].start_sequence_id
+        await self._begin_map(max(first, self._partition.log_start_offset))
+        for at, segment in enumerate(dirty):
+            full_at = await self._map_segment(segment)
+            if full_at != NOT_FULL:
+                # Keys of this segment are in the map too. Their older records may go, because
+                # their newer ones are in a segment that stays as it is.
+                return list(dirty[:at]), full_at
+        return list(dirty), NOT_FULL
+
+    async def _begin_map(self, from_offset: int) -> None:
+        payload = frames.MAP.pack(self._settings().map_bytes, from_offset)
+        await self._process.ask(Kind.BEGIN_MAP, payload)
+
+    async def _map_segment(self, segment: Segment) -> int:
+        await self._begin_segment(segment)
+        async with aclosing(self._read(segment)) as pieces:
+            async for piece in pieces:
+                reply = await self._process.ask(Kind.MAP_BATCHES, piece)
+                full_at: int = frames.OFFSET.unpack(reply)[0]
+                if full_at != NOT_FULL:
+                    return full_at
+        return NOT_FULL
+
+    async def _begin_segment(self, segment: Segment) -> None:
+        start, end = segment.start_sequence_id, segment.end_sequence_id
+        aborted = await self._partition.aborted(start, end)
+        payload = frames.encode_segment(start, end, aborted)
+        await self._process.ask(Kind.BEGIN_SEGMENT, payload)
+
+    async def _clean_part_of(
+        self, large: Segment, full_at: int, clean: Sequence[Segment], delete_retention_ms: int
+    ) -> int:
+        """Use a map that holds the keys of a segment up to `full_at` only, and begin the next map.
+
+        Return where the next one was full, or NOT_FULL.
+        """
+        marks = frames.RANGE.pack(large.start_sequence_id, large.end_sequence_id)
+        await self._process.ask(Kind.BEGIN_MARKS, marks)
+        async with aclosing(self._read(large)) as pieces:
+            async for piece in pieces:
+                await self._process.ask(Kind.MARK_BATCHES, piece)
+        await self._rewrite(clean, delete_retention_ms)
+        await self._begin_map(full_at)
+        return await self._map_segment(large)
+
+    def _present(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return segments as they are listed now, after their ledgers were replaced."""
+        numbers = {segment.number for segment in segments}
+        return [s for s in self._partition.stream.cleanable_segments() if s.number in numbers]
+
+    # -- pass 2 -------------------------------------------------------------------------------
+
+    async def _rewrite(self, segments: Sequence[Segment], delete_retention_ms: int) -> None:
+        payload = frames.FILTER.pack(self._clock.now_ms(), delete_retention_ms)
+        await self._process.ask(Kind.BEGIN_FILTER, payload)
+        for segment in segments:
+            await self._rewrite_one(segment)
+
+    async def _rewrite_one(self, segment: Segment) -> None:
+        stream = self._partition.stream
+        await self._begin_segment(segment)
+        rewriter = await SegmentRewriter.begin(stream, segment)
+        try:
+            async with aclosing(self._read(segment)) as pieces:
+                async for piece in pieces:
+                    reply = await self._process.ask(Kind.FILTER_BATCHES, piece)
+                    await self._add(rewriter, frames.decode_batches(reply))
+            ended = frames.decode_end(await self._process.ask(Kind.END_SEGMENT))
+            if segment.cleaned and not ended.changed:
+                return  # the present ledger is as good
+            await self._add(rewriter, ended.batches)
+            end = segment.end_sequence_id
+            aborted = SegmentAborted(segment.start_sequence_id, end, end, tuple(ended.aborted))
+            rewritten = await rewriter.finish(aborted.encode())
+            self._check_leads()
+            await stream.replace(rewritten)
+        finally:
+            await rewriter.abandon()
+        progress = self._progress
+        progress.segments_replaced += 1
+        progress.records_read += ended.records_read
+        progress.records_kept += ended.records_kept
+
+    async def _add(self, rewriter: SegmentRewriter, found: Sequence[CleanedBatch]) -> None:
+        if found:
+            await rewriter.add([CleanedRecord(*one) for one in found])
+            await self._spend(sum(len(one.data) for one in found))
+
+    # -- pace ---------------------------------------------------------------------------------
+
+    async def _read(self, segment: Segment) -> AsyncGenerator[bytes]:
+        """Yield the batches of a segment, in pieces of about 1 MiB. Raises LedgerError."""
+        stream, progress = self._partition.stream, self._progress
+        whole = progress.bytes_done + stream.segment_bytes(segment)
+        async with aclosing(read_segment(stream, segment)) as chunks:
+            async for chunk in chunks:
+                self._check_leads()
+                piece = b"".join(data for _, _, data in chunk)
+                yield piece
+                progress.bytes_done = min(progress.bytes_done + len(piece), whole)
+                await self._spend(len(piece))
+        progress.bytes_done = whole  # a ledger has more than its batches
+
+    def _check_leads(self) -> None:
+        if not self._partition.is_leader:
+            raise NotOwner(self._partition.name)
+
+    async def _spend(self, size: int) -> None:
+        """Wait until `size` bytes more may be read or written, and while clients need the loop."""
+        loop = asyncio.get_running_loop()
+        rate = self._settings().io_bytes_per_s
+        pause_s = self._pace.pause_s(size, rate, self._clock.monotonic_s())
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)
+        began_s = loop.time()
+        await asyncio.sleep(0)
+        late_s = loop.time() - began_s
+        if late_s > _LATE_S:
+            await asyncio.sleep(min(4 * late_s, _REST_S_MAX))

@@ -1,0 +1,314 @@
+"""Goal: a gateway cleans its compacted partitions by Kafka's rules, and no accident loses a record.
+
+Method: real streams and ledgers on virtual time, and the code of the cleaner process without its
+pipe. A reader checks the last value of each key after each accident.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.cleaning.frames import Kind
+from gateway.core.cleaning_keys import KEY_BYTES
+from ledger.errors import LedgerError
+from tests.gateway.cleaning_rig import started_cleaning
+
+
+async def test_the_dirty_part_is_cleaned_and_new_records_stay():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one", b"two", b"three")
+        await cluster.write(partition, (b"0", b"four"))
+        await cluster.clean()
+        found = await cluster.check(partition)
+        # The newest completed segment and the present one overlap: only the first is cleaned.
+        assert list(found) == [6, 7, 8, 9]
+        assert all(segment.cleaned for segment in partition.stream.segments[:3])
+        report = cluster.report()
+        assert (report.state, report.error, report.cleanable.first_dirty) == ("idle", None, 9)
+
+
+async def test_a_second_round_begins_behind_the_first_and_rewrites_what_it_must():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one")
+        await cluster.clean()
+        await cluster.fill(partition, b"two", b"three")
+        before = [segment.ledger for segment in partition.stream.segments]
+        await cluster.clean()
+        assert list(await cluster.check(partition)) == [6, 7, 8]
+        after = [segment.ledger for segment in partition.stream.segments]
+        assert before[0] != after[0]
+
+
+async def test_a_clean_segment_that_loses_nothing_keeps_its_ledger():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one")
+        await cluster.clean()
+        before = partition.stream.segments[0].ledger
+        await cluster.write(partition, (b"new", b"one"))
+        await cluster.roll(partition)
+        await cluster.clean()
+        assert partition.stream.segments[0].ledger == before
+        assert partition.stream.segments[1].cleaned
+
+
+async def test_a_topic_that_does_not_compact_is_left_alone():
+    async with started_cleaning() as cluster:
+        partition = await cluster.topic("plain", min_cleanable_dirty_ratio=0)
+        await cluster.fill(partition, b"one", b"two")
+        await cluster.clean()
+        assert not any(segment.cleaned for segment in partition.stream.segments)
+        assert list(cluster.cleaner.reports()) == []
+
+
+async def test_a_log_waits_until_the_dirty_share_is_large_enough():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted(min_cleanable_dirty_ratio=0.6)
+        await cluster.fill(partition, b"one" * 100)
+        await cluster.clean()
+        assert partition.stream.segments[0].cleaned
+        await cluster.fill(partition, b"two" * 100)
+        await cluster.clean()
+        assert not partition.stream.segments[1].cleaned
+        await cluster.fill(partition, b"three" * 100)
+        await cluster.clean()
+        assert partition.stream.segments[1].cleaned
+
+
+async def test_min_compaction_lag_keeps_young_records_and_max_lag_cleans_old_ones():
+    async with started_cleaning() as cluster:
+        young = await cluster.compacted("young", min_compaction_lag_ms=60_000)
+        overdue = await cluster.compacted(
+            "overdue", min_cleanable_dirty_ratio=1, max_compaction_lag_ms=600_000
+        )
+        for partition in (young, overdue):
+            await cluster.fill(partition, b"one", b"two")
+        await cluster.clean()
+        assert not young.stream.segments[0].cleaned
+        await asyncio.sleep(61)
+        await cluster.clean()
+        assert young.stream.segments[0].cleaned
+        assert not overdue.stream.segments[0].cleaned
+        await asyncio.sleep(600)
+        await cluster.clean()
+        assert overdue.stream.segments[0].cleaned
+
+
+async def test_max_compaction_lag_completes_the_segment_in_progress():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted(max_compaction_lag_ms=60_000)
+        await cluster.write(partition, (b"0", b"one"))
+        assert not partition.stream.roll_if_old()
+        await asyncio.sleep(64)
+        assert partition.stream.roll_if_old()
+
+
+async def test_more_keys_than_the_map_holds_take_more_rounds_and_lose_nothing():
+    for keys in (1, 4, 7, 50):
+        async with started_cleaning() as cluster:
+            cluster.settings = cluster.settings._replace(map_bytes=keys * KEY_BYTES)
+            partition = await cluster.compacted()
+            await cluster.fill(partition, b"one", b"two", b"three", keys=10)
+            await cluster.clean()
+            await cluster.check(partition)
+            assert all(segment.cleaned for segment in partition.stream.segments[:3])
+
+
+async def test_the_dirtiest_log_comes_first():
+    async with started_cleaning() as cluster:
+        first = await cluster.compacted("first")
+        second = await cluster.compacted("second")
+        await cluster.fill(first, b"one")
+        await cluster.clean()
+        await cluster.fill(first, b"two")  # half of it is dirty
+        await cluster.fill(second, b"one")  # all of it is dirty
+        assert await cluster.cleaner.clean_once()
+        assert second.stream.segments[0].cleaned
+        assert not first.stream.segments[1].cleaned
+
+
+# -- accidents ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        (Kind.BEGIN_MAP, 1),
+        (Kind.MAP_BATCHES, 2),
+        (Kind.FILTER_BATCHES, 1),
+        (Kind.END_SEGMENT, 1),
+        (Kind.FILTER_BATCHES, 3),
+        (Kind.END_SEGMENT, 3),
+    ],
+)
+async def test_a_killed_cleaner_process_loses_nothing_and_is_started_again(kind, count):
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one", b"two", b"three")
+        cluster.process.dies_at = kind, count
+        await cluster.clean()
+        await cluster.check(partition)
+        assert cluster.report().state == "failed"
+        assert "killed" in cluster.report().error
+        await asyncio.sleep(60)
+        await cluster.clean()
+        assert list(await cluster.check(partition)) == [6, 7, 8]
+        assert (cluster.report().state, cluster.process.starts) == ("idle", 2)
+
+
+async def test_a_restart_of_the_gateway_at_any_request_loses_nothing():
+    for at in range(1, 16, 2):
+        async with started_cleaning() as cluster:
+            partition = await cluster.compacted()
+            await cluster.fill(partition, b"one", b"two", b"three")
+            reached = asyncio.Event()
+            hold = asyncio.Event()
+
+            async def stop_at(kind, at=at, reached=reached, hold=hold):
+                if len(cluster.process.asked) == at:
+                    reached.set()
+                    await hold.wait()
+
+            await cluster.cleaner.clean_once()  # opens the gate of new forms
+            await asyncio.sleep(1)
+            cluster.process.before_answer = stop_at
+            cleaning = asyncio.ensure_future(cluster.cleaner.clean_once())
+            await reached.wait()
+            cleaning.cancel()
+            await asyncio.gather(cleaning, return_exceptions=True)
+            await cluster.crash()
+            partition = await cluster.partition()
+            await cluster.check(partition)
+            await cluster.write(partition, (b"0", b"four"))
+            await cluster.clean()
+            assert list(await cluster.check(partition))[-4:] == [6, 7, 8, 9]
+
+
+async def test_a_deleted_topic_ends_its_round_and_others_go_on():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted("gone")
+        other = await cluster.compacted("other")
+        await cluster.fill(partition, b"one", b"two", b"three")
+        await cluster.fill(other, b"one")
+        await cluster.fill(other, b"two")
+
+        async def delete(kind):
+            if kind is Kind.FILTER_BATCHES and cluster.catalog.by_name("gone") is not None:
+                cluster.process.before_answer = None
+                await cluster.catalog.delete("gone")
+
+        cluster.process.before_answer = delete
+        await cluster.clean()
+        assert [each.topic for each in cluster.cleaner.reports()] == ["other"]
+        assert list(await cluster.check(other)) == [3, 4, 5]
+
+
+async def test_a_full_disk_leaves_the_log_as_it_was():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one", b"two")
+        await cluster.cleaner.clean_once()
+        await asyncio.sleep(1)
+
+        async def refuse(kind):
+            if kind is Kind.FILTER_BATCHES:
+                cluster.port.refuse()
+
+        cluster.process.before_answer = refuse
+        assert await cluster.cleaner.clean_once()
+        report = cluster.report()
+        assert report.state == "failed" and report.error
+        assert not partition.stream.segments[0].cleaned
+        await cluster.check(partition)
+        cluster.process.before_answer = None
+        cluster.port.accept()
+        await asyncio.sleep(60)
+        await cluster.clean()
+        assert cluster.report().state == "idle"
+
+
+async def test_a_damaged_batch_makes_one_partition_uncleanable():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted("bad")
+        other = await cluster.compacted("good")
+        await cluster.fill(partition, b"one", b"two")
+        await cluster.fill(other, b"one", b"two")
+        real = cluster.process.ask
+
+        async def damaged(kind, payload=b""):
+            if kind is Kind.MAP_BATCHES and cluster.report("bad").progress is not None:
+                payload = payload[:-1] + bytes([payload[-1] ^ 1])
+            return await real(kind, payload)
+
+        cluster.process.ask = damaged
+        await cluster.clean()
+        assert cluster.report("bad").state == "uncleanable"
+        assert "CRC" in cluster.report("bad").error
+        assert list(await cluster.check(other)) == [3, 4, 5]
+        assert cluster.report("good").state == "idle"
+
+
+async def test_a_lost_partition_is_not_replaced_any_more():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one", b"two")
+        await cluster.cleaner.clean_once()
+        await asyncio.sleep(1)
+
+        async def lose(kind):
+            if kind is Kind.END_SEGMENT:
+                partition.abandon()
+
+        cluster.process.before_answer = lose
+        await cluster.cleaner.clean_once()
+        assert not any(segment.cleaned for segment in partition.stream.segments)
+        with pytest.raises(LedgerError):
+            await partition.ensure_readable()
+
+
+async def test_the_limit_of_reads_and_writes_holds():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"x" * 10_000, b"y" * 10_000)
+        await cluster.cleaner.clean_once()
+        await asyncio.sleep(1)
+        cluster.settings = cluster.settings._replace(io_bytes_per_s=1_000.0)
+        began = cluster.clock.monotonic_s()
+        await cluster.cleaner.clean_once()
+        # Both passes read 60 kB, and 30 kB are written.
+        assert 145 < cluster.clock.monotonic_s() - began < 160
+
+
+async def test_nothing_is_cleaned_before_the_gate_of_new_forms_is_open():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one", b"two")
+        assert not cluster.context.features.writes_new_forms
+        assert not await cluster.cleaner.clean_once()
+        assert not partition.stream.segments[0].cleaned
+
+
+async def test_a_report_has_progress_and_the_age_of_the_oldest_dirty_record():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one", b"two")
+        written_ms = cluster.clock.now_ms()
+        await cluster.cleaner.clean_once()
+        await asyncio.sleep(10)
+        shares = []
+
+        async def note(kind):
+            shares.append(cluster.report().row(0)["progress"])
+
+        cluster.process.before_answer = note
+        row = cluster.report().row(written_ms + 10_000)
+        assert row["oldest_dirty_age_ms"] >= 10_000
+        await cluster.clean()
+        assert shares == sorted(shares) and shares[-1] > 0.9
+        row = cluster.report().row(cluster.clock.now_ms())
+        assert (row["state"], row["progress"], row["oldest_dirty_age_ms"]) == ("idle", None, None)
+        assert (row["last_records_read"], row["last_records_kept"]) == (6, 3)

@@ -1,0 +1,100 @@
+"""Goal: the cleaner process answers, ends with its gateway, and is started again after a kill.
+
+Method: the real child process and its pipes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from gateway.cleaning import frames
+from gateway.cleaning.frames import Kind
+from gateway.cleaning.process import CleanerEnded, CleanerProcess
+from gateway.core.cleaning import NOT_FULL, PoisonedBatch
+from gateway.core.partition_transactions import AbortedTransaction
+from tests.gateway.cleaning_log import ROOM, keyed_batch
+
+pytestmark = [pytest.mark.real_loop, pytest.mark.process]
+
+BATCH = keyed_batch([(b"a", b"one"), (b"a", b"two"), (b"b", b"three")])
+
+
+async def mapped(process):
+    await process.ask(Kind.BEGIN_MAP, frames.MAP.pack(ROOM, 0))
+    await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, 5, []))
+    return frames.OFFSET.unpack(await process.ask(Kind.MAP_BATCHES, BATCH))[0]
+
+
+async def test_a_segment_goes_through_the_process():
+    process = CleanerProcess()
+    try:
+        await process.start()
+        assert await mapped(process) == NOT_FULL
+        await process.ask(Kind.BEGIN_FILTER, frames.FILTER.pack(0, 0))
+        aborted = [AbortedTransaction(7, 1, 2, 3)]
+        await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, 5, aborted))
+        (one,) = frames.decode_batches(await process.ask(Kind.FILTER_BATCHES, BATCH))
+        assert one.offsets == 3
+        end = frames.decode_end(await process.ask(Kind.END_SEGMENT))
+        assert [each.offsets for each in end.batches] == [2]
+        assert (end.changed, end.records_read, end.records_kept) == (True, 3, 2)
+    finally:
+        await process.stop()
+    assert process.pid is None
+
+
+async def test_a_batch_that_cannot_be_read_leaves_the_process_at_work():
+    process = CleanerProcess()
+    try:
+        await process.start()
+        assert await mapped(process) == NOT_FULL
+        with pytest.raises(PoisonedBatch, match=r"offset 0 cannot be cleaned: .*CRC"):
+            await process.ask(Kind.MAP_BATCHES, BATCH[:-1] + b"x")
+        assert await mapped(process) == NOT_FULL
+    finally:
+        await process.stop()
+
+
+async def test_a_killed_process_is_reported_and_started_again():
+    process = CleanerProcess()
+    try:
+        await process.start()
+        first = process.pid
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(CleanerEnded):
+            while True:
+                await mapped(process)
+        await process.start()
+        assert process.pid != first
+        assert await mapped(process) == NOT_FULL
+    finally:
+        await process.stop()
+
+
+async def test_the_process_has_a_lower_priority_than_the_gateway():
+    process = CleanerProcess()
+    try:
+        await process.start()
+        await mapped(process)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) > os.getpriority(os.PRIO_PROCESS, 0)
+    finally:
+        await process.stop()
+
+
+async def test_a_cancelled_request_ends_the_process_so_that_no_reply_is_mistaken():
+    process = CleanerProcess()
+    try:
+        await process.start()
+        asking = asyncio.ensure_future(mapped(process))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert process.pid is None
+        await process.start()
+        assert await mapped(process) == NOT_FULL
+    finally:
+        await process.stop()
