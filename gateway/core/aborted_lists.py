@@ -8,8 +8,10 @@ below it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
+from operator import attrgetter
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -19,6 +21,7 @@ from gateway.core.partition_transactions import AbortedTransaction
 _HEAD = Struct(">qqqI")  # first offset, end, last stable offset, number of aborted transactions
 _ABORTED = Struct(">qqqq")
 _LISTS_MAX = 16
+_last_offset = attrgetter("last_offset")
 
 
 class SegmentAborted(NamedTuple):
@@ -53,12 +56,22 @@ def decode_aborted(data: bytes) -> SegmentAborted:
 
 
 def overlapping(
-    aborted: Iterable[AbortedTransaction], start_offset: int, end_offset: int
+    aborted: Sequence[AbortedTransaction], start_offset: int, end_offset: int
 ) -> list[AbortedTransaction]:
-    """Return the aborted transactions with offsets from `start_offset` up to `end_offset`."""
-    return [
-        one for one in aborted if one.last_offset >= start_offset and one.first_offset < end_offset
-    ]
+    """Return the aborted transactions with offsets from `start_offset` up to `end_offset`.
+
+    `aborted` is in the order of the markers. It is read only between the two: those that end later
+    than the last one that is read begin at or above `end_offset`.
+    """
+    found: list[AbortedTransaction] = []
+    first = bisect_left(aborted, start_offset, key=_last_offset)
+    for at in range(first, len(aborted)):
+        one = aborted[at]
+        if one.first_offset < end_offset:
+            found.append(one)
+        if one.stable_offset >= end_offset:
+            break
+    return found
 
 
 class AbortedLists:

@@ -111,6 +111,8 @@ class PartitionTransactions:
         # is the offset of the marker, or -1 while the transaction is open. An entry goes when its
         # marker is durable.
         self._unstable: OrderedDict[int, int] = OrderedDict()
+        # The first offsets of open transactions, ascending. All are in `_unstable` too.
+        self._open: OrderedDict[int, None] = OrderedDict()
         # Marker and first offset of each ended transaction in `_unstable`, in the order of markers.
         self._ended: deque[tuple[int, int]] = deque()
         # The aborted transactions of this segment, in the order of their markers.
@@ -228,6 +230,7 @@ class PartitionTransactions:
             if not after.open:
                 after = after._replace(first_offset=base_offset, started_ms=now_ms)
                 self._unstable[base_offset] = NO_OFFSET
+                self._open[base_offset] = None
         if known is None or known.epoch != epoch or known.open != after.open:
             self._events.append(_Event(base_offset, producer_id, known))
         self._producers[producer_id] = after
@@ -279,11 +282,11 @@ class PartitionTransactions:
 
     def _end(self, producer_id: int, first: int, marker: EndMarker, offset: int) -> None:
         self._unstable[first] = offset
+        del self._open[first]
         self._ended.append((offset, first))
         if marker.commit:
             return
-        still_open = (at for at, end in self._unstable.items() if end == NO_OFFSET)
-        stable = next(still_open, offset + 1)
+        stable = next(iter(self._open), offset + 1)
         self._aborted.append(AbortedTransaction(producer_id, first, offset, stable))
 
     # -- segments and expiry --------------------------------------------------------------------
@@ -360,6 +363,7 @@ class PartitionTransactions:
         """Replace the state by the decoded `data`; b"" has no transactions. Raises ValueError."""
         self._producers.clear()
         self._unstable.clear()
+        self._open.clear()
         self._ended.clear()
         self._events.clear()
         self._guards.clear()
@@ -383,7 +387,8 @@ class PartitionTransactions:
             self._producers[producer_id] = ProducerTransactions(*numbers)
         self._aborted = [AbortedTransaction(*each) for each in _ABORTED.iter_unpack(data[at:])]
         first_offsets = (known.first_offset for known in self._producers.values() if known.open)
-        self._unstable.update((first, NO_OFFSET) for first in sorted(first_offsets))
+        self._open = OrderedDict.fromkeys(sorted(first_offsets))
+        self._unstable.update(dict.fromkeys(self._open, NO_OFFSET))
 
 
 def _epoch_is_late(known: ProducerTransactions, marker: EndMarker) -> bool:

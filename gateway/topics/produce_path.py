@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -46,6 +47,7 @@ from ledger.tasks import report, reported, start_once
 
 # The maximum number of batches that wait for the stream to open; more get REQUEST_TIMED_OUT.
 _WAITING_MAX = 10_000
+_APPENDED_PER_TURN = 250  # batches or markers that are appended before other tasks run
 
 _TOO_FEW_COPIES = Produced(
     ErrorCode.not_enough_replicas,
@@ -245,7 +247,11 @@ class ProducePath:
 
     async def _append_waiting(self) -> None:
         """Append the waiting batches in order. Check in parts those that take long."""
-        while self._waiting and self._stream.writable:
+        for number in count(1):
+            if number % _APPENDED_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if not self._waiting or not self._stream.writable:
+                return
             waiting = self._waiting[0]
             if not waiting.takes_long and not self._is_plain(waiting):
                 self._waiting.popleft()

@@ -1,210 +1,108 @@
-"""Goal: many transactions that end at once, or a refused marker, hold up no others.
+"""Goal: thousands of transactions in one partition cost each of them no more than a few do, and
+hold up no other task.
 
-Method: the coordinator on real streams and virtual time, with a sender of markers that counts what
-it gets in one turn of the loop; and the pure parts alone.
+Method: steps of the interpreter are counted, for few transactions and for many; turns of the event
+loop on virtual time.
 """
 
-from __future__ import annotations
-
 import asyncio
+from functools import partial
+from itertools import pairwise
 
 import pytest
-from kio.schema.errors import ErrorCode as Code
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gateway.core.deadlines import Deadlines
-from gateway.core.transaction_states import TopicPartition
-from gateway.transactions import coordinator_partition
-from tests.gateway.test_transaction_core import ORDERS, STOCK, Log, ongoing
-from tests.gateway.transaction_rig import NotedMarkers, transacting
-
-NONE, FENCED = Code.none, Code.transaction_coordinator_fenced
-IDS = 600
-PER_TURN = coordinator_partition._PER_TURN // 2  # a record and a partition for each marker
+from gateway.core.aborted_lists import overlapping
+from gateway.core.partition_transactions import EndMarker, PartitionTransactions
+from gateway.topics import produce_path
+from tests.gateway.stream_cluster import started_cluster
+from tests.gateway.test_transaction_path import Coordinator, mark
+from tests.steps import steps_of
 
 
-class CountedMarkers(NotedMarkers):
-    """Counts the markers of each turn of the loop that has some."""
-
-    def __init__(self):
-        super().__init__()
-        self.turns = []
-        self.counting = False
-        self.between = lambda: None  # called after each turn
-
-    def send(self, marker, on_answers):
-        super().send(marker, on_answers)
-        if not self.counting:
-            self.counting = True
-            self.turns.append(0)
-            asyncio.get_running_loop().call_soon(self.on_turn)
-        self.turns[-1] += 1
-
-    def on_turn(self):
-        self.counting = False
-        self.between()
+def with_open(count):
+    """Return a partition in which `count` producers have an open transaction each."""
+    core = PartitionTransactions()
+    for producer in range(count):
+        core.accept_batch(producer, 0, producer, 0, transactional=True)
+    core.on_durable(count)
+    return core
 
 
-async def many(cluster, **settings):
-    """Begin `IDS` transactions. Returns their producers by name."""
-    names = [f"id {number}" for number in range(IDS)]
-    begun = await asyncio.gather(*(cluster.begin(name, **settings) for name in names))
-    return dict(zip(names, begun, strict=True))
+def abort(core, producer, offset):
+    core.accept_marker(EndMarker(producer, 1, 0, commit=False, version=2), offset, 0)
 
 
-def count_turns(cluster):
-    services = cluster.shell._services
-    object.__setattr__(services, "markers", CountedMarkers())
-    return services.markers
+def cost_of_the_last(count):
+    """Return the steps of the last abort of `count` transactions, none of them durable yet."""
+    core = with_open(count)
+    for producer in range(count - 1):
+        abort(core, producer, count + producer)
+    return steps_of(partial(abort, core, count - 1, 2 * count - 1))[0]
 
 
-async def test_transactions_that_time_out_together_are_aborted_in_many_turns():
-    async with transacting() as cluster:
-        await many(cluster, timeout_ms=30_000)
-        markers = count_turns(cluster)
-        await cluster.until(lambda: len(markers.sent) == IDS)
-        assert max(markers.turns) <= PER_TURN
+def test_the_end_of_a_transaction_costs_the_same_however_many_ended_with_it():
+    assert cost_of_the_last(2_000) == cost_of_the_last(20) > 0
 
 
-async def test_a_takeover_resends_markers_in_many_turns_and_answers_requests_meanwhile():
-    async with transacting() as cluster:
-        producers = await many(cluster)
-        ends = [cluster.end(producer, name=name) for name, producer in producers.items()]
-        assert set(await asyncio.gather(*ends)) == {NONE}
-        await cluster.coordinators.stop()
-        markers = count_turns(cluster)
-        views = []
-        markers.between = lambda: views.append(cluster.shell.describe("id 599"))
-        cluster.shell.on_opened(cluster.shell._log.leader_epoch)
-        await cluster.until(lambda: len(markers.sent) == IDS)
-        assert max(markers.turns) <= PER_TURN
-        assert views[0].state.kafka_name == "PrepareCommit"
-        assert views[0].partitions == {("t", 0)}  # also before its marker is sent
+@pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
+def test_a_short_fetch_does_not_read_a_long_list(at):
+    """Each of these transactions has its own two offsets."""
+    core = PartitionTransactions()
+    for producer in range(4_000):
+        core.accept_batch(producer, 0, 2 * producer, 0, transactional=True)
+        abort(core, producer, 2 * producer + 1)
+    start = 2 * int(at * 3_990)
+    steps, found = steps_of(partial(overlapping, core.aborted, start, start + 6))
+    assert [one.first_offset for one in found] == [start, start + 2, start + 4]
+    assert steps < 500
 
 
-async def test_a_marker_that_stays_fenced_after_a_reload_stops_no_other_id():
-    async with transacting() as cluster:
-        stuck, fine = await cluster.begin("stuck"), await cluster.begin("fine")
-        assert await cluster.end(stuck, name="stuck") is NONE
-        cluster.markers.answer(FENCED)
-        await cluster.until(lambda: cluster.markers.sent)
-        core = cluster.shell._core
-        cluster.markers.answer(FENCED)
-        assert await cluster.end(fine, name="fine") is NONE
-        (marker,) = cluster.markers.answer()
-        assert marker.transactional_id == "fine"
-        await asyncio.sleep(50)
-        assert cluster.shell._core is core
-        assert await cluster.state("fine") == "CompleteCommit"
-        assert await cluster.state("stuck") == "PrepareCommit"
-        assert not cluster.markers.sent
-        await cluster.until(lambda: cluster.markers.sent)  # slowly, and for ever
-        cluster.markers.answer()
-        await cluster.until(lambda: cluster.shell.describe("stuck").state.name == "COMPLETE_COMMIT")
+ENDS = st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=60)
 
 
-async def test_a_held_marker_is_logged_with_its_id_and_partition(capfd):
-    async with transacting() as cluster:
-        assert await cluster.end(await cluster.begin("stuck"), name="stuck") is NONE
-        cluster.markers.answer(FENCED)
-        await cluster.until(lambda: cluster.markers.sent)
-        cluster.markers.answer(FENCED)
-        (line,) = [each for each in capfd.readouterr().err.splitlines() if "stays prepared" in each]
-        assert "stuck" in line
-        assert "t-0" in line
+@settings(max_examples=100, deadline=None)
+@given(ENDS, st.integers(0, 60), st.integers(0, 60))
+def test_the_list_of_a_fetch_is_that_of_a_slow_twin(steps, start, end):
+    """Up to the last stable offset, which bounds every fetch."""
+    core = PartitionTransactions()
+    for offset, (producer, aborts) in enumerate(steps):
+        known = core.producer(producer)
+        if aborts and known is not None and known.open:
+            abort(core, producer, offset)
+        else:
+            core.accept_batch(producer, 0, offset, 0, transactional=True)
+    core.on_durable(len(steps))
+    end = min(end, core.stable_offset(len(steps)))
+    expected = [one for one in core.aborted if one.last_offset >= start and one.first_offset < end]
+    assert overlapping(core.aborted, start, end) == expected
 
 
-# -- the core ------------------------------------------------------------------------------------
+async def test_waiting_markers_are_appended_in_parts():
+    async with started_cluster() as cluster:
+        cluster.partitions.verifier = Coordinator()
+        await cluster.topic()
+        await cluster.restart()
+        cluster.partitions.verifier = Coordinator()
+        partition = cluster.partitions.find("t", 0)
+        stream, ends = partition.stream, [0]
+        begin = stream.on_segment
 
+        async def watch():
+            while ends[-1] < 2_000:
+                ends.append(partition.accepted_end)
+                await asyncio.sleep(0)
 
-def reloaded(log):
-    """Load another core after the first refusal, as the shell does."""
-    fenced = log.core.fenced
-    log.coordinator = lambda epoch: type(log.core)(
-        epoch, log._take, log.settings, log.level, fenced
-    )
-    log.take_over()
+        def on_segment(start):
+            begin(start)
+            watching.append(asyncio.ensure_future(watch()))
 
-
-def test_the_next_transaction_of_a_fenced_id_reloads_once_more():
-    log = ongoing()
-    log.end(1_000, 0)
-    log.mark(FENCED)
-    reloaded(log)
-    log.mark()
-    assert (log.states[-1], dict(log.core.fenced), log.reloads) == ("CompleteCommit", {}, 1)
-    log.add(1_000, 1, ORDERS)
-    log.end(1_000, 1)
-    log.mark(FENCED)
-    assert log.reloads == 2
-
-
-def test_only_the_partition_that_refuses_the_coordinator_waits():
-    log = ongoing()
-    log.end(1_000, 0)
-    log.mark(FENCED)
-    reloaded(log)
-    marker = log.markers.pop()
-    log.carry_out(log.core.on_marked(marker, {ORDERS: FENCED, STOCK: NONE}, log.now_ms))
-    assert (log.reloads, log.held, log.markers) == (1, 1, [])
-    assert log.core.describe("pay").partitions == {ORDERS}
-    log.tick(59_999)
-    assert log.markers == []
-    log.tick(1)
-    assert log.mark(FENCED).partitions == {ORDERS}
-    log.tick(60_000)
-    assert log.mark().partitions == {ORDERS}
-    assert log.states[-1] == "CompleteCommit"
-
-
-def test_requests_between_two_effects_of_a_tick_do_not_disturb_it():
-    log = Log()
-    for name in ("a", "b", "c"):
-        log.init(name=name)
-        log.add(log.next_id - 1, 0, TopicPartition("orders", 0), name=name)
-    log.now_ms += 60_001
-    effects = log.core.tick(log.now_ms)
-    first = next(effects)
-    log.end(log.next_id - 1, 0, name="c")
-    assert [each.transactional_id for each in (first, *effects)] == ["a", "b"]
-
-
-def test_a_dropped_coordinator_yields_no_further_effects():
-    log = Log()
-    for name in ("a", "b"):
-        log.init(name=name)
-        log.add(log.next_id - 1, 0, ORDERS, name=name)
-    effects = log.core.tick(log.now_ms + 60_001)
-    next(effects)
-    log.core.abandon(Code.not_coordinator)
-    assert list(effects) == []
-
-
-# -- deadlines -----------------------------------------------------------------------------------
-
-
-def test_a_deadline_that_is_cleared_and_set_for_ever_takes_the_room_of_one():
-    deadlines = Deadlines()
-    for at in range(10_000):
-        deadlines.set("id", at)
-        deadlines.clear("id")
-    deadlines.set("id", 20_000)
-    assert len(deadlines._heap) == 1
-    assert deadlines.due(19_999) == []
-    assert deadlines.due(20_000) == ["id"]
-    assert deadlines.next() is None
-
-
-@pytest.mark.parametrize("between", ["set", "clear"])
-def test_deadlines_change_while_due_ones_are_taken(between):
-    deadlines = Deadlines()
-    for at, key in enumerate("abc"):
-        deadlines.set(key, at)
-    due = deadlines.each_due(10)
-    assert next(due) == "a"
-    if between == "set":
-        deadlines.set("b", 11)
-        deadlines.set("a", 5)
-        assert list(due) == ["c", "a"]
-    else:
-        deadlines.clear("c")
-        assert list(due) == ["b"]
+        watching, stream.on_segment = [], on_segment
+        answers = [mark(partition, producer=number) for number in range(2_000)]
+        async with asyncio.timeout(60):
+            while not all(answers):
+                await asyncio.sleep(0.01)
+        await watching[0]
+        steps = [after - before for before, after in pairwise(ends)]
+        assert max(steps) <= produce_path._APPENDED_PER_TURN
