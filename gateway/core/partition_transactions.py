@@ -135,6 +135,15 @@ class PartitionTransactions:
         """The ids of all producers that have or had transactions, in no order."""
         return list(self._producers)
 
+    def open_before(self, offset: int) -> list[tuple[int, ProducerTransactions]]:
+        """Return the open transactions that began below `offset`, in order, by producer id."""
+        found = [
+            (producer_id, known)
+            for producer_id, known in self._producers.items()
+            if known.open and known.first_offset < offset
+        ]
+        return sorted(found, key=lambda each: each[1].first_offset)
+
     @property
     def aborted(self) -> Sequence[AbortedTransaction]:
         """The aborted transactions of this segment, in the order of their markers."""

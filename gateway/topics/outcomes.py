@@ -15,6 +15,7 @@ import asyncio
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.topics.aborted_reader import AbortedReader
 from gateway.topics.partition_state import PartitionState
+from gateway.topics.partition_warnings import PartitionWarnings
 from ledger.errors import EntryUnknown, LedgerError, StreamUnavailable
 from ledger.streams.stream import Stream
 from ledger.tasks import start_once
@@ -31,15 +32,16 @@ class Outcomes:
         "_ends",
         "_floor",
         "_learning",
+        "_log",
         "_opened",
         "_state",
         "_stream",
         "_whole",
     )
 
-    def __init__(self, state: PartitionState, stream: Stream) -> None:
-        # Neither changes.
-        self._state, self._stream = state, stream
+    def __init__(self, state: PartitionState, stream: Stream, log: PartitionWarnings) -> None:
+        # None of these changes.
+        self._state, self._stream, self._log = state, stream, log
         self._aborted = AbortedReader(state, stream)
         # The last stable offset when the stream was open last. Never falls.
         self._floor = 0
@@ -55,6 +57,7 @@ class Outcomes:
     def on_opened(self) -> None:
         """Record that the stream is open. Its state may be hidden."""
         self._opened = True
+        self._is_known()
 
     def on_ended(self) -> None:
         """Record that the stream failed, or is opened again: its state will be rebuilt."""
@@ -70,8 +73,10 @@ class Outcomes:
             await asyncio.wait([self._learning])
 
     def _is_known(self) -> bool:
-        if not self._whole:
-            self._whole = self._opened and self._stream.timestamp_max is not None
+        if not self._whole and self._opened and self._stream.timestamp_max is not None:
+            self._whole = True
+            hanging = self._state.transactions.open_before(self._state.lost_end)
+            self._log.warn_of_hanging(hanging)
         return self._whole
 
     @property

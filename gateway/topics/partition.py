@@ -118,7 +118,7 @@ class Partition:
         self._path = ProducePath(self, self._state, services, configs, self._log, work, named)
         self._serves_transactions = verifier is not None
         self._state.transactions.leader_epoch = NO_LEADER_EPOCH
-        self._outcomes = Outcomes(self._state, self.stream)
+        self._outcomes = Outcomes(self._state, self.stream, self._log)
         # See `ProducePath.append`. An attribute, because a method would add a call to each batch.
         self.append = self._path.append if state is None else _refuse_client
         # The delivery of lost ranges, and the offsets at which readers wait.
@@ -184,7 +184,8 @@ class Partition:
             else:
                 self._advanced_since_open = False
                 self._opened = True
-                self._outcomes.on_opened()
+                if self._serves_transactions:
+                    self._outcomes.on_opened()
                 self.losses.on_opened()
                 self._on_opened(self.stream.epoch)
                 # Not with a loss that hides the state; its acceptance opens the stream again.

@@ -46,6 +46,9 @@ class PartitionState:
         self.since = 0
         # The list of the segment before, which the head snapshot of the present one stores.
         self.before = _NOTHING_BEFORE
+        # One past the last offset of the losses that the last load passed; 0 without any. A marker
+        # may have been among them.
+        self.lost_end = 0
         self._now_ms = now_ms
         # Time of the last search for unused producers of transactions.
         self._expired_ms = 0
@@ -76,7 +79,7 @@ class PartitionState:
             raise CorruptFormat(f"producer state: {error}") from error
 
     def _load(self, data: bytes) -> Iterator[None]:
-        self.transactional = False
+        self.transactional, self.lost_end = False, 0
         self.since, self.before = _UNKNOWN, _NOTHING_BEFORE
         self.transactions.load(b"")
         if data[:1] != bytes([_VERSION]):
@@ -146,6 +149,7 @@ class PartitionState:
 
     def pass_loss(self, first: int, last: int) -> None:
         self.producers.losses.pass_loss(last, self._now_ms())
+        self.lost_end = max(self.lost_end, last + 1)
 
     def timestamp_max(self, data: memoryview) -> int:
         return batches.timestamp_max(data)

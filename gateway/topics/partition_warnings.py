@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from gateway.core.partition_transactions import ProducerTransactions
 from gateway.log import Throttle, logger
 from ledger.errors import LedgerError, NotEnoughBookies
 from ledger.streams.config import StreamConfig
@@ -15,6 +16,7 @@ from ledger.streams.services import StreamServices
 CHECK_S = 2.0
 """Time between two checks for waiting batches: a batch is reported after twice this time."""
 
+_HANGING_MAX = 10  # transactions of one partition that are reported one by one
 _BOOKIES = "bookies"
 _throttle = Throttle()
 
@@ -54,6 +56,20 @@ class PartitionWarnings:
             offset=offset,
             reason=self.in_kafkas_words(str(error)),
         )
+
+    def warn_of_hanging(self, hanging: Sequence[tuple[int, ProducerTransactions]]) -> None:
+        """Report open transactions whose markers may lie in a loss that was accepted."""
+        shown = hanging[:_HANGING_MAX]
+        for number, (producer_id, known) in enumerate(shown, 1):
+            logger().warning(
+                "the end of an open transaction may be lost; if it stays open, abort it",
+                topic=self._topic,
+                partition=self._index,
+                producer_id=producer_id,
+                producer_epoch=known.epoch,
+                start_offset=known.first_offset,
+                **({"others": len(hanging) - number} if number == _HANGING_MAX else {}),
+            )
 
     def warn_of_wait(self, ack_quorum: int) -> None:
         """Report that a batch waits for the bookies, unless their lack was just reported."""

@@ -10,8 +10,10 @@ import asyncio
 import pytest
 from kio.schema.errors import ErrorCode
 
+from gateway.transactions.local_markers import LocalMarkers
 from ledger.errors import LedgerError, StreamUnavailable
 from ledger.ports.bookies import Status
+from tests.gateway.lossy_cluster import lossy_cluster
 from tests.gateway.stream_cluster import batch, started_cluster, times_of
 from tests.gateway.test_lost_partition import accept, lose
 from tests.gateway.test_read_committed import COLD, committed, delivered, latest
@@ -19,7 +21,8 @@ from tests.gateway.test_transaction_path import Coordinator, marked, opened, par
 from tests.ledger.lost_stream_rig import lost_range
 
 OK, STORAGE = ErrorCode.none, ErrorCode.kafka_storage_error
-LIST_OFFSETS = 2
+LIST_OFFSETS, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS = 2, 27, 61
+HANGING = "the end of an open transaction may be lost"
 
 
 async def with_aborted(cluster):
@@ -148,3 +151,112 @@ async def test_offsets_of_committed_readers_are_refused_while_the_state_is_hidde
             assert await listed(cluster, timestamp, 1) is STORAGE
             assert await listed(cluster, timestamp, 0) is OK
         assert await latest(cluster, isolation=0) == 4
+
+
+# -- losses that an operator accepted ----------------------------------------------------------
+
+
+async def past_a_lost_marker(cluster, *, commit=True):
+    """Return a partition whose transaction at offset 1 lost its marker at offset 2, accepted."""
+    partition, _ = await opened(cluster)
+    await cluster.sent(partition, batch(records=1))
+    await sent(partition, part(0))
+    await marked(partition, 1, commit=commit, coordinator=3)
+    await sent(partition, part(0, producer=6))
+    await cluster.accept(partition, 2, 2)
+    partition = await restarted(cluster)
+    cluster.context.markers = LocalMarkers(cluster.partitions)
+    return partition
+
+
+async def open_transactions(cluster):
+    topics = [{"name": "t", "partition_indexes": [0]}]
+    reply = await cluster.answer(DESCRIBE_PRODUCERS, 0, topics=topics)
+    ((partition,),) = (topic.partitions for topic in reply.topics)
+    return {
+        each.producer_id: each
+        for each in partition.active_producers
+        if each.current_txn_start_offset >= 0
+    }
+
+
+async def aborted_by_admin(cluster, found):
+    """End a transaction as `kafka-transactions.sh abort` does; return the error."""
+    marker = {
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "transaction_result": False,
+        "topics": [{"name": "t", "partition_indexes": [0]}],
+        "coordinator_epoch": max(found.coordinator_epoch, 0),
+    }
+    reply = await cluster.answer(WRITE_TXN_MARKERS, 1, markers=[marker])
+    return reply.markers[0].topics[0].partitions[0].error_code
+
+
+async def test_a_transaction_whose_marker_was_lost_hangs_until_an_admin_aborts_it(capsys):
+    async with lossy_cluster(transactions=True) as cluster:
+        partition = await past_a_lost_marker(cluster)
+        assert (partition.stable_offset, partition.high_watermark) == (1, 4)
+        [line] = [line for line in capsys.readouterr().err.splitlines() if HANGING in line]
+        assert "topic=t partition=0 producer_id=5 producer_epoch=0 start_offset=1" in line
+        found = await open_transactions(cluster)
+        assert {each: row.current_txn_start_offset for each, row in found.items()} == {5: 1, 6: 3}
+        assert await aborted_by_admin(cluster, found[5]) is OK
+        assert partition.stable_offset == 3
+        assert await marked(partition, 1, producer=6) is OK
+        assert partition.stable_offset == partition.high_watermark == 6
+        assert delivered(await committed(cluster, 0)) == [0, 2, 3]  # 2 is lost, an empty batch
+        assert not await open_transactions(cluster)
+        partition = await restarted(cluster)
+        assert partition.stable_offset == 6
+        assert HANGING not in capsys.readouterr().err
+
+
+async def test_the_abort_of_a_refused_producer_ends_its_hanging_transaction():
+    async with lossy_cluster(transactions=True) as cluster:
+        partition = await past_a_lost_marker(cluster)
+        assert await marked(partition, 1, producer=6) is OK
+        assert await sent(partition, part(0, epoch=1)) == [ErrorCode.unknown_producer_id]
+        assert partition.stable_offset == 1
+        assert await marked(partition, 2, commit=False) is OK
+        assert partition.stable_offset == partition.high_watermark
+        assert delivered(await committed(cluster, 0)) == [0, 2, 3]
+
+
+async def test_a_transaction_that_began_between_a_loss_and_its_acceptance_ends_both():
+    async with lossy_cluster(transactions=True) as cluster:
+        partition, _ = await opened(cluster)
+        await sent(partition, part(0))
+        await marked(partition, 1)
+        await sent(partition, part(0, epoch=1))
+        await cluster.accept(partition, 1, 1)
+        partition = await restarted(cluster)
+        assert partition.stable_offset == 0
+        assert await marked(partition, 2, commit=False) is OK
+        assert partition.stable_offset == partition.high_watermark == 4
+        assert delivered(await committed(cluster, 0)) == [1]  # the lost marker
+
+
+async def test_a_transaction_that_began_behind_a_loss_is_not_logged_as_hanging(capsys):
+    async with lossy_cluster(transactions=True) as cluster:
+        partition, _ = await opened(cluster)
+        for sequence in (0, 1):
+            await cluster.sent(partition, batch(sequence, records=1))
+        await sent(partition, part(0))
+        await cluster.accept(partition, 1, 1)
+        partition = await restarted(cluster)
+        assert partition.stable_offset == 2
+        assert HANGING not in capsys.readouterr().err
+
+
+async def test_many_hanging_transactions_fill_no_log(capsys):
+    async with lossy_cluster(transactions=True) as cluster:
+        partition, _ = await opened(cluster)
+        await sent(partition, *(part(0, producer=number) for number in range(100, 150)))
+        at = partition.high_watermark
+        await cluster.sent(partition, batch(records=1))
+        await cluster.accept(partition, at, at)
+        await restarted(cluster)
+        lines = [line for line in capsys.readouterr().err.splitlines() if HANGING in line]
+        assert len(lines) == 10
+        assert "others=40" in lines[-1]
