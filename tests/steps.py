@@ -1,25 +1,44 @@
 """Counts the steps of a piece of work: a measure of its cost that no other process disturbs."""
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
-def steps_of(work):
-    """Return how many bytecodes of Python `work` executes, and its result."""
+class Steps:
+    """The bytecodes of Python that were executed."""
+
     count = 0
 
-    def on_step(frame, event, arg):
-        nonlocal count
-        count += event == "opcode"
+
+@contextmanager
+def counted() -> Iterator[Steps]:
+    """Count the steps of all functions that are called inside, also while it is awaited."""
+    steps = Steps()
+
+    def on_step(_frame: Any, event: str, _arg: Any) -> Any:
+        steps.count += event == "opcode"
         return on_step
 
-    def on_call(frame, event, arg):
+    def on_call(frame: Any, _event: str, _arg: Any) -> Any:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return on_step
 
     before = sys.gettrace()
     sys.settrace(on_call)
     try:
-        result = work()
+        yield steps
     finally:
         sys.settrace(before)
-    return count, result
+
+
+def steps_of(work: Callable[[], T]) -> tuple[int, T]:
+    """Return how many steps `work` takes, and its result."""
+    with counted() as steps:
+        result = work()
+    return steps.count, result

@@ -5,7 +5,6 @@ Source: Apache Kafka 4.3, KafkaApis.handleProduceRequest and ReplicaManager.hand
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -14,6 +13,7 @@ from gateway.topics.produced import Produced
 from gateway.wire import batches
 from ledger.ids import Buffer
 
+_HEADER, _TRANSACTIONAL = batches.HEADER_BYTES, batches.TRANSACTIONAL
 _ATTRIBUTES_AT = 22  # the low byte of the attributes, which has the transactional bit
 _NO_ID = Produced(ErrorCode.transactional_id_authorization_failed)
 _TWO_PRODUCERS = Produced(
@@ -34,7 +34,12 @@ def transaction_of(body: Any) -> tuple[Produced | None, bool]:
 
     Transactional batches need a transactional id, and have one producer id and epoch.
     """
-    found = list(_transactional(body))
+    found: list[Buffer] = []
+    for topic in body.topic_data:
+        for data in topic.partition_data:
+            records = data.records  # not `is_transactional`: this runs for each batch
+            if records and len(records) >= _HEADER and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+                found.append(records)
     if not found:
         return None, False
     if body.transactional_id is None:
@@ -43,10 +48,3 @@ def transaction_of(body: Any) -> tuple[Produced | None, bool]:
     producers = {(each.producer_id, each.producer_epoch) for each in headers}
     producers = {each for each in producers if each[0] >= 0}
     return _TWO_PRODUCERS if len(producers) > 1 else None, True
-
-
-def _transactional(body: Any) -> Iterator[Buffer]:
-    for topic in body.topic_data:
-        for data in topic.partition_data:
-            if data.records is not None and is_transactional(data.records):
-                yield data.records
