@@ -266,10 +266,12 @@ async def play(seed):
             first_open = producers.first_open
             expected = partition.high_watermark if first_open is None else first_open
             assert partition.stable_offset == expected
+            assert await latest(cluster, isolation=1) == expected, "latest passes the LSO"
             start = draw.randrange(stable + 1)
             found = await consumed(cluster, partition, draw, start)
             ended = producers.outcomes.items()
-            assert found == sorted(at for at, kept in ended if kept and start <= at < stable)
+            committed_ones = sorted(at for at, kept in ended if kept and start <= at < stable)
+            assert found == committed_ones, "a reader got other records"
             how = draw.choice(["nothing", "restart", "crash"])
             if how != "nothing":
                 await (cluster.restart() if how == "restart" else cluster.crash())
