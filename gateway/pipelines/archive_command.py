@@ -115,7 +115,7 @@ _SHOWN_MAX = 20  # losses in the summary
 @option(
     "--allow-gaps",
     is_flag=True,
-    help="Accept offsets without a record, which transactions and compaction leave.",
+    help="Accept offsets without a record that no transaction explains, as compaction leaves them.",
 )
 @option(
     "--metadata",

@@ -6,22 +6,25 @@ Method: values in, values out. The metrics page is read over HTTP.
 from __future__ import annotations
 
 import urllib.request
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from gateway.pipelines.archive_metrics import ArchiveMetrics, served
 from gateway.pipelines.archives.archive_model import ArchiveReport
+from gateway.pipelines.archives.checking import OffsetSummary, check_records, fold_of
 from gateway.pipelines.archives.exact_read import (
     Unrepresentable,
-    committed_batches,
     merge_unrepresentable,
+    sort_out,
     split_batches,
 )
+from gateway.pipelines.archives.holes import clip_holes
 from gateway.pipelines.archives.lives import base_name, find_life, life_name, select_life
 from gateway.pipelines.archives.pacing import CommitPacer
-from gateway.pipelines.archives.port import DELETED, SKIPPED, ArchiveState, LostOffsets
+from gateway.pipelines.archives.port import DELETED, SKIPPED, ArchiveState, HoleSum, LostOffsets
 from gateway.pipelines.archives.rounds import ArchiveRound, GoneRange, RoundInput, next_round
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
@@ -240,11 +243,64 @@ def test_the_batches_of_aborted_transactions_are_left_out():
         batch(4, 1, transactional),
     ]
     aborted = [SimpleNamespace(producer_id=1, first_offset=0)]
-    kept = committed_batches(found, aborted)
+    kept, holes = sort_out(found, aborted)
+    assert holes == [(0, 1), (3, 4)]
     assert kept == found[1:], "the transaction of producer 1 ends with its control batch"
-    assert committed_batches(found, ()) == found
+    assert sort_out(found, ())[0] == found
 
 
 def test_a_batch_that_a_compaction_has_emptied_is_left_out():
     full = plain_batch([1])
-    assert committed_batches([raw_batch(b"", 0, last_offset_delta=3), full], ()) == [full]
+    assert sort_out([raw_batch(b"", 0, last_offset_delta=3), full], ()) == ([full], [])
+
+
+def summary(*offsets: int) -> OffsetSummary:
+    """Return the summary of these offsets, as Spark computes it."""
+    fold = 0
+    for each in offsets:
+        fold ^= fold_of(each, each + 1)
+    return OffsetSummary(len(offsets), min(offsets), max(offsets), fold)
+
+
+@pytest.mark.parametrize(
+    ("proved", "problem"),
+    [
+        pytest.param((2, 4), "", id="all of them"),
+        pytest.param((), "3 records of 5", id="none"),
+        pytest.param((2,), "3 records, 1 markers and aborted records of 5", id="too few"),
+        pytest.param((2, 3), "some offsets are missing", id="others"),
+    ],
+)
+def test_an_offset_may_be_missing_only_if_it_is_proved_to_hold_no_record(
+    proved: tuple[int, ...], problem: str
+) -> None:
+    def holes(ranges: Sequence[OffsetRange]) -> dict[TopicPartition, HoleSum]:
+        assert list(ranges) == [wanted]
+        return {A: HoleSum(len(proved), summary(*proved).fold)} if proved else {}
+
+    wanted, frame = OffsetRange("a", 0, 0, 5), cast("Any", None)
+    found = {A: summary(0, 1, 3)}
+    if not problem:
+        check_records([wanted], frozenset(), found, frame, holes)
+        return
+    with pytest.raises(JobError, match=problem):
+        check_records([wanted], frozenset(), found, frame, holes)
+
+
+def test_a_range_that_holds_only_holes_has_no_record() -> None:
+    whole = summary(*range(5))
+    check_records(
+        [OffsetRange("a", 0, 0, 5)],
+        frozenset(),
+        {},
+        cast("Any", None),
+        lambda _: {A: HoleSum(5, whole.fold)},
+    )
+
+
+def test_holes_are_clipped_and_merged() -> None:
+    holes = [(0, 3), (3, 4), (6, 9), (9, 30)]
+    assert clip_holes(holes, OffsetRange("a", 0, 2, 12)) == [
+        OffsetRange("a", 0, 2, 4),
+        OffsetRange("a", 0, 6, 12),
+    ]

@@ -28,6 +28,7 @@ from gateway.pipelines.archives.port import (
     ACCEPTED,
     Archive,
     ArchiveState,
+    Holes,
 )
 from gateway.pipelines.archives.rounds import ArchiveRound, GoneRange, RoundInput, next_round
 from gateway.pipelines.shared.accepted_losses import (
@@ -323,8 +324,20 @@ class ArchiveJob:
                 raise _Inexact
             self._bytes_read = found.bytes
 
-        commit = plan.commit(selection.ids, sparse, confirm)
+        commit = plan.commit(
+            selection.ids, sparse, confirm, lambda ranges: self._holes(ranges, selection)
+        )
         return translate_spark_errors(lambda: self._archive.append(records, commit, state))
+
+    def _holes(self, ranges: Iterable[OffsetRange], selection: _Selection) -> Holes:
+        """Prove which offsets of these ranges are markers, or records that were aborted."""
+        # Imported here because it needs numpy.
+        from gateway.pipelines.archives.holes import find_holes, sum_holes
+
+        asked = [each._replace(topic=selection.topics[each.topic]) for each in ranges]
+        isolation = self._request.isolation
+        holes = find_holes(self._spark, self._bootstrap, asked, isolation)
+        return selection.to_archive(sum_holes(holes))
 
     def _find_unrepresentable(self, plan: ArchiveRound, selection: _Selection) -> bool:
         """Find the records of the round that Spark cannot represent. Returns False for none."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gateway.pipelines.archives.port import Holes, HoleSum
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition, partition_of
 
@@ -36,6 +37,7 @@ class OffsetSummary(NamedTuple):
         )
 
 
+_NO_HOLES = HoleSum(0, 0)
 _SEED = 42  # the seed of Spark's xxhash64
 _PRIMES = (
     0x9E3779B185EBCA87,
@@ -56,9 +58,11 @@ def check_records(
     sparse: frozenset[str],
     found: dict[TopicPartition, OffsetSummary],
     records: DataFrame,
+    find_holes: Callable[[Sequence[OffsetRange]], Holes] = lambda _: {},
 ) -> None:
     """Raise JobError unless `found` contains exactly the offsets of these ranges.
 
+    Offsets may be missing for which `find_holes` proves that they hold no record.
     `records` have the columns topic, partition and offset. The function reads `records` only for
     topics in `sparse`.
     """
@@ -66,31 +70,41 @@ def check_records(
     for partition in sorted(found):
         if partition not in wanted:
             raise _wrong(f"{partition}: {found[partition].records} unrequested records")
-    dense = [
-        each for each in wanted.values() if _is_dense(each, found.get(each.topic_partition), sparse)
+    thin = [
+        each for each in wanted.values() if not _is_dense(each, found.get(each.topic_partition))
     ]
-    for each in dense:
-        if fold_of(each.start, each.end) != found[each.topic_partition].fold:
-            raise _wrong(f"{each}: some offsets are missing, and as many are duplicates")
-    thin = [each for partition, each in wanted.items() if each not in dense and partition in found]
-    _check_distinct(thin, found, records)
+    proved = [each for each in thin if each.topic not in sparse]
+    holes = find_holes(proved) if proved else {}
+    for each in wanted.values():
+        if each not in thin or each in proved:
+            partition = each.topic_partition
+            _check_full(each, found.get(partition), holes.get(partition, _NO_HOLES))
+    _check_distinct([each for each in thin if each not in proved], found, records)
 
 
-def _is_dense(wanted: OffsetRange, found: OffsetSummary | None, sparse: frozenset[str]) -> bool:
-    """Return True if every offset has a record, False if a sparse topic has fewer.
+def _check_full(wanted: OffsetRange, found: OffsetSummary | None, holes: HoleSum) -> None:
+    """Raise JobError unless each offset is found, or is one of the holes."""
+    records, fold = (found.records, found.fold) if found else (0, 0)
+    if records + holes.offsets != wanted.length:
+        shown = f", {holes.offsets} markers and aborted records" if holes.offsets else ""
+        raise _wrong(
+            f"{wanted}: {records} records{shown} of {wanted.length} offsets; if the others were"
+            " removed from the topic, use --allow-gaps"
+        )
+    if fold_of(wanted.start, wanted.end) != fold ^ holes.fold:
+        raise _wrong(f"{wanted}: some offsets are missing, and as many are duplicates")
 
-    Raises JobError for any other count.
+
+def _is_dense(wanted: OffsetRange, found: OffsetSummary | None) -> bool:
+    """Return whether there are as many records as offsets.
+
+    Raises JobError if there are more, or records at other offsets.
     """
     if found and (found.min_offset < wanted.start or found.max_offset >= wanted.end):
         raise _wrong(f"{wanted}: received records of {found.min_offset} to {found.max_offset}")
     count = found.records if found else 0
     if count > wanted.length:
         raise _wrong(f"{wanted}: {count} records of {wanted.length} offsets: some are duplicates")
-    if count < wanted.length and wanted.topic not in sparse:
-        raise _wrong(
-            f"{wanted}: {count} records of {wanted.length} offsets; if the topic has transactions,"
-            " which leave offsets without a record, use --allow-gaps"
-        )
     return count == wanted.length
 
 
@@ -128,6 +142,7 @@ def _xxhash64(numbers: Any) -> Any:
 def _check_distinct(
     ranges: list[OffsetRange], found: dict[TopicPartition, OffsetSummary], records: DataFrame
 ) -> None:
+    ranges = [each for each in ranges if each.topic_partition in found]
     if not ranges:
         return
     from pyspark.sql.functions import count_distinct

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _FETCH, _FETCH_VERSION_MAX = 1, 12  # later versions name topics by their ids
 _FETCH_BYTES = 4 * 1024 * 1024
 _WAIT_MS = 1000
-_TASK_COLUMNS = "topic STRING, partition INT, start BIGINT, end BIGINT"
+TASK_COLUMNS = "topic STRING, partition INT, start BIGINT, end BIGINT"
 _RETRIES_MAX = 10
 _RETRY_S = 1.0
 
@@ -83,13 +83,7 @@ def read_exactly(
 
     A query fails if Spark cannot represent a record.
     """
-    tasks = [
-        each._replace(start=start, end=min(start + offsets_per_task, each.end))
-        for each in ranges
-        for start in range(each.start, each.end, offsets_per_task)
-    ]
-    spread = spark.sparkContext.parallelize(tasks, len(tasks))
-    frame = spark.createDataFrame(spread, _TASK_COLUMNS)
+    frame = tasks_of(spark, ranges, offsets_per_task)
 
     def read(given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for some in given:
@@ -97,6 +91,19 @@ def read_exactly(
                 yield from _read(bootstrap, OffsetRange(**row), isolation)
 
     return frame.mapInArrow(read, COLUMNS)
+
+
+def tasks_of(
+    spark: SparkSession, ranges: Iterable[OffsetRange], offsets_per_task: int
+) -> DataFrame:
+    """Return a frame of `TASK_COLUMNS` with one row and one task for each part of the ranges."""
+    tasks = [
+        each._replace(start=start, end=min(start + offsets_per_task, each.end))
+        for each in ranges
+        for start in range(each.start, each.end, offsets_per_task)
+    ]
+    spread = spark.sparkContext.parallelize(tasks, len(tasks))
+    return spark.createDataFrame(spread, TASK_COLUMNS)
 
 
 def _read(bootstrap: str, wanted: OffsetRange, isolation: Isolation) -> Iterator[pa.RecordBatch]:
@@ -148,7 +155,15 @@ def _gone(records: list[Unrepresentable]) -> GoneRange:
 async def fetch_batches(
     client: AdminClient, wanted: OffsetRange, isolation: Isolation
 ) -> AsyncIterator[list[bytes]]:
-    """Yield the batches that hold the range, without those of aborted transactions.
+    """Yield the batches that hold the range, without those of aborted transactions."""
+    async for each in fetch_all(client, wanted, isolation):
+        yield each.committed
+
+
+async def fetch_all(
+    client: AdminClient, wanted: OffsetRange, isolation: Isolation
+) -> AsyncIterator[Fetched]:
+    """Yield the replies that hold the range.
 
     A request that fails is repeated, to the leader of that moment, up to `_RETRIES_MAX` times.
     """
@@ -165,19 +180,23 @@ async def fetch_batches(
             await asyncio.sleep(_RETRY_S)
             continue
         at, retries = found.end, 0
-        yield found.committed
+        yield found
 
 
-class _Fetched(NamedTuple):
-    """The batches of a reply, without those of aborted transactions, and the offset after them."""
+class Fetched(NamedTuple):
+    """The batches of a reply, without those of aborted transactions, and the offset after them.
+
+    `holes` are the first and the end offset of each batch that holds no record for this reader.
+    """
 
     committed: list[bytes]
+    holes: list[tuple[int, int]]
     end: int
 
 
 async def _fetch(
     client: AdminClient, leader: Broker, wanted: OffsetRange, isolation: Isolation
-) -> _Fetched:
+) -> Fetched:
     answer = await client.at_broker(
         leader, _FETCH, lambda _: _fields(wanted, isolation), _FETCH_VERSION_MAX
     )
@@ -190,9 +209,7 @@ async def _fetch(
     whole = [each for each in split_batches(found.records or b"") if _last(each) >= at]
     if not whole:
         raise JobError(f"{wanted.topic_partition}: no record at offset {at}", "NO_LEADER")
-    return _Fetched(
-        committed_batches(whole, found.aborted_transactions or ()), _last(whole[-1]) + 1
-    )
+    return Fetched(*sort_out(whole, found.aborted_transactions or ()), _last(whole[-1]) + 1)
 
 
 async def _leader(client: AdminClient, partition: TopicPartition) -> Broker:
@@ -245,19 +262,27 @@ def _last(batch: bytes) -> int:
     return header.base_offset + header.last_offset_delta
 
 
-def committed_batches(found: list[bytes], aborted: Iterable[Any]) -> list[bytes]:
-    """Leave out the batches of aborted transactions, and those that a compaction has emptied."""
+def sort_out(
+    found: list[bytes], aborted: Iterable[Any]
+) -> tuple[list[bytes], list[tuple[int, int]]]:
+    """Leave out the batches of aborted transactions, and those that a compaction has emptied.
+
+    Returns the others, and the bounds of aborted and of control batches.
+    """
     begins = sorted((each.first_offset, each.producer_id) for each in aborted)
     open_ids: set[int] = set()
     kept: list[bytes] = []
+    holes: list[tuple[int, int]] = []
     for batch in found:
         header = batches.read_header(batch)
         while begins and begins[0][0] <= _last(batch):
             open_ids.add(begins.pop(0)[1])
-        if header.attributes & batches.CONTROL:  # ends the transaction of its producer
+        control = header.attributes & batches.CONTROL != 0
+        aborts = header.attributes & batches.TRANSACTIONAL and header.producer_id in open_ids
+        if control:  # ends the transaction of its producer
             open_ids.discard(header.producer_id)
-        elif header.attributes & batches.TRANSACTIONAL and header.producer_id in open_ids:
-            continue
-        if header.records:
+        if control or aborts:
+            holes.append((header.base_offset, _last(batch) + 1))
+        if header.records and (control or not aborts):
             kept.append(batch)
-    return kept
+    return kept, holes

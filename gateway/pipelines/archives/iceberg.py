@@ -159,7 +159,8 @@ class IcebergArchive:
         self._at_step("check")
         added = self._table.added(staged)
         found = _found(added)
-        check_records(commit.ranges, commit.sparse, {p: o for p, (o, _) in found.items()}, added)
+        offsets = {partition: each for partition, (each, _) in found.items()}
+        check_records(commit.ranges, commit.sparse, offsets, added, commit.holes)
         commit.confirm()
         self._at_step("publish")
         sums = {partition: each for partition, (_, each) in found.items()}

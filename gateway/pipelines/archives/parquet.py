@@ -171,7 +171,7 @@ class ParquetArchive:
             partition = TopicPartition(file.topic, file.partition)
             found[partition] = found[partition].plus(each) if partition in found else each
         written = self._staging.frame(run)
-        check_records(commit.ranges, commit.sparse, found, written)
+        check_records(commit.ranges, commit.sparse, found, written, commit.holes)
         self._at_step("checked")
         return staged
 

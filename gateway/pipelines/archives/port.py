@@ -69,13 +69,23 @@ class ArchiveState:
     lost: tuple[LostOffsets, ...] = ()
 
 
+class HoleSum(NamedTuple):
+    """The number of the proved holes of a partition, and the exclusive-or of their hashes."""
+
+    offsets: int
+    fold: int
+
+
+Holes = Mapping[TopicPartition, HoleSum]
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """Ranges that continue a state: in each partition lost offsets, then one of `ranges`.
 
     Lost ranges and `ranges` do not overlap. An empty range records where a partition begins. Every
-    offset of `ranges` has exactly one record. Only topics in `sparse` (compacted, or with
-    transactions) may also have offsets without a record.
+    offset of `ranges` has exactly one record, or `holes` proves that it has none. Only topics in
+    `sparse` (compacted) may have other offsets without a record.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -86,6 +96,11 @@ class Commit:
     """A function that an append calls after it has read all records, before it commits them.
 
     If it raises JobError, nothing is added.
+    """
+    holes: Callable[[Sequence[OffsetRange]], Holes] = lambda _: {}
+    """A function that proves which offsets of these ranges hold no record.
+
+    They are those of markers and of aborted transactions. Called only if records are missing.
     """
 
 

@@ -13,6 +13,7 @@ from gateway.pipelines.archives.port import (
     SKIPPED,
     ArchiveState,
     Commit,
+    Holes,
     LostOffsets,
 )
 from gateway.pipelines.shared.errors import DataLost, JobError
@@ -54,11 +55,15 @@ class ArchiveRound:
         return sorted({each.topic for each in self.ranges})
 
     def commit(
-        self, topic_ids: Mapping[str, str], sparse: frozenset[str], confirm: Callable[[], None]
+        self,
+        topic_ids: Mapping[str, str],
+        sparse: frozenset[str],
+        confirm: Callable[[], None],
+        holes: Callable[[Sequence[OffsetRange]], Holes] = lambda _: {},
     ) -> Commit:
         """Return the commit of this round, with the ids of its own topics only."""
         ids = {name: topic_ids[name] for name in self.topics if name in topic_ids}
-        return Commit(self.ranges, ids, self.lost, sparse, confirm)
+        return Commit(self.ranges, ids, self.lost, sparse, confirm, holes)
 
 
 @dataclass(frozen=True, slots=True)

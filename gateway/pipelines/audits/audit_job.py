@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gateway.pipelines.audits.compare import Comparison, PairCounts, PartitionSums, count_pairs
 from gateway.pipelines.audits.counting import (
+    PARTITION_KEYS,
     TimeRange,
     clip,
     ignore_timestamp_type,
@@ -29,7 +30,7 @@ from gateway.pipelines.audits.model import (
     unrelated_topics,
 )
 from gateway.pipelines.shared.errors import JobError
-from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition, partition_of
 from gateway.pipelines.shared.topics import OffsetBounds
 from ledger.adapters.system.clock import SystemClock
 
@@ -119,15 +120,10 @@ class _Audit:
             for partition in sorted(set(sums).union(*bounds))
         ]
         if any(each.unexplained_gaps for each in partitions):
-            accepted = self._accepted_gaps(buckets, groups)
-            partitions = [
-                replace(
-                    each, unexplained_gaps=each.unexplained_gaps - accepted[each.topic_partition]
-                )
-                if each.unexplained_gaps and each.topic_partition in accepted
-                else each
-                for each in partitions
-            ]
+            partitions = _explained(partitions, self._accepted_gaps(buckets, groups))
+        if doubtful := [each.topic_partition for each in partitions if each.unexplained_gaps]:
+            self._on_step("looking for markers and aborted records")
+            partitions = _explained(partitions, self._proved_holes(doubtful, groups))
         return AuditReport(
             comparison.sides["left"].name,
             comparison.sides["right"].name,
@@ -240,6 +236,34 @@ class _Audit:
             min(each.earliest for each in filled), max(each.latest for each in filled)
         )
 
+    def _proved_holes(
+        self, doubtful: Iterable[TopicPartition], groups: DataFrame | None
+    ) -> dict[TopicPartition, int]:
+        """Count the offsets missing on both sides that hold no record in any of the logs.
+
+        A log proves it: they are those of markers, or of transactions that it lists as aborted.
+        """
+        from pyspark.sql import functions as F
+
+        # Imported here because it needs numpy.
+        from gateway.pipelines.archives.holes import hole_offsets
+
+        spans = {partition: self._span(partition) for partition in doubtful}
+        found: DataFrame | None = None
+        for side in self._comparison.sides.values():
+            if side.holes is None:
+                continue
+            inside = {p: clip(side.log(p), *each) for p, each in spans.items() if p in side.bounds}
+            offsets = hole_offsets(side.holes(inside))
+            found = offsets if found is None else found.join(offsets, found.columns, "left_semi")
+        if found is None:
+            return {}
+        if groups is not None:
+            held = groups.select(*PARTITION_KEYS, F.col("position").alias("offset"))
+            found = found.join(held, found.columns, "left_anti")
+        rows = found.groupBy(*PARTITION_KEYS).agg(F.count("*").alias("holes")).collect()
+        return {partition_of(row): row["holes"] for row in rows}
+
     def _accepted_gaps(
         self, buckets: DataFrame, groups: DataFrame | None
     ) -> dict[TopicPartition, int]:
@@ -259,6 +283,18 @@ class _Audit:
         for each in ranges:
             gone[each.topic_partition] = gone.get(each.topic_partition, 0) + each.length
         return gone
+
+
+def _explained(
+    partitions: list[PartitionComparison], counts: Mapping[TopicPartition, int]
+) -> list[PartitionComparison]:
+    """Subtract these offsets from the unexplained gaps of the partitions that have some."""
+    return [
+        replace(each, unexplained_gaps=each.unexplained_gaps - counts[each.topic_partition])
+        if each.unexplained_gaps and each.topic_partition in counts
+        else each
+        for each in partitions
+    ]
 
 
 def _cut(side: Side, ranges: Ranges | None) -> Side:

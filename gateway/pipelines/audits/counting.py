@@ -65,6 +65,10 @@ def rename_topic(side: Side, name: str) -> Side:
         assert side.uncommitted is not None
         return renamed(side.uncommitted(original(ranges)))
 
+    def holes(ranges: Ranges) -> DataFrame:
+        assert side.holes is not None
+        return renamed(side.holes(original(ranges)))
+
     return replace(
         side,
         bounds={
@@ -73,6 +77,7 @@ def rename_topic(side: Side, name: str) -> Side:
         },
         read=read,
         uncommitted=None if side.uncommitted is None else uncommitted,
+        holes=None if side.holes is None else holes,
         rules={name: side.rules[topic]} if topic in side.rules else {},
         accepted=tuple(each._replace(topic=name) for each in side.accepted),
         topic_ids={},

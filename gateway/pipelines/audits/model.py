@@ -69,6 +69,12 @@ class Side:
 
     None if `read` itself returns them.
     """
+    holes: Callable[[Ranges], DataFrame] | None = None
+    """A function that proves which offsets of these ranges hold no record for `read`.
+
+    They are those of markers and of aborted transactions. Columns: topic, partition, start, end.
+    None if the side has no log, or its log cannot be asked.
+    """
     ordered: bool = False
     """True if `read` returns records in log order."""
     rules: Mapping[str, CleanupRules] = field(default_factory=dict[str, CleanupRules])

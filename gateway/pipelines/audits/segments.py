@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gateway.interrupt import run_interruptibly
+from gateway.pipelines.archives.holes import HOLE_COLUMNS, clip_holes
 from gateway.pipelines.audits.model import CleanupRules, Ranges, Side
 from gateway.pipelines.audits.sides import check_same_topic
 from gateway.pipelines.direct import register
-from gateway.pipelines.direct.offsets import PartitionSources
+from gateway.pipelines.direct.offsets import PartitionSources, wait_until_known
 from gateway.pipelines.direct.options import Options, parse
+from gateway.pipelines.direct.pruning import PushedFilters
+from gateway.pipelines.direct.tasks import SliceTask, plan_tasks, read_holes
 from gateway.pipelines.shared.accepted_losses import lost_ranges
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation, offsets_json
@@ -74,6 +77,7 @@ def segments_side(
         uncommitted=(lambda ranges: reading(Isolation.read_uncommitted, ranges))
         if committed
         else None,
+        holes=lambda ranges: _holes(spark, options, ranges),
         ordered=True,
         rules={topic: _rules(stored)},
         accepted=accepted,
@@ -104,6 +108,37 @@ def _rules(stored: Topic) -> CleanupRules:
         retention_ms=config.retention_ms,
         retention_bytes=config.retention_bytes,
     )
+
+
+def _holes(spark: SparkSession, options: Options, ranges: Ranges) -> DataFrame:
+    """Find the markers and the aborted batches in these ranges, one task for each slice."""
+    tasks = run_interruptibly(_plan(options, ranges))
+
+    def find(some: Iterable[SliceTask]) -> Iterator[OffsetRange]:
+        for task in some:
+            whole = OffsetRange(*task.topic_partition, task.piece.first, task.piece.end)
+            yield from clip_holes(read_holes(task, options), whole)
+
+    spread = spark.sparkContext.parallelize(tasks, max(1, len(tasks)))
+    return spark.createDataFrame(spread.mapPartitions(find), HOLE_COLUMNS)
+
+
+async def _plan(options: Options, ranges: Ranges) -> list[SliceTask]:
+    async with open_storage(options.metadata, *(options.tls or ())) as storage:
+        sources = PartitionSources(storage, options)
+        try:
+            found = await sources.refresh()
+            await wait_until_known(
+                found, {partition: each.latest for partition, each in ranges.items()}, decided=True
+            )
+            wanted = [
+                OffsetRange(*partition, *each)
+                for partition, each in ranges.items()
+                if each.earliest < each.latest
+            ]
+            return await plan_tasks(wanted, found, options.slice_bytes, PushedFilters())
+        finally:
+            sources.close()
 
 
 async def _look_up(

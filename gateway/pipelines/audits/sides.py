@@ -61,6 +61,13 @@ def topic_side(
         options["kafka.isolation.level"] = str(chosen)
         return without_lost(spark, read_ranges(spark, bootstrap, wanted, options), accepted)
 
+    def holes(ranges: Ranges) -> DataFrame:
+        # Imported here because it needs numpy.
+        from gateway.pipelines.archives.holes import find_holes
+
+        wanted = [OffsetRange(*partition, *each) for partition, each in ranges.items()]
+        return find_holes(spark, bootstrap, wanted, isolation)
+
     def confirm() -> None:
         check_same_topic(topic, topic_id, topics.describe(topic).topic_id)
 
@@ -74,6 +81,7 @@ def topic_side(
         uncommitted=(lambda ranges: reading(Isolation.read_uncommitted, ranges))
         if committed
         else None,
+        holes=holes if plain else None,
         ordered=True,
         rules={topic: cleanup_rules(topics.settings(topic))},
         accepted=accepted,

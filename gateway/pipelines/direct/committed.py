@@ -63,6 +63,11 @@ def overlapping(parts: Iterable[AbortedPart], first: int, end: int) -> tuple[Abo
     return tuple(each for each in parts if each.marker_offset >= first and each.first_offset < end)
 
 
+def is_control(batch: Buffer) -> bool:
+    """Return whether the batch holds a marker, and so no record."""
+    return batches.read_header(batch).attributes & batches.CONTROL != 0
+
+
 class AbortedBatches:
     """Tells the batches of aborted transactions from others. Any order of batches will do."""
 

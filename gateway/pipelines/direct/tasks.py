@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from gateway.pipelines.direct.committed import AbortedBatches, AbortedPart, overlapping
+from gateway.pipelines.direct.committed import (
+    AbortedBatches,
+    AbortedPart,
+    is_control,
+    overlapping,
+)
 from gateway.pipelines.direct.losses import find_loss, not_accepted, pass_accepted, report_loss
 from gateway.pipelines.direct.offsets import OpenSources, gathered
 from gateway.pipelines.direct.options import Options
@@ -127,6 +132,18 @@ def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
         if not isinstance(error, _GONE):
             raise _fault(left, error) from error
         report_loss([left], f"deleted while they were read ({error})", options.fail_on_data_loss)
+
+
+def read_holes(task: SliceTask, options: Options) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of each batch of a slice that holds no record for this reader, in order.
+
+    They are control batches, and the batches that the task lists as aborted. Raises LedgerError.
+    """
+    aborted = AbortedBatches(task.aborted)
+    for chunk in _chunks(task.piece, options):
+        for each in chunk:
+            if each.lost is None and (is_control(each.data) or aborted.hold(each.data)):
+                yield each.sequence_id, each.end_sequence_id
 
 
 def _ignore_timestamp(offset: int, timestamp_ms: int) -> None:
