@@ -385,16 +385,10 @@ class PartitionTransactions:
             raise ValueError(f"transactions of {len(data)} bytes are truncated") from error
 
     def _load(self, data: bytes) -> None:
-        version, producers, aborted = _HEAD.unpack_from(data)
-        if version != _VERSION:
-            raise ValueError(f"transactions have version {version}; this release reads {_VERSION}")
-        end = _HEAD.size + producers * _PRODUCER.size + aborted * _ABORTED.size
-        if end != len(data):
-            raise ValueError(f"transactions have {len(data)} bytes instead of {end}")
-        at = _HEAD.size + producers * _PRODUCER.size
-        for producer_id, *numbers in _PRODUCER.iter_unpack(data[_HEAD.size : at]):
+        producers, aborted = stored_rows(data)
+        for producer_id, *numbers in producers:
             self._producers[producer_id] = ProducerTransactions(*numbers)
-        self._aborted = [AbortedTransaction(*each) for each in _ABORTED.iter_unpack(data[at:])]
+        self._aborted = [AbortedTransaction(*each) for each in aborted]
         first_offsets = (known.first_offset for known in self._producers.values() if known.open)
         self._open = OrderedDict.fromkeys(sorted(first_offsets))
         self._unstable.update(dict.fromkeys(self._open, NO_OFFSET))
@@ -407,6 +401,25 @@ def _epoch_is_late(known: ProducerTransactions, marker: EndMarker) -> bool:
         # A retry if no transaction is open. The highest epoch may recover from an earlier mistake.
         return known.open and marker.epoch != EPOCH_MAX
     return marker.epoch < known.epoch
+
+
+def stored_rows(
+    data: bytes,
+) -> tuple[Iterator[tuple[int, int, int, int, int, int]], Iterator[tuple[int, int, int, int]]]:
+    """Return the rows of what `PartitionTransactions.encode` returned, decoded one by one.
+
+    A row of a producer has its id and the first fields of `ProducerTransactions`, one of an aborted
+    transaction those of `AbortedTransaction`. Raises ValueError, or struct.error if it is short.
+    """
+    version, producers, aborted = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise ValueError(f"transactions have version {version}; this release reads {_VERSION}")
+    end = _HEAD.size + producers * _PRODUCER.size + aborted * _ABORTED.size
+    if end != len(data):
+        raise ValueError(f"transactions have {len(data)} bytes instead of {end}")
+    view = memoryview(data)
+    at = _HEAD.size + producers * _PRODUCER.size
+    return _PRODUCER.iter_unpack(view[_HEAD.size : at]), _ABORTED.iter_unpack(view[at:])
 
 
 def aborted_between(

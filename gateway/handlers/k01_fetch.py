@@ -6,7 +6,7 @@ flexible, last fetched epoch · v13 topic ids · v15 replica state · v16 errors
 Records at or above the high watermark are never returned. A broker that does not lead a partition
 serves its fetches only to clients in the broker's rack, because the high watermark may lag.
 A client that names the epoch of its last record is told where its log diverges from this one.
-Not done: read_committed from the closest replica (the leader serves it); Fetch of replicas.
+Not done: Fetch of replicas.
 Fetches of Spark's executors are noted, so that their queries are listed as read-only groups.
 """
 
@@ -272,11 +272,8 @@ def _reader(request: Request, ctx: Context, session: FetchSession) -> tuple[Fetc
     wait_s = min(max(asked.wait_ms, 0), limits.wait_ms_max) / 1000
     plan: PartitionsPlan = FetchPlan(session.due(), asked.min_bytes, bytes_max, wait_s)
     host = request.peer.host
-    committed = asked.committed and ctx.config.transactions
-    # A replica knows no transactions, so readers of committed records are served by the leader.
-    rack = "" if committed else asked.rack
-    reader = FetchReader(ctx.partitions, ctx.reply_memory, session, plan, rack, host)
-    reader.committed = committed
+    reader = FetchReader(ctx.partitions, ctx.reply_memory, session, plan, asked.rack, host)
+    reader.committed = asked.committed and ctx.config.transactions
     return reader, wait_s
 
 

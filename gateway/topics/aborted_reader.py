@@ -8,19 +8,38 @@ Source: Kafka, UnifiedLog.addAbortedTransactions and LocalLog.collectAbortedTran
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.core.aborted_lists import (
-    AbortedLists,
-    SegmentAborted,
-    overlapping,
-)
+from gateway.core.aborted_lists import AbortedLists, SegmentAborted, overlapping
 from gateway.core.partition_transactions import AbortedTransaction
-from gateway.topics.partition_state import PartitionState, aborted_before, aborted_of_footer
+from gateway.topics.partition_state import aborted_before, aborted_of_footer
+
+
+class _Newest(Protocol):
+    @property
+    def aborted(self) -> Sequence[AbortedTransaction]: ...
+
+
+class KnownTransactions(Protocol):
+    """The newest transactions of a log: those of its owner, or those that a replica follows."""
+
+    @property
+    def since(self) -> int:
+        """The list of `transactions` has all that were aborted from this offset on."""
+        ...
+
+    @property
+    def before(self) -> SegmentAborted:
+        """The list of the segment before."""
+        ...
+
+    @property
+    def transactions(self) -> _Newest: ...
 
 
 class StoredStates(Protocol):
-    """The states of the stream that its heads store: those of a `Stream`, or of a reader of it."""
+    """The states that the heads of segments store: those of a `Stream`, or of a reader of it."""
 
     @property
     def rewrites(self) -> int:
@@ -51,7 +70,7 @@ class AbortedReader:
 
     __slots__ = ("_lists", "_rewrites", "_state", "_stream")
 
-    def __init__(self, state: PartitionState, stream: StoredStates) -> None:
+    def __init__(self, state: KnownTransactions, stream: StoredStates) -> None:
         self._state = state
         self._stream = stream
         # Lists of older segments. They change only if the segment is cleaned.

@@ -15,10 +15,13 @@ from gateway.core.fetch_plan import FetchPlan, LogReadResult
 from gateway.core.fetch_session import FetchPartition, FetchSession
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.errors import partition_code
+from gateway.topics.partition import Partition
 from gateway.topics.partitions import Partitions, ReadablePartition
+from gateway.topics.replica import ReplicaPartition
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReplyMemory, ReservedReply
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
+from ledger.streams.accepted_losses import EntryAwaited, EntryLost
 from ledger.streams.read_turns import READER
 from ledger.streams.tail_cache import StoredRecord
 
@@ -123,6 +126,7 @@ class FetchReader:
             and result.preferred_replica < 0
             and result.diverging is None
             and result.asked.fetch_offset == log.high_watermark
+            and (not self.committed or log.stable_offset == log.high_watermark)
         )
 
     # -- passes -------------------------------------------------------------------------------
@@ -190,7 +194,7 @@ class FetchReader:
         self, result: FetchResult, log: ReadablePartition, records: list[StoredRecord]
     ) -> bool:
         """Add records up to the last stable offset. Returns False if their list must be read."""
-        stable = log.stable_offset
+        stable = _committed_end(log)
         records = _below(records, stable)
         if records:
             aborted = log.aborted_cached(result.asked.fetch_offset, records[-1].end_sequence_id)
@@ -334,8 +338,17 @@ class FetchReader:
     def _needs_read(self, result: FetchResult, log: ReadablePartition) -> bool:
         if result.asked.last_fetched_epoch >= 0 and self._diverges(result, log):
             return False
+        stable = _committed_end(log) if self.committed else None
+        if stable is not None and isinstance(log, ReplicaPartition):
+            hidden = log.hidden_outcome(result.asked.fetch_offset)
+            if hidden is not None:
+                # Another broker has to serve it. Records that no broker can read have a reader that
+                # knows so from the last response.
+                lost = isinstance(hidden, EntryLost | EntryAwaited)
+                self.plan.refuse(result, partition_code(hidden), urgent=not lost)
+                return False
         preferred = -1
-        if self._elsewhere:
+        if self._elsewhere and not (self.committed and _hides_outcomes(log)):
             asked = result.asked
             preferred = self._partitions.preferred_read_replica(
                 asked.topic, asked.partition, self._rack
@@ -347,7 +360,7 @@ class FetchReader:
             log.leader_epoch,
             log.is_follower,
             preferred,
-            log.stable_offset if self.committed else None,
+            stable,
         )
 
     def _diverges(self, result: FetchResult, log: ReadablePartition) -> bool:
@@ -384,7 +397,7 @@ class FetchReader:
             if not self.committed:
                 plan.add_records(result, cached or (), log.high_watermark)
             elif not self._add_committed(result, log, cached or []):
-                plan.add_records(result, (), log.stable_offset)
+                plan.add_records(result, (), _committed_end(log))
             return
         loop = asyncio.get_running_loop()
         if not await self._reserve() and not self._needs_read(result, log):
@@ -414,7 +427,7 @@ class FetchReader:
         while True:
             rewrites = log.rewrites
             records = await log.read(asked.fetch_offset, bytes_max)
-            end = log.stable_offset
+            end = _committed_end(log)
             records = _below(records, end)
             aborted: list[AbortedTransaction] = []
             if records:
@@ -422,6 +435,22 @@ class FetchReader:
             if rewrites == log.rewrites:
                 result.aborted = _named(aborted)
                 return records, end
+
+
+def _committed_end(log: ReadablePartition) -> int:
+    """Return the offset at which a reader of committed records ends."""
+    return log.read_committed_end() if isinstance(log, ReplicaPartition) else log.stable_offset
+
+
+def _hides_outcomes(log: ReadablePartition) -> bool:
+    """Return whether replicas cannot know all outcomes of the newest segment: a part was lost.
+
+    Otherwise the leader and a replica would send a reader to each other.
+    """
+    if not isinstance(log, Partition) or not log.stream.segments:
+        return False
+    newest = log.stream.segments[-1].number
+    return any(each.segment >= newest for each in log.stream.accepted_losses.ranges)
 
 
 def _below(records: list[StoredRecord], stable: int) -> list[StoredRecord]:

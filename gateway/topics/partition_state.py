@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from struct import Struct
 from struct import error as StructError
+from typing import NamedTuple
 
 from gateway.core.aborted_lists import SegmentAborted, decode_aborted
 from gateway.core.partition_transactions import EndMarker, PartitionTransactions
@@ -168,12 +169,36 @@ class PartitionState:
         self.since = start
 
 
+class StoredTransactions(NamedTuple):
+    """The transactions of a stored state: `rows` for `stored_rows`, the rest as in the state."""
+
+    since: int
+    rows: bytes
+    before: SegmentAborted
+
+
+def stored_transactions(state: bytes) -> StoredTransactions | None:
+    """Return the transactions of what `PartitionState.encode` returned, None if it has none.
+
+    Raises CorruptFormat.
+    """
+    if not _has_transactions(state):
+        return None
+    try:
+        _, producers, transactions, since = _HEAD.unpack_from(state)
+        at = _HEAD.size + producers
+        end = at + transactions
+        return StoredTransactions(since, state[at:end], decode_aborted(state[end:]))
+    except (ValueError, StructError) as error:
+        raise CorruptFormat(f"transactions of a partition: {error}") from error
+
+
 def aborted_before(state: bytes, start: int) -> SegmentAborted:
     """Return the list of the segment that ends at `start`, from the state of the head there.
 
     Raises CorruptFormat.
     """
-    if state[:1] != bytes([_VERSION]):
+    if not _has_transactions(state):
         return SegmentAborted(start, start, start)  # no transaction was known
     try:
         _, producers, transactions, _ = _HEAD.unpack_from(state)
@@ -194,3 +219,11 @@ def aborted_of_footer(first: int, end: int, data: bytes) -> SegmentAborted:
         return decode_aborted(data)._replace(first_offset=first, end_offset=end)
     except ValueError as error:
         raise CorruptFormat(f"aborted transactions of {first} to {end}: {error}") from error
+
+
+def _has_transactions(state: bytes) -> bool:
+    """Return whether a transaction was known. Raises CorruptFormat for a later version."""
+    version = state[0] if state else 0
+    if version > _VERSION:
+        raise CorruptFormat(f"a partition's state has version {version}, up to {_VERSION} is read")
+    return version == _VERSION

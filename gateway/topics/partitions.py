@@ -29,6 +29,7 @@ from gateway.topics.orphans import Orphans, delete_stream_and_ledgers
 from gateway.topics.partition import DELETED, LOST, Partition
 from gateway.topics.partition_host import PartitionHost
 from gateway.topics.replica import ReplicaPartition, preferred_read_replica
+from gateway.topics.replica_transactions import LOADING_AT_ONCE
 from gateway.topics.stored_bytes import Shares, StoredBytes
 from gateway.topics.unopened_epochs import UnopenedEpochs
 from gateway.topics.verification import Verifier
@@ -116,6 +117,8 @@ class Partitions:
         self._ending: set[asyncio.Task[None]] = set()
         # Limits the number of partitions that are opened at the same time.
         self._opening = asyncio.Semaphore(_OPENING_AT_ONCE)
+        # Limits the number of replicas that read a snapshot at the same time.
+        self._loading = asyncio.Semaphore(LOADING_AT_ONCE)
         # Checks and searches of records that take long, of all partitions.
         self._long_work = LongWork()
         # The bytes of the partitions on each bookie, for requests about disk usage.
@@ -212,6 +215,8 @@ class Partitions:
                 self._topic_config(known),
                 lambda: self.cluster.leader_epoch(key),
                 named=(known.name, index),
+                transactional=self.verifier is not None,
+                loading=self._loading,
             )
         return replica
 

@@ -17,6 +17,7 @@ from gateway.topics.configs import TopicConfig
 from gateway.topics.loss_delivery import LossDelivery
 from gateway.topics.partition import FetchWaiter
 from gateway.topics.partition_warnings import PartitionWarnings
+from gateway.topics.replica_transactions import LOADING_AT_ONCE, ReplicaTransactions
 from gateway.wire import batches
 from ledger.errors import LedgerError, NoNode, NotOwner, StreamUnavailable
 from ledger.streams.follower import FollowedStream
@@ -47,10 +48,13 @@ class ReplicaPartition:
         *,
         idle_s: float = IDLE_S,
         named: tuple[str, int] = ("-", 0),
+        transactional: bool = False,
+        loading: asyncio.Semaphore | None = None,
     ) -> None:
         """Create the follower. `leader_epoch()` returns the epoch of Metadata, -1 if unknown.
 
-        `named` is the topic and the index, for the log.
+        `named` is the topic and the index, for the log. With `transactional` it serves readers of
+        committed records, and `loading` is shared by the replicas of the process.
         """
         # The stream's name. It never changes.
         self.name = name
@@ -68,6 +72,13 @@ class ReplicaPartition:
         )
         # The delivery of lost ranges, and the offsets at which readers wait.
         self.losses = LossDelivery(self._stream, topic_config, self._log, services.clock)
+        # Its transactions. None where transactions are not served.
+        self._transactions: ReplicaTransactions | None = None
+        if transactional:
+            loading = loading or asyncio.Semaphore(LOADING_AT_ONCE)
+            self._transactions = ReplicaTransactions(
+                self._stream, self._log, self._notify_waiters, loading
+            )
         # Fetches to notify. A fetch removes itself when it ends.
         self._waiters: set[FetchWaiter] = set()
         # The task that opens the stream for all callers that wait. None while no opening is in
@@ -139,6 +150,8 @@ class ReplicaPartition:
         tasks = [t for t in (self._opening, self._closing) if t is not None]
         if tasks:
             await asyncio.wait(tasks)
+        if self._transactions is not None:
+            self._transactions.stop()
         await self.losses.close()
         await self._stream.close()
 
@@ -153,6 +166,8 @@ class ReplicaPartition:
         self._timer = None
         if self.closed or not self._stream.is_open:
             return
+        if self._transactions is not None:
+            self._transactions.rest()
         if self._used or self._waiters or self._reads or self.losses.readers_blocked(0.0):
             self._used = False
             self._start_idle_timer()
@@ -186,8 +201,27 @@ class ReplicaPartition:
 
     @property
     def stable_offset(self) -> int:
-        """The high watermark. A replica knows no transactions, and serves no reader of them."""
-        return self.high_watermark
+        """The last stable offset as last read here. It never falls, and may lag behind the log.
+
+        Without readers of committed records it stays where it was.
+        """
+        known = self._transactions
+        return self.high_watermark if known is None else known.stable_offset
+
+    def read_committed_end(self) -> int:
+        """Return the offset at which readers of committed records end, and follow transactions.
+
+        It is below `stable_offset` until the outcomes are read here again.
+        """
+        known = self._transactions
+        if known is None:
+            return self.high_watermark
+        known.follow()
+        return known.committed_end
+
+    def hidden_outcome(self, offset: int) -> LedgerError | None:
+        """Return why readers of committed records must read elsewhere at `offset`, or None."""
+        return None if self._transactions is None else self._transactions.hides(offset)
 
     @property
     def log_start_offset(self) -> int:
@@ -230,12 +264,13 @@ class ReplicaPartition:
         return self._stream.rewrites
 
     def aborted_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
-        """Return no transaction, as `stable_offset` says."""
-        return []
+        """Return aborted transactions, as `ReplicaTransactions.aborted_cached` does."""
+        known = self._transactions
+        return [] if known is None else known.aborted_cached(start, end)
 
     async def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Return no transaction, as `stable_offset` says."""
-        return []
+        """Return aborted transactions, as `ReplicaTransactions.aborted` does."""
+        return [] if self._transactions is None else await self._transactions.aborted(start, end)
 
     def add_waiter(self, waiter: FetchWaiter) -> None:
         """Notify `waiter` of changes until `remove_waiter`."""
@@ -252,6 +287,8 @@ class ReplicaPartition:
         failed = self._stream.failed
         if failed is not None and not isinstance(failed, NoNode):
             self._log.warn("stopped following a partition", failed)
+        if self._transactions is not None:
+            self._transactions.on_advanced()
         self._notify_waiters()
 
     def _notify_waiters(self) -> None:

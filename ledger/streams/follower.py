@@ -29,6 +29,7 @@ from ledger.errors import (
     NoSuchLedger,
     StreamUnavailable,
 )
+from ledger.streams.followed_state import StoredState, read_newest_state
 from ledger.streams.listed_stream import ListedStream
 from ledger.streams.recovery import read_whole_head
 from ledger.streams.segment_footers import footer_summary, read_footer
@@ -425,6 +426,26 @@ class FollowedStream(ListedStream):
             raise StreamUnavailable(f"{self.name}: the epochs of its segments are not known")
         return self._table.epoch_end(epoch, self.end_sequence_id)
 
+    # -- the owner's state --------------------------------------------------------------------
+
+    async def newest_state(self) -> StoredState:
+        """Read the newest state of the owner below the end. See `read_newest_state`."""
+        if not self.is_open:
+            raise self.failed or StreamUnavailable(f"{self.name}: the follower is closed")
+        return await read_newest_state(self._services.client, self._table)
+
+    async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes]:
+        """Return the owner's state behind a segment, as `SegmentReads.state_behind` does.
+
+        Raises StreamUnavailable also if no later segment is known.
+        """
+        if not self.is_open:
+            raise self.failed or StreamUnavailable(f"{self.name}: the follower is closed")
+        found = await self._reads.state_behind(sequence_id)
+        if found is None:
+            raise StreamUnavailable(f"{self.name}: no segment follows that of {sequence_id}")
+        return found
+
     # -- reading ------------------------------------------------------------------------------
 
     def read_cached(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None:
@@ -444,6 +465,13 @@ class FollowedStream(ListedStream):
         if the follower is closed or the record cannot be read now.
         """
         self._table.check_start(sequence_id)
+        return await self.read_any(sequence_id, bytes_max)
+
+    async def read_any(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
+        """Read as `read` does, also below the start while the records still exist.
+
+        What the owner's state depends on may lie there. Raises Truncated if it was removed.
+        """
         if not self.is_open:
             raise self.failed or StreamUnavailable(f"{self.name}: the follower is closed")
         self.note_read(sequence_id)

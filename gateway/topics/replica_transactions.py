@@ -1,0 +1,317 @@
+"""Follows the transactions of a partition that another broker leads, from its log alone.
+
+    idle ─(a reader of committed records)▶ loading the newest snapshot ─▶ following ─▶ idle
+                                                    ▲                         │
+                                                    └── hidden ◀─(a lost range)┘
+
+Below `committed_end` every outcome was read here. It lags behind the leader's last stable offset,
+but never passes it. A lost range may have held markers, so nothing behind it is served until the
+owner has stored a snapshot behind it: the reader is sent to the leader meanwhile.
+Reads are as bounded as those of a reader at the end of the log: after each `READ_BYTES_MAX`, a
+newer snapshot replaces what is left to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from struct import error as StructError
+from typing import Protocol
+
+from gateway.core.followed_transactions import FollowedState
+from gateway.core.partition_transactions import AbortedTransaction
+from gateway.topics.aborted_reader import AbortedReader
+from gateway.topics.partition_state import stored_transactions
+from gateway.topics.partition_warnings import PartitionWarnings
+from gateway.wire import batches
+from gateway.wire.end_markers import read_marker
+from ledger.core.segments import Segment
+from ledger.errors import CorruptFormat, LedgerError, StreamUnavailable, Truncated
+from ledger.ids import Buffer
+from ledger.streams.accepted_losses import EntryAwaited, EntryLost
+from ledger.streams.followed_state import StoredState
+from ledger.streams.read_turns import READER
+from ledger.streams.tail_cache import StoredRecord
+from ledger.tasks import start_once
+
+LOADING_AT_ONCE = 4
+"""Snapshots that a process reads at the same time. Each may take megabytes."""
+
+READ_BYTES_MAX = 8 * 1024 * 1024
+"""Bytes behind the snapshot after which a newer one is looked for: those between two snapshots."""
+
+_CHUNK_BYTES = 1024 * 1024
+_TURN_RECORDS = 100  # batches that are applied before other tasks run
+_TURN_BYTES = 64 * 1024  # batches that are applied at once when they arrive
+_PAUSE_S, _PAUSE_S_MAX = 0.05, 2.0  # pause before a retry, which doubles up to the maximum
+_BITS = batches.TRANSACTIONAL | batches.CONTROL
+_BITS_AT = 22  # the low byte of the attributes of a batch
+
+
+class FollowedLog(Protocol):
+    """The part of `FollowedStream` that this needs."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def segments(self) -> tuple[Segment, ...]: ...
+
+    @property
+    def start_sequence_id(self) -> int: ...
+
+    @property
+    def end_sequence_id(self) -> int: ...
+
+    def read_cached(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None: ...
+
+    async def read_any(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]: ...
+
+    async def newest_state(self) -> StoredState: ...
+
+    async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes]: ...
+
+
+class OutcomeHidden(StreamUnavailable):
+    """A lost range may have held markers, and no snapshot behind it is known yet."""
+
+
+class ReplicaTransactions:
+    """The transactions of one followed log, while readers of committed records use it."""
+
+    def __init__(
+        self,
+        stream: FollowedLog,
+        log: PartitionWarnings,
+        on_moved: Callable[[], None],
+        loading: asyncio.Semaphore,
+    ) -> None:
+        """`on_moved` runs when `committed_end` moves, or is not going to move for now.
+
+        `loading` is shared by all partitions of the process.
+        """
+        self._stream = stream
+        self._log = log
+        self._on_moved = on_moved
+        self._loading = loading
+        # The transactions below its `end`. None until the first snapshot was read, and while idle.
+        self._state: FollowedState | None = None
+        # Finds aborted transactions in `_state`, and replaced together with it.
+        self._aborted: AbortedReader | None = None
+        # The greatest `committed_end` so far. Never falls, also while idle.
+        self._shown: int = 0
+        # The value of `committed_end` at the last call of `on_moved`.
+        self._moved_to: int = -1
+        # Why the outcome of the batch at `_state.end` cannot be known now, or None.
+        self._hidden: LedgerError | None = None
+        # Follows the log. None while idle.
+        self._following: asyncio.Task[None] | None = None
+        # True while `_following` has nothing to read, so that `on_advanced` may apply batches.
+        self._caught_up = False
+        # Set if there is more to read.
+        self._wake = asyncio.Event()
+        # True if a reader of committed records came since the last `rest`.
+        self._used = False
+
+    # -- what readers see ---------------------------------------------------------------------
+
+    @property
+    def stable_offset(self) -> int:
+        """The last stable offset as last known here. It never falls, and may lag."""
+        return max(self._shown, min(self._stream.start_sequence_id, self._stream.end_sequence_id))
+
+    @property
+    def committed_end(self) -> int:
+        """The offset below which readers of committed records are served now."""
+        state = self._state
+        return self._stream.start_sequence_id if state is None else state.stable_offset
+
+    def hides(self, offset: int) -> LedgerError | None:
+        """Return why the outcome of the batch at `offset` is hidden, or None if it is not.
+
+        None also if it was just not read yet.
+        """
+        return self._hidden if offset >= self.committed_end else None
+
+    def aborted_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
+        """Return aborted transactions from memory, as `AbortedReader.cached` does.
+
+        Returns None if the outcomes up to `end` are not known now.
+        """
+        if self._aborted is None or end > self.committed_end:
+            return None
+        return self._aborted.cached(start, end)
+
+    async def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Return aborted transactions, as `AbortedReader.read` does. Raises LedgerError."""
+        if self._aborted is None or end > self.committed_end:
+            raise StreamUnavailable(f"the outcomes of records below {end} are not known now")
+        return await self._aborted.read(start, end)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Follow the log from now on, because a reader of committed records uses it."""
+        self._used = True
+        if self._following is None and self._stream.is_open:
+            self._following = start_once("the transactions of a replica", self._follow())
+
+    def rest(self) -> None:
+        """Stop if no reader of committed records came since the last call."""
+        if not self._used:
+            self.stop()
+        self._used = False
+
+    def stop(self) -> None:
+        """Stop and release the memory. `follow` begins again with the newest snapshot."""
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+        self._state = self._aborted = self._hidden = None
+        self._caught_up = False
+
+    # -- following ----------------------------------------------------------------------------
+
+    def on_advanced(self) -> None:
+        """Apply the batches that just arrived, if there are few and they are in memory."""
+        state = self._state
+        if state is None or not self._caught_up:
+            self._wake.set()
+            return
+        records = self._stream.read_cached(state.end, _TURN_BYTES)
+        if records is not None and len(records) <= _TURN_RECORDS:
+            try:
+                self._apply(state, records)
+            except LedgerError as error:
+                self._hide(error)
+            self._note_moved()
+        if state.end < self._stream.end_sequence_id:
+            self._caught_up = False
+            self._wake.set()
+
+    async def _follow(self) -> None:
+        READER.set("")  # of the process, not of the client whose fetch began this
+        pause_s = _PAUSE_S
+        while self._stream.is_open:
+            self._wake.clear()
+            try:
+                await self._catch_up()
+                pause_s = _PAUSE_S
+            except LedgerError as error:
+                self._hide(error)
+                if pause_s > 10 * _PAUSE_S:
+                    self._log.warn("cannot read the ends of transactions here; will retry", error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                continue
+            state = self._state
+            self._caught_up = state is not None and state.end >= self._stream.end_sequence_id
+            if self._caught_up:
+                await self._wake.wait()
+                self._caught_up = False
+        self._following = None
+        self.stop()
+
+    async def _catch_up(self) -> None:
+        """Read all batches up to the end. Raises LedgerError if an outcome cannot be known now."""
+        state = await self._load() if self._state is None or self._hidden else self._state
+        read_bytes = 0
+        while state.end < self._stream.end_sequence_id:
+            records = await self._stream.read_any(state.end, _CHUNK_BYTES)
+            for first in range(0, len(records), _TURN_RECORDS):
+                if first:
+                    await asyncio.sleep(0)
+                self._apply(state, records[first : first + _TURN_RECORDS])
+                self._hidden = None
+                self._note_moved()
+            read_bytes += sum(record.size_bytes for record in records)
+            if read_bytes > READ_BYTES_MAX:
+                read_bytes, state = 0, await self._load()
+
+    async def _load(self) -> FollowedState:
+        """Read the newest snapshot, and go on with it if it is newer than the present state."""
+        async with self._loading:
+            stored = await self._stream.newest_state()
+            known = self._state
+            if known is not None and stored.sequence_id <= known.end:
+                return known
+            state = await _decoded(stored)
+        self._state = state
+        self._aborted = AbortedReader(state, self._stream)
+        self._hidden = None
+        self._note_moved()
+        return state
+
+    def _apply(self, state: FollowedState, records: Sequence[StoredRecord]) -> None:
+        """Apply these batches. Raises OutcomeHidden at a lost range, CorruptFormat."""
+        borders = self._borders(state.since)
+        for record in records:
+            if record.lost is not None or record.sequence_id > state.end:
+                raise OutcomeHidden(
+                    f"offsets {state.end} to {record.end_sequence_id - 1} are lost, and may have "
+                    "held the ends of transactions"
+                )
+            while borders and borders[-1] <= state.end:
+                start = borders.pop()
+                if start == state.end:
+                    state.begin_segment(start)
+            data = record.data[0] if len(record.data) == 1 else b"".join(record.data)
+            if data[_BITS_AT] & _BITS:
+                _apply_batch(state, record.sequence_id, data)
+            state.end = record.end_sequence_id
+
+    def _borders(self, since: int) -> list[int]:
+        """Return the starts of segments above `since`, the greatest first."""
+        starts: list[int] = []
+        for segment in reversed(self._stream.segments):
+            if segment.start_sequence_id <= since:
+                break
+            starts.append(segment.start_sequence_id)
+        return starts
+
+    def _hide(self, error: LedgerError) -> None:
+        """Note that the next outcome cannot be known now. `_follow` tries again."""
+        if isinstance(error, Truncated):
+            self._state = self._aborted = None  # a snapshot above the new start comes next
+        if not self._stream.is_open:
+            return
+        if isinstance(error, EntryLost | EntryAwaited | OutcomeHidden | CorruptFormat):
+            self._hidden = error
+            self._on_moved()
+
+    def _note_moved(self) -> None:
+        end = self.committed_end
+        if end != self._moved_to:
+            self._moved_to = end
+            self._shown = max(self._shown, end)
+            self._on_moved()
+
+
+def _apply_batch(state: FollowedState, offset: int, data: Buffer) -> None:
+    header = batches.read_header(data)
+    if header.producer_id < 0:
+        return
+    try:
+        marker = read_marker(data, header)
+    except ValueError as error:
+        raise CorruptFormat(f"offset {offset}: {error}") from error
+    if marker is not None:
+        state.transactions.on_marker(header.producer_id, offset, commit=marker.commit)
+    else:
+        state.transactions.on_batch(header.producer_id, offset)
+
+
+async def _decoded(stored: StoredState) -> FollowedState:
+    """Return the transactions of a stored state. Other tasks run meanwhile."""
+    found = stored_transactions(stored.data)
+    if found is None:
+        return FollowedState(stored.sequence_id, stored.segment_start)
+    # Without a list that reaches back, the state before this segment had no transaction.
+    since = found.since if found.since <= stored.sequence_id else stored.segment_start
+    state = FollowedState(stored.sequence_id, since, found.before)
+    try:
+        for _ in state.transactions.load(found.rows):
+            await asyncio.sleep(0)
+    except (ValueError, StructError) as error:
+        raise CorruptFormat(f"transactions of a partition: {error}") from error
+    return state

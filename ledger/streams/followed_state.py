@@ -1,0 +1,103 @@
+"""The newest state of the owner that a follower finds in the log: a snapshot at or below its end.
+
+Each entry names the distance to the newest snapshot before it, so one entry, the snapshot and the
+metadata of a ledger are read. A snapshot of which a part is lost is passed: the one before it, or
+that of an earlier segment, is older and as good, because the records since then follow it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ledger.client.client import LedgerClient
+from ledger.client.reader import LedgerReader
+from ledger.core import records as log_records
+from ledger.core.loss import EntryLost
+from ledger.core.segment_table import SegmentTable
+from ledger.core.segments import Segment
+from ledger.core.snapshot_format import StateSnapshot, decode_snapshot, is_part, join
+from ledger.errors import StreamUnavailable
+from ledger.ids import EntryId
+
+_LOST_STEPS = 64  # lost entries that are stepped over one by one
+
+
+class StoredState(NamedTuple):
+    """The owner's state after all records below `sequence_id`, and the start of its segment."""
+
+    sequence_id: int
+    segment_start: int
+    data: bytes
+
+
+async def read_newest_state(client: LedgerClient, table: SegmentTable) -> StoredState:
+    """Read the newest state below the readable end. It is b"" for a stream without records.
+
+    Raises EntryAwaited, NoSuchLedger, CorruptFormat, MetadataUnavailable, and StreamUnavailable if
+    no segment has a snapshot.
+    """
+    for segment in reversed(table.segments):
+        last = table.last_readable_entry(segment)
+        if last < 0:
+            continue
+        reader = await client.open(segment.ledger, read_lac=False)
+        reader.last_add_confirmed = max(reader.last_add_confirmed, last)
+        found = await _newest_in(reader, table, segment, last)
+        if found is not None:
+            return found
+    if table.end_sequence_id:
+        raise StreamUnavailable("no state snapshot precedes the end of the stream")
+    return StoredState(0, 0, b"")
+
+
+async def _newest_in(
+    reader: LedgerReader, table: SegmentTable, segment: Segment, last: EntryId
+) -> StoredState | None:
+    """Return the newest readable state of one segment, or None if it has none."""
+    at, asked = last, 0
+    while at >= 0:
+        accepted = table.losses.at_entry(segment.number, at)
+        if accepted is not None:
+            at = EntryId(accepted.first - 1)
+            continue
+        try:
+            [(_, payload)] = await reader.read(at, at, 1)
+        except EntryLost:
+            asked += 1
+            at = EntryId(at - max(1, asked - _LOST_STEPS))
+            continue
+        distance = log_records.snapshot_distance(payload)
+        # Without a distance the entry is part of the head snapshot itself.
+        first = EntryId(at - distance if distance else 0)
+        found = await _read_snapshot(reader, table, segment, first, last)
+        if found is not None:
+            snapshot, position = found
+            start = segment.start_sequence_id
+            return StoredState(start + position, start, snapshot.owner_state)
+        at = EntryId(first - 1)
+    return None
+
+
+async def _read_snapshot(
+    reader: LedgerReader, table: SegmentTable, segment: Segment, first: EntryId, last: EntryId
+) -> tuple[StateSnapshot, int] | None:
+    """Read the snapshot that begins at `first`, with the number of records before it.
+
+    Returns None if a part of it is lost or follows `last`.
+    """
+    parts: list[memoryview] = []
+    for entry in range(first, last + 1):
+        if table.losses.at_entry(segment.number, EntryId(entry)) is not None:
+            return None
+        try:
+            [(_, payload)] = await reader.read(EntryId(entry), EntryId(entry), 1)
+        except EntryLost:
+            return None
+        for record in log_records.parse_entry(payload):
+            if not record.control or not is_part(record.data):
+                return None
+            parts.append(record.data)
+            whole = join(parts)
+            if whole is not None:
+                return decode_snapshot(whole), record.position
+    return None
