@@ -182,7 +182,7 @@ async def with_lost_end(pair, *, accepted):
         await asyncio.sleep(1)
 
 
-async def test_behind_a_lost_range_a_replica_serves_nothing_before_a_later_snapshot():
+async def test_behind_a_lost_range_nothing_is_served_before_a_later_snapshot():
     async with replica_pair() as pair:
         await with_lost_end(pair, accepted=True)
         found = await pair.fetch(0, wait_ms=1000)

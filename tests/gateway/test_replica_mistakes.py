@@ -1,7 +1,6 @@
 """Goal: the tests of test_replica_committed find each planted mistake of a replica.
 
-Method: one rule of the replica is removed, and the named test, or a few seeds of the random one, are
-played.
+Method: one rule of the replica is removed, and the named test, or some seeds at random, run.
 """
 
 import pytest
@@ -11,7 +10,7 @@ from gateway.core.followed_transactions import FollowedState, LogTransactions
 from gateway.topics import replica_transactions
 from gateway.topics.aborted_reader import AbortedReader
 from gateway.topics.replica_transactions import ReplicaTransactions
-from tests.gateway import test_replica_committed
+from tests.gateway import test_replica_committed as tests
 from tests.gateway.test_replica_committed import play
 
 SEEDS = range(8)
@@ -108,7 +107,7 @@ async def test_a_lost_range_that_is_passed_is_found(monkeypatch):
 
     monkeypatch.setattr(ReplicaTransactions, "_apply", apply)
     with pytest.raises(AssertionError):
-        await test_replica_committed.test_behind_a_lost_range_a_replica_serves_nothing_before_a_later_snapshot()
+        await tests.test_behind_a_lost_range_nothing_is_served_before_a_later_snapshot()
 
 
 async def test_unbounded_reads_are_found(monkeypatch):
@@ -117,4 +116,4 @@ async def test_unbounded_reads_are_found(monkeypatch):
 
     monkeypatch.setattr("ledger.streams.follower.FollowedStream.newest_state", oldest)
     with pytest.raises(AssertionError):
-        await test_replica_committed.test_the_first_reader_costs_a_snapshot_and_what_follows_it()
+        await tests.test_the_first_reader_costs_a_snapshot_and_what_follows_it()
