@@ -115,10 +115,8 @@ class Partitions:
         self._handed_over: set[StreamKey] = set()
         # Background tasks that close partitions. `stop` waits for them.
         self._ending: set[asyncio.Task[None]] = set()
-        # Limits the number of partitions that are opened at the same time.
-        self._opening = asyncio.Semaphore(_OPENING_AT_ONCE)
-        # Limits the number of replicas that read a snapshot at the same time.
-        self._loading = asyncio.Semaphore(LOADING_AT_ONCE)
+        # Limit the partitions that are opened, and the replicas that read a snapshot, at once.
+        self._opening, self._loading = map(asyncio.Semaphore, (_OPENING_AT_ONCE, LOADING_AT_ONCE))
         # Checks and searches of records that take long, of all partitions.
         self._long_work = LongWork()
         # The bytes of the partitions on each bookie, for requests about disk usage.
