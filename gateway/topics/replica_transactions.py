@@ -25,7 +25,6 @@ from gateway.topics.partition_state import stored_transactions
 from gateway.topics.partition_warnings import PartitionWarnings
 from gateway.wire import batches
 from gateway.wire.end_markers import read_marker
-from ledger.core.segments import Segment
 from ledger.errors import CorruptFormat, LedgerError, StreamUnavailable, Truncated
 from ledger.ids import Buffer
 from ledger.streams.accepted_losses import EntryAwaited, EntryLost
@@ -55,13 +54,17 @@ class FollowedLog(Protocol):
     def is_open(self) -> bool: ...
 
     @property
-    def segments(self) -> tuple[Segment, ...]: ...
+    def rewrites(self) -> int: ...
 
     @property
     def start_sequence_id(self) -> int: ...
 
     @property
     def end_sequence_id(self) -> int: ...
+
+    def starts_above(self, sequence_id: int) -> list[int]: ...
+
+    def cleaned_at(self, sequence_id: int) -> bool: ...
 
     def read_cached(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None: ...
 
@@ -217,7 +220,13 @@ class ReplicaTransactions:
         state = await self._load() if self._state is None or self._hidden else self._state
         read_bytes = 0
         while state.end < self._stream.end_sequence_id:
+            rewrites = self._stream.rewrites
+            if self._stream.cleaned_at(state.end):
+                state = await self._load()  # from the newest segment, which is not cleaned
+            self._check_cleaned(state.end)
             records = await self._stream.read_any(state.end, _CHUNK_BYTES)
+            if rewrites != self._stream.rewrites:
+                continue
             for first in range(0, len(records), _TURN_RECORDS):
                 if first:
                     await asyncio.sleep(0)
@@ -244,7 +253,7 @@ class ReplicaTransactions:
 
     def _apply(self, state: FollowedState, records: Sequence[StoredRecord]) -> None:
         """Apply these batches. Raises OutcomeHidden at a lost range, CorruptFormat."""
-        borders = self._borders(state.since)
+        borders = self._stream.starts_above(state.since)
         for record in records:
             if record.lost is not None or record.sequence_id > state.end:
                 raise OutcomeHidden(
@@ -252,6 +261,7 @@ class ReplicaTransactions:
                     "held the ends of transactions"
                 )
             while borders and borders[-1] <= state.end:
+                self._check_cleaned(record.sequence_id)
                 start = borders.pop()
                 if start == state.end:
                     state.begin_segment(start)
@@ -260,14 +270,10 @@ class ReplicaTransactions:
                 _apply_batch(state, record.sequence_id, data)
             state.end = record.end_sequence_id
 
-    def _borders(self, since: int) -> list[int]:
-        """Return the starts of segments above `since`, the greatest first."""
-        starts: list[int] = []
-        for segment in reversed(self._stream.segments):
-            if segment.start_sequence_id <= since:
-                break
-            starts.append(segment.start_sequence_id)
-        return starts
+    def _check_cleaned(self, offset: int) -> None:
+        """Raise StreamUnavailable if the segment with `offset` was cleaned: it may lack markers."""
+        if self._stream.cleaned_at(offset):
+            raise StreamUnavailable(f"the segment with offset {offset} was cleaned")
 
     def _hide(self, error: LedgerError) -> None:
         """Note that the next outcome cannot be known now. `_follow` tries again."""

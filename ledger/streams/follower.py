@@ -432,7 +432,7 @@ class FollowedStream(ListedStream):
         """Read the newest state of the owner below the end. See `read_newest_state`."""
         if not self.is_open:
             raise self.failed or StreamUnavailable(f"{self.name}: the follower is closed")
-        return await read_newest_state(self._services.client, self._table)
+        return await read_newest_state(self.services.client, self._table)
 
     async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes]:
         """Return the owner's state behind a segment, as `SegmentReads.state_behind` does.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 
 from ledger.core.accepted_losses import StreamLosses
 from ledger.core.epoch_table import EpochEnd, EpochTable
@@ -55,6 +56,11 @@ class ListedStream:
         Records and facts about them belong together only if they were read under one count.
         """
         return self._table.rewrites
+
+    def starts_above(self, sequence_id: int) -> list[int]:
+        """Return the starts of segments above `sequence_id`, the greatest first."""
+        starts = (each.start_sequence_id for each in reversed(self.segments))
+        return list(takewhile(lambda start: start > sequence_id, starts))
 
     @property
     def accepted_losses(self) -> StreamLosses:

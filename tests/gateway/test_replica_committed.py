@@ -18,6 +18,7 @@ from tests.gateway.stream_cluster import batch
 from tests.gateway.test_fetch import one
 from tests.gateway.test_read_committed import COLD, Producers, aborted, delivered, stored
 from tests.gateway.test_transaction_path import marked, part, sent
+from tests.ledger.cleaning_rig import clean
 
 OK = ErrorCode.none
 BOTH = pytest.mark.parametrize("limits", [None, COLD], ids=["warm", "cold"])
@@ -161,6 +162,21 @@ async def test_the_leader_sends_readers_of_both_isolations_to_the_replica(isolat
         found, _ = await one(pair.leader, 0, isolation_level=isolation, rack_id=RACK)
         assert (found.error_code, found.preferred_read_replica) == (OK, THERE)
         assert found.last_stable_offset == 0
+
+
+async def test_a_segment_that_lost_its_markers_to_the_cleaner_is_not_read_for_them():
+    async with replica_pair() as pair:
+        await sent(pair.partition, part(0))
+        await pair.until(0)
+        await asyncio.sleep(130)  # it idles, and what it knew of the open transaction is gone
+        await marked(pair.partition, commit=False)
+        for _ in range(2):
+            pair.partition.stream.roll_soon()
+            await asyncio.sleep(0.1)
+            await pair.leader.sent(pair.partition, batch(records=1))
+        await clean(pair.partition.stream, 1, lambda _: False)
+        await pair.until(4)
+        assert await pair.delivered(2, 4) == [2, 3]
 
 
 # -- losses ---------------------------------------------------------------------------------------
