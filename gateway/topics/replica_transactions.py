@@ -72,6 +72,8 @@ class FollowedLog(Protocol):
 
     async def newest_state(self) -> StoredState: ...
 
+    async def aborted_in(self, sequence_id: int) -> tuple[int, int, bytes] | None: ...
+
     async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes]: ...
 
 
@@ -141,22 +143,33 @@ class ReplicaTransactions:
 
         Returns None if the outcomes up to `end` are not known now.
         """
-        if self._aborted is None or end > self.committed_end:
+        if not self._lists(end) or self._aborted is None:
             return None
         return self._aborted.cached(start, end)
 
     async def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """Return aborted transactions, as `AbortedReader.read` does. Raises LedgerError."""
-        if self._aborted is None or end > self.committed_end:
+        if not self._lists(end) or self._aborted is None:
             raise StreamUnavailable(f"the outcomes of records below {end} are not known now")
         return await self._aborted.read(start, end)
+
+    def _lists(self, end: int) -> bool:
+        """Return whether the aborted transactions below `end` are known.
+
+        The list in memory does not fit a segment that was cleaned: of what the cleaner dropped, no
+        marker is left that ends it for a consumer.
+        """
+        state = self._state
+        if state is None or end > state.stable_offset:
+            return False
+        return state.end == state.since or not self._stream.cleaned_at(state.since)
 
     # -- life ---------------------------------------------------------------------------------
 
     def follow(self) -> None:
         """Follow the log from now on, because a reader of committed records uses it."""
         self._used = True
-        if self._following is None and self._stream.is_open:
+        if (self._following is None or self._following.done()) and self._stream.is_open:
             self._following = start_once("the transactions of a replica", self._follow())
 
     def rest(self) -> None:
@@ -262,9 +275,7 @@ class ReplicaTransactions:
                 )
             while borders and borders[-1] <= state.end:
                 self._check_cleaned(record.sequence_id)
-                start = borders.pop()
-                if start == state.end:
-                    state.begin_segment(start)
+                state.begin_segment(borders.pop())
             data = record.data[0] if len(record.data) == 1 else b"".join(record.data)
             if data[_BITS_AT] & _BITS:
                 _apply_batch(state, record.sequence_id, data)
