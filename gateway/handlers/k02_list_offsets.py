@@ -5,7 +5,7 @@ latest tiered (-5) · v10 timeout · v11 earliest pending upload (-6). Starts an
 from memory in the same turn of the event loop, because Spark sends two requests for every poll.
 Other requests run in a task, which the end of the connection cancels. A partition that is named
 more than once gets INVALID_REQUEST, once, as in Kafka.
-Only the leader answers, and only while it holds the lease.
+Only the leader answers, while it holds the lease, and after its leader epoch is published.
 Not done: tiers (-5 and -6 return -1).
 """
 
@@ -98,8 +98,19 @@ def _look_up(request: Request, each: _Asked, ctx: Context) -> Partition | None:
         error = ctx.partitions.why_not_led(each.topic, each.asked.partition_index)
         each.answer = _refusal(each.asked, error)
         return None
-    each.answer = _from_memory(version, each.asked, partition, committed=committed)
+    each.answer = _known(request, each, partition, ctx)
     return None if each.answer is not None else partition
+
+
+def _known(
+    request: Request, each: _Asked, partition: Partition, ctx: Context
+) -> PartitionOffset | None:
+    """Return the reply as `_from_memory`. No epoch is shown before it is published."""
+    index = each.asked.partition_index
+    if partition.readable and not ctx.partitions.shows_epoch(each.topic, index, partition):
+        return _refusal(each.asked, ErrorCode.not_leader_or_follower)
+    committed = _committed(request)
+    return _from_memory(request.version, each.asked, partition, committed=committed)
 
 
 def _buffers(request: Request, every: dict[tuple[str, int], _Asked]) -> Iterator[bytes]:
@@ -179,9 +190,7 @@ async def _complete(request: Request, ctx: Context) -> Result:
         if error is not None:
             each.answer = _refusal(each.asked, error)
         else:
-            each.answer = _from_memory(
-                request.version, each.asked, partition, committed=_committed(request)
-            )
+            each.answer = _known(request, each, partition, ctx)
             if each.answer is None:
                 opened.append((each, partition))
     if opened:

@@ -1,11 +1,11 @@
 """OffsetForLeaderEpoch, key 23, v2-v4: returns where a leader epoch ends in the log of a partition.
 
 v3 replica id (ignored) · v4 flexible. Consumers ask after the leader has changed, with the epoch of
-the last record that they read, to notice a log that was truncated. Only the leader answers, and
-only after it has loaded the epochs of the log. The newest epoch ends at the high watermark: what is
-not durable may still be lost. Kafka's leader returns its log end, which differs only while records
-are not replicated yet. Source: KIP-320; Kafka, ReplicaManager.lastOffsetForLeaderEpoch and
-LeaderEpochFileCache.endOffsetFor.
+the last record that they read, to notice a log that was truncated. Only the leader answers, after
+it has loaded the epochs of the log, and after its own is published. The newest epoch ends at the
+high watermark: what is not durable may still be lost. Kafka's leader returns its log end, which
+differs only while records are not replicated yet. Source: KIP-320;
+Kafka, ReplicaManager.lastOffsetForLeaderEpoch and LeaderEpochFileCache.endOffsetFor.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def _row(topic: str, asked: Any, ctx: Context, errors: dict[Partition, ErrorCode
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     if not partition.readable:
         return _refusal(asked, errors.get(partition, ErrorCode.not_leader_or_follower))
+    if not ctx.partitions.shows_epoch(topic, asked.partition, partition):
+        return _refusal(asked, ErrorCode.not_leader_or_follower)
     return _answer(asked, partition)
 
 

@@ -76,7 +76,7 @@ class AbortedReader:
         # Lists of older segments. They change only if the segment is cleaned.
         self._lists = AbortedLists()
         # The count of rewrites of the stream for which `_lists` are right.
-        self._rewrites = 0
+        self._rewrites: int = 0
 
     def cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
         """Return those that overlap the offsets from `start` up to `end`, below the stable offset.

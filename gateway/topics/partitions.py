@@ -250,6 +250,18 @@ class Partitions:
             return self.replica(name, index), error
         return None, error
 
+    def shows_epoch(self, topic: str, index: int, partition: Partition) -> bool:
+        """Return whether clients may be shown the leader epoch of a partition of this broker.
+
+        Not before it is published: if this broker died, others would show a lower one until then,
+        and clients would ignore them.
+        """
+        known = self._catalog.by_name(topic)
+        if known is None:
+            return True
+        shown = self.cluster.leader_epoch(StreamKey(known.topic_id, index))
+        return shown >= partition.leader_epoch
+
     def why_not_led(self, topic: str | UUID, index: int) -> ErrorCode:
         """Return the error for a partition that this broker does not lead."""
         known = self._catalog.by_name_or_id(topic)

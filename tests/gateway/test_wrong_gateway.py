@@ -388,3 +388,40 @@ async def test_who_gains_a_partition_follows_it_no_more():
         partitions.gained(StreamKey(known.topic_id, 0))
         await until(lambda: follower.closed, "it is closed")
         assert partitions.replica("t", 0) is None
+
+
+# -- epochs that are not published ----------------------------------------------------------------
+
+
+async def shown_epochs(gateway):
+    """Return the code and the epoch in the answers of ListOffsets and OffsetForLeaderEpoch."""
+    shown = []
+    for timestamp in (-1, -2, 1000):
+        fields = {**times_of({"t": [(0, timestamp)]})}
+        fields["timeout_ms"] = fields.pop("timeout")
+        reply = await gateway.answer(LIST_OFFSETS, 10, **fields)
+        found = reply.topics[0].partitions[0]
+        shown.append((found.error_code, found.leader_epoch))
+    row = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
+    asked = {"replica_id": -1, "topics": [{"topic": "t", "partitions": [row]}]}
+    reply = await gateway.answer(23, 4, **asked)
+    found = reply.topics[0].partitions[0]
+    return [*shown, (found.error_code, found.leader_epoch)]
+
+
+async def test_no_answer_names_an_epoch_before_it_is_published():
+    async with started_pair() as pair:
+        await produce(pair.owner)
+        pair.clusters[0].leaders[0] = Leader(HERE, -1)
+        assert await shown_epochs(pair.owner) == [(NOT_LEADER, -1)] * 4
+        pair.clusters[0].leaders[0] = Leader(HERE, 0)
+        assert await shown_epochs(pair.owner) == [(OK, 0)] * 4
+
+
+async def test_a_partition_that_opens_for_the_answer_names_no_unpublished_epoch():
+    async with started_pair() as pair:
+        await produce(pair.owner)
+        await pair.owner.restart()
+        pair.clusters[0].leaders[0] = Leader(HERE, 0)
+        assert pair.owner.partitions.find("t", 0).leader_epoch < 0
+        assert await shown_epochs(pair.owner) == [(NOT_LEADER, -1)] * 4
