@@ -15,7 +15,7 @@ from gateway.core.transaction_states import EPOCH_BUMP_VERSION
 from subscriptions.committed_offset import TopicIdPartition
 
 NUMBERS_MAX: Final = 1_000
-"""Producers of one group whose last marker is remembered. Then the group gets a new ownership."""
+"""Producers of one group whose last marker is remembered."""
 
 _LISTED_MAX: Final = 16  # nodes of earlier loads that are remembered at once
 
@@ -33,11 +33,12 @@ class Verification:
 class GroupTransactions:
     """What one loaded group remembers of transactions, besides its pending offsets.
 
-    Numbers of markers are remembered for one `ownership`, which each marker has to name.
+    Each marker has to name the `ownership`. The numbers of markers are remembered for producers
+    that have stored offsets since this load.
     """
 
     def __init__(self, ownership: UUID) -> None:
-        # The name of this load in `TransactionalGroups`. `renew` replaces it.
+        # The name of this load in `TransactionalGroups`. `learn` replaces it.
         self.ownership = ownership
         # True once the index has the group under this ownership.
         self.registered = False
@@ -50,7 +51,8 @@ class GroupTransactions:
         self._writing: dict[int, Counter[int]] = {}
         # Verifications under way, by producer id.
         self._verifying: dict[int, list[Verification]] = {}
-        # Coordinator epoch and number of the last marker of each producer in this ownership.
+        # Coordinator epoch and number of the last marker of each producer that has stored offsets
+        # since this load, the least recent one first.
         self._numbers: dict[int, tuple[int, int]] = {}
 
     # -- the index ------------------------------------------------------------------------------
@@ -60,14 +62,18 @@ class GroupTransactions:
         if len(self.listed) < _LISTED_MAX:
             self.listed.add(ownership)
 
-    def has_room(self, producer_id: int) -> bool:
-        """Return whether a marker of this producer may be remembered under this ownership."""
-        return producer_id in self._numbers or len(self._numbers) < NUMBERS_MAX
+    def learn(self, producer_id: int, fresh: UUID) -> None:
+        """Remember the numbers of this producer, which is about to have offsets, from now on.
 
-    def renew(self, ownership: UUID) -> None:
-        """Forget all numbers: markers for the ownership until now are refused from now on."""
-        self.ownership, self.registered = ownership, False
-        self._numbers.clear()
+        The numbers of its markers until now may be unknown. So `fresh` is the ownership from now
+        on, which no copy of such a marker names.
+        """
+        known = self._numbers.pop(producer_id, None)
+        if known is None and self.ownership in self.listed:
+            self.ownership, self.registered = fresh, False
+        self._numbers[producer_id] = known or (-1, -1)
+        while len(self._numbers) > NUMBERS_MAX:
+            del self._numbers[next(iter(self._numbers))]
 
     # -- offsets that are being stored ------------------------------------------------------------
 
@@ -129,8 +135,10 @@ class GroupTransactions:
         return ErrorCode.none if same and 0 <= marker.number <= known[1] else None
 
     def note_marker(self, marker: EndMarker) -> None:
-        """Remember a marker that is durable."""
-        known = self._numbers.get(marker.producer_id, (-1, -1))
+        """Remember a marker that is durable, if its producer has stored offsets since this load."""
+        known = self._numbers.get(marker.producer_id)
+        if known is None:
+            return
         number = marker.number
         if marker.coordinator_epoch == known[0]:
             number = max(number, known[1])

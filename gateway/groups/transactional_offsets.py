@@ -99,6 +99,7 @@ class TransactionalOffsets:
             code = await verify()
             return self._check(loaded, commit) if code is ErrorCode.none else code
         memory = self._memory(loaded)
+        memory.learn(commit.producer_id, self._new_ownership())
         try:
             await self._register(loaded, memory)
         except LedgerError as error:
@@ -153,8 +154,6 @@ class TransactionalOffsets:
                 await asyncio.shield(durable)
             except LedgerError as error:
                 return coordinator_code(error)
-        if not memory.has_room(marker.producer_id):
-            memory.renew(self._new_ownership())
         memory.note_marker(marker)
         return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
 

@@ -1,12 +1,13 @@
 """Goal: each group has the offsets of the transactions that committed, and of no other ones, also
 after takeovers, unloads and late copies of markers; and planted mistakes are found.
 
-Method: seeded random transactions of one producer over three groups of one partition and two
-brokers, on virtual time. A model of the producer and its coordinator is the oracle. A mistake
+Method: seeded random transactions of two producers over three groups of one partition and two
+brokers, on virtual time. A model of the producers and their coordinator is the oracle. A mistake
 removes one rule of the real code; some seed must find it.
 """
 
 import asyncio
+from itertools import product
 from random import Random
 
 import pytest
@@ -20,57 +21,60 @@ from subscriptions.committed_offset import CommittedOffset
 from subscriptions.pending_offsets import PendingOffsets
 from subscriptions.segments.log_store import _LogChange
 from subscriptions.segments.segment_records import SubscriptionState
-from tests.gateway.test_group_markers import PRODUCER, brokers, same_partition
+from tests.gateway.test_group_markers import brokers, same_partition
 from tests.sim.loop import simulate
 
 SEEDS = range(12)
-INDEX, TRANSACTIONS = 7, 6
+INDEX, STEPS = 7, 24
 NONE = ErrorCode.none
 ENDED = (NONE, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator)
 IDLE_S = 300.0
 TRIES = 20
 
 
+class Producer:
+    """A producer of protocol 1 and the coordinator of its transactions: what both remember."""
+
+    def __init__(self, number):
+        self.partition = number  # of the topic; that of another producer is another one
+        self.id = 4_000 + number
+        self.epoch, self.number = 3, 0
+        self.pending = {}  # offset of the open transaction by group
+
+
 class Play:
-    """One producer of protocol 1, the coordinator of its transactions, and the groups."""
+    """Two producers and their groups."""
 
     def __init__(self, seed, both):
         self.draw = Random(seed)
         self.both = both
         self.groups = same_partition(3)
-        self.committed = dict.fromkeys(self.groups)
-        self.pending = {}  # offset of the open transaction by group
-        self.epoch, self.number, self.value = 3, 0, 0
+        self.producers = [Producer(0), Producer(1)]
+        self.committed = {}  # offset by group and partition
+        self.value = 0
         self.late = []  # copies of earlier markers, with the ownerships that they name
 
     async def run(self):
-        for _ in range(TRANSACTIONS):
-            await self.transaction()
-        await self.check()
-
-    async def transaction(self):
-        for group in self.draw.sample(self.groups, self.draw.randint(1, 3)):
-            self.value += 1
-            await self.retried(self.pend, group, self.value)
-            self.pending[group] = self.value
+        for _ in range(STEPS):
+            await self.step(self.draw.choice(self.producers))
             await self.check()
             await self.accident()
-        if self.draw.random() < 0.5:
-            await self.commit_of_a_zombie()
-        commit = self.draw.random() < 0.6
-        self.number += 1
-        marker = EndMarker(PRODUCER, self.epoch, 0, commit, 0, self.number)
-        broker = self.draw.choice(self.both)
-        copies = []
-        await self.retried(self.end, broker, marker, copies)
-        self.late += copies
-        if commit:
-            self.committed |= self.pending
-        self.pending.clear()
+            await self.check()
+        for producer in self.producers:
+            await self.end(producer)
         await self.check()
-        await self.accident()
-        if self.draw.random() < 0.3:
-            self.epoch += 1  # InitProducerId
+
+    async def step(self, producer):
+        if len(producer.pending) > self.draw.randint(0, 3):
+            await self.end(producer)
+            return
+        group = self.draw.choice(self.groups)
+        self.value += 1
+        await self.retried(self.pend, producer, group, self.value, producer.epoch)
+        producer.pending[group] = self.value
+        if self.draw.random() < 0.2:  # a zombie whose verification was answered before
+            code = await self.pend(producer, group, 1_000_000, producer.epoch - 1)
+            assert code is ErrorCode.invalid_producer_epoch
 
     async def retried(self, ask, *args):
         for _ in range(TRIES):
@@ -79,36 +83,42 @@ class Play:
             await asyncio.sleep(0.05)
         raise AssertionError(f"{ask.__name__}: never done")
 
-    async def pend(self, group, value, epoch=None):
+    async def pend(self, producer, group, value, epoch):
         async def verify():
             return NONE
 
+        code = ErrorCode.not_coordinator
         for broker in self.both:
-            now_ms = broker.world.clock.now_ms()
-            offset = CommittedOffset(offset=value, commit_time_ms=now_ms)
-            offsets = {broker.world.key(): offset}
-            epoch = self.epoch if epoch is None else epoch
-            commit = TransactionalCommit(group, PRODUCER, epoch, "", -1, None, offsets)
-            code = await broker.world.groups.commit_in_transaction(commit, verify)
-            if code is not ErrorCode.not_coordinator:
-                return code
+            if code is ErrorCode.not_coordinator:
+                offset = CommittedOffset(offset=value, commit_time_ms=broker.world.clock.now_ms())
+                offsets = {broker.world.key(producer.partition): offset}
+                commit = TransactionalCommit(group, producer.id, epoch, "", -1, None, offsets)
+                code = await broker.world.groups.commit_in_transaction(commit, verify)
         return code
 
-    async def end(self, broker, marker, copies):
+    async def end(self, producer):
+        commit = self.draw.random() < 0.6
+        producer.number += 1
+        marker = EndMarker(producer.id, producer.epoch, 0, commit, 0, producer.number)
+        copies = []
+        await self.retried(self.mark, self.draw.choice(self.both), marker, copies)
+        self.late = [*self.late, *copies][-40:]
+        if commit:
+            for group, value in producer.pending.items():
+                self.committed[group, producer.partition] = value
+        producer.pending = {}
+        if self.draw.random() < 0.2:
+            producer.epoch += 1  # InitProducerId
+
+    async def mark(self, broker, marker, copies):
         index = broker.world.groups.transactional_groups
         copies += [(marker, each) for each in await index.of(INDEX)]
         answered = asyncio.get_running_loop().create_future()
         broker.markers.end(INDEX, marker, answered.set_result, self)
         return await answered
 
-    async def commit_of_a_zombie(self):
-        """Its answer from the coordinator is older than the epoch of the group's offsets."""
-        for group in self.pending:
-            code = await self.pend(group, 1_000_000, self.epoch - 1)
-            assert code is ErrorCode.invalid_producer_epoch
-
     async def accident(self):
-        kind = self.draw.choice(("none", "takeover", "idle", "late", "late"))
+        kind = self.draw.choice(("takeover", "idle", "late", "late", "late", "late"))
         if kind == "takeover":
             lost = self.draw.choice(self.both)
             lost.world.groups.lost()
@@ -118,24 +128,22 @@ class Play:
             await asyncio.sleep(1)
         elif kind == "idle":
             await asyncio.sleep(IDLE_S)
-        elif kind == "late" and self.late:
-            marker, listed = self.draw.choice(self.late)
-            for broker in self.both:
+        else:
+            late = self.draw.sample(self.late, min(4, len(self.late)))
+            for (marker, listed), broker in product(late, self.both):
                 offsets = broker.world.groups.transactional
                 code = await offsets.end(listed.group, marker, listed.ownership)
                 assert code in (*ENDED, ErrorCode.invalid_producer_epoch)
-            await self.check()
 
     async def check(self):
         for group in self.groups:
-            broker = await self.coordinator(group)
-            assert await broker.world.committed(group) == self.committed[group], group
-            unstable = broker.world.key() in broker.world.groups.unstable(group)
-            assert unstable == (group in self.pending), group
-
-    async def coordinator(self, group):
-        owner = self.both[0].claims.owners.get(group, self.draw.choice((1, 2)))
-        return self.both[owner - 1]
+            owner = self.both[0].claims.owners.get(group, self.draw.choice((1, 2)))
+            world = self.both[owner - 1].world
+            for each in self.producers:
+                committed = self.committed.get((group, each.partition))
+                assert await world.committed(group, each.partition) == committed, group
+                unstable = world.key(each.partition) in world.groups.unstable(group)
+                assert unstable == (group in each.pending), group
 
 
 def play(seed):
@@ -224,6 +232,15 @@ def ownerships_are_not_compared(patch):
     patch.setattr(GroupTransactions, "names_this", lambda *_: True)
 
 
+def a_producer_brings_no_new_ownership(patch):
+    """Numbers are remembered from the first offsets on, but copies from before are taken."""
+
+    def learn(self, producer_id, fresh):
+        self._numbers.setdefault(producer_id, (-1, -1))
+
+    patch.setattr(GroupTransactions, "learn", learn)
+
+
 def numbers_are_not_compared(patch):
     patch.setattr(GroupTransactions, "check_marker", lambda *_: None)
 
@@ -238,6 +255,7 @@ MISTAKES = [
     groups_are_never_in_the_index,
     a_marker_counts_as_a_node_of_the_index,
     ownerships_are_not_compared,
+    a_producer_brings_no_new_ownership,
     numbers_are_not_compared,
 ]
 

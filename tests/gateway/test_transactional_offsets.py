@@ -38,8 +38,8 @@ class SlowNodes(MemoryMetadata):
 
 
 @asynccontextmanager
-async def world_of(logs, metadata=MemoryMetadata):
-    world = World()
+async def world_of(logs, metadata=MemoryMetadata, **limits):
+    world = World(**limits)
     world.metadata = metadata(world.tree, world.metadata.delay_s)
     world.store = logs.process().store()
     async with world:
@@ -287,25 +287,38 @@ async def test_a_marker_voids_a_verification_after_a_new_ownership():
         answer = asyncio.get_running_loop().create_future()
         late = asyncio.ensure_future(pend(world, 7, lambda: answer))
         await asyncio.sleep(1)
-        world.loaded["g"].transactions.renew(uuid4())
+        assert await pend(world, 5, producer=PRODUCER + 1, partition=1) is NONE
         assert await end(world) is NONE
         answer.set_result(NONE)
         assert await late is ErrorCode.invalid_txn_state
 
 
-async def test_forgotten_numbers_end_their_ownership(monkeypatch):
+async def test_a_late_copy_whose_number_was_forgotten_ends_nothing(monkeypatch):
     monkeypatch.setattr(group_transactions, "NUMBERS_MAX", 1)
     async with world_of(LogWorld()) as world:
         assert await pend(world, 7) is NONE
         (late,) = await listed(world)
         assert await end(world, number=4) is NONE
-        other = marker_of(number=5)._replace(producer_id=PRODUCER + 1)
-        assert await send(world, other, late) is NONE
+        assert await pend(world, 1, producer=PRODUCER + 1, partition=1) is NONE
         assert await pend(world, 9) is NONE
         again = await send(world, marker_of(number=4), late)
         assert again is ErrorCode.coordinator_not_available
         assert await end(world, number=6) is NONE
         assert await fetched(world, stable=True) == (9, NONE)
+
+
+async def test_markers_of_producers_without_offsets_are_not_remembered():
+    async with world_of(LogWorld()) as world:
+        assert await pend(world, 7) is NONE
+        (named,) = await listed(world)
+        for other in range(1, 50):
+            marker = marker_of(number=other)._replace(producer_id=PRODUCER + other)
+            assert await send(world, marker, named) is NONE
+        assert len(world.loaded["g"].transactions._numbers) == 1
+        late = marker_of(number=1)._replace(producer_id=PRODUCER + 1)
+        assert await pend(world, 9, producer=PRODUCER + 1, partition=1) is NONE
+        assert await send(world, late, named) is ErrorCode.coordinator_not_available
+        assert (await fetched(world, stable=True, partition=1))[0] == -1
 
 
 async def test_a_marker_of_the_epoch_of_offsets_in_flight_does_not_end_them():
@@ -337,15 +350,15 @@ async def test_a_group_with_a_pending_offset_does_not_expire():
 
 
 async def test_committed_offsets_expire_beside_a_pending_one_but_not_below_it():
-    async with world_of(LogWorld()) as world:
+    async with world_of(LogWorld(), offsets_retention_minutes=60) as world:
         for partition in (0, 1):
             assert await world.commit("g", 2, partition) == "none"
         await pend(world, 7)
-        await asyncio.sleep(30 * 24 * 3600)
+        await asyncio.sleep(3 * 3600)
         assert await fetched(world, stable=False) == (2, NONE)
         assert await fetched(world, stable=False, partition=1) == (-1, NONE)
         assert await end(world, commit=False) is NONE
-        await asyncio.sleep(30 * 24 * 3600)
+        await asyncio.sleep(3 * 3600)
         assert not await world.store.exists("g")
 
 
