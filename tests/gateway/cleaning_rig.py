@@ -9,6 +9,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from aiokafka.record.default_records import DefaultRecordBatch
+from kio.schema.errors import ErrorCode
 
 from gateway.cleaning.child import answer
 from gateway.cleaning.cleaner import Cleaner
@@ -19,6 +20,7 @@ from gateway.core.cleaning import Cleaning, PoisonedBatch
 from gateway.wire.batches import read_header
 from tests.gateway.cleaning_log import keyed_batch, last_values
 from tests.gateway.stream_cluster import StreamCluster
+from tests.gateway.test_transaction_path import Coordinator, marked, sent
 
 
 class InsideProcess:
@@ -68,6 +70,7 @@ class CleaningCluster(StreamCluster):
 
     async def start_gateway(self):
         await super().start_gateway()
+        self.partitions.verifier = Coordinator()
         self.cleaner = Cleaner(
             self.catalog,
             self.partitions,
@@ -92,6 +95,15 @@ class CleaningCluster(StreamCluster):
         model = self.written.setdefault(partition.name, {})
         for delta, record in enumerate(records):
             model[produced.base_offset + delta] = record
+
+    async def write_in_transaction(self, partition, *records, producer=7):
+        """Write one batch of an open transaction, which counts as not written."""
+        batch = keyed_batch(records, producer=producer, transactional=True)
+        assert await sent(partition, batch) == [ErrorCode.none]
+
+    async def abort(self, partition, producer=7):
+        """Append the marker that aborts the transaction of the producer."""
+        assert await marked(partition, producer=producer, commit=False) is ErrorCode.none
 
     async def roll(self, partition):
         """Complete the segment in progress, so that a new one follows."""

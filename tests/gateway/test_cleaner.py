@@ -30,6 +30,20 @@ async def test_the_dirty_part_is_cleaned_and_new_records_stay():
         assert (report.state, report.error, report.cleanable.first_dirty) == ("idle", None, 9)
 
 
+async def test_a_reader_may_ask_for_any_offset_of_a_cleaned_log():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        for key in (b"a", b"a", b"b", b"a", b"c", b"a"):
+            await cluster.write(partition, (key, b"one"))
+        await cluster.roll(partition)
+        await cluster.write(partition, (b"c", b"two"))
+        await cluster.roll(partition)
+        await cluster.clean()
+        for offset in range(8):
+            left = [at for at in (2, 5, 6) if at >= offset]
+            assert list(await cluster.read_records(partition, offset)) == left
+
+
 async def test_a_second_round_begins_behind_the_first_and_rewrites_what_it_must():
     async with started_cleaning() as cluster:
         partition = await cluster.compacted()
@@ -129,6 +143,25 @@ async def test_the_dirtiest_log_comes_first():
         assert await cluster.cleaner.clean_once()
         assert second.stream.segments[0].cleaned
         assert not first.stream.segments[1].cleaned
+
+
+async def test_an_open_transaction_is_not_cleaned_and_its_abort_loses_nothing():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one")
+        await cluster.write_in_transaction(partition, (b"0", b"aborted"), (b"new", b"aborted"))
+        await cluster.roll(partition)
+        await cluster.fill(partition, b"two")
+        await cluster.clean()
+        # The segment before the transaction is clean, and nothing behind it.
+        assert [s.cleaned for s in partition.stream.segments[:3]] == [True, False, False]
+        await cluster.abort(partition)
+        await cluster.roll(partition)
+        await cluster.write(partition, (b"last", b"one"))
+        await cluster.roll(partition)
+        await cluster.clean()
+        assert cluster.report().dirty_bytes == 0
+        assert list(await cluster.check(partition)) == [5, 6, 7, 9]
 
 
 # -- accidents ------------------------------------------------------------------------------------
