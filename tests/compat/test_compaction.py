@@ -185,6 +185,24 @@ def test_transactions_of_a_compacted_topic_are_read_whole_or_not_at_all(tmp_path
         assert read(gateway)[0] == writer.expected()
 
 
+def test_readers_that_begin_while_the_log_is_cleaned_restore_every_key(tmp_path: Path):
+    with Gateway(tmp_path, OPTIONS) as gateway:
+        prepared(gateway, **{"cleanup.policy": "compact,delete"})
+        alter(AdminClient(servers(gateway)), "log.cleaner.io.max.bytes.per.second", "2e6")
+        writer = Writer(gateway)
+        meanwhile = 0
+        for _ in range(4):
+            writer.write(250)
+            writer.flush()
+            wait_until(lambda: (cleaning(gateway) or {}).get("progress"), "progress", SECONDS_MAX)
+            while cleaning(gateway)["progress"]:
+                assert read(gateway)[0] == writer.expected()
+                meanwhile += 1
+        wait_clean(gateway)
+        assert read(gateway)[0] == writer.expected()
+        assert meanwhile >= 4
+
+
 def test_an_unknown_topic_and_one_that_does_not_compact(tmp_path: Path):
     with Gateway(tmp_path, OPTIONS) as gateway:
         code, _, errors = invoke("topic", "cleaning", "none", bootstrap=at(gateway))

@@ -132,6 +132,48 @@ async def test_more_keys_than_the_map_holds_take_more_rounds_and_lose_nothing():
             assert all(segment.cleaned for segment in partition.stream.segments[:3])
 
 
+async def test_compact_and_delete_does_both():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted(cleanup_policy="compact,delete", retention_ms=60_000)
+        await cluster.fill(partition, b"one", b"two")
+        await cluster.clean()
+        assert list(await cluster.check(partition)) == [3, 4, 5]
+        await asyncio.sleep(61)
+        await cluster.fill(partition, b"three", b"four")
+        assert await partition.expire() == 2
+        assert partition.log_start_offset == 6
+        await cluster.clean()
+        assert list(await cluster.check(partition)) == [9, 10, 11]
+
+
+async def test_retention_does_not_apply_to_a_topic_that_only_compacts():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted(retention_ms=60_000, retention_bytes=1)
+        await cluster.fill(partition, b"one", b"two")
+        await cluster.clean()
+        await asyncio.sleep(61)
+        assert await partition.expire() == 0
+        await cluster.check(partition)
+
+
+async def test_a_tombstone_that_stays_too_long_goes_in_a_later_round():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted(delete_retention_ms=60_000)
+        await cluster.fill(partition, b"one", None)
+        await cluster.clean()
+        assert [value for _, value in (await cluster.check(partition)).values()] == [None] * 3
+        await asyncio.sleep(50)
+        await cluster.write(partition, (b"more", b"one"))
+        await cluster.roll(partition)
+        await cluster.clean()
+        assert len(await cluster.check(partition)) == 4
+        await asyncio.sleep(20)
+        await cluster.write(partition, (b"more", b"two"))
+        await cluster.roll(partition)
+        await cluster.clean()
+        assert list((await cluster.check(partition)).values()) == [(b"more", b"two")]
+
+
 async def test_the_dirtiest_log_comes_first():
     async with started_cleaning() as cluster:
         first = await cluster.compacted("first")

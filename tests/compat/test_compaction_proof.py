@@ -1,0 +1,153 @@
+"""Goal: cleaning leaves what Apache Kafka's cleaner leaves, and kill -9 loses nothing.
+
+Method: the same records, plain and in transactions, go to Apache Kafka 4.3 and to the gateway, with
+small segments. What both leave of them is compared record by record. Then a gateway is killed again
+and again while it cleans, and its readers are held against the answers that the producer got.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat.test_compaction import (
+    CONFIGS,
+    OPTIONS,
+    SECONDS_MAX,
+    Writer,
+    alter,
+    children,
+    cleaning,
+    prepared,
+    read,
+    servers,
+    wait_clean,
+)
+from tests.peers.gateway import Gateway
+from tests.peers.kafka import FOR_TESTS, ApacheKafka
+from tests.peers.processes import wait_until
+
+pytestmark = [pytest.mark.compat, pytest.mark.proof]
+
+RECORDS = 20_000
+KEYS = 700
+VALUE_BYTES = 500
+START_MS = 1_600_000_000_000
+KILLS = 10
+CLEAN_S_MAX = 240
+
+
+def write_all(broker):
+    """Write the same records to any broker, and return the end of those that are compared."""
+    draw = random.Random(11)
+    producer = Producer({**servers(broker), "transactional.id": "writer", "linger.ms": 5})
+    producer.init_transactions(SECONDS_MAX)
+    for at in range(0, RECORDS, 500):
+        producer.begin_transaction()
+        for number in range(at, at + 500):
+            key = b"key-%d" % draw.randrange(KEYS)
+            value = None if draw.random() < 0.05 else draw.randbytes(VALUE_BYTES)
+            headers = [("number", b"%d" % number)]
+            producer.produce("t", value, key, timestamp=START_MS + number, headers=headers)
+            producer.poll(0)
+        if draw.random() < 0.2:
+            producer.flush(SECONDS_MAX)
+            producer.abort_transaction(SECONDS_MAX)
+        else:
+            producer.commit_transaction(SECONDS_MAX)
+    end = RECORDS + RECORDS // 500
+    # Enough behind them that their segments are completed and cleaned.
+    tail = Producer({**servers(broker), "linger.ms": 5})
+    for number in range(40):
+        value = draw.randbytes(100_000)
+        tail.produce("t", value, b"tail-%d" % number, timestamp=START_MS + RECORDS + number)
+        tail.flush(SECONDS_MAX)
+    return end
+
+
+def survivors(broker, end):
+    """Return offset, key, value, time and headers of all records below `end`."""
+    settings = {"group.id": "reader", "isolation.level": "read_committed"}
+    consumer = Consumer({**servers(broker), **settings, "enable.auto.commit": False})
+    consumer.assign([TopicPartition("t", 0, 0)])
+    found = []
+    while True:
+        message = consumer.poll(SECONDS_MAX)
+        assert message is not None, "the reader did not get to the end"
+        assert message.error() is None, message.error()
+        if message.offset() >= end:
+            consumer.close()
+            return found
+        stamp = message.timestamp()[1]
+        found.append((message.offset(), message.key(), message.value(), stamp, message.headers()))
+
+
+def cleaned(broker, end, count):
+    """Return the survivors once there are no more than `count`."""
+
+    def few():
+        found = survivors(broker, end)
+        return found if len(found) <= count else None
+
+    return wait_until(few, f"a cleaned log at {broker.name}", CLEAN_S_MAX)
+
+
+def newest(records):
+    return sorted({record[1]: record for record in records}.values())
+
+
+def test_the_gateway_leaves_the_records_that_kafka_leaves(tmp_path: Path):
+    settings = {**FOR_TESTS, "log.cleaner.backoff.ms": "100"}
+    with (
+        ApacheKafka(tmp_path / "kafka", settings) as kafka,
+        Gateway(tmp_path / "ours", OPTIONS) as ours,
+    ):
+        new = NewTopic("t", 1, 1, config=CONFIGS)
+        AdminClient(servers(kafka)).create_topics([new])["t"].result(SECONDS_MAX)
+        prepared(ours)
+        end = write_all(kafka)
+        assert write_all(ours) == end
+        theirs = cleaned(kafka, end, KEYS)
+        found = cleaned(ours, end, KEYS)
+        assert found == theirs
+        assert found == newest(found)
+        assert len(found) > KEYS // 2
+
+
+def test_a_gateway_that_is_killed_while_it_cleans_loses_nothing(tmp_path: Path):
+    draw = random.Random(5)
+    gateway = Gateway(tmp_path, OPTIONS)
+    with gateway:
+        prepared(gateway)
+        writer = Writer(gateway)
+        progress = []
+        for _ in range(KILLS):
+            alter(AdminClient(servers(gateway)), "log.cleaner.io.max.bytes.per.second", "1e6")
+            writer.producer = Producer({**servers(gateway), "linger.ms": 5})
+            writer.write(300)
+            writer.flush()
+            share = draw.random() * 0.6
+            row = wait_until(
+                lambda share=share: (
+                    (row := cleaning(gateway)) and (row["progress"] or 0) > share and row
+                ),
+                "progress",
+                CLEAN_S_MAX,
+            )
+            progress.append(row["progress"])
+            (child,) = children(gateway)
+            gateway.kill()
+            wait_until(lambda child=child: not Path(f"/proc/{child}").exists(), "its end")
+            gateway.start()
+            gateway.wait_started()
+            assert read(gateway)[0] == writer.expected()
+        alter(AdminClient(servers(gateway)), "log.cleaner.io.max.bytes.per.second", "1e9")
+        wait_clean(gateway)
+        found, count = read(gateway)
+        assert found == writer.expected()
+        assert count < 600
+        print("killed at", progress)
