@@ -45,25 +45,24 @@ def record_parts(data: bytes, at: int, count: int) -> list[RecordPart]:
 
 
 def _part(data: bytes, start: int, index: int) -> RecordPart:
-    """Read one record. The most frequent varints have one or two bytes and are read in place."""
+    """Read one record. Most varints have one byte and are read in place."""
     size = data[start]
     at = start + 1
     if size > 127:
-        size, at = _varint(data, start)
+        size, at = _longer(data, at, size)
     end = at + (size >> 1)
-    at += 1  # attributes, unused
-    timestamp = data[at]
-    at += 1
+    timestamp = data[at + 1]  # behind the attributes, which are unused
+    at += 2
     if timestamp > 127:
-        timestamp, at = _varint(data, at - 1)
+        timestamp, at = _longer(data, at, timestamp)
     offset = data[at]
     at += 1
     if offset > 127:
-        offset, at = _varint(data, at - 1)
+        offset, at = _longer(data, at, offset)
     length = data[at]
     at += 1
     if length > 127:
-        length, at = _varint(data, at - 1)
+        length, at = _longer(data, at, length)
     key = None
     if not length & 1:
         key = data[at : at + (length >> 1)]
@@ -71,7 +70,7 @@ def _part(data: bytes, start: int, index: int) -> RecordPart:
     value = data[at]
     at += 1
     if value > 127:
-        value, at = _varint(data, at - 1)
+        value, at = _longer(data, at, value)
     if not value & 1:
         at += value >> 1
     if size & 1 or not at < end <= len(data):
@@ -79,6 +78,14 @@ def _part(data: bytes, start: int, index: int) -> RecordPart:
     return RecordPart(
         start, end, timestamp >> 1 ^ -(timestamp & 1), offset >> 1, key, value & 1 == 1
     )
+
+
+def _longer(data: bytes, at: int, first: int) -> tuple[int, int]:
+    """Return a varint whose `first` byte is before `at`, and where it ends."""
+    second = data[at]
+    if second < 128:
+        return first & 127 | second << 7, at + 1
+    return _varint(data, at - 1)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
