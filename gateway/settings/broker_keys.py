@@ -259,6 +259,11 @@ _SYNONYMS: tuple[tuple[str, ...], ...] = (
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
+_CLEANER = {
+    "log.cleaner.backoff.ms": "How long the log cleaner waits if no topic is due.",
+    "log.cleaner.dedupe.buffer.size": "The memory for keys of the log cleaner, 200 bytes for each.",
+    "log.cleaner.io.max.bytes.per.second": "The limit of reads and writes of the log cleaner.",
+}
 _FLUSH = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
 _LISTENER = re.compile(r"listener\.name\.[^.]*\.(.*)")
 _OF_MECHANISMS = (
@@ -273,6 +278,7 @@ _OF_ALL_LISTENERS = ("max.connections", "max.connection.creation.rate", "num.net
 
 def _keys() -> Mapping[str, ConfigKey]:
     about = {broker: TOPIC_KEYS[topic].about for topic, broker in TOPIC_DEFAULTS.items()}
+    about |= _CLEANER
     found: dict[str, ConfigKey] = {}
     for line in _TABLE.split("\n"):
         if not line:
