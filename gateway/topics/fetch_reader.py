@@ -21,7 +21,6 @@ from gateway.topics.replica import ReplicaPartition
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReplyMemory, ReservedReply
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
-from ledger.streams.accepted_losses import EntryAwaited, EntryLost
 from ledger.streams.read_turns import READER
 from ledger.streams.tail_cache import StoredRecord
 
@@ -342,10 +341,8 @@ class FetchReader:
         if stable is not None and isinstance(log, ReplicaPartition):
             hidden = log.hidden_outcome(result.asked.fetch_offset)
             if hidden is not None:
-                # Another broker has to serve it. Records that no broker can read have a reader that
-                # knows so from the last response.
-                lost = isinstance(hidden, EntryLost | EntryAwaited)
-                self.plan.refuse(result, partition_code(hidden), urgent=not lost)
+                # Not at once: the leader may send the client here again, and a snapshot may come.
+                self.plan.refuse(result, partition_code(hidden), urgent=False)
                 return False
         preferred = -1
         if self._elsewhere and not (self.committed and _hides_outcomes(log)):
