@@ -7,7 +7,6 @@ ZooKeeper as processes; one transactional producer and one consumer for each rac
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import pytest
@@ -61,14 +60,17 @@ class Writer:
 
     def _again(self, call):
         """Repeat a call until it does not fail in a retriable way."""
-        ends_s = time.monotonic() + CALL_S_MAX
-        while True:
+
+        def done():
             try:
-                return call()
+                call()
             except KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > ends_s:
+                if not error.args[0].retriable():
                     raise
-            time.sleep(AGAIN_S)
+                return False
+            return True
+
+        wait_until(done, "a call of the producer to succeed", CALL_S_MAX, pause_s=AGAIN_S)
 
 
 class Stage:
