@@ -57,6 +57,7 @@ class Losses:
     unsent: float = 0.0
     reply_lost: float = 0.0
     late: float = 0.0  # given up, and arrives later
+    hasty_late: float = 0.0  # the same of requests whose clients have little patience
     latency_s: float = 0.002
 
 
@@ -95,7 +96,7 @@ class Network:
         fate -= losses.unsent
         if fate < 0 or cut:
             return
-        fate -= losses.late
+        fate -= losses.late if patience_s is None else losses.hasty_late
         if fate < 0 and late:
             loop.call_later(draw.expovariate(1 / losses.latency_s), reply, None)
             after_s = draw.expovariate(1 / LATE_S)

@@ -44,10 +44,6 @@ def one_epoch(self, epoch):
 _opened = CoordinatorPartition.on_opened
 
 
-async def no_segment(self, transactional_id):
-    """The owner sends markers before it has written anything."""
-
-
 async def first_group(self, partition):
     return (await _of(self, partition))[:1]
 
@@ -127,12 +123,6 @@ MISTAKES = (
     ),
     _mistake("K13", "Prepare is forgotten at a takeover", TransactionCoordinator, start=no_markers),
     _mistake("K13", "all coordinators have one epoch", CoordinatorPartition, on_opened=one_epoch),
-    _mistake(
-        "K13",
-        "a coordinator sends markers before it owns a segment",
-        CoordinatorPartition,
-        _own_segment=no_segment,
-    ),
     _mistake("K13", "pending offsets are lost at a takeover", SubscriptionState, apply=no_pending),
     _mistake("K13", "offsets of one of two groups end", TransactionalGroups, of=first_group),
     _mistake(

@@ -62,7 +62,7 @@ class TransactingWorld:
         faulty = draw.random() < 0.3
         self.metadata_faults = MetadataFaults(
             Random(f"{seed}:metadata"),
-            latency_s=draw.choice([0.0005, 0.003]),
+            latency_s=draw.choice([0.0005, 0.003, 0.02]),
             unsent=0.01 if faulty else 0.0,
             reply_lost=0.01 if faulty else 0.0,
         )
@@ -85,6 +85,7 @@ class TransactingWorld:
             unsent=worst * draw.random(),
             reply_lost=worst * draw.random(),
             late=draw.choice([0.0, worst, 2 * worst]),
+            hasty_late=draw.choice([0.0, 0.3]),
             latency_s=draw.choice([0.0005, 0.002, 0.01]),
         )
         self.network = Network(draw, self.losses)
@@ -325,6 +326,7 @@ class TransactingWorld:
 
     async def _heal_all(self):
         self.losses.unsent = self.losses.reply_lost = self.losses.late = 0.0
+        self.losses.hasty_late = 0.0
         self.network.heal()
         self.metadata_faults.unsent = self.metadata_faults.reply_lost = 0.0
         for host in self.hosts:
