@@ -35,7 +35,6 @@ from gateway.topics.producer_ids import ProducerIds
 from gateway.topics.reply_memory import ReplyMemory
 from gateway.wire.messages import decode_response, encode_request, encode_request_header
 from ledger.client.client import LedgerClient
-from ledger.errors import LedgerError
 from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.stream import StreamServices
 from subscriptions.rollout.open_store import open_store
@@ -286,7 +285,7 @@ class TransactionHost(Host):
             whole = b"".join(self.dispatcher.encode(request, result))
         except (ConnectionEnds, RequestRefused):
             return
-        except LedgerError as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, no handler may raise it
             self.world.report("handler", f"key {request.key} raised {error!r}")
             return
         if self.alive:
