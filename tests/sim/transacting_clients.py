@@ -402,8 +402,11 @@ class Reader(Client):
         return self._committed(index, at, row)
 
     def _whole(self, index, at, data):
-        log = []
+        log, epoch = [], 0
         for header, batch in split(data):
+            if header.leader_epoch < epoch:
+                self.world.report("fell", f"leader epoch in {index} from {epoch} at {at}")
+            epoch = header.leader_epoch
             marker = read_marker(batch, header)
             if marker is not None:
                 log.append(Marked(header.producer_id, marker.commit, marker.coordinator_epoch))

@@ -285,7 +285,7 @@ class TransactionHost(Host):
             whole = b"".join(self.dispatcher.encode(request, result))
         except (ConnectionEnds, RequestRefused):
             return
-        except Exception as error:  # noqa: BLE001  whatever it is, no handler may raise it
+        except Exception as error:
             self.world.report("handler", f"key {request.key} raised {error!r}")
             return
         if self.alive:
