@@ -14,7 +14,7 @@ A transaction is decided when the coordinator's Prepare record is durable. Every
     fell        a last stable offset, leader epoch, coordinator epoch or committed offset fell
     never       a transaction does not end, or a partition or group is not served, after quiet
     refused     a client got an error that it must never get
-    handler     a handler raised an exception
+    handler     a handler or a task raised an exception
 """
 
 from __future__ import annotations

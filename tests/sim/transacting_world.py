@@ -278,6 +278,7 @@ class TransactingWorld:
     # -- the story ----------------------------------------------------------------------------
 
     async def run(self):
+        asyncio.get_running_loop().set_exception_handler(self._on_unhandled)
         with self._observed():
             await self.boot()
             await self._story()
@@ -286,6 +287,9 @@ class TransactingWorld:
             if not self.oracle.violations and await self._quiet():
                 await self._check_end()
         return self.oracle.violations
+
+    def _on_unhandled(self, _, context):
+        self.report("handler", f"{context.get('message')}: {context.get('exception')!r}")
 
     @contextmanager
     def _observed(self):
