@@ -11,6 +11,7 @@ from gateway.core.partition_transactions import NO_OFFSET, PartitionTransactions
 from gateway.core.transaction_effects import Answer, Ended
 from gateway.core.transactions import TransactionCoordinator
 from gateway.groups.transactional_groups import TransactionalGroups
+from gateway.topics.fetch_reader import FetchReader
 from gateway.topics.partition import Partition
 from gateway.transactions.coordinator_partition import CoordinatorPartition
 from subscriptions.segments.segment_records import SubscriptionState
@@ -98,6 +99,17 @@ def up_to_the_end(self):
     return self.high_watermark
 
 
+def past_the_lso(self, result, log, records):
+    if records:
+        up_to = min(records[-1].end_sequence_id, log.stable_offset)
+        aborted = log.aborted_cached(result.asked.fetch_offset, up_to)
+        if aborted is None:
+            return False
+        result.aborted = [(one.producer_id, one.first_offset) for one in aborted]
+    self.plan.add_records(result, records, log.stable_offset)
+    return True
+
+
 def nothing_aborted(self, start, end):
     return []
 
@@ -128,7 +140,10 @@ MISTAKES = (
     _mistake(
         "K12", "a snapshot lacks open transactions", PartitionTransactions, encode=without_open
     ),
-    _mistake("K12", "readers go past the LSO", Partition, stable_offset=property(up_to_the_end)),
+    _mistake("K12", "the tail cache goes past the LSO", FetchReader, _add_committed=past_the_lso),
+    _mistake(
+        "K12", "all readers go past the LSO", Partition, stable_offset=property(up_to_the_end)
+    ),
     _mistake(
         "K12",
         "the list of aborted transactions is empty",
