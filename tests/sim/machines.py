@@ -97,6 +97,10 @@ class Port:
     async def read_lac(self, bookie, ledger):
         return await self._heard(await (await self._node(bookie)).read_lac(ledger))
 
+    async def wait_lac(self, bookie, ledger, previous, timeout_s):
+        node = await self._node(bookie)
+        return await self._heard(await node.wait_lac(ledger, previous, timeout_s))
+
     async def write_lac(self, bookie, ledger, master_key, lac):
         return await (await self._node(bookie)).write_lac(ledger, master_key, lac)
 
