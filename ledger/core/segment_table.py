@@ -233,6 +233,12 @@ class SegmentTable:
                 known, timestamp_max=footer.timestamp_max, size_bytes=size_bytes
             )
 
+    def measure(self, number: int, size_bytes: int) -> None:
+        """Correct the size of a segment."""
+        known = self._summaries.get(number)
+        if known is not None:
+            self._summaries[number] = replace(known, size_bytes=size_bytes)
+
     def remove_oldest(self, count: int) -> None:
         self._set_segments(self.segments[count:])
 

@@ -156,9 +156,9 @@ async def accept_losses(
     the same step, and keeps releases out that would assign the reserved offsets. So store it before
     the ledger is closed.
 
-    Raises InvalidArgument if a range overlaps another one, has no room, or reserves the rest of a
-    segment that is not the last one; NoNode for an unknown stream, CorruptFormat,
-    MetadataUnavailable.
+    Raises InvalidArgument if a range overlaps another one, has no room, reserves the rest of a
+    segment that is not the last one, or lies in a ledger that a cleaning replaced; NoNode for an
+    unknown stream, CorruptFormat, MetadataUnavailable.
     """
 
     async def change(losses: StreamLosses) -> _Changed:
@@ -168,7 +168,9 @@ async def accept_losses(
                 continue
             if each.forced:
                 each, marks = await _end_of_dense_ids(metadata, name, each)
-                ops += marks
+            else:
+                marks = await _unreplaced(metadata, name, each)
+            ops += marks
             losses = losses.with_range(each)
         return _Changed(losses, ops)
 
@@ -229,10 +231,39 @@ async def _change(
             await metadata.multi([stored, *marks])
         except (NodeExists, BadVersion):
             continue  # another process changed the node: look again
+        except NoNode:
+            if not await metadata.exists(log_root(name)):
+                raise
+            continue  # a segment was replaced or removed meanwhile
         except MetadataUnavailable:
             continue  # the outcome is unknown: the next look shows it
         return after
     raise MetadataUnavailable(f"{path}: {_ATTEMPTS_MAX} attempts to change it failed")
+
+
+async def _unreplaced(metadata: MetadataStore, name: str, lost: LostRange) -> list[Op]:
+    """Return the changes that keep the ledger of a loss in its segment, for one step with it.
+
+    A cleaning that read the node before finds another version. Raises InvalidArgument if the
+    segment has another ledger by now: the entries of the loss are not those of that ledger.
+    """
+    root = f"{log_root(name)}/ledgers"
+    ops: list[Op] = []
+    for child in await metadata.children(root):
+        if child.startswith("inprogress_") or not child.endswith(f"_{lost.segment:018d}"):
+            continue
+        path = f"{root}/{child}"
+        try:
+            node = await metadata.get(path)
+        except NoNode as error:
+            raise BadVersion(path) from error
+        if decode_segment(node.data, where=path).ledger != lost.evidence.ledger:
+            raise InvalidArgument(
+                f"{name}: segment {lost.segment} was cleaned, ledger {lost.evidence.ledger} holds "
+                "no part of it now"
+            )
+        ops.append(Set(path, node.data, node.version))
+    return ops
 
 
 async def _end_of_dense_ids(

@@ -61,6 +61,9 @@ class Retention:
         # Ledgers of segments that were cleaned, and the wall time of that. They are deleted once
         # readers had time to leave them.
         self._replaced_ms: dict[LedgerId, int] = {}
+        # The ledgers of cleaned segments whose sizes are known. Those that the newest snapshot has
+        # may be older than the cleaning. Pruned with the list.
+        self._measured: set[LedgerId] = set()
 
     async def truncate(self, sequence_id: int) -> None:
         """Move the start to `sequence_id`, durably. Marking segments may fail and is retried."""
@@ -139,6 +142,8 @@ class Retention:
             since_ms = self._truncated_ms.setdefault(segment.number, now_ms)
             if now_ms - since_ms >= config.truncated_keep_ms:
                 due.add(segment.number)
+        if config.retention_bytes >= 0:
+            await self._measure_cleaned()
         count = self._table.expired(
             now_ms=now_ms,
             ttl_ms=config.retention_ms,
@@ -151,6 +156,16 @@ class Retention:
         await self._delete_removed()
         await self._drop_losses()
         return count
+
+    async def _measure_cleaned(self) -> None:
+        """Read the sizes of cleaned segments once: too great ones would remove too much."""
+        cleaned = [each for each in self._table.segments if each.cleaned]
+        self._measured &= {each.ledger for each in cleaned}
+        for segment in cleaned:
+            if segment.ledger not in self._measured:
+                size = (await self._client.read_metadata(segment.ledger)).length
+                self._table.measure(segment.number, size)
+                self._measured.add(segment.ledger)
 
     async def _remove(self, count: int) -> None:
         """Remove the oldest `count` segments from the list. Their ledgers are deleted next."""

@@ -253,11 +253,16 @@ class SegmentStore:
         """List the cleaned segment `after` in place of `before`, whose ledger is then unlisted.
 
         Readers notice the new name, and another owner the new version of the list. Raises
-        BadVersion if another process owns the stream or changed the segment.
+        BadVersion if another process owns the stream or changed the segment, and if an operator
+        accepted a loss in it: the entries of the loss would be others.
         """
         assert after.cleaned
         async with self._change_lock:
+            # An acceptance changes the version, so one that follows this read makes the step fail.
             version = await self._version_of(before)
+            await self._reload_losses()
+            if self.losses.of_segment(before.number):
+                raise BadVersion(f"{self._path(before)}: a loss in it was accepted")
             ops: list[Op] = [
                 Set(f"{self._root}/ledgers", b"%d" % self.number_max, self._ledgers_version),
                 Delete(self._path(before), version),

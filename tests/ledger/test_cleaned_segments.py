@@ -4,12 +4,13 @@ Method: real streams over a simulated cluster on virtual time. The tests clean s
 """
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import decode_segment
-from ledger.errors import BadVersion, CorruptFormat, Truncated
+from ledger.errors import BadVersion, CorruptFormat, InvalidArgument, LedgerError, Truncated
 from ledger.streams.config import StreamLimits
 from ledger.streams.scan import StreamScan
 from ledger.streams.segment_rewriter import CleanedRecord, SegmentRewriter
@@ -17,6 +18,7 @@ from ledger.streams.slice_read import read_slice
 from tests.ledger.cleaning_rig import FILLER, clean, records_of, rewrite
 from tests.ledger.follow_rig import NAME, Follower, timestamp_of
 from tests.ledger.life_rig import LEDGERS, WHOLE, has_ledger, listed, taking_over, watched_rig
+from tests.ledger.lost_stream_rig import accept, lose_entries, lost_range, telling_owner
 
 GRACE_S = 61
 DENSE = StreamLimits(
@@ -325,3 +327,85 @@ async def test_a_search_for_a_timestamp_finds_the_first_record_that_is_left():
         for at, expected in ((0, 3), (3, 3), (4, 11), (11, 11), (12, 20)):
             record = await owner.stream.find_timestamp(times[at])
             assert record.end_sequence_id - 1 == expected
+
+
+# Losses, sizes and states
+
+
+async def test_a_loss_that_is_accepted_meanwhile_keeps_the_segment_as_it_is():
+    async with watched_rig() as rig:
+        owner = await rolled(rig)
+        segment = owner.stream.segments[0]
+        rewritten = await rewrite(owner.stream, segment, even)
+        await accept(rig, lost_range(segment, 3, 3, 2, 2))
+        with pytest.raises(LedgerError):
+            await owner.stream.replace(rewritten)
+        assert listed(rig)[0] == segment
+
+
+async def test_a_loss_of_a_ledger_that_was_replaced_is_not_accepted():
+    async with watched_rig() as rig:
+        owner = await rolled(rig)
+        segment = owner.stream.segments[0]
+        await clean(owner.stream, 1, even)
+        with pytest.raises(InvalidArgument, match="was cleaned"):
+            await accept(rig, lost_range(segment, 3, 3, 2, 2))
+        new = owner.stream.segments[0]
+        [stored] = (await accept(rig, lost_range(new, 0, 0, 0, 9))).ranges
+        assert stored.evidence.ledger == new.ledger
+
+
+async def test_cleaning_stops_at_an_accepted_loss():
+    async with watched_rig() as rig:
+        owner = await rolled(rig, segments=4)
+        await owner.add(1)
+        await accept(rig, lost_range(owner.stream.segments[2], 3, 3, 22, 22))
+        await asyncio.sleep(1)
+        assert [each.number for each in owner.stream.cleanable_segments()] == [1, 2]
+
+
+async def test_a_state_that_lies_in_a_loss_is_never_built_from_cleaned_records():
+    async with watched_rig() as rig:
+        owner = await rolled(rig, segments=2)
+        await owner.add(2)
+        await clean(owner.stream, 1, even)
+        await clean(owner.stream, 2, even)
+        last = owner.stream.segments[-1]
+        await owner.stream.close()
+        lose_entries(rig, last.ledger, 0)
+        await accept(rig, lost_range(last, 0, 0, 20, 19))
+        after = await telling_owner(rig, "b")
+        assert after.stream._state.seen == [("lost", 0, 19), 20, 21]
+        epochs = {after.stream.epoch_at(at) for at in range(22)}
+        assert epochs == {owner.stream.epoch_at(0)}
+        assert len(await everything_from(after.stream, 0)) == 14
+
+
+async def test_the_size_of_a_cleaned_segment_counts_and_not_the_one_before():
+    async with watched_rig() as rig:
+        owner = await rolled(rig, segments=3, records=40, size=500)
+        await owner.add(1)
+        sizes = [owner.stream._table.size_of(each) for each in owner.stream.segments]
+        for number in (1, 2):
+            await clean(owner.stream, number, lambda sequence_id: False)
+        owner.kill()  # the newest snapshot has the sizes from before
+        after = await taking_over(rig, "b")
+        await after.add(1)
+        rig.config = replace(rig.config, retention_bytes=sum(sizes[1:3]))
+        assert await after.stream.expire() == 0
+        assert after.stream._table.size_of(after.stream.segments[0]) < sizes[0] / 5
+
+
+async def test_the_search_for_orphans_spares_ledgers_that_the_cleaner_holds():
+    async with watched_rig() as rig:
+        owner = await rolled(rig)
+        rewriter = await SegmentRewriter.begin(owner.stream, owner.stream.segments[0])
+        written = max(await owner.services.client.list_ledgers())
+        assert owner.services.is_kept(written)
+        await rewriter.abandon()
+        assert not owner.services.is_kept(written)
+        old = owner.stream.segments[0].ledger
+        await clean(owner.stream, 1, even)
+        assert owner.services.is_kept(old)
+        await asyncio.sleep(GRACE_S)
+        assert not owner.services.is_kept(old)
