@@ -93,10 +93,11 @@ class AbortedReader:
         Raises LedgerError.
         """
         found: list[AbortedTransaction] = []
+        rewrites = self._stream.rewrites
         at = self._collect(start, start, end, found)
         while at is not None:
             one = await self._list_of(at)
-            if self._rewrites != self._stream.rewrites:
+            if rewrites != self._stream.rewrites:
                 return await self.read(start, end)
             if one is None:  # the newest segment with entries
                 found += overlapping(self._state.transactions.aborted, start, end)

@@ -45,11 +45,14 @@ class Cleaner:
                 continue
             try:
                 async with asyncio.timeout(_STUCK_S):
-                    await self.clean(gateway.partition.stream)
-                    if draw.random() < 0.5:
-                        await gateway.partition.stream.expire()
+                    await self.clean_and_expire(gateway.partition.stream)
             except (LedgerError, TimeoutError):
                 pass
+
+    async def clean_and_expire(self, stream):
+        await self.clean(stream)
+        if self.world.draw.random() < 0.5:
+            await stream.expire()
 
     async def clean(self, stream):
         world, draw = self.world, self.world.draw
