@@ -15,7 +15,7 @@ read while this broker has its lease and the marker is wanted, and the group com
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -114,7 +114,7 @@ class ClusterGroupMarkers:
             self._listed -= len(groups)
 
     async def _each(
-        self, groups: Iterable[ListedGroup], index: int, marker: EndMarker
+        self, groups: Sequence[ListedGroup], index: int, marker: EndMarker
     ) -> ErrorCode:
         waiting = iter(groups)
         codes: set[ErrorCode] = set()
@@ -125,7 +125,7 @@ class ClusterGroupMarkers:
                 if number % _PER_TURN == 0:
                     await asyncio.sleep(0)
 
-        await asyncio.gather(*(end_some() for _ in range(_GROUPS_AT_ONCE)))
+        await asyncio.gather(*(end_some() for _ in groups[:_GROUPS_AT_ONCE]))
         return next((code for code in codes if code is not ErrorCode.none), ErrorCode.none)
 
     async def _one(self, listed: ListedGroup, index: int, marker: EndMarker) -> ErrorCode:
