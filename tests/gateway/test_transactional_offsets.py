@@ -18,6 +18,7 @@ from gateway.groups.loaded_groups import IDLE_MS
 from gateway.groups.transactional_groups import ListedGroup, offsets_partition
 from gateway.groups.transactional_offsets import TransactionalCommit
 from gateway.handlers.transaction_errors import keeps_pending
+from ledger.ids import LedgerId
 from subscriptions.committed_offset import CommittedOffset, encode_advance
 from subscriptions.segments.log_node import encode_node
 from subscriptions.segments.segment_records import encode_pending
@@ -408,6 +409,26 @@ async def test_a_group_with_damaged_pending_offsets_is_refused_and_named(capsys)
             assert await send(heir, marker_of(), before) is refused
         lines = capsys.readouterr().err.splitlines()
         assert sum("a group cannot be loaded" in line and "g" in line for line in lines) == 1
+
+
+async def test_a_group_whose_pending_offsets_are_lost_is_refused(capsys):
+    logs = LogWorld()
+    async with world_of(logs) as world:
+        await world.commit("g", 2)
+        await pend(world, 7)
+        (before,) = await listed(world)
+        heir = world.crashed()
+        heir.store = logs.process().store()
+        segment, node = logs.node("g").segment_id, logs.data("g")
+    logs.tree.set("/gateway/groups/g", node, -1)  # as if the process had not closed its segment
+    await logs.process().logs.delete(LedgerId(segment))
+    async with heir:
+        refused = ErrorCode.coordinator_not_available
+        assert await fetched(heir, stable=False) == (-1, refused)
+        assert await fetched(heir, stable=True) == (-1, refused)
+        assert await send(heir, marker_of(), before) is refused
+        assert await pend(heir, 8) is refused
+        assert "a group cannot be loaded" in capsys.readouterr().err
 
 
 async def test_pending_offsets_of_one_group_are_bounded(monkeypatch):
