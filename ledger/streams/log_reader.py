@@ -33,7 +33,7 @@ from ledger.errors import (
     WrongState,
     copy_error,
 )
-from ledger.ids import BookieId, Dlsn, EntryId
+from ledger.ids import BookieId, Dlsn, EntryId, LedgerId
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.stream_seek import Edge, First, StreamView, TimestampMax, Until, limited
 from ledger.tasks import start_once
@@ -100,6 +100,8 @@ class LogReader:
         self._room = asyncio.Event()
         # Follows the end of the segment of this number, while the reader is there.
         self._tail: tuple[int, TailReader] | None = None
+        # The segment that is being read, or where reading begins, and its ledger.
+        self._within: tuple[int, LedgerId] | None = None
         self._stopped = False
 
     # -- life ---------------------------------------------------------------------------------
@@ -120,6 +122,8 @@ class LogReader:
             await view.list.sync()
             wanted = limited(await self._find(first), first, until)
             self._deliveries = core = Deliveries(wanted)
+            segment = view.table.segment(wanted.first.segment)
+            self._within = segment and (segment.number, segment.ledger)
             if wanted.slot:
                 await self._read_slot(core)
         except BaseException:
@@ -318,6 +322,7 @@ class LogReader:
         segment = self._view.table.segment(core.next.segment)
         if segment is None:
             return False
+        self._check_ledger(core, segment)
         core.begin(segment)
         losses = self._view.table.losses
         lost = losses.at_entry(segment.number, core.next.entry)
@@ -330,6 +335,20 @@ class LogReader:
         behind = losses.first_behind(segment.number, core.next.entry)
         last = ENTRY_MAX if behind is None else EntryId(behind.first - 1)
         return await self._read_chunk(core, segment, last)
+
+    def _check_ledger(self, core: Deliveries, segment: Segment) -> None:
+        """Raise WrongState if the segment was cleaned while it was read.
+
+        The entry at `next` is then another one. If all of it was read, that does not matter.
+        """
+        before, self._within = self._within, (segment.number, segment.ledger)
+        replaced = before is not None and before[0] == segment.number and before != self._within
+        whole = core.end_offset == segment.end_sequence_id and core.next.entry > segment.last_entry
+        if replaced and core.next.entry and not whole:
+            raise WrongState(
+                f"{self.name}: segment {segment.number} was cleaned while it was read; read again "
+                f"from offset {core.end_offset}"
+            )
 
     async def _pass_trimmed(self, core: Deliveries) -> bool:
         """Move to the start of the stream if `next` is below it."""

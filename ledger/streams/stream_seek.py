@@ -26,7 +26,7 @@ from ledger.core.records import LogRecord, parse_entry
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment, Truncation, visible
 from ledger.errors import InvalidArgument
-from ledger.ids import Dlsn, EntryId
+from ledger.ids import Dlsn, EntryId, LedgerId
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.config import StreamLimits
 from ledger.streams.reads import CursorLimit, SegmentReads
@@ -91,8 +91,8 @@ class StreamView:
         self.table = SegmentTable()
         self._store = store
         self._client = client
-        # The ledger that was read last, and the number of its segment.
-        self._reader: tuple[int, LedgerReader] | None = None
+        # The ledger that was read last.
+        self._reader: tuple[LedgerId, LedgerReader] | None = None
         # The start for which `start_position` was found, and that position.
         self._start: tuple[int, Position] | None = None
 
@@ -113,8 +113,8 @@ class StreamView:
 
     async def reader_of(self, segment: Segment) -> LedgerReader:
         """Return the reader of the segment's ledger, with the LAC that the list shows."""
-        if self._reader is None or self._reader[0] != segment.number:
-            self._reader = segment.number, await self._client.open(segment.ledger)
+        if self._reader is None or self._reader[0] != segment.ledger:
+            self._reader = segment.ledger, await self._client.open(segment.ledger)
         reader = self._reader[1]
         if segment.completed:
             reader.last_add_confirmed = max(reader.last_add_confirmed, segment.last_entry)
@@ -261,6 +261,11 @@ class StreamView:
                 f"{self.name}: DLSN {tuple(dlsn)}: the last segment is {self.next_number - 1}"
             )
         segment = self.table.segment(dlsn.segment)
+        if segment is not None and segment.cleaned and (dlsn.entry or dlsn.slot or after):
+            raise InvalidArgument(
+                f"{self.name}: DLSN {tuple(dlsn)}: this segment was cleaned, and its records have "
+                "other positions now; pass an offset"
+            )
         forced = self.table.losses.forced_in(dlsn.segment)
         if segment is not None and segment.completed and forced is None:
             last = segment.last_entry

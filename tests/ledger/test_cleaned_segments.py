@@ -8,16 +8,27 @@ from dataclasses import replace
 
 import pytest
 
+from ledger.core.gaps import Gap
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import decode_segment
-from ledger.errors import BadVersion, CorruptFormat, InvalidArgument, LedgerError, Truncated
+from ledger.errors import (
+    BadVersion,
+    CorruptFormat,
+    InvalidArgument,
+    LedgerError,
+    Truncated,
+    WrongState,
+)
+from ledger.ids import Dlsn
 from ledger.streams.config import StreamLimits
 from ledger.streams.scan import StreamScan
 from ledger.streams.segment_rewriter import CleanedRecord, SegmentRewriter
 from ledger.streams.slice_read import read_slice
+from ledger.streams.stream_seek import Offset
 from tests.ledger.cleaning_rig import FILLER, clean, records_of, rewrite
 from tests.ledger.follow_rig import NAME, Follower, timestamp_of
 from tests.ledger.life_rig import LEDGERS, WHOLE, has_ledger, listed, taking_over, watched_rig
+from tests.ledger.log_reader_rig import Reading
 from tests.ledger.lost_stream_rig import accept, lose_entries, lost_range, telling_owner
 
 GRACE_S = 61
@@ -409,3 +420,38 @@ async def test_the_search_for_orphans_spares_ledgers_that_the_cleaner_holds():
         assert owner.services.is_kept(old)
         await asyncio.sleep(GRACE_S)
         assert not owner.services.is_kept(old)
+
+
+# Native readers
+
+
+async def test_a_native_reader_ends_if_the_segment_that_it_reads_is_cleaned():
+    async with watched_rig() as rig:
+        owner = await rolled(rig, records=60, size=40_000)
+        await owner.add(1)
+        reading = await Reading(rig, buffer_bytes=1).start()
+        found = await reading.take(records=5)
+        await clean(owner.stream, 1, lambda sequence_id: sequence_id == 50)
+        with pytest.raises(WrongState, match="was cleaned while it was read; read again from"):
+            while True:
+                found += await reading.take(records=1)
+        ends = [each.offset + each.records for each in found if not isinstance(each, Gap)]
+        assert ends == list(range(1, len(ends) + 1)), "nothing was left out before the error"
+        await reading.reader.stop()
+        again = await Reading(rig, "again").start(Offset(ends[-1]))
+        rest = [each for each in await again.take(records=2) if not isinstance(each, Gap)]
+        assert [each.offset + each.records for each in rest] == [51, 60]
+        await again.reader.stop()
+
+
+async def test_a_position_within_a_cleaned_segment_is_refused():
+    async with watched_rig() as rig:
+        owner = await rolled(rig)
+        await owner.add(1)
+        await clean(owner.stream, 1, even)
+        reading = Reading(rig)
+        with pytest.raises(InvalidArgument, match="pass an offset"):
+            await reading.start(Dlsn(1, 3, 0))
+        reading = await Reading(rig, "again").start(Dlsn(1, 0, 0))
+        assert (await reading.take(records=1))[0].offset == 0
+        await reading.reader.stop()
