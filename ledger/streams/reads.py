@@ -493,8 +493,14 @@ class SegmentReads:
                 return index  # the next call reads it again
             if head is not None and head.index_before_number == segment.number:
                 index = head.index_before
-        table.remember_index(segment.number, index)
+        self._remember_index(segment, index)
         return index
+
+    def _remember_index(self, segment: Segment, index: SparseIndex) -> None:
+        """Keep the index, unless the segment was cleaned or removed while it was read."""
+        listed = self._table.segment(segment.number)
+        if listed is not None and listed.ledger == segment.ledger:
+            self._table.remember_index(segment.number, index)
 
     async def _footer_index(self, segment: Segment) -> SparseIndex:
         """Read the index of a cleaned segment, which is empty if its footer cannot be read now."""
@@ -502,8 +508,7 @@ class SegmentReads:
             index = (await read_footer(await self._reader(segment), segment.last_entry)).index
         except (EntryLost, EntryAwaited):
             return SparseIndex()
-        if segment in self._table.segments:
-            self._table.remember_index(segment.number, index)
+        self._remember_index(segment, index)
         return index
 
     async def aborted_in(self, sequence_id: int) -> tuple[int, int, bytes] | None:

@@ -330,6 +330,23 @@ async def test_the_index_of_a_cleaned_segment_is_that_of_its_footer():
         assert found[:200] == [*range(0, 200, 7), 199, *range(200, found[-1] + 1)][: len(found)]
 
 
+async def test_an_index_that_is_read_while_its_segment_is_cleaned_is_not_kept():
+    async with watched_rig(limits=DENSE) as rig:
+        first = await rolled(rig, records=40, size=9000)
+        await first.add(1)
+        owner = await taking_over(rig, "b")
+        await owner.add(1)
+        segment = owner.stream.segments[0]
+        rewritten = await rewrite(owner.stream, segment, even)
+        table, reads = owner.stream._table, owner.stream._reads
+        assert table.index(1) is None
+        reading = asyncio.ensure_future(reads.index_of(segment))
+        await asyncio.sleep(0)
+        table.replace(rewritten.after, rewritten.footer, rewritten.size_bytes)
+        assert list((await reading).entries) != list(rewritten.footer.index.entries)
+        assert table.index(1) is rewritten.footer.index
+
+
 async def test_a_search_for_a_timestamp_finds_the_first_record_that_is_left():
     async with watched_rig() as rig:
         owner = await rolled(rig, records=20)
