@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -50,6 +51,7 @@ BOOKKEEPER_COORDINATES = (
 COMPILER_VERSION = "3.33.0"
 COMPILER_COORDINATES = (("org.eclipse.jdt", "ecj", COMPILER_VERSION),)
 JAVA_MAJOR_MIN = 17
+FRANZ_GO_VERSION = "v1.22.2"
 INSTALL_S_MAX = 600
 
 
@@ -341,6 +343,57 @@ def _resolve(directory: Path, wanted: Sequence[str], excluded: str) -> None:
     for name in (coordinate.split(":")[1] for coordinate in wanted):
         if not list((directory / "jars").glob(f"*{name}*.jar")):
             raise PeerMissing(f"Spark did not run: {name} did not resolve")
+
+
+def node_module(name: str, version: str) -> Path:
+    """Return a directory in which Node.js finds the module `name`."""
+    found = CACHE / "peers" / f"{name}-{version}"
+    if not found.is_dir():
+        npm = _program("npm", name)
+        with _alone():
+            _announce(name)
+            draft = found.with_name(f"{found.name}.{os.getpid()}")
+            draft.mkdir(parents=True)
+            quiet = ["--no-audit", "--no-fund", "--ignore-scripts"]
+            _run([npm, "install", *quiet, "--prefix", str(draft), f"{name}@{version}"])
+            if not found.is_dir():
+                draft.rename(found)
+    return found
+
+
+def kgo_tests() -> Path:
+    """Return the directory of franz-go's package kgo, with its own tests built as `kgo.test`."""
+    found = CACHE / "peers" / f"franz-go-{FRANZ_GO_VERSION}"
+    if not found.is_dir():
+        go = _program("go", "franz-go")
+        with _alone():
+            _announce("franz-go")
+            draft = found.with_name(f"{found.name}.{os.getpid()}")
+            module = f"github.com/twmb/franz-go@{FRANZ_GO_VERSION}"
+            shown = subprocess.run(
+                [go, "mod", "download", "-json", module],
+                cwd=CACHE,
+                env={**os.environ, "GOFLAGS": "-mod=mod"},
+                capture_output=True,
+                text=True,
+                timeout=INSTALL_S_MAX,
+            )
+            if shown.returncode != 0:
+                raise PeerMissing(f"franz-go did not run: {shown.stdout[-200:]}")
+            # Go's own copy is read-only.
+            shutil.copytree(json.loads(shown.stdout)["Dir"], draft, copy_function=shutil.copyfile)
+            for each in (draft, *draft.rglob("*")):
+                each.chmod(0o755 if each.is_dir() else 0o644)
+            _run([go, "-C", str(draft / "pkg" / "kgo"), "test", "-c", "-o", "kgo.test", "."])
+            draft.rename(found)
+    return found / "pkg" / "kgo"
+
+
+def _program(name: str, needed_by: str) -> str:
+    found = shutil.which(name)
+    if not found:
+        raise PeerMissing(f"{needed_by} did not run: install {name}")
+    return found
 
 
 def newest_spark_python() -> str:
