@@ -10,12 +10,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.core.aborted_lists import SegmentAborted
+from gateway.topics.orphans import Orphans
 from gateway.topics.partition_state import aborted_before
 from gateway.wire.batches import CONTROL, read_header, timestamp_max
 from gateway.wire.lost_batches import empty_batches
 from ledger.streams.segment_rewriter import CleanedRecord, SegmentRewriter
 from tests.gateway.stream_cluster import batch, started_cluster
 from tests.gateway.test_fetch import one
+from tests.gateway.test_orphans import AGE_S
 from tests.gateway.test_read_committed import (
     COLD,
     LATEST,
@@ -169,3 +171,22 @@ async def test_readers_while_segments_are_cleaned_never_get_an_aborted_record(li
         await reading
         assert seen
         assert all(offsets == [each for each in (2, 3) if each >= at] for at, offsets in seen)
+
+
+async def test_the_old_ledger_of_an_owner_that_crashed_is_collected():
+    async with started_cluster() as cluster:
+        partition, _ = await opened(cluster)
+        await cluster.sent(partition, *(batch(records=2) for _ in range(4)))
+        await rolled(partition)
+        old = partition.stream.segments[0].ledger
+        await clean(partition, 1, lambda header: header.base_offset == 4)
+        unfinished = await SegmentRewriter.begin(partition.stream, partition.stream.segments[0])
+        await unfinished.add([CleanedRecord(4, 1000, b"")])
+        before = {old, max(await cluster.services.client.list_ledgers())}
+        partition = await reopened(cluster, cluster.crash)
+        assert before <= set(await cluster.services.client.list_ledgers())
+        await asyncio.sleep(AGE_S)
+        await Orphans(cluster.catalog, cluster.services).round(alone=True)
+        assert not before & set(await cluster.services.client.list_ledgers())
+        found, _ = await one(cluster, 0)
+        assert [header.base_offset for header, _ in stored(found)][:1] == [4]

@@ -10,7 +10,7 @@ import pytest
 
 from ledger.core.gaps import Gap
 from ledger.core.segment_table import SegmentTable
-from ledger.core.segments import decode_segment
+from ledger.core.segments import Truncation, decode_segment
 from ledger.errors import (
     BadVersion,
     CorruptFormat,
@@ -26,7 +26,7 @@ from ledger.streams.segment_rewriter import CleanedRecord, SegmentRewriter
 from ledger.streams.slice_read import read_slice
 from ledger.streams.stream_seek import Offset
 from tests.ledger.cleaning_rig import FILLER, clean, records_of, rewrite
-from tests.ledger.follow_rig import NAME, Follower, timestamp_of
+from tests.ledger.follow_rig import NAME, Follower, Owner, timestamp_of
 from tests.ledger.life_rig import LEDGERS, WHOLE, has_ledger, listed, taking_over, watched_rig
 from tests.ledger.log_reader_rig import Reading
 from tests.ledger.lost_stream_rig import accept, lose_entries, lost_range, telling_owner
@@ -472,3 +472,42 @@ async def test_a_position_within_a_cleaned_segment_is_refused():
         reading = await Reading(rig, "again").start(Dlsn(1, 0, 0))
         assert (await reading.take(records=1))[0].offset == 0
         await reading.reader.stop()
+
+
+# Owners
+
+
+async def test_an_owner_that_loses_a_ledger_to_the_owner_before_opens_the_stream_again():
+    async with watched_rig() as rig:
+        before = await rolled(rig)
+        await before.stream.close()
+        await before.stream.open()
+        owner = Owner(rig, "b")
+        await owner.stream.open()  # both own the stream: neither has written since
+        await old_ledger_deleted(before, 1, even)
+        with pytest.raises(LedgerError):
+            await owner.stream.read(0, WHOLE)
+        assert owner.failures
+        await owner.stream.open()
+        expected = await everything_from(before.stream, 0)
+        assert await everything_from(owner.stream, 0) == expected
+
+
+@pytest.mark.parametrize("start", [4, 5, 9])
+async def test_a_cleaned_segment_is_truncated_within_a_gap_or_a_record(start):
+    async with watched_rig() as rig:
+        owner = await rolled(rig)
+        await clean(owner.stream, 1, lambda sequence_id: sequence_id in (0, 5, 6))
+        await owner.stream.truncate(start)
+        await owner.stream.expire()
+        marked = listed(rig)[0]
+        assert marked.truncation is Truncation.PARTIALLY_TRUNCATED
+        assert marked == owner.stream.segments[0]
+        left = [end - 1 for _, end, _ in await everything_from(owner.stream, start)]
+        assert left == [at for at in (5, 6, 9) if at >= start] + list(range(10, 20))
+        with pytest.raises(Truncated):
+            await owner.stream.read(start - 1, 1)
+        await owner.stream.truncate(10)
+        await asyncio.sleep(GRACE_S)
+        assert await owner.stream.expire() == 1
+        assert not has_ledger(rig, marked.ledger)
