@@ -100,15 +100,18 @@ def newest(records):
     return sorted({record[1]: record for record in records}.values())
 
 
-def test_the_gateway_leaves_the_records_that_kafka_leaves(tmp_path: Path):
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_the_gateway_leaves_the_records_that_kafka_leaves(tmp_path: Path, policy: str):
     settings = {**FOR_TESTS, "log.cleaner.backoff.ms": "100"}
     with (
         ApacheKafka(tmp_path / "kafka", settings) as kafka,
         Gateway(tmp_path / "ours", OPTIONS) as ours,
     ):
-        new = NewTopic("t", 1, 1, config=CONFIGS)
-        AdminClient(servers(kafka)).create_topics([new])["t"].result(SECONDS_MAX)
-        prepared(ours)
+        configs = {"cleanup.policy": policy, "retention.ms": "-1"}
+        new = NewTopic("t", 1, 1, config={**CONFIGS, **configs})
+        admin = AdminClient(servers(kafka))
+        admin.create_topics([new])["t"].result(SECONDS_MAX)
+        prepared(ours, **configs)
         end = write_all(kafka)
         assert write_all(ours) == end
         theirs = cleaned(kafka, end, KEYS)
