@@ -57,6 +57,7 @@ class Losses:
     reply_lost: float = 0.0
     late: float = 0.0  # given up, and arrives later
     hasty_late: float = 0.0  # the same of requests whose clients have little patience
+    link_late: float = 0.0  # the same of requests from gateway to gateway
     latency_s: float = 0.002
 
 
@@ -74,12 +75,18 @@ class Network:
         """Return the decoded answer of a client's request, or None if none came in time."""
         frame = encode_request(key, version, next(self._correlation), "client", fields)
         answered = asyncio.get_running_loop().create_future()
-        self.carry(sender, host, frame, answered.set_result, late=late, patience_s=patience_s)
+        losses, on_reply = self.losses, answered.set_result
+        rate = losses.late if patience_s is None else losses.hasty_late
+        rates = {"late": rate if late else 0.0, "patience_s": patience_s}
+        self.carry(sender, host, frame, on_reply, **rates)
         whole = await answered
         return None if whole is None else decode_response(key, version, whole).body
 
     def carry(self, sender, host, frame, on_reply, *, late, patience_s=None):
-        """Bring the frame to the host. `on_reply` runs once, with the reply or None."""
+        """Bring the frame to the host. `on_reply` runs once, with the reply or None.
+
+        `late` is the probability that the sender gives it up, and that it arrives later.
+        """
         loop, draw, losses = asyncio.get_running_loop(), self.draw, self.losses
         fate, arrives_s = draw.random(), self._arrival_s(sender, host)
         open_ = [True]
@@ -95,8 +102,8 @@ class Network:
         fate -= losses.unsent
         if fate < 0 or cut:
             return
-        fate -= losses.late if patience_s is None else losses.hasty_late
-        if fate < 0 and late:
+        fate -= late
+        if fate < 0:
             loop.call_later(draw.expovariate(1 / losses.latency_s), reply, None)
             after_s = draw.expovariate(1 / LATE_S)
             loop.call_later(after_s, host.receive, frame, lambda whole: None)
@@ -151,9 +158,8 @@ class SimLinks:
         due = object()
         self.waiting[due] = (member._replace(leaving=False), on_answer)
         on_reply = partial(self._on_reply, due, key, version)
-        self.host.send(
-            partial(self.world.network.carry, self.host, to, bytes(frame), on_reply, late=True)
-        )
+        carry = partial(self.world.network.carry, self.host, to, bytes(frame), on_reply)
+        self.host.send(partial(carry, late=self.world.losses.link_late))
 
     def _on_reply(self, due, key, version, whole):
         self.host.told(partial(self._answer, due, key, version, whole))

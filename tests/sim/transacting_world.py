@@ -86,6 +86,7 @@ class TransactingWorld:
             reply_lost=worst * draw.random(),
             late=draw.choice([0.0, worst, 2 * worst]),
             hasty_late=draw.choice([0.0, 0.3]),
+            link_late=draw.choice([0.0, 0.05, 0.3]),
             latency_s=draw.choice([0.0005, 0.002, 0.01]),
         )
         self.network = Network(draw, self.losses)
@@ -330,7 +331,7 @@ class TransactingWorld:
 
     async def _heal_all(self):
         self.losses.unsent = self.losses.reply_lost = self.losses.late = 0.0
-        self.losses.hasty_late = 0.0
+        self.losses.hasty_late = self.losses.link_late = 0.0
         self.network.heal()
         self.metadata_faults.unsent = self.metadata_faults.reply_lost = 0.0
         for host in self.hosts:
