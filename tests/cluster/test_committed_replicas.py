@@ -3,6 +3,7 @@ no other, from the gateway of their rack, while leaders are killed.
 
 Method: three gateways with the preview of transactions on racks of their own, three bookies and
 ZooKeeper as processes; one transactional producer and one consumer for each rack, all librdkafka.
+At the end Kafka's console consumer reads the same in each rack.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from tests.cluster.ownership_rig import OPTIONS, OwnershipRig
 from tests.cluster.test_gateway import make_topic
 from tests.cluster.test_replicas import PARTITIONS, TOPIC, Nearby
 from tests.histories.background import Background
+from tests.peers import java_tools
+from tests.peers.java_tools import run
 from tests.peers.processes import wait_until
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
@@ -105,6 +108,14 @@ def values(consumer):
     return {partition: [value for _, value in found] for partition, found in consumer.found.items()}
 
 
+def read_by_java(bootstrap, rack, count):
+    """Return the first values of partition 0 that Kafka's console consumer of a rack reads."""
+    place = ("--bootstrap-server", bootstrap, "--topic", TOPIC, "--partition", "0")
+    how = ("--isolation-level", "read_committed", "--command-property", f"client.rack={rack}")
+    ends = ("--offset", "earliest", "--max-messages", str(count))
+    return run(java_tools.CONSOLE_CONSUMER, *place, *how, *ends).encode().split()
+
+
 def wait_for_all(consumers, writer):
     def there():
         for consumer in consumers:
@@ -146,6 +157,8 @@ def test_each_rack_reads_what_was_committed_and_nothing_else(stage):
         wait_for_all(consumers, writer)
         for consumer in consumers:
             assert values(consumer) == writer.kept
+        for rack in ("r1", "r2", "r3"):
+            assert read_by_java(stage.bootstrap, rack, len(writer.kept[0])) == writer.kept[0]
     finally:
         for consumer in consumers:
             consumer.close()
