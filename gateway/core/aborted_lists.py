@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from struct import Struct
 from struct import error as StructError
@@ -56,12 +56,21 @@ def decode_aborted(data: bytes) -> SegmentAborted:
 
 
 def overlapping(
+    aborted: Iterable[AbortedTransaction], start_offset: int, end_offset: int
+) -> list[AbortedTransaction]:
+    """Return the aborted transactions with offsets from `start_offset` up to `end_offset`."""
+    return [
+        one for one in aborted if one.last_offset >= start_offset and one.first_offset < end_offset
+    ]
+
+
+def overlapping_in_order(
     aborted: Sequence[AbortedTransaction], start_offset: int, end_offset: int
 ) -> list[AbortedTransaction]:
-    """Return the aborted transactions with offsets from `start_offset` up to `end_offset`.
+    """Return the same as `overlapping` from a list in the order of the markers.
 
-    `aborted` is in the order of the markers. It is read only between the two: those that end later
-    than the last one that is read begin at or above `end_offset`.
+    It is read only between the two offsets: transactions that end later than the last one that is
+    read begin at or above `end_offset`.
     """
     found: list[AbortedTransaction] = []
     first = bisect_left(aborted, start_offset, key=_last_offset)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.core.aborted_lists import AbortedLists, SegmentAborted, overlapping
+from gateway.core.aborted_lists import AbortedLists, SegmentAborted, overlapping_in_order
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.topics.partition_state import aborted_before, aborted_of_footer
 
@@ -100,7 +100,7 @@ class AbortedReader:
             if rewrites != self._stream.rewrites:
                 return await self.read(start, end)
             if one is None:  # the newest segment with entries
-                found += overlapping(self._state.transactions.aborted, start, end)
+                found += overlapping_in_order(self._state.transactions.aborted, start, end)
                 return found
             self._lists.add(one)
             at = self._collect(at, start, end, found)
@@ -134,9 +134,9 @@ class AbortedReader:
             one = before if known else self._lists.covering(at)
             if one is None:
                 return at
-            found += overlapping(one.aborted, start, end)
+            found += overlapping_in_order(one.aborted, start, end)
             if one.stable_offset >= end:
                 return None
             at = one.end_offset
-        found += overlapping(state.transactions.aborted, start, end)
+        found += overlapping_in_order(state.transactions.aborted, start, end)
         return None

@@ -11,6 +11,7 @@ would let readers pass the last stable offset.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -210,13 +211,15 @@ def aborted_before(state: bytes, start: int) -> SegmentAborted:
 def aborted_of_footer(first: int, end: int, data: bytes) -> SegmentAborted:
     """Return the list in the footer of a cleaned segment with these bounds.
 
-    An empty one has no last stable offset, so a lookup goes on in the next segment. Raises
-    CorruptFormat.
+    An empty one has no last stable offset, so a lookup goes on in the next segment. A footer has
+    its list in the order of the records; lookups need that of the markers. Raises CorruptFormat.
     """
     if not data:
         return SegmentAborted(first, end, first)
     try:
-        return decode_aborted(data)._replace(first_offset=first, end_offset=end)
+        one = decode_aborted(data)
+        in_order = tuple(sorted(one.aborted, key=attrgetter("last_offset")))
+        return one._replace(first_offset=first, end_offset=end, aborted=in_order)
     except ValueError as error:
         raise CorruptFormat(f"aborted transactions of {first} to {end}: {error}") from error
 

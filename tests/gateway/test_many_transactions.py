@@ -13,9 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.aborted_lists import overlapping
-from gateway.core.partition_transactions import EndMarker, PartitionTransactions
+from gateway.core.aborted_lists import SegmentAborted, overlapping_in_order
+from gateway.core.partition_transactions import (
+    AbortedTransaction,
+    EndMarker,
+    PartitionTransactions,
+)
 from gateway.topics import produce_path
+from gateway.topics.partition_state import aborted_of_footer
 from tests.gateway.stream_cluster import started_cluster
 from tests.gateway.test_transaction_path import Coordinator, mark
 from tests.steps import steps_of
@@ -54,7 +59,7 @@ def test_a_short_fetch_does_not_read_a_long_list(at):
         core.accept_batch(producer, 0, 2 * producer, 0, transactional=True)
         abort(core, producer, 2 * producer + 1)
     start = 2 * int(at * 3_990)
-    steps, found = steps_of(partial(overlapping, core.aborted, start, start + 6))
+    steps, found = steps_of(partial(overlapping_in_order, core.aborted, start, start + 6))
     assert [one.first_offset for one in found] == [start, start + 2, start + 4]
     assert steps < 500
 
@@ -76,7 +81,7 @@ def test_the_list_of_a_fetch_is_that_of_a_slow_twin(steps, start, end):
     core.on_durable(len(steps))
     end = min(end, core.stable_offset(len(steps)))
     expected = [one for one in core.aborted if one.last_offset >= start and one.first_offset < end]
-    assert overlapping(core.aborted, start, end) == expected
+    assert overlapping_in_order(core.aborted, start, end) == expected
 
 
 async def test_waiting_markers_are_appended_in_parts():
@@ -106,3 +111,13 @@ async def test_waiting_markers_are_appended_in_parts():
         await watching[0]
         steps = [after - before for before, after in pairwise(ends)]
         assert max(steps) <= produce_path._APPENDED_PER_TURN
+
+
+def test_the_list_of_a_cleaned_segment_is_in_the_order_of_the_markers():
+    """Its cleaner found the transactions in the order of their records."""
+    long, short = AbortedTransaction(5, 0, 900, 0), AbortedTransaction(6, 10, 20, 0)
+    footer = SegmentAborted(0, 100, 100, (long, short)).encode()
+    found = aborted_of_footer(0, 100, footer).aborted
+    assert found == (short, long)
+    assert overlapping_in_order(found, 0, 100) == [short, long]
+    assert overlapping_in_order(found, 50, 100) == [long]

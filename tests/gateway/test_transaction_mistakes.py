@@ -69,7 +69,7 @@ def only_the_offset_of_the_marker_counts(patch):
     """Name a transaction only to readers of its marker."""
     patch.setattr(
         aborted_reader,
-        "overlapping",
+        "overlapping_in_order",
         lambda aborted, start, end: [a for a in aborted if start <= a.last_offset < end],
     )
 
