@@ -11,17 +11,20 @@ the last stable offset stays where it was.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.topics.aborted_reader import AbortedReader
 from gateway.topics.partition_state import PartitionState
 from gateway.topics.partition_warnings import PartitionWarnings
 from ledger.errors import EntryUnknown, LedgerError, StreamUnavailable
+from ledger.streams.accepted_losses import EntryAwaited
 from ledger.streams.stream import Stream
 from ledger.tasks import start_once
 
-_LEARN_PAUSE_S = 1.0
-"""Pause before a hidden state is read again, if readers of committed records ask for it."""
+_LEARN_PAUSE_S, _LEARN_PAUSE_S_MAX = 1.0, 30.0
+"""Pause before a hidden state is read again for readers. It doubles up to the second value."""
 
 
 class Outcomes:
@@ -33,15 +36,24 @@ class Outcomes:
         "_floor",
         "_learning",
         "_log",
+        "_on_learned",
         "_opened",
         "_state",
         "_stream",
         "_whole",
     )
 
-    def __init__(self, state: PartitionState, stream: Stream, log: PartitionWarnings) -> None:
+    def __init__(
+        self,
+        state: PartitionState,
+        stream: Stream,
+        log: PartitionWarnings,
+        on_learned: Callable[[], None],
+    ) -> None:
+        """`on_learned` runs when a hidden state was read, so that waiting readers go on."""
         # None of these changes.
         self._state, self._stream, self._log = state, stream, log
+        self._on_learned = on_learned
         self._aborted = AbortedReader(state, stream)
         # The last stable offset when the stream was open last. Never falls.
         self._floor = 0
@@ -61,7 +73,8 @@ class Outcomes:
 
     def on_ended(self) -> None:
         """Record that the stream failed, or is opened again: its state will be rebuilt."""
-        self._floor = max(self._floor, self.stable_offset)
+        if self._is_known():
+            self._floor = max(self._floor, self.stable_offset)
         self._opened = self._whole = False
         self._ends += 1
 
@@ -84,6 +97,7 @@ class Outcomes:
         """The last stable offset: below it, the outcome of every record is known."""
         stream, state = self._stream, self._state
         if not (self._whole or self._is_known()):
+            self._start_learning()
             return max(self._floor, stream.start_sequence_id)
         end = stream.end_sequence_id
         if not state.transactional:
@@ -97,19 +111,36 @@ class Outcomes:
             return
         if not self._opened:
             raise StreamUnavailable(f"{self._stream.name} is opening")
-        if self._learning is None:
+        self._start_learning()
+        raise EntryUnknown(f"{self._stream.name}: its transactions cannot be read now")
+
+    def _start_learning(self) -> None:
+        if self._opened and self._learning is None:
             self._learning = start_once(
                 f"reading the state of {self._stream.name}", self._learn(), expected=LedgerError
             )
-        raise EntryUnknown(f"{self._stream.name}: its transactions cannot be read now")
 
     async def _learn(self) -> None:
-        """Read the hidden state again, as a batch of a producer would."""
+        """Read the hidden state again, as a batch of a producer would, until its bookies answer.
+
+        A loss ends this: its acceptance opens the stream again.
+        """
+        pause_s = _LEARN_PAUSE_S
         try:
-            await asyncio.sleep(_LEARN_PAUSE_S)
-            await self._stream.begin()
+            while self._opened and not self._whole:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LEARN_PAUSE_S_MAX)
+                with suppress(EntryAwaited):
+                    await self._begin()
+                    return
         finally:
             self._learning = None
+            if self._is_known():
+                self._on_learned()
+
+    async def _begin(self) -> None:
+        if self._opened:
+            await self._stream.begin()
 
     def aborted_cached(self, start: int, end: int) -> list[AbortedTransaction] | None:
         """Return aborted transactions from memory, as `AbortedReader.cached` does.

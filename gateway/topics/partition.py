@@ -113,12 +113,12 @@ class Partition:
         self.stream = Stream(
             name, services, stream_config, owned, on_advanced=advanced, on_failed=failed
         )
-        self.stream.on_segment = self._state.begin_segment
+        self.stream.on_segment = self._on_segment
         configs, work = (topic_config, stream_config), (self._long_work, verifier)
         self._path = ProducePath(self, self._state, services, configs, self._log, work, named)
         self._serves_transactions = verifier is not None
         self._state.transactions.leader_epoch = NO_LEADER_EPOCH
-        self._outcomes = Outcomes(self._state, self.stream, self._log)
+        self._outcomes = Outcomes(self._state, self.stream, self._log, self._notify_waiters)
         # See `ProducePath.append`. An attribute, because a method would add a call to each batch.
         self.append = self._path.append if state is None else _refuse_client
         # The delivery of lost ranges, and the offsets at which readers wait.
@@ -328,6 +328,11 @@ class Partition:
         """Raise a retriable LedgerError if `stable_offset` is an old one."""
         if self._serves_transactions:
             self._outcomes.check()
+
+    def _on_segment(self, start: int) -> None:
+        """Begin a segment. A hidden state that was read just before covers nothing yet."""
+        self._state.cover(self._newest_start())
+        self._state.begin_segment(start)
 
     def _newest_start(self) -> int:
         """Return the start of the newest segment with entries, 0 if there is none."""

@@ -260,3 +260,21 @@ async def test_many_hanging_transactions_fill_no_log(capsys):
         lines = [line for line in capsys.readouterr().err.splitlines() if HANGING in line]
         assert len(lines) == 10
         assert "others=40" in lines[-1]
+
+
+async def test_a_waiting_reader_gets_its_records_once_the_state_can_be_read_again():
+    async with started_cluster(transactions=True) as cluster:
+        partition = await with_aborted(cluster)
+        ledger = partition.stream.segments[-1].ledger
+        await cluster.partitions.stop()
+        lost = lose(cluster.port, ledger, 0, status=Status.UNREACHABLE)
+        await cluster.start_gateway()
+        cluster.partitions.verifier = Coordinator()
+        partition = await cluster.partition()
+        assert partition.stable_offset == 0
+        waiting = asyncio.ensure_future(committed(cluster, 0, wait_ms=60_000))
+        await asyncio.sleep(5)
+        assert not waiting.done()
+        lost.clear()
+        async with asyncio.timeout(5):
+            assert delivered(await waiting) == [3]
