@@ -255,6 +255,7 @@ class Twins(RuleBasedStateMachine):
         self.rows = []  # [segment, epoch, timestamp_max, size]
         self.start = self.end = start
         self.epoch = 1
+        self.removed_epoch = 1  # of the newest segment that was removed
         self.index_before = 0
         self.indexes = {}  # of completed segments with records, by number
         self.numbers = 0
@@ -337,13 +338,14 @@ class Twins(RuleBasedStateMachine):
     @rule()
     def the_oldest_is_removed(self):
         self.table.remove_oldest(1)
-        del self.rows[0]
+        self.removed_epoch = max(self.removed_epoch, self.rows.pop(0)[1])
 
     # -- what a reader does with a stored list
 
     @rule(head=st.integers(1, 30), epoch=st.integers(1, 9), timestamp=st.integers(-1, 20))
     def a_head_snapshot_is_read(self, head, epoch, timestamp):
         epoch = min([epoch, *(row[1] for row in self.rows if row[0].number > head)])
+        epoch = max(epoch, self.removed_epoch)  # epochs never fall
         summaries = [
             SegmentSummary(row[0].number, timestamp, 3, epoch, row[0].start_sequence_id)
             for row in self.rows
