@@ -143,16 +143,18 @@ class CoordinatorPartition:
         if log is None:
             return  # lost meanwhile
         services = self._services
+        begun_s = services.clock.monotonic_s()
         self.state.begin(log.high_watermark)
         core = TransactionCoordinator(
             epoch, self._take_producer_id, services.settings, services.level(), self._fenced
         )
-        prepared = ""
+        prepared, number, waiting = "", 0, 0
         try:
             for number, metadata in enumerate(self.state.decoded(), 1):
                 core.load(metadata.transactional_id, metadata)
                 if metadata.state in PREPARED:
                     prepared = metadata.transactional_id
+                    waiting += 1
                 if number % _IDS_PER_STEP == 0:
                     await asyncio.sleep(0)
         except CorruptFormat as error:
@@ -162,6 +164,14 @@ class CoordinatorPartition:
                 reason=str(error),
             )
             return
+        if waiting:
+            logger().info(
+                "sending the markers of prepared transactions again",
+                partition=self._name,
+                ids=number,
+                prepared=waiting,
+                load_ms=round((services.clock.monotonic_s() - begun_s) * 1000, 1),
+            )
         if prepared and not log.stream.writable:
             await self._own_segment(prepared)
         self._core, self._on_answers = core, partial(self._on_marked, core)

@@ -240,18 +240,24 @@ async def test_the_log_is_truncated_below_the_segment_in_progress():
         assert (await cluster.init())[2] == 3
 
 
+async def damaged(cluster, key, value):
+    """Restart a broker with two coordinators, one of them behind a record that it cannot read."""
+    assert [cluster.coordinators.index_of(name) for name in ("pay", "a")] == [0, 1]
+    for name in ("pay", "a"):
+        await cluster.init(name)
+    log = await cluster.partition(TRANSACTION_STATE)
+    done = []
+    log.append_own(encode_batch([(key, value)], 1), 1, done.append)
+    await cluster.until(lambda: done)
+    await cluster.restart()
+    await asyncio.sleep(60)
+    assert await cluster.state("a") == "Empty"
+    assert (await cluster.init("a"))[2] == 1
+
+
 async def test_a_damaged_record_takes_only_its_partition_offline_and_is_named(capfd):
     async with transacting(log_partitions=2) as cluster:
-        assert [cluster.coordinators.index_of(name) for name in ("pay", "a")] == [0, 1]
-        for name in ("pay", "a"):
-            await cluster.init(name)
-        log = await cluster.partition(TRANSACTION_STATE)
-        done = []
-        log.append_own(encode_batch([(encode_key("pay"), b"\0\7")], 1), 1, done.append)
-        await cluster.until(lambda: done)
-        await cluster.restart()
-        await asyncio.sleep(60)
-        assert await cluster.state("a") == "Empty"
+        await damaged(cluster, encode_key("pay"), b"\0\7")
         assert await cluster.state("pay") is Code.coordinator_load_in_progress
         reply = await cluster.answer(LIST, 0, state_filters=[], producer_id_filters=[])
         assert reply.error_code is Code.coordinator_load_in_progress
@@ -259,3 +265,12 @@ async def test_a_damaged_record_takes_only_its_partition_offline_and_is_named(ca
         (line,) = [each for each in lines if "stays offline" in each]
         assert f"{TRANSACTION_STATE}-0" in line
         assert "pay" in line
+
+
+async def test_a_key_of_a_later_version_takes_only_its_partition_offline_and_is_named(capfd):
+    async with transacting(log_partitions=2) as cluster:
+        await damaged(cluster, b"\0\7pay", b"")
+        assert await cluster.state("pay") is Code.coordinator_load_in_progress
+        lines = capfd.readouterr().err.splitlines()
+        (line,) = {each.partition("event=")[2] for each in lines if "key has version 7" in each}
+        assert f"topic={TRANSACTION_STATE} partition=0" in line

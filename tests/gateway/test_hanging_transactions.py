@@ -1,4 +1,5 @@
-"""Goal: an operator finds transactions that no coordinator will end, and aborts them.
+"""Goal: an operator finds transactions that no coordinator will end, and aborts them. A forged marker
+stops no other transaction.
 
 Method: a producer leaves a transaction open in two partitions, and the coordinator then loses its
 log: the topic is deleted in the metadata of a stopped gateway. The commands run in this process.
@@ -14,12 +15,16 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.core.topic_names import TRANSACTION_STATE
+from gateway.core.transaction_states import coordinator_partition
 from gateway.topics.catalog import ROOT
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
 from tests.gateway.admin_commands import invoke
+from tests.gateway.test_dev import ask
 from tests.peers.gateway import Gateway
+from tests.peers.processes import wait_until
 
 TOPIC, ABORTED, RECORDS = "orders", "returns", 3
+WRITE_TXN_MARKERS = 27
 
 
 def transact(port, name, *places):
@@ -132,3 +137,32 @@ def test_a_partition_needs_its_topic(cli):
     code, out, errors = cli("find-hanging", "--partition", "0")
     assert (code, out) == (2, "")
     assert "--topic" in errors
+
+
+def forge(port, topic, partition, producer):
+    """Write an abort marker that names a coordinator epoch above any other."""
+    marker = {"producer_id": producer["producer_id"], "transaction_result": False}
+    marker |= {"producer_epoch": producer["producer_epoch"], "coordinator_epoch": 2**31 - 1}
+    marker["topics"] = [{"name": topic, "partition_indexes": [partition]}]
+    reply = ask(port, WRITE_TXN_MARKERS, 1, {"markers": [marker]})
+    assert not reply.markers[0].topics[0].partitions[0].error_code
+
+
+def test_a_forged_marker_stops_only_the_transaction_that_it_names(cli, gateway):
+    def described(name):
+        return json.loads(cli("describe", name, "-o", "json")[1])
+
+    partition = coordinator_partition("forged", 50)
+    other = next(
+        name
+        for name in (f"other-{number}" for number in range(1_000))
+        if coordinator_partition(name, 50) == partition
+    )
+    producer = transact(gateway.port, "forged", (ABORTED, 0))
+    forge(gateway.port, ABORTED, 0, described("forged"))
+    producer.commit_transaction(30)
+    wait_until(lambda: "stays prepared" in gateway.output(), "the marker to be held")
+    assert described("forged")["state"] == "PrepareCommit"
+    transact(gateway.port, other, (ABORTED, 1)).commit_transaction(30)
+    wait_until(lambda: described(other)["state"] == "CompleteCommit", "the other transaction")
+    assert described("forged")["partitions"] == [f"{ABORTED}-0"]
