@@ -21,9 +21,9 @@ class Deadlines(Generic[K]):
     def __init__(self) -> None:
         # The deadline of each key.
         self._at: dict[K, int] = {}
-        # The valid heap entry of each key, as (time, number). It outlasts a `clear`, so that a key
-        # that is cleared and set again and again has one entry. Goes when the entry is popped.
-        self._listed: dict[K, tuple[int, int]] = {}
+        # The valid heap entry of each key. It outlasts a `clear`, so that a key that is cleared and
+        # set again and again has one entry. Goes when the entry is popped.
+        self._listed: dict[K, tuple[int, int, K]] = {}
         # Heap of (time, number, key). The time of a valid entry is not later than the deadline of
         # its key. Other entries are skipped when they reach the top.
         self._heap: list[tuple[int, int, K]] = []
@@ -47,8 +47,8 @@ class Deadlines(Generic[K]):
     def next(self) -> int | None:
         """Return a time not later than the earliest deadline, or None if there is no deadline."""
         while self._heap:
-            at, number, key = self._heap[0]
-            valid = self._listed.get(key) == (at, number)
+            at, _, key = entry = self._heap[0]
+            valid = self._listed.get(key) is entry
             if valid and key in self._at:
                 return at
             heappop(self._heap)
@@ -72,8 +72,8 @@ class Deadlines(Generic[K]):
 
     def _pop_due(self, now: int) -> Iterator[tuple[int, K]]:
         while self._heap and self._heap[0][0] <= now:
-            listed_at, number, key = heappop(self._heap)
-            if self._listed.get(key) != (listed_at, number):
+            _, _, key = entry = heappop(self._heap)
+            if self._listed.get(key) is not entry:
                 continue
             del self._listed[key]
             at = self._at.get(key)
@@ -87,5 +87,5 @@ class Deadlines(Generic[K]):
 
     def _list(self, key: K, at: int) -> None:
         self._number += 1
-        self._listed[key] = (at, self._number)
-        heappush(self._heap, (at, self._number, key))
+        entry = self._listed[key] = (at, self._number, key)
+        heappush(self._heap, entry)

@@ -78,6 +78,8 @@ _MARKED = frozenset(
 )
 """Answers after which a partition needs no further copy of a marker."""
 
+_NO_PARTITIONS: set[TopicPartition] = set()
+
 
 class _Entry:
     """One transactional id."""
@@ -97,11 +99,12 @@ class _Entry:
         # The marker of the prepared transaction, with all its partitions. Set in Prepare states.
         self.marker: Marker | None = None
         # The partitions whose marker is not durable yet. Not empty only in Prepare states.
-        self.unmarked: set[TopicPartition] = set()
+        # Most ids share one empty set, to which nothing is ever added.
+        self.unmarked = _NO_PARTITIONS
         if metadata.state in PREPARED:
-            self.unmarked.update(metadata.partitions)
+            self.unmarked = set(metadata.partitions)
         # Those of `unmarked` that refused the coordinator epoch also after a reload.
-        self.held: set[TopicPartition] = set()
+        self.held = _NO_PARTITIONS
 
     @property
     def busy(self) -> bool:
@@ -471,13 +474,13 @@ class TransactionCoordinator:
             self._fenced[marker.transactional_id] = transaction
             self._reloads = True
             return [Reload()]
-        entry.held |= partitions
+        entry.held = entry.held | partitions
         self._held.set(marker.transactional_id, now_ms + self._settings.held_ms)
         return [Hold(marker._replace(partitions=frozenset(partitions)))]
 
     def _send_held(self, entry: _Entry) -> list[Effect]:
         """Send the marker again to partitions that refused it; an operator may have helped."""
-        held, entry.held = entry.held & entry.unmarked, set()
+        held, entry.held = entry.held & entry.unmarked, _NO_PARTITIONS
         if entry.marker is None or not held:
             return []
         return [SendMarkers(entry.marker._replace(partitions=frozenset(held)))]
@@ -487,6 +490,7 @@ class TransactionCoordinator:
             return []
         entry.append = Append(entry.metadata.transactional_id, entry.metadata.completed(now_ms))
         entry.marker = None
+        entry.unmarked = _NO_PARTITIONS
         return [entry.append]
 
     # -- time -----------------------------------------------------------------------------------

@@ -50,15 +50,13 @@ from gateway.topics.partition import Partition
 from gateway.topics.producer_ids import ProducerIds
 from gateway.transactions.ports import MarkerSender, OnAnswers
 from gateway.transactions.transaction_map import PARTITION_BYTES, TransactionMap, memory_of
+from gateway.transactions.turns import PER_TURN, Turns
 from gateway.wire.own_batches import RECORD_OVERHEAD, encode_batch
 from ledger.errors import CorruptFormat, LedgerError, StreamUnavailable
 from ledger.ports.clock import Clock
 from ledger.tasks import reported, start_restarting
 
 _BATCH_BYTES_MAX = 1024 * 1024  # of records that wait for the batch under way
-# Ids and partitions handled in one turn of the loop: about 10 ms. It bounds a batch too, because
-# all effects of its records follow in one turn.
-_PER_TURN = 250
 _IDS_PER_STEP = 500  # ids loaded between two pauses for other tasks
 _PAUSE_S_FIRST, _PAUSE_S_MAX = 1.0, 60.0  # before the map is loaded again
 _LOGGED_CHARACTERS = 200  # of a transactional id
@@ -79,6 +77,7 @@ class CoordinatorServices:
     level: Callable[[], int]  # the level of `transaction.version`
     has_memory: Callable[[int], bool]  # True if the ids may take so many bytes more
     throttle: Throttle
+    turns: Turns
 
 
 class CoordinatorPartition:
@@ -350,7 +349,7 @@ class CoordinatorPartition:
         for effect in effects:
             self._run(core, (effect,))
             weight += _weight(effect)
-            if weight >= _PER_TURN:
+            if weight >= PER_TURN:
                 weight = 0
                 await asyncio.sleep(0)
             if core is not self._core:
@@ -360,7 +359,7 @@ class CoordinatorPartition:
         """Append the records that wait, as many as one batch takes."""
         records: list[tuple[str, bytes | None]] = []
         size = weight = 0
-        while self._queue and size < _BATCH_BYTES_MAX and weight < _PER_TURN:
+        while self._queue and size < _BATCH_BYTES_MAX and weight < PER_TURN:
             append, value = self._queue.popleft()
             weight += _weight(append)
             self._batch.append(append)
@@ -388,6 +387,13 @@ class CoordinatorPartition:
             return  # this ownership ended before
         if error is not None:
             self._load_again(error)
+            return
+        weight = sum(map(_weight, self._batch))
+        self._services.turns.run(weight, partial(self._take_over, core))
+
+    def _take_over(self, core: TransactionCoordinator) -> None:
+        """Take over the records of the batch under way, which is durable, and begin the next."""
+        if core is not self._core:
             return
         batch, self._batch = self._batch, []
         self.state.on_written()
@@ -463,9 +469,9 @@ class CoordinatorPartition:
 def _weight(effect: Effect) -> int:
     """Return the work of an effect: one, and one for each partition that is handled at once."""
     if isinstance(effect, SendMarkers):
-        return 1 + min(len(effect.marker.partitions), _PER_TURN)
+        return 1 + min(len(effect.marker.partitions), PER_TURN)
     if isinstance(effect, Append) and effect.metadata is not None:
-        return 1 + min(len(effect.metadata.partitions), _PER_TURN)
+        return 1 + min(len(effect.metadata.partitions), PER_TURN)
     return 1
 
 

@@ -26,6 +26,7 @@ from gateway.topics.producer_ids import ProducerIds
 from gateway.transactions.coordinator_partition import CoordinatorPartition, CoordinatorServices
 from gateway.transactions.ports import FormGate, MarkerSender
 from gateway.transactions.transaction_map import TransactionMap
+from gateway.transactions.turns import Turns
 from ledger.ports.clock import Clock
 from ledger.tasks import reported, start_restarting
 
@@ -68,6 +69,7 @@ class TransactionCoordinators:
             level=partial(gate.level, TRANSACTION_VERSION),
             has_memory=self._has_memory,
             throttle=self._throttle,
+            turns=Turns(),
         )
         # The coordinator of each partition that this broker leads or led, by index.
         self._by_index: dict[int, CoordinatorPartition] = {}
@@ -107,6 +109,7 @@ class TransactionCoordinators:
             for each in list(self._by_index.values()):
                 with reported("the timeouts of transactions"):
                     await each.tick()
+                await asyncio.sleep(0)
 
     # -- lookups ------------------------------------------------------------------------------
 

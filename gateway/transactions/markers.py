@@ -116,6 +116,8 @@ class ClusterMarkers:
         self._owners: dict[int, _Owner] = {}
         # Answers of this turn of the loop, which are given in the next one.
         self._answers: dict[_Sending, dict[TopicPartition, ErrorCode]] = {}
+        # Answers that are being given, a part in each turn of the loop.
+        self._given: deque[tuple[_Sending, Mapping[TopicPartition, ErrorCode]]] = deque()
         # How often a partition failed in a row. An entry goes with the first final answer.
         self._failures: dict[TopicPartition, int] = {}
         # Partitions of topics that this broker does not know, until the store was read.
@@ -243,14 +245,16 @@ class ClusterMarkers:
 
     def _give_answers(self) -> None:
         answers, self._answers = self._answers, {}
-        self._give_some(iter(answers.items()))
+        giving = bool(self._given)
+        self._given.extend(answers.items())
+        if not giving:
+            self._give_some()
 
-    def _give_some(
-        self, answers: Iterator[tuple[_Sending, Mapping[TopicPartition, ErrorCode]]]
-    ) -> None:
+    def _give_some(self) -> None:
         """Give the next answers, and the others in later turns of the loop."""
         weight = 0
-        for sending, errors in answers:
+        while self._given:
+            sending, errors = self._given.popleft()
             final = {each: error for each, error in errors.items() if error in _FINAL}
             for partition in final:
                 self._failures.pop(partition, None)
@@ -261,8 +265,8 @@ class ClusterMarkers:
                 pause_s = self._pause_s(failed)
                 asyncio.get_running_loop().call_later(pause_s, self._give, sending, failed)
             weight += 1 + len(errors)
-            if weight >= _PER_TURN:
-                asyncio.get_running_loop().call_soon(self._give_some, answers)
+            if weight >= _PER_TURN and self._given:
+                asyncio.get_running_loop().call_soon(self._give_some)
                 return
 
     def _pause_s(self, failed: Iterable[TopicPartition]) -> float:

@@ -1,5 +1,5 @@
-"""Goal: an operator finds transactions that no coordinator will end, and aborts them. A forged marker
-stops no other transaction.
+"""Goal: an operator finds transactions that no coordinator will end, and aborts them. A forged
+marker stops no other transaction.
 
 Method: a producer leaves a transaction open in two partitions, and the coordinator then loses its
 log: the topic is deleted in the metadata of a stopped gateway. The commands run in this process.
