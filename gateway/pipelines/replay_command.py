@@ -102,7 +102,7 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
     "--transactional/--idempotent",
     default=False,
     shown="idempotent",
-    help="Kind of producer. Both write each record exactly once; transactions are not served yet.",
+    help="Kind of producer. Both write each record exactly once; transactions appear as a whole.",
 )
 @option(
     "--timeout",
@@ -136,7 +136,7 @@ def replay(
 
     A run that was interrupted is resumed by the same command. The target must be empty at first.
     """
-    _check_options(transactional, bool(offsets and (start_time or end_time)), output)
+    _check_options(bool(offsets and (start_time or end_time)), output)
     request = ReplayRequest(
         topic,
         to_topic or base_name(topic),
@@ -148,6 +148,7 @@ def replay(
         stall_s_max=timeout,
         append=append,
         extend=extend,
+        transactional=transactional,
     )
 
     def work(spark: SparkSession) -> ReplayReport:
@@ -172,14 +173,8 @@ def replay(
     emit(_text(report) if output is Format.table else as_json(_data(report)))
 
 
-def _check_options(transactional: bool, both: bool, output: Format) -> None:
-    """End the command if it asks for transactions, or for `both` offsets and times."""
-    if transactional:
-        usage(
-            "--transactional: transactions are not served yet; --idempotent, the default, writes "
-            "each record exactly once as well",
-            output,
-        )
+def _check_options(both: bool, output: Format) -> None:
+    """End the command if it asks for `both` offsets and times."""
     if both:
         usage("--offsets, and --start-time or --end-time: pass one or the other", output)
 

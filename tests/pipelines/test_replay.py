@@ -554,7 +554,6 @@ class _MadeAnew:
 def test_the_command_reports_unsupported_options_before_spark_starts(tmp_path: Path):
     words = ["--from", str(tmp_path), "--topic", SOURCE, "-o", "json"]
     for wrong in (
-        ["--transactional"],
         ["--offsets", "{}"],
         ["--start-time", "2h"],
         ["--end-time", "253402300800000"],

@@ -66,11 +66,13 @@ def plain(gateway: Gateway, topic: str, values: Iterable[bytes]) -> None:
     assert producer.flush(SECONDS_MAX) == 0
 
 
-def consumed(gateway: Gateway, topic: str, count: int) -> list[tuple[int, bytes]]:
+def consumed(
+    gateway: Gateway, topic: str, count: int, partition: int = 0
+) -> list[tuple[int, bytes]]:
     """Return what a stock read_committed consumer gets, once there are `count` records."""
     settings = {"bootstrap.servers": gateway.bootstrap, "group.id": "reader"}
     consumer = Consumer({**settings, "isolation.level": "read_committed"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([TopicPartition(topic, partition, 0)])
     found: list[tuple[int, bytes]] = []
 
     def enough() -> bool:

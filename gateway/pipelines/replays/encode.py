@@ -91,13 +91,22 @@ class Encoder:
     A batch has at most `batch_bytes` before compression, or one larger record.
     """
 
-    __slots__ = ("_batch_bytes", "_codec", "_producer_epoch", "_producer_id")
+    __slots__ = ("_batch_bytes", "_codec", "_producer_epoch", "_producer_id", "_transactional")
 
-    def __init__(self, producer_id: int, producer_epoch: int, codec: int, batch_bytes: int) -> None:
+    def __init__(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        codec: int,
+        batch_bytes: int,
+        *,
+        transactional: bool = False,
+    ) -> None:
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
         self._codec = codec
         self._batch_bytes = batch_bytes
+        self._transactional = transactional
 
     def batches(
         self, rows: RecordRows, start: int, sequence_max: int
@@ -113,7 +122,7 @@ class Encoder:
             builder = kind(
                 2,
                 self._codec,
-                0,
+                int(self._transactional),
                 self._producer_id,
                 self._producer_epoch,
                 first & sequence_max,

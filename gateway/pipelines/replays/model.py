@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,14 @@ class ReplayRequest:
     append: bool = False  # write after the records that the target already has
     extend: bool = False
     cluster: str = ""  # the id of the target's cluster
+    transactional: bool = False  # one transaction for each chunk
 
     def line(self) -> str:
         """Encode the fields that identify the records and the target.
 
         Equal replays have equal lines.
         """
-        fields = {
+        fields: dict[str, Any] = {
             "topic": self.topic,
             "cluster": self.cluster,
             "to": self.target,
@@ -42,7 +43,8 @@ class ReplayRequest:
             "end_ms": self.end_ms,
             "offsets": None if self.offsets is None else sorted(self.offsets.items()),
         }
-        return json.dumps(fields, separators=(",", ":"))
+        kind = {"transactional": True} if self.transactional else {}
+        return json.dumps(fields | kind, separators=(",", ":"))
 
     def digest(self) -> str:
         """Return a short name of the replay. Equal replays have equal names."""

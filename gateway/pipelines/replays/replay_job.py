@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from gateway.pipelines.archives.port import Archive
+from gateway.pipelines.archives.port import Archive, ignore_step
 from gateway.pipelines.replays.encode import CODECS
 from gateway.pipelines.replays.model import ReplayedPartition, ReplayReport, ReplayRequest
 from gateway.pipelines.replays.plan import (
@@ -38,6 +38,9 @@ from gateway.pipelines.replays.target import (
     new_producer_id,
 )
 from gateway.pipelines.replays.task import RESULT, SendOptions, chunk_writer, new_writer
+from gateway.pipelines.replays.transactional_write import TransactionalWrite
+from gateway.pipelines.replays.transactional_writer import transaction_writer
+from gateway.pipelines.replays.transactions import FAILED, ReplayTransactions
 from gateway.pipelines.replays.writer import WriterLimits, check_topic_id
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange
@@ -55,8 +58,11 @@ T = TypeVar("T")
 _RETRY_S = 1.0
 _RETRIED = frozenset({"UNREACHABLE", "NO_LEADER", "COORDINATOR_LOAD_IN_PROGRESS"})
 """Errors after which a request is repeated. The writers of the tasks retry on their own."""
-_RETRIED_WHOLE = frozenset({"SPARK_FAILED", "FILE_SYSTEM"})
-"""Errors after which the replay continues from the end of the target: a store may be away."""
+_RETRIED_WHOLE = frozenset({"SPARK_FAILED", "FILE_SYSTEM", FAILED})
+"""Errors after which the replay continues from the end of the target: a store may be away.
+
+A transactional one continues behind its last committed transaction.
+"""
 _BATCH_BYTES = 512 * 1024
 # Share of the topic's limit that is used, because compression may enlarge a batch
 _BATCH_ROOM = 0.9
@@ -90,14 +96,22 @@ def replay(
     watcher: ReplayWatcher | None = None,
     clock: Clock | None = None,
     offsets_at_once: int = OFFSETS_AT_ONCE,
+    at_step: Callable[[str], None] = ignore_step,
 ) -> ReplayReport:
     """Write all requested records to the target, once each, in order. Raises JobError.
 
     `plans` contains the state. A new replay begins if it contains no plan. `offsets_at_once` is the
-    number of offsets per partition in a chunk.
+    number of offsets per partition in a chunk. `at_step` is called between the requests of a
+    transaction.
     """
     job = _ReplayRun(
-        spark, archive, bootstrap, request, watcher or ReplayWatcher(), clock or SystemClock()
+        spark,
+        archive,
+        bootstrap,
+        request,
+        watcher or ReplayWatcher(),
+        clock or SystemClock(),
+        at_step,
     )
     return job.retry(lambda: job.run(plans, offsets_at_once))
 
@@ -129,8 +143,10 @@ class _ReplayRun:
         request: ReplayRequest,
         watcher: ReplayWatcher,
         clock: Clock,
+        at_step: Callable[[str], None],
     ) -> None:
         self._spark = spark
+        self._at_step = at_step
         self._archive = archive
         self._bootstrap = bootstrap
         self._request = request
@@ -239,7 +255,8 @@ class _ReplayRun:
         """Raise JobError unless the target holds exactly what the plans up to `done` wrote."""
         if done is not None:
             check_topic_id(done, target.topic_id or None)
-            check_ends(target, done.ends_after, self._request.append)
+            # The markers of transactions take offsets, too.
+            check_ends(target, done.ends_after, self._request.append or self._request.transactional)
         elif not self._request.append:
             check_empty(target)
 
@@ -306,6 +323,8 @@ class _ReplayRun:
             WriterLimits(self._request.stall_s_max),
         )
         check_topic_id(plan, target.topic_id or None)
+        if self._request.transactional:
+            return self._write_transactions(plan, sending, offsets_at_once)
         present = {
             each.partition: _records_present(plan, each, sending)
             # An end at or below the base offset needs no look at the last batch. The writers of
@@ -334,6 +353,53 @@ class _ReplayRun:
         self._watcher.run(lambda: translate_spark_errors(lambda: writing.run(present)))
         return tuple(
             _replayed(each, before[each.partition], writing.done.get(each.partition))
+            for each in plan.partitions
+        )
+
+    def _write_transactions(
+        self, plan: ReplayPlan, sending: SendOptions, offsets_at_once: int
+    ) -> tuple[ReplayedPartition, ...]:
+        name = f"gateway-replay-{self._request.digest()}-{plan.producer_id}"
+        writing = TransactionalWrite(
+            plan,
+            self._bootstrap,
+            ReplayTransactions(self._bootstrap, name, self._at_step),
+            lambda chunks, run: write_chunks(
+                self._spark,
+                self._archive,
+                plan,
+                chunks,
+                transaction_writer(plan, sending, run, chunks),
+            ),
+            offsets_at_once,
+        )
+        present = writing.begin()
+        if sum(present.values()) < plan.records:
+            self._prove(plan.selection.ranges)
+        self._watcher.on_planned(plan, sum(present.values()))
+        before = {
+            each: count - self._present.setdefault((plan.number, each), count)
+            for each, count in present.items()
+        }
+
+        def written() -> dict[int, int]:
+            now = writing.positions
+            return {each: before[each] + now[each].number - present[each] for each in present}
+
+        on_chunk = lambda: self._on_written(plan, sum(written().values()))  # noqa: E731
+        on_chunk()
+        self._watcher.run(lambda: translate_spark_errors(lambda: writing.run(on_chunk)))
+        ends = self._retry(self._describe_target).ends
+        counts = written()
+        return tuple(
+            ReplayedPartition(
+                each.partition,
+                each.count,
+                counts[each.partition],
+                each.base_offset,
+                ends[each.partition],
+                1,
+            )
             for each in plan.partitions
         )
 
@@ -444,10 +510,8 @@ class _ChunkedWrite:
             for each in left
         ]
         while chunks:
-            rows = self._write(chunks)
-            # The frames of a chunk refer to each other. Until Python collects them, the JVM keeps
-            # their plans and shuffles.
-            gc.collect()
+            work = chunk_writer(self._plan, self._sending, chunks)
+            rows = write_chunks(self._spark, self._archive, self._plan, chunks, work)
             _raise_failures(rows, left, chunks)
             numbers = {each.partition: each.number for each in chunks}
             for row in rows:
@@ -466,26 +530,37 @@ class _ChunkedWrite:
         ranges = self._ranges[partition.partition]
         return next_chunk(ranges, partition, offset, number, self._offsets_at_once)
 
-    def _write(self, chunks: Sequence[ReplayChunk]) -> list[Any]:
-        """Write the chunks. Returns one row of `RESULT` per partition, even on failure."""
-        spark, selection = self._spark, self._plan.selection
-        within = [
-            each._replace(start=max(each.start, one.first), end=min(each.end, one.end))
-            for one in chunks
-            for each in self._ranges[one.partition]
-            if each.start < one.end and one.first < each.end
-        ]
-        records = read_selected(spark, self._archive, selection, within).select(
-            "partition", "offset", "timestamp", "key", "value", "headers"
-        )
-        spread = one_task_each(spark, records, [each.partition for each in chunks])
-        ordered = spread.sortWithinPartitions("partition", "offset")
-        record_bytes = max(1, self._plan.record_bytes_max)
-        arrow_rows = max(1, min(_ARROW_ROWS_MAX, _ARROW_BYTES // record_bytes))
-        work = chunk_writer(self._plan, self._sending, chunks)
-        with session_settings(spark, {_ARROW_ROWS: str(arrow_rows)}):
-            # The driver receives one row per partition.
-            return ordered.mapInArrow(work, RESULT).collect()
+
+def write_chunks(
+    spark: SparkSession,
+    archive: Archive,
+    plan: ReplayPlan,
+    chunks: Sequence[ReplayChunk],
+    work: Callable[[Any], Any],
+) -> list[Any]:
+    """Write the chunks by `work`. Returns one row of `RESULT` per partition, even on failure."""
+    selection = plan.selection
+    ranges = selection.by_partition()
+    within = [
+        each._replace(start=max(each.start, one.first), end=min(each.end, one.end))
+        for one in chunks
+        for each in ranges[one.partition]
+        if each.start < one.end and one.first < each.end
+    ]
+    records = read_selected(spark, archive, selection, within).select(
+        "partition", "offset", "timestamp", "key", "value", "headers"
+    )
+    spread = one_task_each(spark, records, [each.partition for each in chunks])
+    ordered = spread.sortWithinPartitions("partition", "offset")
+    record_bytes = max(1, plan.record_bytes_max)
+    arrow_rows = max(1, min(_ARROW_ROWS_MAX, _ARROW_BYTES // record_bytes))
+    with session_settings(spark, {_ARROW_ROWS: str(arrow_rows)}):
+        # The driver receives one row per partition.
+        rows = ordered.mapInArrow(work, RESULT).collect()
+    # The frames of a chunk refer to each other. Until Python collects them, the JVM keeps their
+    # plans and shuffles.
+    gc.collect()
+    return rows
 
 
 def _raise_failures(

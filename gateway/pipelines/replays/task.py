@@ -42,18 +42,17 @@ def chunk_writer(
     """
 
     def write(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        import pyarrow
-
         wanted = {each.partition: each for each in chunks}
         partitions = {each.partition: each for each in plan.partitions}
-        for partition, parts in groupby(_slices(batches), key=itemgetter(0)):
+        for partition, parts in groupby(slices(batches), key=itemgetter(0)):
             row = _write_chunk(plan, partitions[partition], sending, wanted[partition], parts)
-            yield pyarrow.RecordBatch.from_pylist([row], schema=_schema())
+            yield result_batch(row)
 
     return write
 
 
-def _schema() -> pyarrow.Schema:
+def result_batch(row: dict[str, Any]) -> pyarrow.RecordBatch:
+    """Return one row of `RESULT`."""
     import pyarrow
 
     kinds = {
@@ -64,7 +63,7 @@ def _schema() -> pyarrow.Schema:
         "code": pyarrow.string(),
         "error": pyarrow.string(),
     }
-    return pyarrow.schema(list(kinds.items()))
+    return pyarrow.RecordBatch.from_pylist([row], schema=pyarrow.schema(list(kinds.items())))
 
 
 def new_writer(plan: ReplayPlan, partition: PartitionPlan, sending: SendOptions) -> PartitionWriter:
@@ -103,7 +102,7 @@ def _write_chunk(
     }
 
 
-def _slices(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[PartitionSlice]:
+def slices(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[PartitionSlice]:
     """Split each batch where the partition changes."""
     import numpy
 

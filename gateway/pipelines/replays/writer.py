@@ -53,7 +53,7 @@ class WriterLimits(NamedTuple):
     answer_s_max: float = 30.0
 
 
-class _LookupNeeded(Exception):
+class LookupNeeded(Exception):
     """An error after which the leader and the target's end offset must be looked up again."""
 
 
@@ -137,12 +137,12 @@ class PartitionWriter:
             self._unacked.append(rows)
             try:
                 self._post_rows(rows)
-            except (_LookupNeeded, Unreachable) as error:
+            except (LookupNeeded, Unreachable) as error:
                 self._reconnect(error)
         while self._in_flight:
             try:
                 self._take_reply()
-            except (_LookupNeeded, Unreachable) as error:
+            except (LookupNeeded, Unreachable) as error:
                 self._reconnect(error)
         if last and max(index, self._acked) != self._partition.count:
             raise JobError(
@@ -202,7 +202,7 @@ class PartitionWriter:
         if produced.error_code is not ErrorCode.none:
             self._raise_refused(produced, flight)
         if produced.base_offset < 0:
-            raise _LookupNeeded(f"{self._name}: the reply has no base offset")
+            raise LookupNeeded(f"{self._name}: the reply has no base offset")
         if produced.base_offset != self._partition.base_offset + flight.first:
             self._raise_foreign(produced.base_offset)
         self._on_durable(flight.end)
@@ -220,7 +220,7 @@ class PartitionWriter:
         detail = getattr(produced, "error_message", None)
         message = f"{self._name}: {code.name.upper()}{': ' + detail if detail else ''}"
         if code.retriable or code in _SEQUENCES:
-            raise _LookupNeeded(message)
+            raise LookupNeeded(message)
         if code in (ErrorCode.message_too_large, ErrorCode.record_list_too_large):
             message += "; raise the topic's max.message.bytes and run the same replay again"
         raise JobError(f"{message} (record {flight.first} of the replay)", code.name.upper())
@@ -241,7 +241,7 @@ class PartitionWriter:
                 for rows in list(self._unacked):
                     self._post_rows(rows)
                 return
-            except (_LookupNeeded, Unreachable) as again:
+            except (LookupNeeded, Unreachable) as again:
                 error = again
             if self._acked > before:
                 wait_s = _RETRY_S
@@ -261,7 +261,9 @@ class PartitionWriter:
         self._in_flight.clear()
         self._window = 1
         self.looks += 1
-        self._connection = self._leader()
+        self._connection = find_leader(
+            self._servers, self._plan, self._partition.partition, self._limits.answer_s_max
+        )
         end = self._end_offset()
         self._check_last_batch(min(end, self._partition.end_offset))
         found = min(end, self._partition.end_offset) - self._partition.base_offset
@@ -277,41 +279,6 @@ class PartitionWriter:
         self._sent = found
         self._on_durable(found)
 
-    def _leader(self) -> BlockingConnection:
-        """Return a connection to the current leader of the partition."""
-        fault: Exception | None = None
-        for host, port in self._servers:
-            try:
-                return self._leader_from(BlockingConnection(host, port, self._limits.answer_s_max))
-            except (Unreachable, _LookupNeeded) as error:
-                fault = error
-        assert fault is not None
-        raise fault
-
-    def _leader_from(self, asked: BlockingConnection) -> BlockingConnection:
-        """Connect to the leader that `asked` names. Closes `asked` unless it is the leader."""
-        keep = False
-        try:
-            topics = [{"name": self._plan.target, "topic_id": None}]
-            fields = {"topics": topics, "allow_auto_topic_creation": False}
-            answer = asked.ask(_METADATA, fields, _METADATA_MAX)
-            (topic,) = answer.topics
-            if topic.error_code is not ErrorCode.none:
-                raise _LookupNeeded(f"{self._plan.target}: {topic.error_code.name.upper()}")
-            check_topic_id(self._plan, getattr(topic, "topic_id", None))
-            brokers = {each.node_id: each for each in answer.brokers}
-            leaders = {each.partition_index: each.leader_id for each in topic.partitions}
-            leader = brokers.get(leaders.get(self._partition.partition, -1))
-            if leader is None:
-                raise _LookupNeeded(f"{self._name}: it has no leader now")
-            keep = asked.peer == f"{leader.host}:{leader.port}"
-            if keep:
-                return asked
-            return BlockingConnection(leader.host, leader.port, self._limits.answer_s_max)
-        finally:
-            if not keep:
-                asked.close()
-
     def _end_offset(self) -> int:
         part = {
             "partition_index": self._partition.partition,
@@ -324,7 +291,7 @@ class PartitionWriter:
         answer = self._connection.ask(_LIST_OFFSETS, fields)
         ((found,),) = (each.partitions for each in answer.topics)
         if found.error_code is not ErrorCode.none:
-            raise _LookupNeeded(f"{self._name}: {found.error_code.name.upper()}")
+            raise LookupNeeded(f"{self._name}: {found.error_code.name.upper()}")
         if found.offset < self._partition.base_offset:
             raise JobError(
                 f"{self._name}: ends at {found.offset}, but ended at"
@@ -374,7 +341,7 @@ class PartitionWriter:
         assert self._connection is not None
         answer = self._connection.ask(_FETCH, fields, _FETCH_MAX)
         if answer.error_code is not ErrorCode.none:
-            raise _LookupNeeded(f"{self._name}: {answer.error_code.name.upper()}")
+            raise LookupNeeded(f"{self._name}: {answer.error_code.name.upper()}")
         ((found,),) = (each.partitions for each in answer.responses)
         if found.error_code is ErrorCode.offset_out_of_range:
             raise JobError(
@@ -383,7 +350,7 @@ class PartitionWriter:
                 "TARGET_LOST",
             )
         if found.error_code is not ErrorCode.none or not found.records:
-            raise _LookupNeeded(f"{self._name}: offset {offset}: {found.error_code.name.upper()}")
+            raise LookupNeeded(f"{self._name}: offset {offset}: {found.error_code.name.upper()}")
         return batches.read_header(found.records)
 
     def _raise_foreign(self, offset: int) -> NoReturn:
@@ -403,3 +370,45 @@ def check_topic_id(plan: ReplayPlan, topic_id: object) -> None:
         " --state to replay into it from the start",
         "NEW_TOPIC",
     )
+
+
+def find_leader(
+    servers: Iterable[tuple[str, int]], plan: ReplayPlan, partition: int, answer_s_max: float
+) -> BlockingConnection:
+    """Return a connection to the current leader. Raises LookupNeeded, Unreachable or JobError."""
+    fault: Exception | None = None
+    for host, port in servers:
+        try:
+            asked = BlockingConnection(host, port, answer_s_max)
+            return _leader_from(asked, plan, partition, answer_s_max)
+        except (Unreachable, LookupNeeded) as error:
+            fault = error
+    assert fault is not None
+    raise fault
+
+
+def _leader_from(
+    asked: BlockingConnection, plan: ReplayPlan, partition: int, answer_s_max: float
+) -> BlockingConnection:
+    """Connect to the leader that `asked` names. Closes `asked` unless it is the leader."""
+    keep = False
+    try:
+        topics = [{"name": plan.target, "topic_id": None}]
+        fields = {"topics": topics, "allow_auto_topic_creation": False}
+        answer = asked.ask(_METADATA, fields, _METADATA_MAX)
+        (topic,) = answer.topics
+        if topic.error_code is not ErrorCode.none:
+            raise LookupNeeded(f"{plan.target}: {topic.error_code.name.upper()}")
+        check_topic_id(plan, getattr(topic, "topic_id", None))
+        brokers = {each.node_id: each for each in answer.brokers}
+        leaders = {each.partition_index: each.leader_id for each in topic.partitions}
+        leader = brokers.get(leaders.get(partition, -1))
+        if leader is None:
+            raise LookupNeeded(f"{plan.target}-{partition}: it has no leader now")
+        keep = asked.peer == f"{leader.host}:{leader.port}"
+        if keep:
+            return asked
+        return BlockingConnection(leader.host, leader.port, answer_s_max)
+    finally:
+        if not keep:
+            asked.close()
