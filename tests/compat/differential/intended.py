@@ -315,17 +315,6 @@ INTENDED: tuple[Intended, ...] = (
         transactions=True,
     ),
     *(
-        Intended(
-            1,
-            f"{_FETCHED}.{field}[*].producer_id",
-            "Kafka writes the markers of one request in the order of a hash map.",
-            range(11, 12),
-            "several-markers",
-            transactions=True,
-        )
-        for field in ("aborted_transactions", "records")
-    ),
-    *(
         Intended(66, field, _RE2, range(2, 3), "the-bounds-of-patterns", transactions=True)
         for field in ("error_code", "transaction_states[*]")
     ),
