@@ -19,6 +19,7 @@ from gateway.cleaning.settings import CleanerSettings
 from gateway.core.aborted_lists import SegmentAborted
 from gateway.core.cleaning import NOT_FULL, CleanedBatch
 from gateway.core.cleaning_choice import IoPace
+from gateway.core.partition_transactions import AbortedTransaction
 from gateway.topics.partition import Partition
 from ledger.errors import NotOwner
 from ledger.ids import Buffer
@@ -123,11 +124,13 @@ class LogRound:
                     return full_at
         return NOT_FULL
 
-    async def _begin_segment(self, segment: Segment) -> None:
+    async def _begin_segment(self, segment: Segment) -> list[AbortedTransaction]:
+        """Return the aborted transactions that the segment, or a later one, names for it."""
         start, end = segment.start_sequence_id, segment.end_sequence_id
         aborted = await self._partition.aborted(start, end)
         payload = frames.encode_segment(start, end, aborted)
         await self._process.ask(Kind.BEGIN_SEGMENT, payload)
+        return aborted
 
     async def _clean_part_of(
         self, large: Segment, full_at: int, clean: Sequence[Segment], delete_retention_ms: int
@@ -160,7 +163,7 @@ class LogRound:
 
     async def _rewrite_one(self, segment: Segment) -> None:
         stream = self._partition.stream
-        await self._begin_segment(segment)
+        named = await self._begin_segment(segment)
         rewriter = await SegmentRewriter.begin(stream, segment)
         try:
             async with aclosing(self._read(segment)) as pieces:
@@ -168,7 +171,8 @@ class LogRound:
                     reply = await self._process.ask(Kind.FILTER_BATCHES, piece)
                     await self._add(rewriter, frames.decode_batches(reply))
             ended = frames.decode_end(await self._process.ask(Kind.END_SEGMENT))
-            if segment.cleaned and not ended.changed:
+            # A transaction must not stay named when its marker, in a later segment, may go.
+            if segment.cleaned and not ended.changed and len(named) == len(ended.aborted):
                 return  # the present ledger is as good
             await self._add(rewriter, ended.batches)
             end = segment.end_sequence_id

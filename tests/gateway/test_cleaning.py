@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from gateway.core.cleaned_batches import DELETE_HORIZON
 from gateway.core.cleaning import COUNT_MAX, Cleaning, PoisonedBatch
 from gateway.core.cleaning_keys import KEY_BYTES, KeyMap
+from gateway.core.cleaning_transactions import CleanedTransactions
+from gateway.core.partition_transactions import AbortedTransaction
 from gateway.wire.batches import read_header
 from gateway.wire.record_parts import record_parts
 from tests.gateway.cleaning_log import DAY_MS, ROOM, Log, keyed_batch, last_values
@@ -202,6 +204,14 @@ def test_an_aborted_transaction_with_a_later_marker_goes_too():
     log.roll()
     log.clean()
     assert log.read() == {2: (b"z", b"z")}
+
+
+def test_an_aborted_transaction_ends_before_later_batches_of_its_producer_without_its_marker():
+    transactions = CleanedTransactions()
+    transactions.add([AbortedTransaction(1, 0, 5, 6)])
+    assert transactions.aborted_with(1, 0) is not None
+    assert transactions.aborted_with(1, 6) is None
+    assert not transactions.end(1, 7, commit=True)
 
 
 # -- batches ------------------------------------------------------------------------------------
