@@ -4,12 +4,14 @@ Offsets, timestamps, headers, the codec, and the producer's id, epoch and sequen
 whose tombstones, or whose marker, must go later gets a delete horizon: attribute bit 6, and the
 time in place of the base timestamp. Source: Kafka, MemoryRecords.filterTo, DefaultRecordBatch;
 KIP-534.
+
+A batch of a megabyte can have millions of records. So only few records are held in memory; those
+of a larger batch are decoded each time that they are needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import starmap
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -21,7 +23,6 @@ from gateway.wire.decompress import decompress
 from gateway.wire.lost_batches import empty_batches
 from gateway.wire.recompress import GZIP, LZ4, ZSTD, compress
 from gateway.wire.record_parts import RecordPart, record_parts, with_timestamp_delta
-from gateway.wire.record_walk import BadRecord
 from ledger.crc32c import crc32c
 from ledger.ids import Buffer
 
@@ -29,15 +30,35 @@ DELETE_HORIZON = 0x40
 _CRC_FROM = 21
 _PLAIN_BYTES_MAX = 128 * 1024 * 1024
 """The largest batch, decompressed: eight times the largest `max.message.bytes`."""
+_BATCH_BYTES_MAX = 16 * 1024 * 1024
+"""The largest batch that bookies store: the largest `max.message.bytes`."""
+_HELD_MAX = 5_000  # records of a batch that are held in memory, of about 200 bytes each
 _LEVELS = {GZIP: -1, LZ4: 1, ZSTD: 3}
+_LEVELS_MAX = {GZIP: 9, LZ4: 12, ZSTD: 19}  # only for a batch that is too large otherwise
+_WINDOW_BYTES = 8 * 1024 * 1024  # the largest window of zstd that the gateway decompresses
 _MARKER_KEY = Struct(">hh")
 _ABORT, _COMMIT = 0, 1
+
+
+class Parts:
+    """Records of a batch, which can be read more than once."""
+
+    __slots__ = ("_held", "_source")
+
+    def __init__(self, source: Callable[[], Iterator[RecordPart]], count: int) -> None:
+        """`count` is not less than the number of records that `source` yields."""
+        self._source = source
+        self._held = list(source()) if count <= _HELD_MAX else None
+
+    def __iter__(self) -> Iterator[RecordPart]:
+        return self._source() if self._held is None else iter(self._held)
 
 
 class Decision(NamedTuple):
     """The records of a batch that stay."""
 
-    kept: list[RecordPart]
+    kept: Parts
+    size: int  # how many they are
     tombstones: bool  # True if one of them is a tombstone
 
 
@@ -51,16 +72,16 @@ def checked_header(batch: memoryview) -> BatchHeader:
     return header
 
 
-def plain_records(batch: memoryview, header: BatchHeader) -> tuple[bytes, list[RecordPart]]:
-    """Return the records of a batch as bytes, and where each of them lies. Raises BatchRefused."""
+def plain_records(batch: memoryview, header: BatchHeader) -> tuple[bytes, Parts]:
+    """Return the records of a batch as bytes, and where each of them lies.
+
+    Raises BatchRefused, and BadRecord, perhaps while the records are read.
+    """
     codec = header.attributes & batches.CODEC_MASK
     data = bytes(batch[batches.HEADER_BYTES :])
     if codec:
         data = decompress(codec, data, _PLAIN_BYTES_MAX)
-    try:
-        return data, record_parts(data, 0, header.records)
-    except BadRecord as bad:
-        raise _damaged(str(bad)) from None
+    return data, Parts(lambda: record_parts(data, 0, header.records), header.records)
 
 
 def horizon_of(header: BatchHeader) -> int | None:
@@ -82,8 +103,8 @@ def is_commit(marker: RecordPart) -> bool:
 
 
 def decide(
-    parts: list[RecordPart],
-    base_offset: int,
+    parts: Parts,
+    header: BatchHeader,
     is_newest: Callable[[bytes, int], bool],
     *,
     deletes: bool,
@@ -92,46 +113,62 @@ def decide(
 
     A record without a key never stays, as in Kafka: nothing could ever replace it.
     """
-    kept: list[RecordPart] = []
-    tombstones = False
-    for part in parts:
-        if part.key is None or not is_newest(part.key, base_offset + part.offset):
-            continue
-        if part.tombstone:
-            if deletes:
+
+    def chosen() -> Iterator[RecordPart]:
+        base_offset = header.base_offset
+        for part in parts:
+            if part.key is None or not is_newest(part.key, base_offset + part.offset):
                 continue
-            tombstones = True
-        kept.append(part)
-    return Decision(kept, tombstones)
+            if not (deletes and part.tombstone):
+                yield part
+
+    kept = Parts(chosen, header.records)
+    count, tombstones = 0, False
+    for part in kept:
+        count += 1
+        tombstones |= part.tombstone
+    return Decision(kept, count, tombstones)
 
 
 def rewritten(
-    header: BatchHeader, data: bytes, kept: list[RecordPart], horizon_ms: int | None
+    header: BatchHeader, data: bytes, kept: Iterable[RecordPart], horizon_ms: int | None
 ) -> bytes:
     """Return the batch with only the `kept` of its records, and perhaps a new delete horizon.
 
-    Its base offset and last offset stay, so that it covers the same offsets and sequences.
+    Its base offset and last offset stay, so that it covers the same offsets and sequences. Raises
+    BatchRefused if it is too large to be stored: other codecs and levels compress less.
     """
+    moved = None if horizon_ms is None else header.base_timestamp - horizon_ms
+    records = bytearray()
+    count, delta_max = 0, -(2**63)
+    for part in kept:
+        if moved is None:
+            records += data[part.start : part.end]
+        else:
+            records += with_timestamp_delta(data, part, part.timestamp + moved)
+        count += 1
+        delta_max = max(delta_max, part.timestamp)
     timestamp_max = header.max_timestamp
     if not header.attributes & batches.LOG_APPEND_TIME:
-        timestamp_max = header.base_timestamp + max(part.timestamp for part in kept)
-    if horizon_ms is None:
-        records = b"".join(data[part.start : part.end] for part in kept)
-        horizon_ms, attributes = header.base_timestamp, header.attributes
-    else:
-        moved = header.base_timestamp - horizon_ms
-        moves = ((data, part, part.timestamp + moved) for part in kept)
-        records = b"".join(starmap(with_timestamp_delta, moves))
-        attributes = header.attributes | DELETE_HORIZON
+        timestamp_max = header.base_timestamp + delta_max
+    changed = header._replace(max_timestamp=timestamp_max, records=count)
+    if horizon_ms is not None:
+        changed = changed._replace(
+            attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms
+        )
+    return _compressed(changed, bytes(records))
+
+
+def _compressed(header: BatchHeader, records: bytes) -> bytes:
     codec = header.attributes & batches.CODEC_MASK
-    changed = header._replace(
-        attributes=attributes,
-        base_timestamp=horizon_ms,
-        max_timestamp=timestamp_max,
-        records=len(kept),
-    )
-    return with_records(
-        changed, codec, compress(Compression(codec, _LEVELS.get(codec, 0)), records)
+    for levels in (_LEVELS, _LEVELS_MAX):
+        packed = compress(Compression(codec, levels.get(codec, 0)), records, _WINDOW_BYTES)
+        size = batches.HEADER_BYTES + len(packed)
+        if size <= _BATCH_BYTES_MAX:
+            return with_records(header, codec, packed)
+    raise BatchRefused(
+        ErrorCode.record_list_too_large,
+        f"it has {size} bytes without the records that go, at most {_BATCH_BYTES_MAX} are stored",
     )
 
 

@@ -23,6 +23,7 @@ from gateway.core.cleaning_transactions import CleanedTransactions
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
+from gateway.wire.record_walk import BadRecord
 from ledger.ids import Buffer
 
 COUNT_MAX = 2**31 - 1
@@ -148,7 +149,7 @@ class Cleaning:
         if not header.records:
             return True
         _, parts = cleaned_batches.plain_records(batch, header)
-        commit = cleaned_batches.is_commit(parts[0])
+        commit = cleaned_batches.is_commit(next(iter(parts)))
         return self._transactions.end(header.producer_id, header.base_offset, commit=commit)
 
     # -- a segment with more keys than the map holds ---------------------------------------------
@@ -230,11 +231,11 @@ class Cleaning:
         data, parts = cleaned_batches.plain_records(batch, header)
         horizon = horizon_of(header)
         deletes = horizon is not None and horizon <= self._now_ms
-        kept, tombstones = decide(parts, header.base_offset, self._is_newest, deletes=deletes)
-        if not kept:
+        kept, count, tombstones = decide(parts, header, self._is_newest, deletes=deletes)
+        if not count:
             return None
         begins_horizon = tombstones and horizon is None
-        if len(kept) == len(parts) and not begins_horizon:
+        if count == header.records and not begins_horizon:
             return batch
         return rewritten(header, data, kept, self._horizon() if begins_horizon else None)
 
@@ -291,6 +292,6 @@ class Cleaning:
                 full = work(batch, cleaned_batches.checked_header(batch))
                 if full != NOT_FULL:
                     return full
-        except BatchRefused as refused:
+        except (BatchRefused, BadRecord) as refused:
             raise PoisonedBatch(at, str(refused)) from None
         return NOT_FULL

@@ -22,7 +22,8 @@ GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 _BLOCK_BYTES = 32 * 1024
 _XERIAL_HEADER = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") * 2  # version, oldest reader
 _ZSTD_SOURCE_MAX = 1024 * 1024
-"""zstd sizes its tables for at most this many bytes, so that they take a few MB at any level."""
+"""By default, zstd sizes its tables for at most this many bytes, so that they take a few MB
+at any level."""
 
 
 def at_once_bytes(target: Compression) -> int:
@@ -64,8 +65,11 @@ def records_steps(
     return (yield from decompress_steps(codec, batch[HEADER_BYTES:], bytes_max))
 
 
-def compress(target: Compression, records: bytes) -> bytes:
-    """Compress all records of a batch. Takes long for many bytes; a thread may call it."""
+def compress(target: Compression, records: bytes, window_bytes: int = _ZSTD_SOURCE_MAX) -> bytes:
+    """Compress all records of a batch. Takes long for many bytes; a thread may call it.
+
+    zstd finds repetitions within `window_bytes`, a power of 2, and takes more memory for more.
+    """
     codec, level = target
     if codec == GZIP:
         deflater = zlib.compressobj(level, wbits=31)
@@ -78,8 +82,11 @@ def compress(target: Compression, records: bytes) -> bytes:
         return bytes(frame.finish())
     if codec == ZSTD:
         sized: Any = zstandard.ZstdCompressionParameters
-        size = min(len(records), _ZSTD_SOURCE_MAX)
-        parameters = sized.from_level(level, source_size=size, write_content_size=False)
+        size = min(len(records), window_bytes)
+        wide: dict[str, Any] = {}
+        if size > _ZSTD_SOURCE_MAX:
+            wide = {"window_log": window_bytes.bit_length() - 1, "enable_ldm": True}
+        parameters = sized.from_level(level, source_size=size, write_content_size=False, **wide)
         return zstandard.ZstdCompressor(compression_params=parameters).compress(records)
     assert not codec
     return records

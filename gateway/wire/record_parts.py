@@ -7,6 +7,7 @@ Source: Kafka, DefaultRecord.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from gateway.wire.encode import put_varint
@@ -26,22 +27,20 @@ class RecordPart(NamedTuple):
     tombstone: bool  # True if it has no value
 
 
-def record_parts(data: bytes, at: int, count: int) -> list[RecordPart]:
-    """Return the `count` records that begin at `at` and fill the rest of `data`.
+def record_parts(data: bytes, at: int, count: int) -> Iterator[RecordPart]:
+    """Yield the `count` records that begin at `at` and fill the rest of `data`.
 
     Raises BadRecord.
     """
-    found: list[RecordPart] = []
-    try:
-        for index in range(count):
+    for index in range(count):
+        try:
             part = _part(data, at, index)
-            found.append(part)
-            at = part.end
-    except IndexError:
-        raise BadRecord(len(found), "the batch ends inside it.") from None
+        except IndexError:
+            raise BadRecord(index, "the batch ends inside it.") from None
+        yield part
+        at = part.end
     if at != len(data):
         raise BadRecord(count - 1, f"{len(data) - at} bytes follow it, the last one.")
-    return found
 
 
 def _part(data: bytes, start: int, index: int) -> RecordPart:

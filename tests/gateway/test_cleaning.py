@@ -7,15 +7,16 @@ committed record says what it must find. Single rules have logs by hand.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.cleaned_batches import DELETE_HORIZON
+from gateway.core.cleaned_batches import DELETE_HORIZON, plain_records, rewritten
 from gateway.core.cleaning import COUNT_MAX, Cleaning, PoisonedBatch
 from gateway.core.cleaning_keys import KEY_BYTES, KeyMap
 from gateway.core.cleaning_transactions import CleanedTransactions
 from gateway.core.partition_transactions import AbortedTransaction
-from gateway.wire.batches import read_header
+from gateway.wire.batches import BatchRefused, read_header, with_records
 from gateway.wire.record_parts import record_parts
 from tests.gateway.cleaning_log import DAY_MS, ROOM, Log, keyed_batch, last_values
 
@@ -305,7 +306,64 @@ def test_records_are_found_as_another_decoder_finds_them(records):
     from aiokafka.record.default_records import DefaultRecordBatch
 
     batch = keyed_batch(records)
-    parts = record_parts(batch[61:], 0, len(records))
+    parts = list(record_parts(batch[61:], 0, len(records)))
     assert [(p.offset, p.timestamp + 1000, p.key, p.tombstone) for p in parts] == [
         (r.offset, r.timestamp, r.key, r.value is None) for r in DefaultRecordBatch(batch)
     ]
+
+
+def test_a_batch_of_many_records_takes_little_memory():
+    """A megabyte of compressed batch can hold millions of records."""
+    import tracemalloc
+
+    count = 8_000
+    batch = keyed_batch([(b"%d" % (at % 64), b"") for at in range(count)], codec=1)
+    plain = 20 * count
+    cleaning = Cleaning()
+    tracemalloc.start()
+    try:
+        cleaning.begin_map(ROOM, 0)
+        cleaning.begin_segment(0, count, [])
+        cleaning.map_batches(batch)
+        cleaning.begin_filter(0, 0)
+        cleaning.begin_segment(0, count, [])
+        (kept,) = cleaning.filter_batches(batch)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert read_header(kept.data).records == 64
+    assert peak < 4 * plain
+
+
+def test_a_rewritten_batch_is_as_compressed_as_its_producer_made_it():
+    """Otherwise it may be larger than any entry, and its log is never cleaned."""
+    import random
+
+    import zstandard
+
+    value = random.Random(7).randbytes(3 * 1024 * 1024)
+    plain = keyed_batch([(b"%d" % (at % 4), value) for at in range(5)])
+    header = read_header(plain)
+    packed = zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters(window_log=23, enable_ldm=True)
+    ).compress(plain[61:])
+    batch = with_records(header, 4, packed)
+    assert len(batch) < 4 * 1024 * 1024
+    cleaning = Cleaning()
+    cleaning.begin_map(ROOM, 0)
+    cleaning.begin_segment(0, 5, [])
+    cleaning.map_batches(batch)
+    cleaning.begin_filter(0, 0)
+    cleaning.begin_segment(0, 5, [])
+    (kept,) = cleaning.filter_batches(batch)
+    assert read_header(kept.data).records == 4
+    assert len(kept.data) < 4 * 1024 * 1024
+    _, parts = plain_records(memoryview(kept.data), read_header(kept.data))
+    assert [part.offset for part in parts] == [1, 2, 3, 4]
+
+
+def test_a_batch_that_would_be_too_large_makes_its_log_uncleanable():
+    batch = keyed_batch([(b"a", b"v" * (1 << 24)), (b"b", b"v")])
+    data, parts = plain_records(memoryview(batch), read_header(batch))
+    with pytest.raises(BatchRefused, match="at most 16777216 are stored"):
+        rewritten(read_header(batch), data, parts, None)
