@@ -5,8 +5,8 @@ polls and from sends whose effect is certain; then offsets are replaced by dense
 what nobody could see (a transaction's marker, a compacted record) is no hole.
 Source: Jepsen, `jepsen.tests.kafka` (names and definitions of its anomalies); ours are
 real-time-order, offset-gap, offset-reused, shown-again, phantom, early-read, no-offset and what
-falls. An accepted loss explains what is missing inside of its offsets. Not judged, because no
-transactions exist here: precommitted-read, and cycles between transactions (G0, G1c).
+falls. An accepted loss explains what is missing inside of its offsets. Not judged here:
+precommitted-read, torn transactions and cycles between them (G1c); see `transactions.py`.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Facts:
 def check(ops: Iterable[Op], *, dense: bool = True) -> list[Finding]:
     """Every anomaly of the history; those in ALLOWED are of no harm.
 
-    `dense`: no offset is without a record, as where nobody compacts and there are no transactions.
+    `dense`: no offset is without a record: nothing is compacted, and there are no transactions.
     """
     facts = Facts(ops, dense)
     judges = (

@@ -41,6 +41,14 @@ class Op(NamedTuple):
     gap        {key: [(kind, first, last, accepted), ...]}: offsets without records and why, by the
                name of a `GapKind`, as a native reader or the command that accepted a loss says
 
+    Calls in a transaction, which has a number (`transactions.py` judges these):
+
+    begin        number
+    txn-send     (number, [(key, value, offset or None), ...])
+    txn-poll     (number, {key: [(offset, value), ...]}): what it read and copied, or only read
+    txn-offsets  (number, group, {key: committed})
+    end          (number, "commit" or "abort")
+
     A commit that does not say ok may have changed each of its keys or none.
     """
 
