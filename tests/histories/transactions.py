@@ -173,11 +173,11 @@ def _cycles(facts: Facts) -> Iterator[Finding]:
     """G1c: committed transactions that read each other's records, in a circle."""
     read: dict[int, dict[int, Key]] = defaultdict(dict)  # reader: its writers, by what was read
     for found in facts.transactions.values():
-        for op in found.polls if found.committed else ():
-            for key, _, value in _records(op):
-                writer = facts.writer.get((key, value))
-                if writer is not None and writer.committed and writer is not found:
-                    read[found.number].setdefault(writer.number, key)
+        polls = found.polls if found.committed else ()
+        for key, value in [(key, value) for op in polls for key, _, value in _records(op)]:
+            writer = facts.writer.get((key, value))
+            if writer is not None and writer.committed and writer is not found:
+                read[found.number].setdefault(writer.number, key)
     for _ in range(CYCLES_MAX):
         try:
             TopologicalSorter(read).prepare()
@@ -197,11 +197,10 @@ def _committed_offsets(facts: Facts) -> Iterator[Finding]:
     """
     places = {place for found in facts.transactions.values() for place in found.offsets}
     for op in facts.ops:
-        if op.kind == "fetch" and op.result == OK:
-            group, committed = op.value
-            for key, offset in committed.items():
-                if (group, key) in places:
-                    yield from _fetched(facts, op, (group, key), offset)
+        group, committed = op.value if op.kind == "fetch" and op.result == OK else ("", {})
+        for key, offset in committed.items():
+            if (group, key) in places:
+                yield from _fetched(facts, op, (group, key), offset)
 
 
 def _fetched(facts: Facts, op: Op, place: tuple[str, Key], offset: int) -> Iterator[Finding]:
@@ -230,26 +229,28 @@ def _copies(facts: Facts) -> Iterator[Finding]:
 
     not-copied: the group's offset is past a record that no transaction has as its input.
     """
-    inputs: dict[tuple[str, Key], dict[int, Transaction]] = defaultdict(dict)
+    copies: dict[tuple[str, Key], list[Transaction]] = defaultdict(list)
     for found in facts.transactions.values():
         unknown = found.outcome == INFO and not any(found.records())
-        for group, key in found.offsets if found.committed or unknown else ():
-            taken = inputs[group, key]
-            for offset in {
-                at for op in found.polls for place, at, _ in _records(op) if place == key
-            }:
-                if offset in taken and found.committed and taken[offset].committed:
-                    told = f"group {group}: {offset} by {taken[offset].number}, {found.number}"
-                    yield Finding("copied-twice", key, told)
-                taken.setdefault(offset, found)
-    for (group, key), taken in inputs.items():
-        end = max((found.offsets[group, key] for found in taken.values()), default=0)
-        last = {at: value for op in facts.ops for place, at, value in _final(op) if place == key}
-        for offset in sorted(last.keys() - taken.keys()):
+        for place in found.offsets if found.committed or unknown else ():
+            copies[place].append(found)
+    last: dict[Key, dict[int, Value]] = defaultdict(dict)
+    for op in facts.ops:
+        for key, offset, value in _records(op) if op.process.startswith(FINAL) else ():
+            last[key][offset] = value
+    for (group, key), copied in copies.items():
+        taken: dict[int, Transaction] = {}
+        for found, offset in [(each, at) for each in copied for at in _inputs(each, key)]:
+            first = taken.setdefault(offset, found)
+            if first is not found and found.committed and first.committed:
+                told = f"group {group}: {offset} by {first.number} and {found.number}"
+                yield Finding("copied-twice", key, told)
+        end = max(found.offsets[group, key] for found in copied)
+        for offset in sorted(last[key].keys() - taken.keys()):
             if offset < end:
-                yield Finding("not-copied", key, f"group {group}: {offset} is {last[offset]}")
+                yield Finding("not-copied", key, f"group {group}: {offset} is {last[key][offset]}")
 
 
-def _final(op: Op) -> Iterator[tuple[Key, int, Value]]:
-    if op.process.startswith(FINAL):
-        yield from _records(op)
+def _inputs(found: Transaction, key: Key) -> set[int]:
+    """The offsets of the input records of a transaction in one partition."""
+    return {offset for op in found.polls for place, offset, _ in _records(op) if place == key}
