@@ -26,6 +26,9 @@ _ROOT = str(Path(gateway.__file__).resolve().parents[1])
 """The directory of this program, so that the child is of the same release."""
 
 _STOP_S_MAX = 1.0
+_DRAIN_BYTES = 1024 * 1024
+_ANSWER_S_MAX = 600.0
+"""A piece takes far less, unless the child is stopped or a client compressed gigabytes into it."""
 _PAUSE_S_FIRST, _PAUSE_S_MAX = 1.0, 60.0
 
 
@@ -60,7 +63,8 @@ class CleanerProcess:
             await asyncio.sleep(self._pause_s)
         paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", _MODULE),
+            # -P: a directory `gateway` where this program was started is not imported.
+            *(sys.executable, "-P", "-m", _MODULE),
             stdin=PIPE,
             stdout=PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
@@ -78,16 +82,19 @@ class CleanerProcess:
             raise CleanerEnded("the cleaner process does not run")
         answered = False
         try:
-            child.stdin.write(HEAD.pack(len(payload), kind))
-            child.stdin.write(payload)
-            await child.stdin.drain()
-            size, reply = HEAD.unpack(await child.stdout.readexactly(HEAD.size))
-            assert size <= frames.FRAME_BYTES_MAX
-            answer = await child.stdout.readexactly(size)
+            async with asyncio.timeout(_ANSWER_S_MAX):
+                child.stdin.write(HEAD.pack(len(payload), kind))
+                child.stdin.write(payload)
+                await child.stdin.drain()
+                size, reply = HEAD.unpack(await child.stdout.readexactly(HEAD.size))
+                assert size <= frames.FRAME_BYTES_MAX
+                assert reply in (Kind.DONE, Kind.POISONED)
+                answer = await child.stdout.readexactly(size)
             answered = True
+        except TimeoutError as error:
+            raise self._ended(f"did not answer for {_ANSWER_S_MAX:.0f} s") from error
         except (OSError, RuntimeError, asyncio.IncompleteReadError) as error:
-            self._pause_s = min(max(2 * self._pause_s, _PAUSE_S_FIRST), _PAUSE_S_MAX)
-            raise CleanerEnded(f"the cleaner process has ended: {error}") from error
+            raise self._ended(f"has ended: {error}") from error
         finally:
             if not answered:
                 await self._end()
@@ -95,6 +102,10 @@ class CleanerProcess:
             offset = frames.OFFSET.unpack_from(answer)[0]
             raise PoisonedBatch(offset, answer[frames.OFFSET.size :].decode())
         return answer
+
+    def _ended(self, how: str) -> CleanerEnded:
+        self._pause_s = min(max(2 * self._pause_s, _PAUSE_S_FIRST), _PAUSE_S_MAX)
+        return CleanerEnded(f"the cleaner process {how}")
 
     def succeeded(self) -> None:
         """Note a whole round: the next start needs no pause."""
@@ -112,8 +123,19 @@ class CleanerProcess:
             child.stdin.close()
         try:
             async with asyncio.timeout(_STOP_S_MAX):
-                _ = await child.wait()
+                await _drained(child)
         except TimeoutError:
             with suppress(ProcessLookupError):
                 child.kill()
-            _ = await child.wait()
+            await _drained(child)
+
+
+async def _drained(child: Process) -> None:
+    """Wait until the child has ended. What it still writes is dropped.
+
+    As long as its output is not read to the end, asyncio does not report that it has ended.
+    """
+    if child.stdout is not None:
+        while await child.stdout.read(_DRAIN_BYTES):
+            pass
+    await child.wait()

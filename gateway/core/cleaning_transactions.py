@@ -38,9 +38,7 @@ class CleanedTransactions:
         """Read a batch of a transaction. Return the transaction if it was aborted."""
         self._begin_up_to(last_offset)
         one = self._aborted.get(producer_id)
-        if (
-            one is not None and one.last_offset < last_offset
-        ):  # an earlier cleaning dropped its marker
+        if one is not None and one.last_offset < last_offset:  # its marker was dropped earlier
             del self._aborted[producer_id]
             self._seen.discard(producer_id)
             one = None

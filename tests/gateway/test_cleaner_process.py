@@ -12,6 +12,7 @@ import signal
 import pytest
 
 from gateway.cleaning import frames
+from gateway.cleaning import process as cleaner_process
 from gateway.cleaning.frames import Kind
 from gateway.cleaning.process import CleanerEnded, CleanerProcess
 from gateway.core.cleaning import NOT_FULL, PoisonedBatch
@@ -94,6 +95,50 @@ async def test_a_cancelled_request_ends_the_process_so_that_no_reply_is_mistaken
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         assert process.pid is None
+        await process.start()
+        assert await mapped(process) == NOT_FULL
+    finally:
+        await process.stop()
+
+
+async def test_a_process_with_a_large_reply_that_nobody_reads_ends():
+    process = CleanerProcess()
+    records = [(b"%d" % at, os.urandom(1000)) for at in range(1000)]
+    payload = keyed_batch(records)
+    await process.start()
+    await mapped(process)
+    await process.ask(Kind.BEGIN_FILTER, frames.FILTER.pack(0, 0))
+    await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, 1000, []))
+    stdout = process._child.stdout
+    asking = asyncio.ensure_future(process.ask(Kind.FILTER_BATCHES, payload))
+    while not stdout._buffer:
+        await asyncio.sleep(0)
+    asking.cancel()
+    async with asyncio.timeout(30):
+        await asyncio.gather(asking, return_exceptions=True)
+    assert process.pid is None
+
+
+async def test_a_process_that_does_not_answer_is_ended(monkeypatch):
+    process = CleanerProcess()
+    try:
+        await process.start()
+        assert await mapped(process) == NOT_FULL
+        os.kill(process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(cleaner_process, "_ANSWER_S_MAX", 0.05)
+        with pytest.raises(CleanerEnded, match="did not answer"):
+            await mapped(process)
+        assert process.pid is None
+    finally:
+        await process.stop()
+
+
+async def test_the_process_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "gateway" / "__init__.py").write_text("raise SystemExit('another release')")
+    monkeypatch.chdir(tmp_path)
+    process = CleanerProcess()
+    try:
         await process.start()
         assert await mapped(process) == NOT_FULL
     finally:
