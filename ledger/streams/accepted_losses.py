@@ -162,17 +162,19 @@ async def accept_losses(
     """
 
     async def change(losses: StreamLosses) -> _Changed:
-        ops: list[Op] = []
+        # By path: one step changes a node once, and several ranges may lie in one segment.
+        ops: dict[str, Op] = {}
         for each in added:
             if losses.with_range(each) is losses:
                 continue
             if each.forced:
                 each, marks = await _end_of_dense_ids(metadata, name, each)
+                ops.update((mark.path, mark) for mark in marks)
             else:
-                marks = await _unreplaced(metadata, name, each)
-            ops += marks
+                for mark in await _unreplaced(metadata, name, each):
+                    ops.setdefault(mark.path, mark)
             losses = losses.with_range(each)
-        return _Changed(losses, ops)
+        return _Changed(losses, list(ops.values()))
 
     return await _change(metadata, name, change)
 
