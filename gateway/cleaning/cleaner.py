@@ -112,8 +112,9 @@ class Cleaner:
             each = self._reports.setdefault(partition, CleaningReport(topic, index))
             try:
                 await self._look_at(partition, each, config)
+                each.look_error = None
             except LedgerError as error:
-                each.error = str(error)
+                each.look_error = str(error)
         for partition in self._reports.keys() - seen:
             del self._reports[partition]
 
@@ -199,12 +200,12 @@ class Cleaner:
             await self.process.start()
             await work.run(part.first_dirty, part.end, config.delete_retention_ms)
         except PoisonedBatch as poisoned:
-            each.uncleanable, each.error = True, str(poisoned)
+            each.uncleanable, each.round_error = True, str(poisoned)
             logger().error(
                 "a partition is not cleaned any more, because a batch cannot be read",
                 topic=each.topic,
                 partition=each.partition,
-                reason=each.error,
+                reason=each.round_error,
             )
         except (LedgerError, OSError) as error:
             self._failed(partition, each, error)
@@ -213,14 +214,14 @@ class Cleaner:
             self._failed(partition, each, error)
         else:
             self.process.succeeded()
-            each.error, each.pause_s = None, 0.0
+            each.round_error, each.pause_s = None, 0.0
             each.cleaned_ms, each.last = self._clock.now_ms(), progress
         finally:
             each.progress = None
 
     def _failed(self, partition: Partition, each: CleaningReport, error: Exception) -> None:
         """Let the partition rest after a failed round, and longer after each further one."""
-        each.error = f"{type(error).__name__}: {error}"
+        each.round_error = f"{type(error).__name__}: {error}"
         each.pause_s = min(max(2 * each.pause_s, _PAUSE_S_FIRST), _PAUSE_S_MAX)
         each.not_before_s = self._clock.monotonic_s() + each.pause_s
         if partition.is_leader:
@@ -228,5 +229,5 @@ class Cleaner:
                 "a partition was not cleaned; it is tried again",
                 topic=each.topic,
                 partition=each.partition,
-                reason=each.error,
+                reason=each.round_error,
             )

@@ -28,8 +28,10 @@ class CleaningReport:
     progress: Progress | None = None  # only while a round runs
     cleaned_ms: int | None = None  # the end of the last whole round
     last: Progress = field(default_factory=Progress)  # of that round
-    # The last error, until a round succeeds.
-    error: str | None = None
+    # The last error of a round, until one succeeds.
+    round_error: str | None = None
+    # Why the last look could not read the log, or None.
+    look_error: str | None = None
     # True if a batch cannot be read: the log is not cleaned until this gateway leads it again.
     uncleanable: bool = False
     # The timestamps of the first batches of dirty segments, by the start of the segment.
@@ -37,6 +39,10 @@ class CleaningReport:
     # Monotonic time before which no round begins, and the present pause after an error.
     not_before_s: float = 0.0
     pause_s: float = 0.0
+
+    @property
+    def error(self) -> str | None:
+        return self.round_error or self.look_error
 
     @property
     def state(self) -> str:

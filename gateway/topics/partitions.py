@@ -438,14 +438,17 @@ class Partitions:
             ensemble = self._config.bookies
             quorum = min(quorum, ensemble)
         ack_quorum = min(max(config.min_insync_replicas, quorum // 2 + 1), quorum)
+        segment_ms = config.segment_ms
+        if config.compacts and self.verifier is not None:  # Kafka, LogConfig.maxSegmentMs
+            segment_ms = min(segment_ms, config.cleaning.lag_ms_max)
         deletes = "delete" in config.cleanup_policy  # retention does not apply to a compacted topic
         return StreamConfig(
             ensemble_size=ensemble,
             write_quorum=quorum,
             ack_quorum=ack_quorum,
             segment_bytes=config.segment_bytes,
-            segment_ms=_segment_ms(config),
-            segment_jitter_ms=_segment_ms(config) // 20,
+            segment_ms=segment_ms,
+            segment_jitter_ms=segment_ms // 20,
             retention_ms=config.retention_ms if deletes else -1,
             retention_bytes=config.retention_bytes if deletes else -1,
             truncated_keep_ms=config.truncated_keep_ms,
@@ -561,13 +564,6 @@ class Partitions:
             partition.stream.roll_if_old()
             return await partition.expire()
         return 0
-
-
-def _segment_ms(config: TopicConfig) -> int:
-    """Return the age at which a segment is completed. Source: Kafka, LogConfig.maxSegmentMs."""
-    if not config.compacts:
-        return config.segment_ms
-    return min(config.segment_ms, config.cleaning.lag_ms_max)
 
 
 async def _close(partition: Partition) -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from gateway.cleaning.frames import Kind
 from gateway.core.cleaning_keys import KEY_BYTES
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, StreamUnavailable
+from tests.gateway.cleaning_log import keyed_batch
 from tests.gateway.cleaning_rig import started_cleaning
+from tests.gateway.stream_cluster import StreamCluster
 
 
 async def test_the_dirty_part_is_cleaned_and_new_records_stay():
@@ -119,6 +121,15 @@ async def test_max_compaction_lag_completes_the_segment_in_progress():
         assert not partition.stream.roll_if_old()
         await asyncio.sleep(64)
         assert partition.stream.roll_if_old()
+
+
+async def test_max_compaction_lag_completes_no_segment_where_nothing_is_compacted():
+    cluster = StreamCluster()
+    await cluster.start()
+    partition = await cluster.topic("t", cleanup_policy="compact", max_compaction_lag_ms=60_000)
+    assert await cluster.sent(partition, keyed_batch([(b"a", b"one")]))
+    await asyncio.sleep(64)
+    assert not partition.stream.roll_if_old()
 
 
 async def test_more_keys_than_the_map_holds_take_more_rounds_and_lose_nothing():
@@ -304,6 +315,23 @@ async def test_a_full_disk_leaves_the_log_as_it_was():
         await asyncio.sleep(60)
         await cluster.clean()
         assert cluster.report().state == "idle"
+
+
+async def test_a_look_that_could_not_read_the_log_is_forgotten_after_one_that_could():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted(min_cleanable_dirty_ratio=1)
+        await cluster.fill(partition, b"one", b"two")
+        real = partition.stream.read
+
+        async def refuse(*words):
+            raise StreamUnavailable("no bookie answers")
+
+        partition.stream.read = refuse
+        await cluster.cleaner.clean_once()
+        assert (cluster.report().state, cluster.report().error) == ("failed", "no bookie answers")
+        partition.stream.read = real
+        await cluster.cleaner.clean_once()
+        assert (cluster.report().state, cluster.report().error) == ("idle", None)
 
 
 async def test_a_damaged_batch_makes_one_partition_uncleanable():
