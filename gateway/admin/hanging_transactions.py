@@ -68,9 +68,10 @@ async def find_hanging(
 async def abort(client: AdminClient, topic: str, partition: int, start_offset: int) -> Row:
     """Write an abort marker for the transaction that began at this offset of the partition.
 
-    Raises AdminError if the partition has no open transaction there, or refuses the marker.
+    Raises AdminError if the partition does not exist, has no open transaction there, or refuses the
+    marker.
     """
-    place = (topic, partition)
+    (place,) = await _places(client, topic, partition)
     opened = [each async for each in _opened(client, [place])]
     found = next((e for e in opened if e.producer.current_txn_start_offset == start_offset), None)
     if found is None:
@@ -106,14 +107,16 @@ def _marked(answer: Any) -> Iterator[Any]:
 
 
 async def _places(client: AdminClient, topic: str | None, partition: int | None) -> list[Place]:
-    if topic is not None and partition is not None:
-        return [(topic, partition)]
     answer = await client.metadata(None if topic is None else [topic])
     places: list[Place] = []
     for each in answer.topics:
         raise_for(each.error_code, None, each.name)
         places += [(each.name, one.partition_index) for one in each.partitions]
-    return sorted(places)
+    if topic is None or partition is None:
+        return sorted(places)
+    if (topic, partition) not in places:
+        raise AdminError(f"{topic}-{partition} does not exist", "UNKNOWN_TOPIC_OR_PARTITION")
+    return [(topic, partition)]
 
 
 async def _opened(client: AdminClient, places: Sequence[Place]) -> AsyncIterator[_Open]:

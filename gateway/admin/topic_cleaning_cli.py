@@ -20,6 +20,11 @@ from ledger.command_line.output import (
 
 __all__ = ["topic"]
 
+_NONE_CLEANS = (
+    "No gateway reports on this topic. Gateways clean only with --preview-transactions, and find a "
+    "new topic after log.cleaner.backoff.ms (15 s)."
+)
+
 
 @topic.command("cleaning")
 @click.argument("name", metavar="NAME", help="Name of the topic.")
@@ -29,12 +34,12 @@ def _cleaning(name: str, bootstrap: str, output: Format) -> None:
     """Show how far the log compaction of a topic is, and its last error."""
     from gateway.admin.cleaning import topic_cleaning
 
-    rows = ask(bootstrap, output, lambda client: topic_cleaning(client, name))
+    rows, compacted = ask(bootstrap, output, lambda client: topic_cleaning(client, name))
     if output is Format.json:
         emit(as_json(rows))
         return
     if not rows:
-        emit(f"No gateway cleans topic {name}: is its cleanup.policy compact?")
+        emit(_NONE_CLEANS if compacted else f"The cleanup.policy of topic {name} is not compact.")
         return
     columns = headings(
         "partition",

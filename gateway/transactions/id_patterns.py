@@ -9,17 +9,21 @@ which does not hold the interpreter's lock meanwhile.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
 PATTERN_BYTES_MAX = 1024
+_CLASSES_MAX = 64  # each Unicode class takes up to 0.3 ms to compile
 _PROGRAM_MAX = 10_000  # instructions; a class such as all letters has about 1,000
 _MEMORY_BYTES_MAX = 1024 * 1024  # of one compiled pattern
 # Characters times instructions, at most 15 ns each.
 _STEPS_INLINE_MAX = 500_000
 _STEPS_PER_CALL = 50_000_000
 _CALL_STEPS = 16  # what a call costs, in characters
+
+_CLASS = re.compile(r"\\[pP]")
 
 Run = Callable[..., Coroutine[Any, Any, Any]]
 """Calls a function with arguments, and returns its result."""
@@ -36,6 +40,8 @@ class IdPattern:
         """`run` calls a function without holding the event loop. Raises InvalidPattern."""
         if len(pattern.encode()) > PATTERN_BYTES_MAX:
             raise InvalidPattern(f"the pattern has more than {PATTERN_BYTES_MAX} bytes")
+        if len(_CLASS.findall(pattern)) > _CLASSES_MAX:
+            raise InvalidPattern(f"the pattern has more than {_CLASSES_MAX} Unicode classes")
         re2: Any = import_module("re2")
         options = re2.Options()
         options.log_errors = False

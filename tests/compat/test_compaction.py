@@ -209,7 +209,17 @@ def test_an_unknown_topic_and_one_that_does_not_compact(tmp_path: Path):
         assert (code, errors) == (1, "gateway: Topic 'none' does not exist.\n")
         prepared(gateway, **{"cleanup.policy": "delete"})
         code, out, _ = invoke("topic", "cleaning", "t", bootstrap=at(gateway))
-        assert (code, out) == (0, "No gateway cleans topic t: is its cleanup.policy compact?\n")
+        assert (code, out) == (0, "The cleanup.policy of topic t is not compact.\n")
+
+
+def test_a_gateway_that_does_not_compact_says_so(tmp_path: Path):
+    with Gateway(tmp_path) as gateway:
+        prepared(gateway)
+        code, out, _ = invoke("topic", "cleaning", "t", bootstrap=at(gateway))
+        assert (code, out.split(". ")[0]) == (0, "No gateway reports on this topic")
+        assert "--preview-transactions" in out
+        code, out, _ = invoke("topic", "cleaning", "t", "-o", "json", bootstrap=at(gateway))
+        assert (code, out.strip()) == (0, "[]")
 
 
 def children(gateway):

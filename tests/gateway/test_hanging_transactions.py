@@ -123,8 +123,8 @@ def test_a_hanging_transaction_is_aborted_and_readers_go_on(cli, gateway):
     [
         ((TOPIC, "0", "--start-offset", "1"), "no open transaction that begins at offset 1"),
         ((TOPIC, "3", "--start-offset", "0"), "no open transaction"),
-        ((TOPIC, "9", "--start-offset", "0"), f"{TOPIC}-9"),
-        (("nothing", "0", "--start-offset", "0"), "nothing-0"),
+        ((TOPIC, "9", "--start-offset", "0"), f"{TOPIC}-9 does not exist"),
+        (("nothing", "0", "--start-offset", "0"), "nothing: UNKNOWN_TOPIC_OR_PARTITION"),
     ],
 )
 def test_nothing_is_aborted_where_nothing_hangs(cli, words, reason):
