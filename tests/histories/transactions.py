@@ -65,8 +65,10 @@ class Facts:
 
     def __init__(self, ops: Iterable[Op]) -> None:
         self.ops = sorted(ops, key=lambda op: op.end_s)
-        self.transactions: dict[int, Transaction] = {}
-        for op in sorted(self.ops, key=lambda op: op.start_s):
+        self.transactions = {
+            op.value: Transaction(op.value, op.process) for op in self.ops if op.kind == "begin"
+        }
+        for op in self.ops:
             self._note(op)
         self.writer = {
             record: found for found in self.transactions.values() for record in found.records()
@@ -82,9 +84,7 @@ class Facts:
         self._note_ends()
 
     def _note(self, op: Op) -> None:
-        if op.kind == "begin":
-            self.transactions[op.value] = Transaction(op.value, op.process)
-        elif op.kind == "txn-send":
+        if op.kind == "txn-send":
             self.transactions[op.value[0]].sends.append(op)
         elif op.kind == "txn-poll":
             self.transactions[op.value[0]].polls.append(op)
