@@ -97,6 +97,9 @@ demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and
 bench: $(RUN)/.ready $(DEV)/.ready ## against Apache Kafka 4.3, one after the other; ratios
 	$(DEV)/bin/python -m tests.bench --write
 
+bench-transactions: $(RUN)/.ready $(DEV)/.ready ## transactions against Apache Kafka 4.3; ratios (QUICK=1)
+	$(DEV)/bin/python -m tests.bench.transactions $(if $(QUICK),--quick --runs 1)
+
 bench-ledger: $(RUN)/.ready $(DEV)/.ready ## bookies against Apache BookKeeper 4.17; ratios
 	$(DEV)/bin/python -m tests.bench.ledger_tier --write
 
@@ -129,4 +132,4 @@ bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, bes
 
 .PHONY: help run cluster check test-fast test differential proof proof-ledger proof-reading proof-transactions proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile demo spark bench \
-	bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start
+	bench-transactions bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start

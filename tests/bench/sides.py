@@ -66,16 +66,22 @@ def _tools_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def new_side(side: str, sync: bool, data: Path) -> Broker:
-    """Return Apache Kafka (1 GiB heap) or the gateway, not started, with or without fsync."""
+def new_side(side: str, sync: bool, data: Path, *, preview: bool = False) -> Broker:
+    """Return Apache Kafka (1 GiB heap) or the gateway, not started, with or without fsync.
+
+    With `preview`, the gateway serves transactions and compaction.
+    """
     if side == "kafka":
         flush = {"log.flush.interval.messages": "1"} if sync else {}
         return ApacheKafka(data, {**ONE_NODE, **flush}, heap="1g")
-    return Gateway(data, () if sync else ("--journal-sync", "never"))
+    options = ("--preview-transactions",) if preview else ()
+    return Gateway(data, (*options, *(() if sync else ("--journal-sync", "never"))))
 
 
-def _java(*words: str) -> str:
-    argv = [install.java(), "-Xmx512m", *JVM_QUIET, "-cp", install.kafka_classpath(), *words]
+def java(*words: str, classpath: str = "") -> str:
+    """Run a Java tool with Kafka's jars, or with `classpath`; returns what it wrote to stdout."""
+    place = ["-cp", classpath or install.kafka_classpath()]
+    argv = [install.java(), "-Xmx512m", *JVM_QUIET, *place, *words]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S)
     if done.returncode != 0:
         raise RuntimeError(f"{words[0]} ended with {done.returncode}\n{done.stderr[-2000:]}")
@@ -94,26 +100,30 @@ def create_topic(
         created.result(30.0)
 
 
-def produce(broker: Broker, topic: str, record_bytes: int, records: int, per_s: int = -1) -> Round:
-    """ProducerPerformance with acks=all and default client settings."""
+def produce(
+    broker: Broker, topic: str, record_bytes: int, records: int, per_s: int = -1, *words: str
+) -> Round:
+    """ProducerPerformance with acks=all and default client settings, and further options."""
     meter = Meter(broker)
-    said = _java(
+    said = java(
         java_tools.PRODUCER_PERFORMANCE,
         *("--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes)),
         *("--throughput", str(per_s), "--bootstrap-server", broker.bootstrap),
         *("--command-property", "acks=all"),
+        *words,
     )
     reached, p50_ms, p99_ms = map(float, _PRODUCED.findall(said)[-1])
     return meter.round(record_bytes, records, reached, p50_ms, p99_ms)
 
 
-def consume(broker: Broker, topic: str, record_bytes: int, records: int) -> Round:
+def consume(broker: Broker, topic: str, record_bytes: int, records: int, *words: str) -> Round:
     """ConsumerPerformance from the beginning; its own fetch time is what counts."""
     meter = Meter(broker)
-    said = _java(
+    said = java(
         java_tools.CONSUMER_PERFORMANCE,
         *("--bootstrap-server", broker.bootstrap, "--topic", topic),
         *("--num-records", str(records), "--timeout", "30000", "--hide-header"),
+        *words,
     )
     fields = [field.strip() for field in said.strip().splitlines()[-1].split(",")]
     assert float(fields[4]) >= records, f"read {fields[4]} of {records}"
