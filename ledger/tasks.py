@@ -70,6 +70,21 @@ def start_once(
     return task
 
 
+async def to_the_end(
+    name: str,
+    work: Coroutine[Any, Any, T],
+    *,
+    expected: type[Exception] | tuple[type[Exception], ...],
+) -> T:
+    """Run `work` as `start_once` does, and return its result.
+
+    If the caller is cancelled, the work goes on to its end.
+    """
+    task = start_once(name, work, expected=expected)
+    await asyncio.wait([task])  # unlike `await`, does not cancel it with us
+    return await task
+
+
 def report(name: str, error: BaseException) -> None:
     """Pass an exception that no caller handles to the exception handler of the loop."""
     asyncio.get_running_loop().call_exception_handler(

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from gateway.cleaning.process import CleanerProcess
-from gateway.cleaning.report import CleaningReport
+from gateway.cleaning.report import NOTHING, CleaningReport
 from gateway.cleaning.round import LogRound, Progress
 from gateway.cleaning.settings import CleanerSettings
 from gateway.core.cleaning import PoisonedBatch
@@ -115,6 +115,9 @@ class Cleaner:
                 each.look_error = None
             except LedgerError as error:
                 each.look_error = str(error)
+            except Exception as error:  # noqa: BLE001  other partitions must be cleaned all the same
+                report_failure(f"the look at {partition.name}", error)
+                each.look_error, each.cleanable = f"{type(error).__name__}: {error}", NOTHING
         for partition in self._reports.keys() - seen:
             del self._reports[partition]
 

@@ -12,7 +12,7 @@ from gateway.topics.broker_configs import CLEANING
 from gateway.topics.config_keys import ConfigEntry, ConfigKey, ConfigSource, ConfigType
 
 _REPORTS_MAX = 1_000
-_NOTHING = Cleanable(0, 0, 0, 0, 0)
+NOTHING = Cleanable(0, 0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class CleaningReport:
 
     topic: str
     partition: int
-    cleanable: Cleanable = _NOTHING
+    cleanable: Cleanable = NOTHING
     dirty_bytes: int = 0  # of completed segments, cleanable now or later
     # The timestamp of the first dirty batch. None if nothing is dirty, or it was not read.
     oldest_dirty_ms: int | None = None

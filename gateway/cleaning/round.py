@@ -21,11 +21,12 @@ from gateway.core.cleaning import NOT_FULL, CleanedBatch
 from gateway.core.cleaning_choice import IoPace
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.topics.partition import Partition
-from ledger.errors import NotOwner
+from ledger.errors import LedgerError, NotOwner
 from ledger.ids import Buffer
 from ledger.ports.clock import Clock
 from ledger.streams.listed_stream import Segment
 from ledger.streams.segment_rewriter import CleanedRecord, SegmentRewriter, read_segment
+from ledger.tasks import to_the_end
 
 _LATE_S = 0.005  # a turn of the event loop that takes longer shows that clients need it
 _REST_S_MAX = 0.25
@@ -179,7 +180,8 @@ class LogRound:
             aborted = SegmentAborted(segment.start_sequence_id, end, end, tuple(ended.aborted))
             rewritten = await rewriter.finish(aborted.encode())
             self._check_leads()
-            await stream.replace(rewritten)
+            # Cancelled half way, it would leave an owner that does not know its own list.
+            await to_the_end("a swap", stream.replace(rewritten), expected=LedgerError)
         finally:
             await rewriter.abandon()
         progress = self._progress

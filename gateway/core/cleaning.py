@@ -294,4 +294,8 @@ class Cleaning:
                     return full
         except (BatchRefused, BadRecord) as refused:
             raise PoisonedBatch(at, str(refused)) from None
+        except PoisonedBatch:
+            raise
+        except Exception as error:  # a later attempt would fail too, as in Kafka
+            raise PoisonedBatch(at, f"{type(error).__name__}: {error}") from error
         return NOT_FULL

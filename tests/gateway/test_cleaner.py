@@ -13,6 +13,7 @@ import pytest
 from gateway.cleaning.frames import Kind
 from gateway.core.cleaning_keys import KEY_BYTES
 from ledger.errors import LedgerError, StreamUnavailable
+from ledger.ports.metadata import Delete
 from tests.gateway.cleaning_log import keyed_batch
 from tests.gateway.cleaning_rig import started_cleaning
 from tests.gateway.stream_cluster import StreamCluster
@@ -272,6 +273,49 @@ async def test_a_restart_of_the_gateway_at_any_request_loses_nothing():
             await cluster.write(partition, (b"0", b"four"))
             await cluster.clean()
             assert list(await cluster.check(partition))[-4:] == [6, 7, 8, 9]
+
+
+async def test_a_gateway_that_stops_during_a_swap_still_closes_its_partitions():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one", b"two")
+        await cluster.cleaner.clean_once()  # opens the gate of new forms
+        await asyncio.sleep(1)
+        swapped = asyncio.Event()
+        multi = cluster.metadata.multi
+
+        async def multi_with_a_late_reply(ops):
+            await multi(ops)
+            if any(isinstance(op, Delete) for op in ops):
+                swapped.set()
+                await asyncio.sleep(1)
+
+        cluster.metadata.multi = multi_with_a_late_reply
+        cleaning = asyncio.ensure_future(cluster.cleaner.clean_once())
+        await swapped.wait()
+        cleaning.cancel()
+        await asyncio.gather(cleaning, return_exceptions=True)
+        await partition.stream.close()
+        assert partition.stream.segments[0].cleaned
+
+
+async def test_a_partition_that_cannot_be_judged_does_not_stop_others():
+    async with started_cleaning() as cluster:
+        reported = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, each: reported.append(each))
+        broken = await cluster.compacted("broken")
+        other = await cluster.compacted("other")
+        await cluster.fill(broken, b"one", b"two")
+        await cluster.fill(other, b"one", b"two")
+
+        def fail():
+            raise AssertionError("a mistake")
+
+        broken.stream.cleanable_segments = fail
+        await cluster.clean()
+        assert "a mistake" in cluster.report("broken").look_error
+        assert list(await cluster.check(other)) == [3, 4, 5]
+        assert "a mistake" in str(reported[0]["exception"])
 
 
 async def test_a_deleted_topic_ends_its_round_and_others_go_on():

@@ -301,6 +301,16 @@ def test_a_damaged_batch_is_named_by_its_offset():
             raise AssertionError("the damage was not noticed")
 
 
+def test_what_nobody_expected_of_a_batch_names_its_offset_too():
+    cleaning = Cleaning()
+    cleaning.begin_map(ROOM, 0)
+    cleaning.begin_segment(0, 2, [])
+    cleaning.map_batches(keyed_batch([(b"a", b"two")], base=200))
+    cleaning.begin_marks(0, 2)
+    with pytest.raises(PoisonedBatch, match="offset 100 cannot be cleaned: IndexError"):
+        cleaning.mark_batches(keyed_batch([(b"a", b"one")], base=100))
+
+
 @given(st.lists(st.tuples(KEYS, st.sampled_from([None, b"", b"v" * 200])), min_size=1, max_size=90))
 def test_records_are_found_as_another_decoder_finds_them(records):
     from aiokafka.record.default_records import DefaultRecordBatch
