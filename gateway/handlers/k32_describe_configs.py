@@ -15,7 +15,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from gateway.cleaning.report import describe_cleaning
 from gateway.core.shown_text import shown
 from gateway.core.topic_names import topic_name_fault
 from gateway.errors import MALFORMED
@@ -146,6 +145,8 @@ def _reports(names: set[str], ctx: Context) -> Iterator[ConfigEntry]:
     if BLOCKED_PARTITIONS in names:
         yield describe_blocked(ctx.partitions.blocked())
     if CLEANING in names and ctx.cleaner is not None:
+        from gateway.cleaning.report import describe_cleaning  # imports the codecs
+
         yield describe_cleaning(ctx.cleaner.reports(), ctx.clock.now_ms())
 
 

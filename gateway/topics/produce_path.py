@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 from gateway.core.partition_transactions import EndMarker
 from gateway.core.producer_states import AcceptedBatch
 from gateway.errors import partition_code
+from gateway.topics.config_keys import LONG_MAX
 from gateway.topics.configs import TopicConfig
 from gateway.topics.long_work import LongWork
 from gateway.topics.partition_state import PartitionState
@@ -453,7 +454,7 @@ class ProducePath:
         if not config.log_append_time:
             earliest = now_ms - config.message_timestamp_before_max_ms
             latest = now_ms + config.message_timestamp_after_max_ms
-            timestamps = (earliest if earliest > 0 else 0, latest)
+            timestamps = (earliest if earliest > 0 else 0, min(latest, LONG_MAX))
         return RecordRules(config.decompressed_bytes_max, config.compacts, timestamps, self._named)
 
     def append_own(

@@ -115,6 +115,12 @@ def test_a_gateway_imports_few_modules():
     assert int(count) < MODULES_MAX
 
 
+def test_the_start_waits_for_no_codec():
+    codecs = "{'zstandard', 'cramjam', 're2'} & sys.modules.keys()"
+    code = f"{IMPORTS}; gateway.handlers.table.rows(); print({codecs})"
+    assert subprocess.check_output([sys.executable, "-c", code]) == b"set()\n"
+
+
 def test_every_fault_of_the_configuration_is_listed(tmp_path):
     (tmp_path / "file").write_text("")
     code, out, err = ended(

@@ -12,6 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.topics.produced import Produced
+from gateway.wire.batches import read_header, with_records
 from ledger.client.config import LedgerClientConfig
 from ledger.errors import NotOwner
 from ledger.ports.bookies import Status
@@ -418,6 +419,17 @@ async def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start()
 
 
 # -- what the topic demands -----------------------------------------------------------------------
+
+
+async def test_a_timestamp_of_more_than_64_bits_is_refused_and_does_not_end_the_log():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic(message_timestamp_after_max_ms=2**63 - 1)
+        late = batch(records=1, at=2**63 - 1)
+        header = read_header(late)
+        body = late[61:63] + b"\2" + late[64:]  # the delta is 1 in place of 0
+        refused, accepted = await cluster.sent(partition, with_records(header, 0, body), late)
+        assert refused.error is ErrorCode.invalid_timestamp
+        assert (accepted.error, accepted.base_offset) == (OK, 0)
 
 
 async def test_log_append_time_is_returned_and_stored_and_never_falls():
