@@ -134,7 +134,8 @@ def test_a_sound_configuration_passes_and_writes_nothing(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_a_fault(tmp_path):
-    code, said, _ = bookie("serve", "--config", tmp_path / "none.toml", "--data", tmp_path)
+    place = ("--port", 0, "--data", tmp_path)
+    code, said, _ = bookie("serve", "--config", tmp_path / "none.toml", *place)
     assert code == 78
     assert said == [f"bookie: --config {tmp_path}/none.toml: No such file or directory"]
 

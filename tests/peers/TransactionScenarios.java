@@ -289,20 +289,17 @@ public class TransactionScenarios {
         void run() throws Exception;
     }
 
+    /** Prints the outcome; of an error the first cause, which clients wrap by chance. */
     private static void attempt(String what, Action action) {
         try {
             action.run();
             say(what + ": done");
         } catch (Exception error) {
             Throwable cause = error;
-            List<String> names = new ArrayList<>();
-            while (cause != null) {
-                if (!(cause instanceof java.util.concurrent.ExecutionException)) {
-                    names.add(cause.getClass().getSimpleName());
-                }
+            while (cause.getCause() != null) {
                 cause = cause.getCause();
             }
-            say(what + ": " + String.join(" < ", names));
+            say(what + ": " + cause.getClass().getSimpleName());
         }
     }
 
