@@ -77,11 +77,11 @@ async def _alter(
     wanted = changes(asked, ctx)
     _check_names_and_values(wanted)
     topic = ctx.catalog.by_name(name)
-    if topic is None:
+    if topic is None or validate_only:
+        normalize(apply_changes({} if topic is None else topic.configs, wanted))
+    if topic is None:  # Kafka, too, checks the values first
         raise _no_topic(name)
-    if validate_only:
-        normalize(apply_changes(topic.configs, wanted))
-    else:
+    if not validate_only:
         try:
             await ctx.catalog.change_configs(name, lambda now: apply_changes(now, wanted))
         except UnknownTopic:  # the topic was deleted after it was looked up

@@ -2,7 +2,7 @@
 
 `python -m tests.compat.differential.drawn --machine groups --seed 7 --examples 500` repeats and
 extends a run. Exits with 1 if a difference is not intended. `--keep` records the shortest sequence
-that differs, so that `make test` replays it.
+that differs, and `--keep-equal 5` five that do not, so that `make test` replays them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +19,14 @@ from tests.compat.differential import servers
 from tests.compat.differential.machine_groups import Groups
 from tests.compat.differential.machine_producers import Producers
 from tests.compat.differential.machine_topics import Topics
-from tests.compat.differential.recording import keep
+from tests.compat.differential.machine_transactions import Transactions
+from tests.compat.differential.recording import keep, most_varied
 from tests.compat.differential.sequences import Compared, Result, run
 from tests.peers.broker import Broker
 
-MACHINES: dict[str, type[Compared]] = {each.name: each for each in (Producers, Groups, Topics)}
+MACHINES: dict[str, type[Compared]] = {
+    each.name: each for each in (Producers, Groups, Topics, Transactions)
+}
 SEED = 1
 EXAMPLES = 40
 
@@ -37,18 +41,43 @@ def main() -> int:
         "--examples", type=int, default=EXAMPLES, help=f"sequences of each machine [{EXAMPLES}]"
     )
     parser.add_argument("--keep", action="store_true", help="record what differs")
+    parser.add_argument(
+        "--keep-equal", type=int, default=0, help="record so many sequences without a difference"
+    )
     options = parser.parse_args()
     names = [options.machine] if options.machine else sorted(MACHINES)
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
-        with servers.kafka(place / "kafka") as kafka, servers.embedded(place / "data") as ours:
-            for broker in (kafka, ours):
-                servers.warm_up(broker)
-            found = [compare(name, (kafka, ours), options) for name in names]
+        with servers.kafka(place / "kafka") as kafka:
+            servers.warm_up(kafka, transactions=True)
+            found = [
+                result
+                for transactions in (False, True)
+                for result in run_all(transactions, names, kafka, place, options)
+            ]
     shortest = [each.shortest for each in found if each.shortest is not None]
-    for each in shortest if options.keep else ():
-        keep(each)
+    if options.keep:
+        keep(shortest)
+    for each in found:
+        keep(most_varied(each.equal, options.keep_equal))
     return 1 if shortest else 0
+
+
+def run_all(
+    transactions: bool,
+    names: Sequence[str],
+    kafka: Broker,
+    place: Path,
+    options: argparse.Namespace,
+) -> list[Result]:
+    """Run the machines of these names that need transactions, or those that do not."""
+    wanted = [name for name in names if MACHINES[name].transactions == transactions]
+    if not wanted:
+        return []
+    data = place / f"gateway-{transactions:d}"
+    with servers.embedded(data, transactions=transactions) as ours:
+        servers.warm_up(ours, transactions=transactions)
+        return [compare(name, (kafka, ours), options) for name in wanted]
 
 
 def compare(name: str, brokers: tuple[Broker, Broker], options: argparse.Namespace) -> Result:

@@ -107,8 +107,12 @@ UNORDERED = {
 }
 """Arrays whose order no client can rely on, by API key and field, with the reason."""
 _SERVED = (18, "api_keys")  # compared for the APIs that the gateway serves
-BY_MEMBER = {(11, "members"), (15, "members")}
-"""Arrays in the order of a hash map of member ids, which are compared in that of their symbols."""
+BY_SYMBOL = {
+    (11, "members"): "member_id",
+    (15, "members"): "member_id",
+    (61, "active_producers"): "producer_id",
+}
+"""Arrays in the order of a hash map of these ids, which are compared in that of their symbols."""
 ROW_NAMES = (
     "user",
     "topic_name",
@@ -161,8 +165,8 @@ class Normaliser:
         if (key, shape.name) in UNORDERED:
             rows.sort(key=_identity)
         normal = [self._value(key, shape, row, own) for row in rows]
-        if (key, shape.name) in BY_MEMBER:
-            normal.sort(key=lambda row: row["member_id"])
+        if (key, shape.name) in BY_SYMBOL:
+            normal.sort(key=lambda row: str(row[BY_SYMBOL[key, shape.name]]))
         if self._one_node and (shape.name in NODES or shape.name in OF_NODES):
             normal = [row for at, row in enumerate(normal) if row not in normal[:at]]
         return normal

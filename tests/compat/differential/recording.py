@@ -11,13 +11,14 @@ from typing import Any
 import zstandard
 
 from tests.compat.differential.connection import Frame
+from tests.compat.differential.decode import decoded
 from tests.compat.differential.outcome import Recorded, is_compared, normal_answers
-from tests.compat.differential.play import Played
+from tests.compat.differential.play import Played, errors_in
 from tests.compat.differential.script import Case, case_files
 from tests.compat.differential.steps import Step, step_from_json, step_to_json
 
 DIRECTORY = Path(__file__).with_name("recorded")
-FOUND = DIRECTORY / "found.jsonl.zst"
+DRAWN = DIRECTORY / "drawn.jsonl.zst"
 _LEVEL = 19
 
 
@@ -45,19 +46,50 @@ def write_recorded(key: int, cases: Iterable[Recorded], transactions: bool = Fal
     recorded_cases.cache_clear()
 
 
-def found_sequences() -> tuple[Recorded, ...]:
-    """Return the random sequences that once differed."""
-    if not FOUND.exists():
+def drawn_sequences() -> tuple[Recorded, ...]:
+    """Return the random sequences that were recorded, with those that once differed."""
+    if not DRAWN.exists():
         return ()
-    text = zstandard.ZstdDecompressor().decompress(FOUND.read_bytes())
-    return tuple(_from_json(json.loads(line), False) for line in text.decode().splitlines())
+    text = zstandard.ZstdDecompressor().decompress(DRAWN.read_bytes())
+    stored = [json.loads(line) for line in text.decode().splitlines()]
+    return tuple(_from_json(each, each["transactions"]) for each in stored)
 
 
-def keep(sequence: Recorded) -> None:
-    """Record a random sequence that differs, with Kafka's answers."""
-    known = [each for each in found_sequences() if each.name != sequence.name]
-    lines = "".join(json.dumps(_to_json(each)) + "\n" for each in (*known, sequence))
-    FOUND.write_bytes(zstandard.ZstdCompressor(level=_LEVEL).compress(lines.encode()))
+def keep(sequences: Sequence[Recorded]) -> None:
+    """Record random sequences with Kafka's answers. One of the same name is replaced."""
+    if not sequences:
+        return
+    names = {each.name for each in sequences}
+    known = [each for each in drawn_sequences() if each.name not in names]
+    lines = [
+        json.dumps({**_to_json(each), "transactions": each.transactions}, separators=(",", ":"))
+        for each in (*known, *sequences)
+    ]
+    text = "".join(line + "\n" for line in lines).encode()
+    DRAWN.write_bytes(zstandard.ZstdCompressor(level=_LEVEL).compress(text))
+
+
+def most_varied(sequences: Sequence[Recorded], count: int) -> list[Recorded]:
+    """Return up to `count` sequences, each with the most APIs and errors that are new to them."""
+    left = {each.name: (each, _variety(each)) for each in sequences}
+    chosen: list[Recorded] = []
+    seen: set[tuple[int, int, str]] = set()
+    for _ in range(min(count, len(left))):
+        name = max(left, key=lambda each: len(left[each][1] - seen))
+        sequence, variety = left.pop(name)
+        chosen.append(sequence)
+        seen |= variety
+    return chosen
+
+
+def _variety(sequence: Recorded) -> set[tuple[int, int, str]]:
+    """Return the APIs, versions and errors of the compared answers."""
+    found: set[tuple[int, int, str]] = set()
+    for step, answer in zip(sequence.steps, sequence.answers, strict=True):
+        if is_compared(step) and answer is not None:
+            entity = decoded(step.key, step.answer_version(), answer)
+            found |= {(step.key, step.version, error) for error in errors_in(entity)}
+    return found
 
 
 def _lines_of(key: int, transactions: bool) -> list[str]:

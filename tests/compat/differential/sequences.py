@@ -40,6 +40,8 @@ class Result:
     differences: str = ""
     failed: dict[str, tuple[Recorded, str]] = field(default_factory=dict[str, tuple[Recorded, str]])
     """All sequences that differed, by their steps without the number of the sequence."""
+    equal: list[Recorded] = field(default_factory=list[Recorded])
+    """All sequences that Kafka and the gateway answered equally, but for intended differences."""
     attempts: int = 0
     """The sequences since one differed. Beyond SHORTER_MAX none is played any more."""
 
@@ -49,7 +51,9 @@ class Compared(RuleBasedStateMachine):
 
     name: ClassVar[str]
     key: ClassVar[int]
-    """The key under which a sequence that differs is recorded."""
+    """The key under which a sequence is recorded."""
+    transactions: ClassVar[bool] = False
+    """Whether it needs servers with transactions."""
     kafka: ClassVar[NewPlayer]
     ours: ClassVar[NewPlayer]
     result: ClassVar[Result]
@@ -59,7 +63,7 @@ class Compared(RuleBasedStateMachine):
         super().__init__()
         self.result.sequences += 1
         self._title = f"{self.prefix}-{self.result.sequences}"
-        self.script = Script(Case(self._title, self.key, 0, _nothing))
+        self.script = Script(Case(self._title, self.key, 0, _nothing, self.transactions))
 
     def teardown(self) -> None:
         steps = tuple(self.script.steps)
@@ -78,14 +82,17 @@ class Compared(RuleBasedStateMachine):
     def _played(self, steps: tuple[Step, ...]) -> tuple[Recorded, str] | None:
         """Play the steps on both servers. Returns the sequence and the differences, or None."""
         answers = tuple(one.answer for one in type(self).kafka("").play(steps))
-        recorded = Recorded(self._title, self.key, 0, steps, answers)
+        recorded = Recorded(self._title, self.key, 0, steps, answers, self.transactions)
         self.result.answers += sum(is_compared(step) for step in steps)
         try:
             played = type(self).ours("").play(steps)
         except AssertionError as error:
             return recorded, f"not answered: {recorded.title}: {error}"
         found = [str(each) for each in outcome(recorded, played) if not explanations(each)]
-        return (recorded, "\n".join(found)) if found else None
+        if not found:
+            self.result.equal.append(recorded)
+            return None
+        return recorded, "\n".join(found)
 
 
 class Differs(AssertionError):

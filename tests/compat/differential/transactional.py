@@ -1,7 +1,7 @@
 """The parts of cases in transactions: a transactional producer, its writes, its ends.
 
 The methods send in protocol 1, in which a client adds partitions itself, and are not compared.
-Epochs are plain numbers: the first is 0, and only EndTxn v5 and InitProducerId raise it.
+The first epoch is 0, and only EndTxn v5 and InitProducerId raise it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Writer:
     script: Script
     name: str
     producer: Taken
-    epoch: int = 0
+    epoch: Any = 0
+    """A number, or a placeholder."""
 
     @property
     def ref(self) -> dict[str, Any]:

@@ -68,6 +68,14 @@ def unknown_topics(script: Script) -> None:
 
 
 @case(KEY)
+def invalid_values_for_an_unknown_topic(script: Script) -> None:
+    for pair in (("unknown.key", "1"), ("retention.ms", "soon")):
+        for check in (False, True):
+            row = _row(script.name("missing"), pair)
+            script.ask(resources=[row], validate_only=check)
+
+
+@case(KEY)
 def unknown_types(script: Script) -> None:
     for kind in (0, 1, 3, 77, -1):
         script.ask(resources=[_row("x", kind=kind)], validate_only=False)

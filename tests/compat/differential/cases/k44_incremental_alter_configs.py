@@ -95,6 +95,18 @@ def unknown_topics(script: Script) -> None:
 
 
 @case(KEY)
+def invalid_changes_of_an_unknown_topic(script: Script) -> None:
+    for change in (
+        ("retention.ms", SET, "many"),
+        ("unknown.key", SET, "1"),
+        ("flush.ms", APPEND, "1"),
+        ("unknown.key", DELETE, None),
+    ):
+        for check in (False, True):
+            _alter(script, _row(script.name("missing"), change), check=check)
+
+
+@case(KEY)
 def duplicates(script: Script) -> None:
     topic = script.topic("one")
     row = _row(topic.name, ("retention.ms", SET, "1000"))
