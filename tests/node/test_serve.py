@@ -100,7 +100,7 @@ async def expect_limbo(cluster: Cluster, bookie: BookieProcess) -> None:
 async def test_it_says_where_it_is_and_is_registered_there_until_it_stops(bookie):
     async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
-        assert bookie.output() == f"started bookie={bookie.id} address={bookie.address}\n"
+        assert bookie.output().rstrip() == f"started bookie={bookie.id} address={bookie.address}"
         await cluster.until_serves(bookie.id)
         (info,) = cluster.discovery.registered().values()
         assert len(info.start) == 8
