@@ -215,8 +215,15 @@ class Ensemble(Lifecycle):
         wait_until(whole, "the ensemble to be whole", 60, pause_s=0.05)
 
     def member(self, mode: str) -> Member:
-        """Return a server that is in this mode now."""
-        return next(member for member in self.members if member.mode() == mode)
+        """Return a server that is in this mode now. A busy one may answer late: ask again."""
+
+        def found() -> Member | None:
+            return next((member for member in self.members if member.mode() == mode), None)
+
+        # Not `next` alone: a future takes no StopIteration, so a thread's caller would wait for it.
+        member = wait_until(found, f"a server that is a {mode}", 60)
+        assert member is not None
+        return member
 
     def harm(self, member: Member, how: str) -> None:
         """Do one of `HOWS` to this server."""
