@@ -318,9 +318,9 @@ def _check_named(option: str, limit: OffsetLimit, sources: OpenSources) -> None:
 
 def _undecided(source: PartitionSource, offset: int) -> str:
     """Return the reason if the log has `offset`, but the outcome of its records is open."""
-    if source.scan.end_sequence_id < offset:
+    if source.scan.end_sequence_id < offset or source.committed is None:
         return ""
-    return ": a transaction that began there is still open"
+    return f": {source.committed.undecided}"
 
 
 async def wait_until_known(

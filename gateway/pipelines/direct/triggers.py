@@ -186,11 +186,11 @@ class Triggers:
         """
         for partition, end in ended.items():
             now = sources[partition].scan.end_sequence_id
-            if sources[partition].end < end <= now:
+            committed = sources[partition].committed
+            if committed is not None and committed.stable_offset < end <= now:
                 raise JobError(
-                    f"{partition}: a transaction is still open at {sources[partition].end}, and the"
-                    f" batch was planned up to {end}, by a query that was not read_committed;"
-                    " continue once it has ended",
+                    f"{partition} can be read up to {committed.stable_offset}, and the batch was"
+                    f" planned up to {end}: {committed.undecided}",
                     "OPEN_TRANSACTION",
                 )
             if now < end:
