@@ -3,6 +3,7 @@
     start_restarting  a loop that lives long: reported, then run again after a pause
     start_vital       work without which going on is unsafe: the process ends with exit code 70
     start_once        one piece of work: reported, and passed to its owner
+    in_thread         a function that would hold the event loop: its exception reaches the caller
 
 A report goes to the exception handler of the loop, with the exception. A process installs
 `log_failure` there. A task that its owner cancels ends without a report. A CancelledError without
@@ -83,6 +84,22 @@ async def to_the_end(
     task = start_once(name, work, expected=expected)
     await asyncio.wait([task])  # unlike `await`, does not cancel it with us
     return await task
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Call `function` in a thread, as `asyncio.to_thread` does, and return its result.
+
+    Raises RuntimeError if it raises StopIteration: no future takes that, so the caller would wait
+    without end.
+    """
+
+    def call() -> T:
+        try:
+            return function(*arguments)
+        except StopIteration as error:
+            raise RuntimeError("a function in a thread raised StopIteration") from error
+
+    return await asyncio.to_thread(call)
 
 
 def report(name: str, error: BaseException) -> None:

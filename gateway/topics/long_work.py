@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from gateway.wire.batches import BatchHeader, Compression, with_records
 from gateway.wire.steps import result_with_pauses
-from ledger.tasks import start_once
+from ledger.tasks import in_thread, start_once
 
 _CHECKS_AT_ONCE, _SEARCHES_AT_ONCE, _COMPRESSIONS_AT_ONCE = 4, 2, 2
 """Computations that run at the same time. Each may hold decompressed records in memory."""
@@ -36,7 +36,7 @@ class LongWork:
     number of them delays a producer until they end.
     """
 
-    def __init__(self, run: Run = asyncio.to_thread) -> None:
+    def __init__(self, run: Run = in_thread) -> None:
         """`run` calls a function without holding the event loop."""
         self._run = run
         self.growth = Growth()

@@ -8,11 +8,12 @@ which does not hold the interpreter's lock meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
+
+from ledger.tasks import in_thread
 
 PATTERN_BYTES_MAX = 1024
 _CLASSES_MAX = 64  # each Unicode class takes up to 0.3 ms to compile
@@ -36,7 +37,7 @@ class InvalidPattern(Exception):
 class IdPattern:
     """A compiled pattern. It matches whole ids."""
 
-    def __init__(self, pattern: str, run: Run = asyncio.to_thread) -> None:
+    def __init__(self, pattern: str, run: Run = in_thread) -> None:
         """`run` calls a function without holding the event loop. Raises InvalidPattern."""
         if len(pattern.encode()) > PATTERN_BYTES_MAX:
             raise InvalidPattern(f"the pattern has more than {PATTERN_BYTES_MAX} bytes")

@@ -11,10 +11,13 @@ import subprocess
 import sys
 from itertools import pairwise
 
+import pytest
+
 from ledger.tasks import (
     PAUSE_S_MAX,
     Guard,
     ends_by,
+    in_thread,
     log_failure,
     report,
     reported,
@@ -242,3 +245,9 @@ def test_a_process_whose_vital_work_fails_ends_with_70_and_one_line():
     assert "this process ends" in lines[0]
     assert 'failed="the journal"' in lines[0]
     assert "in writev" in lines[0]
+
+
+def test_a_function_in_a_thread_that_raises_stop_iteration_does_not_hold_its_caller():
+    assert asyncio.run(in_thread(next, iter([7]))) == 7
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        asyncio.run(asyncio.wait_for(in_thread(next, iter([])), 60))

@@ -16,6 +16,7 @@ from gateway.pipelines.replays.replay_job import ReplayWatcher
 from gateway.pipelines.shared.errors import JobError
 from gateway.wire.client_link import AdminError
 from ledger.command_line.output import ProgressLine
+from ledger.tasks import in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,7 @@ class _Bar(_Lines):
         return run_interruptibly(self._run(work))
 
     async def _run(self, work: Callable[[], T]) -> T:
-        working = asyncio.create_task(asyncio.to_thread(work))
+        working = asyncio.create_task(in_thread(work))
         try:
             while not (await asyncio.wait([working], timeout=_REFRESH_S))[0]:
                 await self._refresh()
