@@ -7,10 +7,11 @@ TransactionsCommand (KIP-664) and AbortTransactionHandler.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.admin.client import AdminClient, AdminError, Place, raise_for
+from gateway.admin.topics import LOOK_RETRY_S_MAX
 from gateway.admin.transactions import Row, describe_transaction, list_transactions
 
 _DESCRIBE_PRODUCERS, _WRITE_TXN_MARKERS = 61, 27
@@ -39,18 +40,26 @@ class _Open(NamedTuple):
 
 async def find_hanging(
     client: AdminClient, topic: str | None, partition: int | None, idle_ms: int
-) -> list[Row]:
+) -> tuple[list[Row], list[AdminError]]:
     """Find open transactions without a batch for `idle_ms` that no coordinator will end.
 
-    Searches one partition, one topic, or all topics.
+    Searches one partition, one topic, or all topics. Returns the errors of partitions that could
+    not be searched, too.
     """
     places = await _places(client, topic, partition)
     found: list[_Open] = []
+    unread: list[AdminError] = []
     for first in range(0, len(places), _PARTITIONS_PER_REQUEST):
         some = places[first : first + _PARTITIONS_PER_REQUEST]
-        opened = [each async for each in _opened(client, some)]
+        opened, errors = await _opened(client, some, LOOK_RETRY_S_MAX)
         before_ms = time.time() * 1000 - idle_ms
         found += [each for each in opened if each.producer.last_timestamp <= before_ms]
+        unread += errors
+    return await _without_end(client, found), unread
+
+
+async def _without_end(client: AdminClient, found: Sequence[_Open]) -> list[Row]:
+    """Return the rows of the open transactions that no coordinator will end. Raises AdminError."""
     if not found:
         return []
     wanted = sorted({each.producer.producer_id for each in found})
@@ -72,7 +81,9 @@ async def abort(client: AdminClient, topic: str, partition: int, start_offset: i
     marker.
     """
     (place,) = await _places(client, topic, partition)
-    opened = [each async for each in _opened(client, [place])]
+    opened, errors = await _opened(client, [place])
+    if errors:
+        raise errors[0]
     found = next((e for e in opened if e.producer.current_txn_start_offset == start_offset), None)
     if found is None:
         raise AdminError(
@@ -119,8 +130,10 @@ async def _places(client: AdminClient, topic: str | None, partition: int | None)
     return [(topic, partition)]
 
 
-async def _opened(client: AdminClient, places: Sequence[Place]) -> AsyncIterator[_Open]:
-    """Yield the open transactions of these partitions. Raises AdminError."""
+async def _opened(
+    client: AdminClient, places: Sequence[Place], retry_s_max: float | None = None
+) -> tuple[list[_Open], list[AdminError]]:
+    """Return the open transactions of these partitions, and the errors of those not searched."""
 
     def fields(topics: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         return {
@@ -129,15 +142,22 @@ async def _opened(client: AdminClient, places: Sequence[Place]) -> AsyncIterator
             ]
         }
 
-    answers = await client.at_leaders_or_errors(places, _DESCRIBE_PRODUCERS, fields)
+    answers = await client.at_leaders_or_errors(places, _DESCRIBE_PRODUCERS, fields, retry_s_max)
+    found: list[_Open] = []
+    errors: list[AdminError] = []
     for topic, partition in places:
-        answer = answers.get((topic, partition))
-        if answer is None:
-            raise AdminError(f"{topic}-{partition}: no leader answers", "LEADER_NOT_AVAILABLE")
-        raise_for(answer.error_code, answer.error_message or None, f"{topic}-{partition}")
+        try:
+            answer = answers.get((topic, partition))
+            if answer is None:
+                raise AdminError(f"{topic}-{partition}: no leader answers", "LEADER_NOT_AVAILABLE")
+            raise_for(answer.error_code, answer.error_message or None, f"{topic}-{partition}")
+        except AdminError as error:
+            errors.append(error)
+            continue
         for producer in answer.active_producers:
             if producer.current_txn_start_offset >= 0:
-                yield _Open(topic, partition, producer)
+                found.append(_Open(topic, partition, producer))
+    return found, errors
 
 
 async def _to_be_ended(client: AdminClient, transactional_id: str) -> set[str]:

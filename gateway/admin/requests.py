@@ -8,7 +8,7 @@ authorized, and 130 after Ctrl-C.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +25,7 @@ from ledger.command_line.output import Format, fail, usage
 from ledger.command_line.program import Value, option
 
 if TYPE_CHECKING:
-    from gateway.admin.client import AdminClient
+    from gateway.admin.client import AdminClient, AdminError
     from gateway.admin.storage import Storage
     from ledger.adapters.grpc.grpc_config import TlsFiles
 
@@ -34,6 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])"
 _PORT_MAX = 65_535
+_ERRORS_SHOWN = 5  # errors of a partial result that one line shows
 _SERVERS = re.compile(
     rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*|grpc://{_HOST}:\d{{1,5}}"
 )
@@ -109,6 +110,16 @@ def ask(
     except AdminError as error:
         refused = error.code.endswith("_AUTHORIZATION_FAILED")
         fail(EXIT_REFUSED if refused else EXIT_FAILED, str(error), error.code, output)
+
+
+def fail_incomplete(what: str, errors: Sequence[AdminError], output: Format) -> None:
+    """End the command behind a partial result, if there are errors."""
+    if not errors:
+        return
+    shown = "; ".join(map(str, errors[:_ERRORS_SHOWN]))
+    more = len(errors) - _ERRORS_SHOWN
+    shown += f"; and {more} more" if more > 0 else ""
+    fail(EXIT_FAILED, f"{what}: {shown}", errors[0].code, output)
 
 
 def _ports_hold(zookeeper: str) -> bool:

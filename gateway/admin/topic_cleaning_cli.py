@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from gateway.admin.requests import ask, bootstrap_option
+from gateway.admin.requests import ask, bootstrap_option, fail_incomplete
 from gateway.admin.topic_loss_cli import topic
 from ledger.command_line.output import (
     Format,
@@ -34,13 +35,19 @@ def _cleaning(name: str, bootstrap: str, output: Format) -> None:
     """Show how far the log compaction of a topic is, and its last error."""
     from gateway.admin.cleaning import topic_cleaning
 
-    rows, compacted = ask(bootstrap, output, lambda client: topic_cleaning(client, name))
+    found = ask(bootstrap, output, lambda client: topic_cleaning(client, name))
     if output is Format.json:
-        emit(as_json(rows))
-        return
-    if not rows:
-        emit(_NONE_CLEANS if compacted else f"The cleanup.policy of topic {name} is not compact.")
-        return
+        emit(as_json(found.rows))
+    elif found.rows:
+        emit(_table(found.rows))
+    elif not found.compacted:
+        emit(f"The cleanup.policy of topic {name} is not compact.")
+    elif not found.missing:
+        emit(_NONE_CLEANS)
+    fail_incomplete("some partitions are not shown", found.missing, output)
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
     columns = headings(
         "partition",
         "state",
@@ -52,7 +59,7 @@ def _cleaning(name: str, bootstrap: str, output: Format) -> None:
         "last_cleaned",
         "error",
     )
-    emit(as_table(columns, [_shown(row) for row in rows]))
+    return as_table(columns, [_shown(row) for row in rows])
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from gateway.admin.confirm import confirm
-from gateway.admin.requests import ask, bootstrap_option, yes_option
+from gateway.admin.requests import ask, bootstrap_option, fail_incomplete, yes_option
 from ledger.command_line import units
 from ledger.command_line.output import (
     Format,
@@ -111,8 +111,11 @@ def _find_hanging(
     if partition is not None and topic is None:
         usage("--partition needs --topic", output)
     idle_ms = round(idle * 1000)
-    rows = ask(bootstrap, output, lambda client: find_hanging(client, topic, partition, idle_ms))
+    rows, unread = ask(
+        bootstrap, output, lambda client: find_hanging(client, topic, partition, idle_ms)
+    )
     _show(rows, output)
+    fail_incomplete("some partitions were not searched", unread, output)
 
 
 @transaction.command("abort")

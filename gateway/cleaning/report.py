@@ -72,10 +72,17 @@ class CleaningReport:
         }
 
 
-def describe_cleaning(reports: Iterable[CleaningReport], now_ms: int) -> ConfigEntry:
-    """Return the reports of at most 1,000 partitions as one config."""
-    rows = [report.row(now_ms) for report in list(reports)[:_REPORTS_MAX]]
+def describe_cleaning(topic: str, reports: Iterable[CleaningReport], now_ms: int) -> ConfigEntry:
+    """Return the reports of one topic's partitions as one config.
+
+    It has at most 1,000 partitions. A last row has the number of those that it leaves out.
+    """
+    found = [report for report in reports if report.topic == topic]
+    rows = [report.row(now_ms) for report in found[:_REPORTS_MAX]]
+    if len(found) > _REPORTS_MAX:
+        rows.append({"left_out": len(found) - _REPORTS_MAX})
     text = json.dumps(rows, separators=(",", ":"))
-    about = "The cleaning of the compacted partitions that this broker leads."
-    key = ConfigKey(name=CLEANING, type=ConfigType.STRING, default=None, about=about)
+    about = "The cleaning of the partitions of this topic that this broker leads."
+    name = CLEANING + topic
+    key = ConfigKey(name=name, type=ConfigType.STRING, default=None, about=about)
     return ConfigEntry(key=key, value=text, source=ConfigSource.STATIC_BROKER, read_only=True)

@@ -144,10 +144,14 @@ def _reports(names: set[str], ctx: Context) -> Iterator[ConfigEntry]:
     """Yield the reports of this broker that are named. They are not listed otherwise."""
     if BLOCKED_PARTITIONS in names:
         yield describe_blocked(ctx.partitions.blocked())
-    if CLEANING in names and ctx.cleaner is not None:
+    cleaned = next((each for each in names if each.startswith(CLEANING)), None)
+    if (
+        cleaned is not None and ctx.cleaner is not None
+    ):  # one topic, because it costs a pass over all
         from gateway.cleaning.report import describe_cleaning  # imports the codecs
 
-        yield describe_cleaning(ctx.cleaner.reports(), ctx.clock.now_ms())
+        topic = cleaned.removeprefix(CLEANING)
+        yield describe_cleaning(topic, ctx.cleaner.reports(), ctx.clock.now_ms())
 
 
 def _greylist(ctx: Context) -> str | None:

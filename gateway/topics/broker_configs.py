@@ -27,8 +27,8 @@ METADATA_ADDRESS = "ledger.metadata.address"
 BLOCKED_PARTITIONS = "gateway.blocked.partitions"
 """Another one, returned only by its name: where readers of this broker wait, in JSON."""
 
-CLEANING = "gateway.cleaning"
-"""Likewise: how far the compacted partitions that this broker leads are cleaned, in JSON."""
+CLEANING = "gateway.cleaning."
+"""Likewise, before the name of a topic: how far its partitions here are cleaned, in JSON."""
 
 _BLOCKED_MAX = 1_000
 

@@ -18,7 +18,7 @@ from gateway.wire.messages import decode_request, encode_response, request_codec
 
 pytestmark = pytest.mark.real_loop
 
-VERSIONS = {2: 5, 3: 8, 9: 7, 10: 2, 15: 4, 16: 4}
+VERSIONS = {2: 5, 3: 8, 9: 7, 10: 2, 15: 4, 16: 4, 32: 3, 61: 0, 66: 0}
 NOT_LEADER, NOT_COORDINATOR, LOADING = 6, 16, 14
 
 
@@ -44,7 +44,9 @@ class Cluster:
         return {"error_code": 0, "api_keys": rows}
 
     def _3(self, node_id, body, code):
-        names = [topic.name for topic in body.topics or ()]
+        names = {topic for topic, _ in self.leaders}
+        if body.topics is not None:
+            names = [topic.name for topic in body.topics]
         return {
             "brokers": [
                 {"node_id": n, "host": "127.0.0.1", "port": port} for n, port in self.ports.items()
@@ -126,9 +128,9 @@ async def _serve(cluster, node_id, reader, writer):
 
 
 @asynccontextmanager
-async def three_servers(*, first=0, **limits):
+async def three_servers(*, first=0, made=Cluster, **limits):
     """A client of three servers, the cluster and the servers; `first` dead ones lead its list."""
-    cluster, servers = Cluster(), {}
+    cluster, servers = made(), {}
     for node_id in (1, 2, 3):
         serve = lambda r, w, n=node_id: _serve(cluster, n, r, w)  # noqa: E731
         servers[node_id] = await asyncio.start_server(serve, "127.0.0.1", 0)
