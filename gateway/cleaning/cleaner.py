@@ -198,10 +198,9 @@ class Cleaner:
     async def _clean(self, partition: Partition, each: CleaningReport, config: TopicConfig) -> None:
         progress = each.progress = Progress()
         work = LogRound(partition, self.process, self._pace, self._settings, self._clock, progress)
-        part = each.cleanable
         try:
             await self.process.start()
-            await work.run(part.first_dirty, part.end, config.delete_retention_ms)
+            await work.run(each.cleanable.end, config.delete_retention_ms)
         except PoisonedBatch as poisoned:
             each.uncleanable, each.round_error = True, str(poisoned)
             logger().error(

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from gateway.cleaning import frames
@@ -74,15 +75,15 @@ class LogRound:
         self._clock = clock
         self._progress = progress
 
-    async def run(self, first_dirty: int, end: int, delete_retention_ms: int) -> None:
-        """Clean the segments below `end`; those below `first_dirty` are clean already.
+    async def run(self, end: int, delete_retention_ms: int) -> None:
+        """Clean the segments below `end`, of which the first ones may be clean already.
 
         If their keys do not fit into the map, only the first of them are cleaned. Raises
         LedgerError, and PoisonedBatch for a batch that no later round can clean.
         """
         stream = self._partition.stream
         segments = [s for s in stream.cleanable_segments() if s.end_sequence_id <= end]
-        clean = [s for s in segments if s.end_sequence_id <= first_dirty]
+        clean = list(takewhile(lambda segment: segment.cleaned, segments))
         dirty = segments[len(clean) :]
         if not dirty:
             return

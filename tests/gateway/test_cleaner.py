@@ -275,6 +275,29 @@ async def test_a_restart_of_the_gateway_at_any_request_loses_nothing():
             assert list(await cluster.check(partition))[-4:] == [6, 7, 8, 9]
 
 
+async def test_a_segment_without_a_record_is_cleaned_like_others():
+    """An owner that ends before its first record is durable leaves such a segment."""
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one", b"two")
+        await cluster.clean()
+        await cluster.crash()
+        partition = await cluster.partition()
+        cluster.port.lose_after(1)  # the next segment has a head, and no record
+        lost = asyncio.ensure_future(cluster.write(partition, (b"0", b"lost")))
+        await asyncio.sleep(1)
+        await cluster.crash()
+        lost.cancel()
+        partition = await cluster.partition()
+        await cluster.write_in_transaction(partition, (b"0", b"open"))
+        await cluster.roll(partition)
+        await cluster.clean()
+        segments = partition.stream.cleanable_segments()
+        assert [s.cleaned for s in segments] == [s.end_sequence_id <= 6 for s in segments]
+        assert not all(segment.record_count for segment in segments)
+        assert list(await cluster.read_records(partition)) == [3, 4, 5, 6]
+
+
 async def test_a_gateway_that_stops_during_a_swap_still_closes_its_partitions():
     async with started_cleaning() as cluster:
         partition = await cluster.compacted()
