@@ -71,6 +71,10 @@ proof-transactions: $(DEV)/.ready ## clusters with transactions under faults: se
 	$(DEV)/bin/python -m tests.sim.proof_transactions --seeds $(or $(SEEDS),2000) --workers 2
 	$(DEV)/bin/python -m tests.sim.proof_transactions --mistakes
 
+proof-transactions-processes: $(RUN)/.ready $(DEV)/.ready ## copy jobs in transactions, every process killed (SECONDS=, RECORDS=, SEED=, KILLS=)
+	$(DEV)/bin/python -m tests.cluster.transacting --seconds $(or $(SECONDS),120) \
+		--records $(or $(RECORDS),20000) --seed $(or $(SEED),0) --kills $(or $(KILLS),30)
+
 proof-failover: $(RUN)/.ready $(DEV)/.ready ## owners killed under load, nothing lost or doubled (ROUNDS=, SERVERS=)
 	$(DEV)/bin/python -m tests.cluster.failover --rounds $(or $(ROUNDS),20) --servers $(or $(SERVERS),0)
 
@@ -130,6 +134,6 @@ bench-archive: $(DEV)/.ready ## what 30 days of commits cost an archive: opening
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
-.PHONY: help run cluster check test-fast test differential proof proof-ledger proof-reading proof-transactions proof-failover proof-losses proof-upgrade \
+.PHONY: help run cluster check test-fast test differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile demo spark bench \
 	bench-transactions bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start

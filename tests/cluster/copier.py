@@ -1,0 +1,235 @@
+"""A copy job as a process: each transaction has records and the offsets of their source.
+
+    python -m tests.cluster.copier CLIENT BOOTSTRAP NAME GROUP SOURCE TARGET PARTITIONS GATE SEED
+
+CLIENT is `librdkafka`, a member of its group, or `aiokafka`, which copies all partitions alone.
+NAME is the transactional id. The job prints a line at each point of a transaction: init, ongoing,
+pending (its offsets are stored), ending and ended. It waits at the point that the file GATE names,
+`POINT OUTCOME`, until that file is gone; the outcome is commit or abort. Without a gate it aborts
+some transactions by itself, and then copies their records again.
+
+A job whose producer is fenced or fails for good exits with code 1. The proof starts it again with
+the same NAME.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as Place
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tests.cluster.copies import KEYS, place_of
+
+RECORDS_MAX = 200  # of a transaction
+ABORTS = 0.1  # share of transactions that end without a gate
+POLL_S = 0.2
+CALL_S = 30.0
+RETRIES_MAX = 10
+TIMEOUT_MS = 40_000  # of a transaction
+SESSION_MS = 6_000
+LOOK_S = 0.005
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the proof reads the points only
+
+
+class Job:
+    """The arguments and the gate of a job, for both kinds of clients."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.client, self.bootstrap, self.name, self.group = words[:4]
+        self.source, self.target, partitions, gate, seed = words[4:]
+        self.partitions = int(partitions)
+        self._gate = Path(gate)
+        self._draw = random.Random(f"{seed} {self.name}")
+        self.commits = True  # the outcome of this transaction
+
+    def begin(self) -> int:
+        """Draw the outcome of a transaction; return how many records it may have."""
+        self.commits = self._draw.random() >= ABORTS
+        return self._draw.randint(1, RECORDS_MAX)
+
+    def at(self, point: str) -> None:
+        """Print the point, and wait there while the gate names it."""
+        print(point, flush=True)
+        held = False
+        pause = threading.Event()
+        while (words := self._wanted())[:1] == [point]:
+            if not held:
+                held = True
+                self.commits = words[1] == "commit"
+                print(f"held {point}", flush=True)
+            pause.wait(LOOK_S)
+
+    def _wanted(self) -> list[str]:
+        try:
+            return self._gate.read_text().split()
+        except FileNotFoundError:
+            return []
+
+    def place_of(self, value: bytes) -> int:
+        """Return the partition of a copy; one transaction has copies in most partitions."""
+        return place_of(int(value), KEYS, self.partitions)
+
+
+class WithLibrdkafka:
+    """A member of a group (KIP-447): the generation of its offsets keeps zombies out."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        settings = {"bootstrap.servers": job.bootstrap, "log_level": 0}
+        self._producer = Producer(
+            settings | {"transactional.id": job.name, "transaction.timeout.ms": TIMEOUT_MS}
+        )
+        self._consumer = Consumer(
+            settings
+            | {
+                "group.id": job.group,
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 1_000,
+            }
+        )
+        self._moved = False  # the assignment changed since `_batch` began
+        self._metadata: Any = None  # of the generation of this assignment
+
+    def run(self) -> None:
+        self._retried(self._producer.init_transactions)
+        self._job.at("init")
+        self._consumer.subscribe(
+            [self._job.source], on_assign=self._on_assign, on_revoke=self._on_revoke
+        )
+        while True:
+            records = self._batch(self._job.begin())
+            if self._moved:
+                self._rewind()
+            elif records:
+                self._copy(records)
+
+    def _on_assign(self, consumer: Consumer, _places: list[TopicPartition]) -> None:
+        self._moved, self._metadata = True, consumer.consumer_group_metadata()
+
+    def _on_revoke(self, _consumer: Consumer, _places: list[TopicPartition]) -> None:
+        self._moved = True
+
+    def _batch(self, count: int) -> list[Any]:
+        self._moved = False
+        found: list[Any] = []
+        while len(found) < count and not self._moved:
+            record = self._consumer.poll(0 if found else POLL_S)
+            if record is None:
+                break
+            if record.error() is None:
+                found.append(record)
+        return found
+
+    def _copy(self, records: list[Any]) -> None:
+        job = self._job
+        try:
+            self._producer.begin_transaction()
+            for record in records:
+                place = job.place_of(record.value())
+                self._producer.produce(job.target, record.value(), record.key(), place)
+            self._producer.flush(CALL_S)
+            job.at("ongoing")
+            ends = {(each.partition(), each.offset() + 1) for each in records}
+            where = [TopicPartition(job.source, at, end) for at, end in dict(sorted(ends)).items()]
+            self._retried(self._producer.send_offsets_to_transaction, where, self._metadata)
+            job.at("pending")
+            print("ending", flush=True)
+            if job.commits:
+                self._retried(self._producer.commit_transaction)
+        except KafkaException as failed:
+            error = failed.args[0]
+            print(f"failed {error}", flush=True)
+            if not error.txn_requires_abort():
+                raise
+            job.commits = False
+        if not job.commits:
+            self._retried(self._producer.abort_transaction)
+            self._rewind()
+        print(f"ended {len(records)} {'commit' if job.commits else 'abort'}", flush=True)
+
+    def _rewind(self) -> None:
+        """Go back to the committed offsets; unstable ones are waited for."""
+        mine = self._consumer.assignment()
+        for place in self._consumer.committed(mine, CALL_S) if mine else []:
+            if place.error:
+                raise KafkaException(place.error)
+            self._consumer.seek(TopicPartition(place.topic, place.partition, max(place.offset, 0)))
+
+    def _retried(self, call: Callable[..., object], *words: object) -> None:
+        """Call again after errors that the client calls retriable, a few times at most."""
+        for left in reversed(range(RETRIES_MAX)):
+            try:
+                call(*words, CALL_S)
+                return
+            except KafkaException as failed:
+                if not failed.args[0].retriable() or not left:
+                    raise
+
+
+async def with_aiokafka(job: Job) -> None:
+    """Copy all partitions; the epoch of the id keeps zombies out. Any error ends the job."""
+    producer = AIOKafkaProducer(
+        bootstrap_servers=job.bootstrap,
+        transactional_id=job.name,
+        transaction_timeout_ms=TIMEOUT_MS,
+    )
+    await producer.start()
+    job.at("init")
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=job.bootstrap,
+        group_id=job.group,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    consumer.assign([Place(job.source, index) for index in range(job.partitions)])
+    await consumer.start()
+    while True:
+        count = job.begin()
+        found = await consumer.getmany(timeout_ms=int(POLL_S * 1_000), max_records=count)
+        batches = {place: records for place, records in found.items() if records}
+        if not batches:
+            continue
+        await producer.begin_transaction()
+        values = [each.value for records in batches.values() for each in records]
+        sent = [
+            await producer.send(job.target, value, partition=job.place_of(value))
+            for value in values
+        ]
+        await asyncio.gather(*sent)
+        job.at("ongoing")
+        ends = {place: records[-1].offset + 1 for place, records in batches.items()}
+        await producer.send_offsets_to_transaction(ends, job.group)
+        job.at("pending")
+        print("ending", flush=True)
+        if job.commits:
+            await producer.commit_transaction()
+        else:
+            await producer.abort_transaction()
+            for place, records in batches.items():
+                consumer.seek(place, records[0].offset)
+        print(f"ended {len(values)} {'commit' if job.commits else 'abort'}", flush=True)
+
+
+def main() -> None:
+    job = Job(sys.argv[1:])
+    if job.client == "librdkafka":
+        WithLibrdkafka(job).run()
+    else:
+        asyncio.run(with_aiokafka(job))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""The cluster of the copy jobs: processes, the input, and a lookup for each role of a gateway."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from tests.cluster.copies import KEYS, key_of
+from tests.cluster.gateway_pair import create, led, shown
+from tests.cluster.world import World
+from tests.gateway.test_dev import ask
+from tests.peers.gateway import Gateway, Gateways
+from tests.peers.processes import Lifecycle, Process, wait_until
+
+OPTIONS = ("--preview-transactions", "--group-initial-rebalance-delay-ms", "0")
+SOURCE = "source"
+PARTITIONS = 6
+SESSION_MS = 4_000
+WAIT_S_MAX = 120.0
+GROUP, TRANSACTION = 0, 1  # types of FindCoordinator
+FIND_COORDINATOR, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 10, 65, 66
+ENDED_STATES = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
+LOOK_S = 0.02
+
+
+class Kind(NamedTuple):
+    """Jobs that make one copy together."""
+
+    client: str
+    members: int
+
+    @property
+    def group(self) -> str:
+        return f"copies-{self.client}"
+
+    @property
+    def target(self) -> str:
+        return f"copy-{self.client}"
+
+
+KINDS = (Kind("librdkafka", 2), Kind("aiokafka", 1))
+
+
+class Embedded(Gateways):
+    """One embedded gateway in place of a cluster: it leads and coordinates everything."""
+
+    def __init__(self, directory: Path) -> None:
+        self.all = [Gateway(directory / "gateway", OPTIONS)]
+
+    def __getitem__(self, node_id: int) -> Gateway:
+        return self.all[0]
+
+
+class Job:
+    """One transactional id, and the process that uses it now."""
+
+    def __init__(self, kind: Kind, name: str, bootstrap: str, directory: Path, seed: int) -> None:
+        self.kind, self.name = kind, name
+        self._bootstrap, self._directory, self._seed = bootstrap, directory, seed
+        self._runs = 0
+        self.process = self.another()
+
+    def another(self) -> Process:
+        """Start a process with this id, which has a gate of its own."""
+        self._runs += 1
+        self.gate = self._directory / f"{self.name}-{self._runs}.gate"
+        words = [self.kind.client, self._bootstrap, self.name, self.kind.group, SOURCE]
+        words += [self.kind.target, str(PARTITIONS), str(self.gate), f"{self._seed}-{self._runs}"]
+        argv = [sys.executable, "-m", "tests.cluster.copier", *words]
+        return Process(argv, self.gate.with_suffix(".log"))
+
+    def close(self, point: str, outcome: str) -> Path:
+        """Let the process wait at this point; returns the gate, which opens when it is deleted."""
+        written = self.gate.with_suffix(".new")
+        written.write_text(f"{point} {outcome}")
+        return written.rename(self.gate)
+
+    def stands_at(self, point: str) -> bool:
+        return self.process.output().rstrip().endswith(f"held {point}")
+
+    @property
+    def ended(self) -> tuple[int, int]:
+        """How many transactions the process of a run has ended; grows with every one."""
+        return self._runs, self.process.output().count("\nended ")
+
+
+class Copying(Lifecycle):
+    """Everything runs between `start` and `stop`. A thread writes the source and restarts jobs."""
+
+    def __init__(
+        self, directory: Path, records: int, seconds: float, seed: int, *, embedded: bool
+    ) -> None:
+        self.directory, self.records, self._seconds = directory, records, seconds
+        self._seed = seed
+        self.embedded = embedded
+        self.world = World(directory / "world", bookies=4, proxied=False)
+        self.jobs: list[Job] = []
+        self.restarts = 0
+        self.produced = 0
+        self.unsent = 0  # of them, without an acknowledgement
+        servers = self.world.zookeeper.servers
+        self.gateways = (
+            Embedded(directory)
+            if embedded
+            else Gateways(directory, servers, 3, OPTIONS, session_ms=SESSION_MS)
+        )
+        for gateway in self.gateways:
+            gateway.start_s_max = WAIT_S_MAX
+        self._over = threading.Event()  # the source gets all other records at once
+        self._stopped = threading.Event()
+        self._tender = threading.Thread(target=self._tend, daemon=True)
+        self.watched = threading.Lock()  # held while a job's process is replaced
+        self.faults: list[str] = []
+
+    def start(self) -> Self:
+        if not self.embedded:
+            self.world.start()
+        try:
+            self.gateways.start()
+            for topic in (SOURCE, *(kind.target for kind in KINDS)):
+                create(self.gateways[0], topic, PARTITIONS)
+                wait_until(lambda it=topic: led(self.gateways[0], it), "leaders", WAIT_S_MAX)
+            bootstrap = self.gateways.bootstrap
+            for kind in KINDS:
+                for member in range(kind.members):
+                    name = f"{kind.target}-{member}"
+                    self.jobs.append(Job(kind, name, bootstrap, self.directory, self._seed))
+            self._tender.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._tender.ident:
+            self._tender.join()
+        for job in self.jobs:
+            job.process.kill()
+        self.gateways.kill()
+        if not self.embedded:
+            self.world.stop()
+
+    # -- the input -------------------------------------------------------------------------------
+
+    def _tend(self) -> None:
+        """Write the source evenly over the seconds of the run, and restart jobs that ended."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self.gateways.bootstrap,
+                "enable.idempotence": True,
+                "message.timeout.ms": 600_000,
+                "linger.ms": 20,
+                "log_level": 0,
+            }
+        )
+
+        def on_delivery(error: KafkaError | None, _record: Any) -> None:
+            if error is not None:
+                self.faults.append(f"the source lost a record: {error}")
+
+        begun_s = time.monotonic()
+        while not self._stopped.wait(LOOK_S):
+            share = (time.monotonic() - begun_s) / self._seconds
+            due = self.records if self._over.is_set() else min(1.0, share) * self.records
+            while self.produced < int(due):
+                key = key_of(self.produced, KEYS)
+                value = b"%d" % self.produced
+                producer.produce(SOURCE, value, b"%d" % key, key % PARTITIONS, on_delivery)
+                self.produced += 1
+                producer.poll(0)
+            producer.poll(0)
+            self._restart_ended_jobs()
+            self.unsent = len(producer)
+        producer.purge()
+
+    def _restart_ended_jobs(self) -> None:
+        with self.watched:
+            for job in self.jobs:
+                if job.process.exit_code is not None:
+                    job.process = job.another()
+                    self.restarts += 1
+
+    def finish(self) -> None:
+        """Wait until all records of the source are copied, with their offsets."""
+        self._over.set()
+        wait_until(
+            lambda: self.produced == self.records and not self.unsent, "the source", WAIT_S_MAX
+        )
+        for kind in KINDS:
+            wait_until(
+                lambda it=kind: self.committed(it) == self.records,
+                f"{kind.client} to copy everything",
+                3 * WAIT_S_MAX,
+                pause_s=0.5,
+            )
+
+    def committed(self, kind: Kind) -> int:
+        """Return the sum of the offsets that a group has committed, or -1."""
+        settings = {"bootstrap.servers": self.gateways.bootstrap, "group.id": kind.group}
+        consumer = Consumer(settings | {"log_level": 0, "isolation.level": "read_uncommitted"})
+        try:
+            found = consumer.committed([TopicPartition(SOURCE, at) for at in range(PARTITIONS)], 10)
+        except KafkaException:
+            return -1
+        finally:
+            consumer.close()
+        return sum(max(0, place.offset) for place in found)
+
+    # -- who does what ---------------------------------------------------------------------------
+
+    def coordinator(self, kind: int, name: str) -> Gateway:
+        """Return the gateway that coordinates a group or a transactional id."""
+        body = {"key_type": kind, "coordinator_keys": [name]}
+
+        def found() -> Gateway | None:
+            for gateway in self.gateways:
+                with contextlib.suppress(OSError):
+                    (row,) = ask(gateway.port, FIND_COORDINATOR, 4, body).coordinators
+                    if not row.error_code and self.gateways[row.node_id].running:
+                        return self.gateways[row.node_id]
+            return None
+
+        return wait_until(found, f"the coordinator of {name}", WAIT_S_MAX, pause_s=0.1)
+
+    def owner(self, topic: str, *, other_than: Gateway) -> Gateway:
+        """Return a gateway that leads a partition, another one than this if there is any."""
+        leaders = {node for node, _ in shown(other_than, topic) if node >= 0}
+        others = sorted(leaders - {other_than.node_id})
+        return self.gateways[others[0]] if others else other_than
+
+    def state(self, job: Job, at: Gateway) -> str:
+        """Return the state of the job's transaction, or "" if the coordinator does not answer."""
+        body = {"transactional_ids": [job.name]}
+        try:
+            (row,) = ask(at.port, DESCRIBE_TRANSACTIONS, 0, body).transaction_states
+        except (OSError, ValueError):
+            return ""
+        return "" if row.error_code else row.transaction_state
+
+    def open_transactions(self) -> list[str]:
+        """Return each transaction that has not ended, with its state."""
+        body = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+        return [
+            f"{row.transactional_id}: {row.transaction_state}"
+            for gateway in self.gateways
+            for row in ask(gateway.port, LIST_TRANSACTIONS, 1, body).transaction_states
+            if row.transaction_state not in ENDED_STATES
+        ]
+
+    def read(self, topic: str, isolation: str) -> dict[int, list[int]]:
+        """Return all values of a topic by partition, in log order."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.gateways.bootstrap,
+                "group.id": "judge",
+                "isolation.level": isolation,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "log_level": 0,
+            }
+        )
+        places = range(PARTITIONS)
+        values: dict[int, list[int]] = {at: [] for at in places}
+        ended: set[int] = set()
+        consumer.assign([TopicPartition(topic, at, 0) for at in places])
+
+        def read_to_ends() -> bool:
+            record = consumer.poll(1.0)
+            if record is not None:
+                error = record.error()
+                if error is None:
+                    values[record.partition() or 0].append(int(record.value() or b"-1"))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ended.add(record.partition() or 0)
+            return len(ended) == PARTITIONS
+
+        try:
+            wait_until(read_to_ends, f"the ends of {topic}", WAIT_S_MAX, pause_s=0)
+        finally:
+            consumer.close()
+        return values
