@@ -27,6 +27,7 @@ GROUP, TRANSACTION = 0, 1  # types of FindCoordinator
 FIND_COORDINATOR, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 10, 65, 66
 ENDED_STATES = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
 LOOK_S = 0.02
+UNSENT_MAX = 10_000  # below the bound of librdkafka's queue
 
 
 class Kind(NamedTuple):
@@ -147,6 +148,14 @@ class Copying(Lifecycle):
         if not self.embedded:
             self.world.stop()
 
+    def heal(self) -> None:
+        """Let every server run that a failed harm has left dead or stopped."""
+        if not self.embedded:
+            for bookie in self.world.bookies:
+                if not bookie.running:
+                    bookie.start()
+        self.gateways.heal()
+
     # -- the input -------------------------------------------------------------------------------
 
     def _tend(self) -> None:
@@ -169,7 +178,7 @@ class Copying(Lifecycle):
         while not self._stopped.wait(LOOK_S):
             share = (time.monotonic() - begun_s) / self._seconds
             due = self.records if self._over.is_set() else min(1.0, share) * self.records
-            while self.produced < int(due):
+            while self.produced < int(due) and len(producer) < UNSENT_MAX:
                 key = key_of(self.produced, KEYS)
                 value = b"%d" % self.produced
                 producer.produce(SOURCE, value, b"%d" % key, key % PARTITIONS, on_delivery)

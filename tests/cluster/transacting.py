@@ -134,6 +134,7 @@ def run(stage: Copying, seed: int, seconds: float, kills: int) -> bool:
         stage.finish()
     except TookTooLong as slow:
         stage.faults.append(str(slow))
+        stage.heal()
     verdict, aborted, still = judge(stage)
     result = {
         "proof": "transactions-processes",
