@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import sys
 import threading
@@ -84,7 +85,11 @@ class WithLibrdkafka:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        settings = {"bootstrap.servers": job.bootstrap, "log_level": 0}
+        settings: dict[str, Any] = {"bootstrap.servers": job.bootstrap, "log_level": 0}
+        # Version 2.16 sends offsets for minutes to a broker that a new bootstrap has removed.
+        settings["metadata.recovery.strategy"] = "none"
+        if debug := os.environ.get("COPIER_DEBUG"):
+            settings |= {"log_level": 7, "debug": debug}
         self._producer = Producer(
             settings | {"transactional.id": job.name, "transaction.timeout.ms": TIMEOUT_MS}
         )
@@ -174,6 +179,7 @@ class WithLibrdkafka:
                 call(*words, CALL_S)
                 return
             except KafkaException as failed:
+                print(f"{call.__name__}: {failed.args[0]!r}", file=sys.stderr, flush=True)
                 if not failed.args[0].retriable() or not left:
                     raise
 

@@ -74,7 +74,9 @@ class Job:
         words = [self.kind.client, self._bootstrap, self.name, self.kind.group, SOURCE]
         words += [self.kind.target, str(PARTITIONS), str(self.gate), f"{self._seed}-{self._runs}"]
         argv = [sys.executable, "-m", "tests.cluster.copier", *words]
-        return Process(argv, self.gate.with_suffix(".log"))
+        return Process(
+            argv, self.gate.with_suffix(".log"), errors=self.gate.with_suffix(".errors")
+        )
 
     def close(self, point: str, outcome: str) -> Path:
         """Let the process wait at this point; returns the gate, which opens when it is deleted."""
