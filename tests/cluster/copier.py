@@ -1,15 +1,21 @@
 """A copy job as a process: each transaction has records and the offsets of their source.
 
-    python -m tests.cluster.copier CLIENT BOOTSTRAP NAME GROUP SOURCE TARGET PARTITIONS GATE SEED
+    python -m tests.cluster.copier CLIENT BOOTSTRAP NAME RUN GROUP SOURCE TARGET NEWEST PARTITIONS \
+        GATE SEED
 
 CLIENT is `librdkafka`, a member of its group, or `aiokafka`, which copies all partitions alone.
-NAME is the transactional id. The job prints a line at each point of a transaction: init, ongoing,
-pending (its offsets are stored), ending and ended. It waits at the point that the file GATE names,
-`POINT OUTCOME`, until that file is gone; the outcome is commit or abort. Without a gate it aborts
-some transactions by itself, and then copies their records again.
+`Copier.java` does the same with Kafka's own client, and takes the same words. NAME is the
+transactional id, RUN the number of this process. A transaction copies records from SOURCE to
+TARGET, writes the last value of each key to the compacted topic NEWEST, and stores its offsets.
+Each record names its transaction in a header, `NAME.RUN.NUMBER`.
+
+The job prints a line at each point of a transaction: init, ongoing, pending (its offsets are
+stored), ending, and `ended COUNT OUTCOME TRANSACTION`. It waits at the point that the file GATE
+names, `POINT OUTCOME`, until that file is gone; the outcome is commit or abort. Without a gate it
+aborts some transactions by itself, and then copies their records again.
 
 A job whose producer is fenced or fails for good exits with code 1. The proof starts it again with
-the same NAME.
+the same NAME. What it retries goes to stderr.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +34,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as Place
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from tests.cluster.copies import KEYS, place_of
+from tests.cluster.copies import ABORT, COMMIT, KEYS, key_of, place_of
 
 RECORDS_MAX = 200  # of a transaction
 ABORTS = 0.1  # share of transactions that end without a gate
 POLL_S = 0.2
-CALL_S = 30.0
-RETRIES_MAX = 10
+CALL_S = 15.0
+RETRIES_MAX = 8
 TIMEOUT_MS = 40_000  # of a transaction
 SESSION_MS = 6_000
 LOOK_S = 0.005
@@ -45,17 +51,44 @@ class Job:
     """The arguments and the gate of a job, for both kinds of clients."""
 
     def __init__(self, words: list[str]) -> None:
-        self.client, self.bootstrap, self.name, self.group = words[:4]
-        self.source, self.target, partitions, gate, seed = words[4:]
+        self.client, self.bootstrap, self.name, self._run, self.group = words[:5]
+        self.source, self.target, self.newest, partitions, gate, seed = words[5:]
         self.partitions = int(partitions)
         self._gate = Path(gate)
-        self._draw = random.Random(f"{seed} {self.name}")
+        self._draw = random.Random(f"{seed} {self.name} {self._run}")
+        self._number = 0  # of this transaction
         self.commits = True  # the outcome of this transaction
 
     def begin(self) -> int:
         """Draw the outcome of a transaction; return how many records it may have."""
         self.commits = self._draw.random() >= ABORTS
+        self._number += 1
         return self._draw.randint(1, RECORDS_MAX)
+
+    @property
+    def transaction(self) -> str:
+        return f"{self.name}.{self._run}.{self._number}"
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        """Return the headers of all records of this transaction."""
+        return [("transaction", self.transaction.encode())]
+
+    def records(self, values: Iterable[int]) -> list[tuple[str, int, bytes, bytes]]:
+        """Return (topic, partition, key, value) of what a transaction with these values writes."""
+        copies: list[tuple[str, int, bytes, bytes]] = []
+        last: dict[int, int] = {}
+        for value in values:
+            key = key_of(value, KEYS)
+            last[key] = value
+            place = place_of(value, KEYS, self.partitions)
+            copies.append((self.target, place, b"%d" % key, b"%d" % value))
+        copies += [(self.newest, 0, b"%d" % key, b"%d" % last[key]) for key in last]
+        return copies
+
+    def ended(self, count: int) -> None:
+        """Print the outcome of a transaction, which its coordinator has acknowledged."""
+        outcome = COMMIT if self.commits else ABORT
+        print(f"ended {count} {outcome} {self.transaction}", flush=True)
 
     def at(self, point: str) -> None:
         """Print the point, and wait there while the gate names it."""
@@ -65,7 +98,7 @@ class Job:
         while (words := self._wanted())[:1] == [point]:
             if not held:
                 held = True
-                self.commits = words[1] == "commit"
+                self.commits = words[1] == COMMIT
                 print(f"held {point}", flush=True)
             pause.wait(LOOK_S)
 
@@ -74,10 +107,6 @@ class Job:
             return self._gate.read_text().split()
         except FileNotFoundError:
             return []
-
-    def place_of(self, value: bytes) -> int:
-        """Return the partition of a copy; one transaction has copies in most partitions."""
-        return place_of(int(value), KEYS, self.partitions)
 
 
 class WithLibrdkafka:
@@ -141,9 +170,8 @@ class WithLibrdkafka:
         job = self._job
         try:
             self._producer.begin_transaction()
-            for record in records:
-                place = job.place_of(record.value())
-                self._producer.produce(job.target, record.value(), record.key(), place)
+            for topic, place, key, value in job.records(int(each.value()) for each in records):
+                self._producer.produce(topic, value, key, place, headers=job.headers())
             self._producer.flush(CALL_S)
             job.at("ongoing")
             ends = {(each.partition(), each.offset() + 1) for each in records}
@@ -162,7 +190,7 @@ class WithLibrdkafka:
         if not job.commits:
             self._retried(self._producer.abort_transaction)
             self._rewind()
-        print(f"ended {len(records)} {'commit' if job.commits else 'abort'}", flush=True)
+        job.ended(len(records))
 
     def _rewind(self) -> None:
         """Go back to the committed offsets; unstable ones are waited for."""
@@ -209,10 +237,10 @@ async def with_aiokafka(job: Job) -> None:
         if not batches:
             continue
         await producer.begin_transaction()
-        values = [each.value for records in batches.values() for each in records]
+        values = [int(each.value) for records in batches.values() for each in records]
         sent = [
-            await producer.send(job.target, value, partition=job.place_of(value))
-            for value in values
+            await producer.send(topic, value, key, place, headers=job.headers())
+            for topic, place, key, value in job.records(values)
         ]
         await asyncio.gather(*sent)
         job.at("ongoing")
@@ -226,7 +254,7 @@ async def with_aiokafka(job: Job) -> None:
             await producer.abort_transaction()
             for place, records in batches.items():
                 consumer.seek(place, records[0].offset)
-        print(f"ended {len(values)} {'commit' if job.commits else 'abort'}", flush=True)
+        job.ended(len(values))
 
 
 def main() -> None:

@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.cluster.copies import KEYS, key_of
-from tests.cluster.gateway_pair import create, led, shown
+from tests.cluster.copies import KEYS, Copy, key_of
+from tests.cluster.gateway_pair import led, shown
 from tests.cluster.world import World
+from tests.compat.test_compaction import alter_broker, children
 from tests.gateway.test_dev import ask
+from tests.peers import install
 from tests.peers.gateway import Gateway, Gateways
+from tests.peers.java_tools import JVM_SHORT
+from tests.peers.kafka import JVM_QUIET
 from tests.peers.processes import Lifecycle, Process, wait_until
 
 OPTIONS = ("--preview-transactions", "--group-initial-rebalance-delay-ms", "0")
@@ -24,10 +29,20 @@ PARTITIONS = 6
 SESSION_MS = 4_000
 WAIT_S_MAX = 120.0
 GROUP, TRANSACTION = 0, 1  # types of FindCoordinator
-FIND_COORDINATOR, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 10, 65, 66
+FIND_COORDINATOR, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 10, 61, 65, 66
 ENDED_STATES = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
 LOOK_S = 0.02
 UNSENT_MAX = 10_000  # below the bound of librdkafka's queue
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.bytes": str(1024 * 1024),
+    "segment.ms": "4000",
+    "delete.retention.ms": "10000",
+}
+# A round takes seconds, so that kills meet it.
+CLEANERS = {"log.cleaner.backoff.ms": "500", "log.cleaner.io.max.bytes.per.second": "100000"}
+JAVA = install.ROOT / "tests" / "peers" / "Copier.java"
 
 
 class Kind(NamedTuple):
@@ -44,8 +59,20 @@ class Kind(NamedTuple):
     def target(self) -> str:
         return f"copy-{self.client}"
 
+    @property
+    def newest(self) -> str:
+        """The compacted topic with the last value of each key."""
+        return f"newest-{self.client}"
 
-KINDS = (Kind("librdkafka", 2), Kind("aiokafka", 1))
+    def argv(self) -> list[str]:
+        """Return the command of a job, without its words."""
+        if self.client != "java":
+            return [sys.executable, "-m", "tests.cluster.copier", self.client]
+        classes = install.compiled(JAVA, sorted(install.kafka_jars().glob("*.jar")))
+        return [install.java(), *JVM_SHORT, *JVM_QUIET, "-cp", classes, JAVA.stem]
+
+
+KINDS = (Kind("librdkafka", 2), Kind("aiokafka", 1), Kind("java", 1))
 
 
 class Embedded(Gateways):
@@ -71,12 +98,21 @@ class Job:
         """Start a process with this id, which has a gate of its own."""
         self._runs += 1
         self.gate = self._directory / f"{self.name}-{self._runs}.gate"
-        words = [self.kind.client, self._bootstrap, self.name, self.kind.group, SOURCE]
-        words += [self.kind.target, str(PARTITIONS), str(self.gate), f"{self._seed}-{self._runs}"]
-        argv = [sys.executable, "-m", "tests.cluster.copier", *words]
-        return Process(
-            argv, self.gate.with_suffix(".log"), errors=self.gate.with_suffix(".errors")
-        )
+        kind = self.kind
+        words = [self._bootstrap, self.name, str(self._runs), kind.group, SOURCE, kind.target]
+        words += [kind.newest, str(PARTITIONS), str(self.gate), str(self._seed)]
+        log = self.gate.with_suffix(".log")
+        return Process([*kind.argv(), *words], log, errors=self.gate.with_suffix(".errors"))
+
+    def outcomes(self) -> dict[str, str]:
+        """Return the outcome of each transaction that was acknowledged, of all processes."""
+        found: dict[str, str] = {}
+        for log in self._directory.glob(f"{self.name}-*.log"):
+            for line in log.read_text().splitlines():
+                words = line.split()
+                if len(words) == 4 and words[0] == "ended":
+                    found[words[3]] = words[2]
+        return found
 
     def close(self, point: str, outcome: str) -> Path:
         """Let the process wait at this point; returns the gate, which opens when it is deleted."""
@@ -105,7 +141,7 @@ class Copying(Lifecycle):
         self.world = World(directory / "world", bookies=4, proxied=False)
         self.jobs: list[Job] = []
         self.restarts = 0
-        self.produced = 0
+        self.produced_ms: list[int] = []  # when each record of the source was produced
         self.unsent = 0  # of them, without an acknowledgement
         servers = self.world.zookeeper.servers
         self.gateways = (
@@ -115,7 +151,7 @@ class Copying(Lifecycle):
         )
         for gateway in self.gateways:
             gateway.start_s_max = WAIT_S_MAX
-        self._over = threading.Event()  # the source gets all other records at once
+        self._over = threading.Event()  # the source gets what it lacks at once, and ends
         self._stopped = threading.Event()
         self._tender = threading.Thread(target=self._tend, daemon=True)
         self.watched = threading.Lock()  # held while a job's process is replaced
@@ -126,9 +162,7 @@ class Copying(Lifecycle):
             self.world.start()
         try:
             self.gateways.start()
-            for topic in (SOURCE, *(kind.target for kind in KINDS)):
-                create(self.gateways[0], topic, PARTITIONS)
-                wait_until(lambda it=topic: led(self.gateways[0], it), "leaders", WAIT_S_MAX)
+            self._create_topics()
             bootstrap = self.gateways.bootstrap
             for kind in KINDS:
                 for member in range(kind.members):
@@ -139,6 +173,20 @@ class Copying(Lifecycle):
             self.stop()
             raise
         return self
+
+    def _create_topics(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.gateways.bootstrap})
+        plain = [SOURCE, *(kind.target for kind in KINDS)]
+        topics = [NewTopic(name, PARTITIONS, 1) for name in plain]
+        topics += [NewTopic(kind.newest, 1, 1, config=COMPACTED) for kind in KINDS]
+        for made in admin.create_topics(topics).values():
+            made.result(WAIT_S_MAX)
+        for topic in topics:
+            name = topic.topic
+            wait_until(lambda it=name: led(self.gateways[0], it), f"leaders of {name}", WAIT_S_MAX)
+        for node in range(len(self.gateways)):
+            for name, value in CLEANERS.items():
+                alter_broker(admin, node, name, value)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -160,8 +208,12 @@ class Copying(Lifecycle):
 
     # -- the input -------------------------------------------------------------------------------
 
+    @property
+    def produced(self) -> int:
+        return len(self.produced_ms)
+
     def _tend(self) -> None:
-        """Write the source evenly over the seconds of the run, and restart jobs that ended."""
+        """Write the source evenly, as long as harms go on, and restart jobs that ended."""
         producer = Producer(
             {
                 "bootstrap.servers": self.gateways.bootstrap,
@@ -178,13 +230,14 @@ class Copying(Lifecycle):
 
         begun_s = time.monotonic()
         while not self._stopped.wait(LOOK_S):
-            share = (time.monotonic() - begun_s) / self._seconds
-            due = self.records if self._over.is_set() else min(1.0, share) * self.records
-            while self.produced < int(due) and len(producer) < UNSENT_MAX:
+            due = int((time.monotonic() - begun_s) / self._seconds * self.records)
+            if self._over.is_set():
+                due = self.records
+            while self.produced < due and len(producer) < UNSENT_MAX:
                 key = key_of(self.produced, KEYS)
                 value = b"%d" % self.produced
                 producer.produce(SOURCE, value, b"%d" % key, key % PARTITIONS, on_delivery)
-                self.produced += 1
+                self.produced_ms.append(time.time_ns() // 1_000_000)
                 producer.poll(0)
             producer.poll(0)
             self._restart_ended_jobs()
@@ -202,13 +255,13 @@ class Copying(Lifecycle):
         """Wait until all records of the source are copied, with their offsets."""
         self._over.set()
         wait_until(
-            lambda: self.produced == self.records and not self.unsent, "the source", WAIT_S_MAX
+            lambda: self.produced >= self.records and not self.unsent, "the source", WAIT_S_MAX
         )
         for kind in KINDS:
             wait_until(
-                lambda it=kind: self.committed(it) == self.records,
+                lambda it=kind: self.committed(it) == self.produced,
                 f"{kind.client} to copy everything",
-                3 * WAIT_S_MAX,
+                WAIT_S_MAX,
                 pause_s=0.5,
             )
 
@@ -223,6 +276,14 @@ class Copying(Lifecycle):
         finally:
             consumer.close()
         return sum(max(0, place.offset) for place in found)
+
+    def outcomes(self, kind: Kind) -> dict[str, str]:
+        """Return the acknowledged outcome of each transaction of these jobs."""
+        found: dict[str, str] = {}
+        for job in self.jobs:
+            if job.kind is kind:
+                found |= job.outcomes()
+        return found
 
     # -- who does what ---------------------------------------------------------------------------
 
@@ -246,6 +307,29 @@ class Copying(Lifecycle):
         others = sorted(leaders - {other_than.node_id})
         return self.gateways[others[0]] if others else other_than
 
+    def cleaners(self) -> list[int]:
+        """Return the process ids of all cleaners."""
+        found: list[int] = []
+        for gateway in self.gateways:
+            with contextlib.suppress(OSError):  # a process ended meanwhile
+                if gateway.running:
+                    found += children(gateway)
+        return found
+
+    def marked(self, job: Job, gateway: Gateway, producer_id: int) -> bool:
+        """True if a partition of the job at this gateway has no open transaction of a producer."""
+        indexes = list(range(PARTITIONS))
+        body = {"topics": [{"name": job.kind.target, "partition_indexes": indexes}]}
+        try:
+            (topic,) = ask(gateway.port, DESCRIBE_PRODUCERS, 0, body).topics
+        except (OSError, ValueError):
+            return False
+        return any(
+            producer.producer_id == producer_id and producer.current_txn_start_offset < 0
+            for row in topic.partitions
+            for producer in row.active_producers
+        )
+
     def state(self, job: Job, at: Gateway) -> str:
         """Return the state of the job's transaction, or "" if the coordinator does not answer."""
         body = {"transactional_ids": [job.name]}
@@ -254,6 +338,11 @@ class Copying(Lifecycle):
         except (OSError, ValueError):
             return ""
         return "" if row.error_code else row.transaction_state
+
+    def producer_id(self, job: Job, at: Gateway) -> int:
+        body = {"transactional_ids": [job.name]}
+        (row,) = ask(at.port, DESCRIBE_TRANSACTIONS, 0, body).transaction_states
+        return row.producer_id
 
     def open_transactions(self) -> list[str]:
         """Return each transaction that has not ended, with its state."""
@@ -265,8 +354,8 @@ class Copying(Lifecycle):
             if row.transaction_state not in ENDED_STATES
         ]
 
-    def read(self, topic: str, isolation: str) -> dict[int, list[int]]:
-        """Return all values of a topic by partition, in log order."""
+    def read(self, topic: str, partitions: int, isolation: str) -> list[Copy]:
+        """Return all records of a topic, each partition in the order of its log."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.gateways.bootstrap,
@@ -277,23 +366,30 @@ class Copying(Lifecycle):
                 "log_level": 0,
             }
         )
-        places = range(PARTITIONS)
-        values: dict[int, list[int]] = {at: [] for at in places}
+        found: list[Copy] = []
         ended: set[int] = set()
-        consumer.assign([TopicPartition(topic, at, 0) for at in places])
+        consumer.assign([TopicPartition(topic, at, 0) for at in range(partitions)])
 
         def read_to_ends() -> bool:
             record = consumer.poll(1.0)
             if record is not None:
                 error = record.error()
                 if error is None:
-                    values[record.partition() or 0].append(int(record.value() or b"-1"))
+                    found.append(copy_of(record))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ended.add(record.partition() or 0)
-            return len(ended) == PARTITIONS
+            return len(ended) == partitions
 
         try:
             wait_until(read_to_ends, f"the ends of {topic}", WAIT_S_MAX, pause_s=0)
         finally:
             consumer.close()
-        return values
+        return found
+
+
+def copy_of(record: Any) -> Copy:
+    """Return a record with the transaction that its header names."""
+    headers = dict(record.headers() or ())
+    name = headers.get("transaction", b"no transaction").decode()
+    time_ms = record.timestamp()[1]
+    return Copy(int(record.value()), record.partition(), record.offset(), name, time_ms)

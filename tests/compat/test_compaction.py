@@ -54,8 +54,12 @@ def prepared(gateway, topic="t", **configs):
 
 
 def alter(admin, name, value):
+    alter_broker(admin, 0, name, value)
+
+
+def alter_broker(admin, node, name, value):
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.BROKER, "0", incremental_configs=[entry])
+    resource = ConfigResource(ResourceType.BROKER, str(node), incremental_configs=[entry])
     for done in admin.incremental_alter_configs([resource]).values():
         done.result(SECONDS_MAX)
 
