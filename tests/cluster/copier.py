@@ -15,7 +15,9 @@ names, `POINT OUTCOME`, until that file is gone; the outcome is commit or abort.
 aborts some transactions by itself, and then copies their records again.
 
 A job whose producer is fenced or fails for good exits with code 1. The proof starts it again with
-the same NAME. What it retries goes to stderr.
+the same NAME. What it retries goes to stderr. Two clients can wait for ever for a broker that has
+left the cluster, so a call that takes `CALL_S` ends the job too: send_offsets_to_transaction of
+librdkafka (its issue 5511), and all calls of aiokafka (its issue 1145).
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import os
 import random
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -115,7 +118,7 @@ class WithLibrdkafka:
     def __init__(self, job: Job) -> None:
         self._job = job
         settings: dict[str, Any] = {"bootstrap.servers": job.bootstrap, "log_level": 0}
-        # Version 2.16 sends offsets for minutes to a broker that a new bootstrap has removed.
+        # A new bootstrap would remove all brokers, and meet the bug of offsets each time.
         settings["metadata.recovery.strategy"] = "none"
         if debug := os.environ.get("COPIER_DEBUG"):
             settings |= {"log_level": 7, "debug": debug}
@@ -176,7 +179,7 @@ class WithLibrdkafka:
             job.at("ongoing")
             ends = {(each.partition(), each.offset() + 1) for each in records}
             where = [TopicPartition(job.source, at, end) for at, end in dict(sorted(ends)).items()]
-            self._retried(self._producer.send_offsets_to_transaction, where, self._metadata)
+            self._producer.send_offsets_to_transaction(where, self._metadata, CALL_S)
             job.at("pending")
             print("ending", flush=True)
             if job.commits:
@@ -219,7 +222,8 @@ async def with_aiokafka(job: Job) -> None:
         transactional_id=job.name,
         transaction_timeout_ms=TIMEOUT_MS,
     )
-    await producer.start()
+    async with asyncio.timeout(RETRIES_MAX * CALL_S):
+        await producer.start()
     job.at("init")
     consumer = AIOKafkaConsumer(
         bootstrap_servers=job.bootstrap,
@@ -236,33 +240,51 @@ async def with_aiokafka(job: Job) -> None:
         batches = {place: records for place, records in found.items() if records}
         if not batches:
             continue
-        await producer.begin_transaction()
         values = [int(each.value) for records in batches.values() for each in records]
-        sent = [
-            await producer.send(topic, value, key, place, headers=job.headers())
-            for topic, place, key, value in job.records(values)
-        ]
-        await asyncio.gather(*sent)
+        async with asyncio.timeout(CALL_S):
+            await producer.begin_transaction()
+            sent = [
+                await producer.send(topic, value, key, place, headers=job.headers())
+                for topic, place, key, value in job.records(values)
+            ]
+            await asyncio.gather(*sent)
         job.at("ongoing")
         ends = {place: records[-1].offset + 1 for place, records in batches.items()}
-        await producer.send_offsets_to_transaction(ends, job.group)
+        async with asyncio.timeout(CALL_S):
+            await producer.send_offsets_to_transaction(ends, job.group)
         job.at("pending")
         print("ending", flush=True)
-        if job.commits:
-            await producer.commit_transaction()
-        else:
-            await producer.abort_transaction()
+        async with asyncio.timeout(CALL_S):
+            await (producer.commit_transaction() if job.commits else producer.abort_transaction())
+        if not job.commits:
             for place, records in batches.items():
                 consumer.seek(place, records[0].offset)
         job.ended(len(values))
 
 
+async def ending_at_errors(job: Job) -> None:
+    try:
+        await with_aiokafka(job)
+    except Exception:
+        end_at_once()
+
+
+def end_at_once() -> None:
+    """Print the error, and end without closing clients, which could wait for ever."""
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(1)
+
+
 def main() -> None:
     job = Job(sys.argv[1:])
-    if job.client == "librdkafka":
+    if job.client == "aiokafka":
+        asyncio.run(ending_at_errors(job))
+        return
+    try:
         WithLibrdkafka(job).run()
-    else:
-        asyncio.run(with_aiokafka(job))
+    except Exception:
+        end_at_once()
 
 
 if __name__ == "__main__":
