@@ -16,13 +16,14 @@ aborts some transactions by itself, and then copies their records again.
 
 A job whose producer is fenced or fails for good exits with code 1. The proof starts it again with
 the same NAME. What it retries goes to stderr. Two clients can wait for ever for a broker that has
-left the cluster, so a call that takes `CALL_S` ends the job too: send_offsets_to_transaction of
+left the cluster, so a call that takes too long ends the job too: send_offsets_to_transaction of
 librdkafka (its issue 5511), and all calls of aiokafka (its issue 1145).
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import random
@@ -42,7 +43,8 @@ from tests.cluster.copies import ABORT, COMMIT, KEYS, key_of, place_of
 RECORDS_MAX = 200  # of a transaction
 ABORTS = 0.1  # share of transactions that end without a gate
 POLL_S = 0.2
-CALL_S = 15.0
+CALL_S = 10.0
+STUCK_S = 12.0
 RETRIES_MAX = 8
 TIMEOUT_MS = 40_000  # of a transaction
 SESSION_MS = 6_000
@@ -179,7 +181,11 @@ class WithLibrdkafka:
             job.at("ongoing")
             ends = {(each.partition(), each.offset() + 1) for each in records}
             where = [TopicPartition(job.source, at, end) for at, end in dict(sorted(ends)).items()]
-            self._producer.send_offsets_to_transaction(where, self._metadata, CALL_S)
+            faulthandler.dump_traceback_later(STUCK_S, exit=True)
+            try:
+                self._producer.send_offsets_to_transaction(where, self._metadata, CALL_S)
+            finally:
+                faulthandler.cancel_dump_traceback_later()
             job.at("pending")
             print("ending", flush=True)
             if job.commits:
