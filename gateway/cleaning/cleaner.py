@@ -78,6 +78,7 @@ class Cleaner:
     async def _run(self) -> None:
         while True:
             if await self.clean_once():
+                await asyncio.sleep(0)  # a round that finds nothing to do may not have waited
                 continue
             self._idle_looks += 1
             if self._idle_looks == _IDLE_LOOKS_MAX:
@@ -136,7 +137,7 @@ class Cleaner:
     ) -> None:
         stream = partition.stream
         segments = stream.cleanable_segments()
-        dirty = [s.start_sequence_id for s in segments if not s.cleaned]
+        dirty = [s.start_sequence_id for s in segments if not _is_clean(s)]
         await self._learn_first_times(partition, each, dirty, config)
         facts = [self._facts(partition, each, segment) for segment in segments]
         now_ms = self._clock.now_ms()
@@ -150,7 +151,7 @@ class Cleaner:
             segment.start_sequence_id,
             segment.end_sequence_id,
             stream.segment_bytes(segment),
-            segment.cleaned,
+            _is_clean(segment),
             stream.segment_timestamp_max(segment),
             each.first_times.get(segment.start_sequence_id),
         )
@@ -233,3 +234,8 @@ class Cleaner:
                 partition=each.partition,
                 reason=each.round_error,
             )
+
+
+def _is_clean(segment: Segment) -> bool:
+    """True if a segment was cleaned, or if its owner died before it had a record."""
+    return segment.cleaned or segment.start_sequence_id == segment.end_sequence_id

@@ -221,6 +221,24 @@ async def test_an_open_transaction_is_not_cleaned_and_its_abort_loses_nothing():
 # -- accidents ------------------------------------------------------------------------------------
 
 
+async def test_an_empty_segment_of_a_dead_owner_is_not_dirty():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one", b"two")
+        await cluster.clean()
+        await cluster.crash()  # the segment in progress has no record
+        partition = await cluster.partition()
+        await cluster.write(partition, (b"0", b"three"))
+        empty = partition.stream.segments[-2]
+        assert empty.completed and empty.start_sequence_id == empty.end_sequence_id
+        assert not await cluster.cleaner.clean_once(), "a round that cleans nothing is due for ever"
+        assert cluster.report().dirty_bytes == 0
+        await cluster.roll(partition)
+        await cluster.clean()
+        assert all(segment.cleaned for segment in partition.stream.segments[:-1])
+        await cluster.check(partition)
+
+
 @pytest.mark.parametrize(
     ("kind", "count"),
     [
