@@ -9,6 +9,7 @@ SPARK := .venv-spark
 NEWEST := .venv-spark-newest
 INSTALL := compose/install.sh
 
+BESIDE = $(if $(QUICK),--quick) $(if $(RUNS)$(QUICK),--runs $(or $(RUNS),1)) $(if $(PARTS),--parts $(PARTS)) $(if $(PAIR),--pair $(PAIR)) $(if $(MEGABYTES),--megabytes $(MEGABYTES))
 FAST := not (process or zookeeper or spark or compat or cluster or proof or slow)
 
 .DEFAULT_GOAL := help
@@ -101,8 +102,11 @@ demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and
 bench: $(RUN)/.ready $(DEV)/.ready ## against Apache Kafka 4.3, one after the other; ratios
 	$(DEV)/bin/python -m tests.bench --write
 
-bench-transactions: $(RUN)/.ready $(DEV)/.ready ## transactions against Apache Kafka 4.3; ratios (QUICK=1)
-	$(DEV)/bin/python -m tests.bench.transactions $(if $(QUICK),--quick --runs 1)
+bench-transactions: $(RUN)/.ready $(DEV)/.ready ## transactions against Apache Kafka 4.3; ratios (QUICK=1 PARTS=produce,commits RUNS=1)
+	$(DEV)/bin/python -m tests.bench.transactions $(BESIDE)
+
+bench-compaction: $(RUN)/.ready $(DEV)/.ready ## cleaning of compacted topics against Apache Kafka 4.3; ratios (QUICK=1 PARTS=none-1024 RUNS=1)
+	$(DEV)/bin/python -m tests.bench.compaction $(BESIDE)
 
 bench-ledger: $(RUN)/.ready $(DEV)/.ready ## bookies against Apache BookKeeper 4.17; ratios
 	$(DEV)/bin/python -m tests.bench.ledger_tier --write
@@ -136,4 +140,4 @@ bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, bes
 
 .PHONY: help run cluster check test-fast test differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile demo spark bench \
-	bench-transactions bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start
+	bench-transactions bench-compaction bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start

@@ -1,6 +1,6 @@
 """Goal: a bench reports its worst ratio. Method: runs with figures that are made up."""
 
-from tests.bench.cells import Run, table, worst_cells, worst_of_parts
+from tests.bench.cells import Run, own_ratios, table, worst_cells, worst_of_parts
 
 
 def made(ours, theirs):
@@ -31,3 +31,11 @@ def test_figures_of_one_side_have_no_ratio():
     run.add("kafka", "fsync 1", {"cpu": 2.0, "p99_ms": 0.0})
     assert worst_cells([run])["fsync 1"] == {"cpu": 2.0}
     assert "fsync 1: cpu 4 / 2 = 2, p99_ms 3 / 0 = -" in table([run])
+
+
+def test_of_our_own_ratios_the_largest_counts():
+    runs = [
+        made({"reads 1": {"time_ratio": 1.5, "cpu": 9.0}, "reads 2": {"time_ratio": 1.25}}, {}),
+        made({"reads 1": {"time_ratio": 1.0}}, {"reads 1": {"time_ratio": 4.0}}),
+    ]
+    assert own_ratios(runs) == {"time_ratio": 1.5}

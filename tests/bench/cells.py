@@ -1,7 +1,8 @@
 """Figures of two sides by cell, and the worst ratio of several runs.
 
 A cell is one load, such as `fsync 10 ms 100 B 1`; each has figures by name. More is better for the
-figures whose name ends with `per_s`, less for all others.
+figures whose name ends with `per_s`, less for all others. A figure whose name ends with `_ratio`
+compares two loads of one side.
 """
 
 from __future__ import annotations
@@ -49,6 +50,16 @@ def worst_cells(runs: Sequence[Run]) -> dict[str, Ratios]:
         cell: {name: worst(name, values) for name, values in figures.items()}
         for cell, figures in every.items()
     }
+
+
+def own_ratios(runs: Sequence[Run]) -> Ratios:
+    """Return our own largest value of each figure that is a ratio by itself."""
+    every: Ratios = {}
+    for figures in (each for run in runs for each in run.figures[OURS].values()):
+        for name, value in figures.items():
+            if name.endswith("_ratio"):
+                every[name] = max(every.get(name, 0.0), round(value, 3))
+    return every
 
 
 def worst_of_parts(cells: Mapping[str, Ratios]) -> Ratios:

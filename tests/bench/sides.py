@@ -42,13 +42,21 @@ class Meter:
     def round(
         self, record_bytes: int, records: int, per_s: float, p50_ms: float = 0, p99_ms: float = 0
     ) -> Round:
-        usage, (busy_s, all_s) = self._broker.usage(), _machine_cpu_s()
+        usage = self._broker.usage()
         broker_s = usage.cpu_s - self._usage.cpu_s
+        cpu_s_per_gb = broker_s / (record_bytes * records / 1e9)
+        share = self._others_share(broker_s)
+        return Round(per_s, cpu_s_per_gb, usage.resident_bytes, p50_ms, p99_ms, share)
+
+    def others_share(self) -> float:
+        """Return the share of the machine's CPU that neither the broker nor the bench used."""
+        return self._others_share(self._broker.usage().cpu_s - self._usage.cpu_s)
+
+    def _others_share(self, broker_s: float) -> float:
+        busy_s, all_s = _machine_cpu_s()
         known_s = broker_s + _tools_cpu_s() - self._tools_s
         others_s = max(0.0, busy_s - self._machine[0] - known_s)
-        share = others_s / max(0.01, all_s - self._machine[1])
-        cpu_s_per_gb = broker_s / (record_bytes * records / 1e9)
-        return Round(per_s, cpu_s_per_gb, usage.resident_bytes, p50_ms, p99_ms, share)
+        return others_s / max(0.01, all_s - self._machine[1])
 
 
 def _machine_cpu_s() -> tuple[float, float]:
@@ -61,9 +69,9 @@ def _machine_cpu_s() -> tuple[float, float]:
 
 
 def _tools_cpu_s() -> float:
-    """CPU seconds of all tools that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    """CPU seconds of this process and of all tools that have ended."""
+    used = [resource.getrusage(of) for of in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def new_side(side: str, sync: bool, data: Path, *, preview: bool = False) -> Broker:
