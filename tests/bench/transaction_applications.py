@@ -16,9 +16,9 @@ from tests.bench.sides import create_topic, java, produce
 from tests.peers import install
 from tests.peers.java_tools import JVM_PERF, TOOLS
 from tests.peers.kafka import JVM_QUIET
-from tests.peers.processes import Process, wait_until
+from tests.peers.processes import Process
 
-COPIED, QUICK_COPIED = 60_000, 6_000
+COPIED, COPIED_FIRST = 60_000, 2_000
 COPIED_BYTES = 100
 WARM_UP_SHARE = 0.25  # of the copied records, in front of those that count
 _TIME = "%Y/%m/%d %H:%M:%S:%f"
@@ -30,31 +30,39 @@ STREAMS = (
 )
 WORDS = [f"{number}-{'x' * 20}" for number in range(400)]
 WORDS_PER_LINE = 4
-LINES, QUICK_LINES = 20_000, 1_000
+LINES, LINES_FIRST = 20_000, 250
 PLACES = 2  # partitions of each topic
+COUNTED_S, QUICK_S = 20.0, 4.0  # after this time no further counts or copies are waited for
 SECONDS_MAX = 120.0
 
 
 def copier(stage: Stage) -> None:
     """TransactionalMessageCopier: 200 records and their offset in each transaction."""
-    records = QUICK_COPIED if stage.quick else COPIED
     for topic in ("source", "copies"):
         create_topic(stage.broker, topic, 1)
-    produce(stage.broker, "source", COPIED_BYTES, records)
+    produce(stage.broker, "source", COPIED_BYTES, COPIED)
+    records = int(_copied_per_s(stage, COPIED_FIRST) * (QUICK_S if stage.quick else COUNTED_S))
+    records = max(COPIED_FIRST, min(records, COPIED - COPIED_FIRST))
     cpu_s = stage.broker.usage().cpu_s
-    words = ["--input-topic", "source", "--input-partition", "0", "--output-topic", "copies"]
-    words += ["--broker-list", stage.broker.bootstrap, "--consumer-group", "copier"]
-    shown = java(f"{TOOLS}.TransactionalMessageCopier", *words, "--transactional-id", "copier")
+    figures = {"records_per_s": _copied_per_s(stage, records)}
     used = stage.broker.usage()
-    found = [row for row in map(json.loads, shown.splitlines()) if row.get("stage")]
-    done = [(_time_s(row["time"]), int(row["totalProcessed"])) for row in found]
-    assert done[-1][1] == records, f"copied {done[-1][1]} of {records}"
-    counted = [each for each in done if each[1] >= WARM_UP_SHARE * records]
-    (first_s, before), (last_s, after) = counted[0], counted[-1]
-    figures = {"records_per_s": (after - before) / max(last_s - first_s, 0.001)}
     figures["cpu"] = (used.cpu_s - cpu_s) / (records * COPIED_BYTES / 1e9)
     figures["memory"] = used.resident_bytes / 1e6
     stage.add("200 records", figures)
+
+
+def _copied_per_s(stage: Stage, records: int) -> float:
+    """Copy the next records. The first ones of them do not count."""
+    words = ["--input-topic", "source", "--input-partition", "0", "--output-topic", "copies"]
+    words += ["--broker-list", stage.broker.bootstrap, "--consumer-group", "copier"]
+    words += ["--transactional-id", "copier", "--max-messages", str(records)]
+    shown = java(f"{TOOLS}.TransactionalMessageCopier", *words)
+    found = [row for row in map(json.loads, shown.splitlines()) if row.get("stage")]
+    done = [(_time_s(row["time"]), int(row["totalProcessed"])) for row in found]
+    assert done[-1][1] >= records, f"copied {done[-1][1]} of {records}"
+    counted = [each for each in done if each[1] >= WARM_UP_SHARE * records]
+    (first_s, before), (last_s, after) = counted[0], counted[-1]
+    return (after - before) / max(last_s - first_s, 0.001)
 
 
 def _time_s(text: str) -> float:
@@ -63,15 +71,15 @@ def _time_s(text: str) -> float:
 
 def words(stage: Stage) -> None:
     """Kafka Streams counts words exactly once: from the first line sent to the last count read."""
-    lines = QUICK_LINES if stage.quick else LINES
+    seconds = QUICK_S if stage.quick else COUNTED_S
     for topic in ("lines", "counts"):
         create_topic(stage.broker, topic, PLACES)
     with _counter(stage), _reader(stage) as reader:
-        _count(stage, reader, max(lines // 4, 100))  # until it runs, and is compiled
+        _count(stage, reader, LINES_FIRST, SECONDS_MAX)  # until it runs, and is compiled
         cpu_s = stage.broker.usage().cpu_s
-        took_s = _count(stage, reader, lines)
+        counted, took_s = _count(stage, reader, LINES, seconds)
         used = stage.broker.usage()
-    counted = lines * WORDS_PER_LINE
+    assert counted, f"no word was counted in {took_s:.0f} s"
     figures = {"words_per_s": counted / took_s, "cpu_ms": 1000 * (used.cpu_s - cpu_s) / counted}
     figures["memory"] = used.resident_bytes / 1e6
     stage.add(f"{PLACES} partitions", figures)
@@ -102,23 +110,22 @@ def _reader(stage: Stage) -> Iterator[Consumer]:
         consumer.close()
 
 
-def _count(stage: Stage, reader: Consumer, lines: int) -> float:
-    """Write lines and read their committed counts. Returns the seconds that this took."""
+def _count(stage: Stage, reader: Consumer, lines: int, seconds: float) -> tuple[int, float]:
+    """Write lines and read their committed counts, for up to `seconds`.
+
+    Returns how many counts were read, and the time from the first line sent to the last of them.
+    """
     draw = random.Random(3)
     servers = {"bootstrap.servers": stage.broker.bootstrap, "log_level": 0}
     producer = Producer({**servers, "enable.idempotence": True, "linger.ms": 20})
-    begun = time.monotonic()
+    begun_s = last_s = time.monotonic()
     for _ in range(lines):
         producer.produce("lines", " ".join(draw.choices(WORDS, k=WORDS_PER_LINE)))
         producer.poll(0)
+    counted = 0
+    while counted < lines * WORDS_PER_LINE and time.monotonic() < begun_s + seconds:
+        found = sum(message.error() is None for message in reader.consume(10_000, 0.05))
+        counted, last_s = counted + found, time.monotonic() if found else last_s
     if producer.flush(SECONDS_MAX):
         raise RuntimeError("some lines were not acknowledged")
-    left = lines * WORDS_PER_LINE
-
-    def all_read() -> bool:
-        nonlocal left
-        left -= sum(message.error() is None for message in reader.consume(10_000, 0.05))
-        return left <= 0
-
-    wait_until(all_read, "the committed counts", SECONDS_MAX)
-    return time.monotonic() - begun
+    return counted, last_s - begun_s
