@@ -31,7 +31,10 @@ from ledger.tasks import start_once
 ADD_PARTITIONS_TO_TXN: Final = 24
 _WAITING_MAX: Final = 10_000  # partitions that wait for one gateway
 _BATCH_MAX: Final = 1_000  # partitions in one request
-_RETRY_S: Final = 0.02  # Kafka: add.partitions.to.txn.retry.backoff.ms
+# The pause before a busy coordinator is asked again. It doubles, because a transaction is mostly
+# complete long before `_RETRY_S` (Kafka: add.partitions.to.txn.retry.backoff.ms).
+_RETRY_S_FIRST: Final = 0.002
+_RETRY_S: Final = 0.02
 _RETRY_S_MAX: Final = 0.1  # Kafka: add.partitions.to.txn.retry.backoff.max.ms
 
 
@@ -102,7 +105,7 @@ class CoordinatorVerifier:
         outcome: Future[ErrorCode] = loop.create_future()
         producer = _Producer(transactional_id, producer_id, epoch, adds)
         until_s = loop.time() + _RETRY_S_MAX
-        self._ask(producer, TopicPartition(topic, index), outcome, until_s)
+        self._ask(producer, TopicPartition(topic, index), outcome, until_s, _RETRY_S_FIRST)
         return outcome
 
     def _ask(
@@ -111,9 +114,11 @@ class CoordinatorVerifier:
         partition: TopicPartition,
         outcome: Future[ErrorCode],
         until_s: float,
+        pause_s: float,
     ) -> None:
         answer: Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(partial(self._on_answer, producer, partition, outcome, until_s))
+        asked = (producer, partition, outcome, until_s, pause_s)
+        answer.add_done_callback(partial(self._on_answer, *asked))
         node_id = self._node_of(producer.transactional_id)
         if node_id is None:
             answer.set_result(ErrorCode.coordinator_not_available)
@@ -143,14 +148,16 @@ class CoordinatorVerifier:
         partition: TopicPartition,
         outcome: Future[ErrorCode],
         until_s: float,
+        pause_s: float,
         answer: Future[ErrorCode],
     ) -> None:
         if outcome.done():
             return  # given up by the partition
         error, loop = answer.result(), asyncio.get_running_loop()
         busy = error is ErrorCode.concurrent_transactions
-        if busy and producer.adds and loop.time() + _RETRY_S <= until_s:
-            loop.call_later(_RETRY_S, self._ask, producer, partition, outcome, until_s)
+        if busy and producer.adds and loop.time() + pause_s <= until_s:
+            longer_s = min(2 * pause_s, _RETRY_S)
+            loop.call_later(pause_s, self._ask, producer, partition, outcome, until_s, longer_s)
         else:
             outcome.set_result(error)
 

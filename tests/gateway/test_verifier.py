@@ -8,6 +8,7 @@ others are ports that the test answers; requests are encoded and decoded as on t
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 from kio.schema.errors import ErrorCode as Code
@@ -213,11 +214,26 @@ async def test_protocol_2_waits_a_little_for_the_end_of_the_transaction_before()
     w.coordinators.codes = [Code.concurrent_transactions] * 3
     begun_s = loop.time()
     assert await w.ask("mine", adds=True) is Code.none
-    assert loop.time() - begun_s == pytest.approx(3 * verifier_module._RETRY_S)
+    assert loop.time() - begun_s == pytest.approx(0.002 + 0.004 + 0.008)
     w.coordinators.codes = [Code.concurrent_transactions] * 100
     begun_s = loop.time()
     assert await w.ask("mine", adds=True) is Code.concurrent_transactions
     assert loop.time() - begun_s <= verifier_module._RETRY_S_MAX + 1e-6
+
+
+async def test_the_pause_between_two_questions_doubles_up_to_that_of_kafka():
+    w = World()
+    loop = asyncio.get_running_loop()
+    at_ms = []
+
+    async def busy(_request):
+        at_ms.append(round(1000 * loop.time()))
+        return Added(Code.concurrent_transactions)
+
+    w.coordinators.add = busy
+    await w.ask("mine", adds=True)
+    pauses = [after - before for before, after in itertools.pairwise(at_ms)]
+    assert pauses == [2, 4, 8, 16, 20, 20, 20]
 
 
 async def test_protocol_1_does_not_wait_for_the_transaction_before():
