@@ -6,7 +6,8 @@ or deleted".
 
 In a cluster another broker may be between the two steps now. Its wall clock may differ from that
 of this process by any amount, so the age of a ledger proves nothing. An orphan is therefore deleted
-only if this process saw it as an orphan before, by its monotonic clock.
+only if this process saw it as an orphan before, by its monotonic clock. It may be the old ledger of
+a segment that another broker has cleaned, so it also stays for `file.delete.delay.ms` of its topic.
 """
 
 from __future__ import annotations
@@ -61,8 +62,16 @@ class Orphans:
         ledgers = await orphaned_ledgers(self._services)
         self._ledgers_s = self._seen(self._ledgers_s, ledgers)
         for ledger in self._due(self._ledgers_s, alone):
-            removed += await self._try_delete(ledger)
+            seen_s = self._services.clock.monotonic_s() - self._ledgers_s[ledger]
+            if alone or seen_s >= self._delay_s(ledgers[ledger]):
+                removed += await self._try_delete(ledger)
         return removed
+
+    def _delay_s(self, stream: str) -> float:
+        """Return for how long readers of the stream may need a ledger that it lists no more."""
+        topic_id = _topic_id(stream)
+        topic = None if topic_id is None else self._catalog.by_id(topic_id)
+        return 0.0 if topic is None else self._catalog.config(topic).truncated_keep_ms / 1000
 
     async def _try_delete(self, ledger: LedgerId) -> bool:
         """Delete the ledger. Returns False if it cannot be deleted, such as without its bookies."""
@@ -114,11 +123,9 @@ async def _is_orphan(catalog: Catalog, name: str) -> bool:
     topic that only the store has stays too. Another broker may have created this topic, or this
     broker may have created it and lost the reply.
     """
-    text, _, _ = name.rpartition("-")
-    try:
-        topic_id = UUID(text)
-    except ValueError:
-        return False  # this name is not the name of a topic's stream
+    topic_id = _topic_id(name)
+    if topic_id is None:
+        return False
     if any(path.endswith(f"/{topic_id}") for path in catalog.unreadable):
         return False
     if catalog.by_id(topic_id) is not None or await catalog.is_stored(topic_id):
@@ -127,9 +134,18 @@ async def _is_orphan(catalog: Catalog, name: str) -> bool:
     return catalog.by_id(topic_id) is None
 
 
-async def orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
+def _topic_id(stream: str) -> UUID | None:
+    """Return the id of the topic that the stream is part of, or None if it is of no topic."""
+    try:
+        return UUID(stream.rpartition("-")[0])
+    except ValueError:
+        return None
+
+
+async def orphaned_ledgers(services: StreamServices) -> dict[LedgerId, str]:
     """Return old ledgers of streams and subscriptions that no stream or subscription lists.
 
+    Each has the name of its stream, "" if it is of a subscription.
     All ledgers are listed before the segments, so that a new ledger is not taken for an orphan.
     Segments are listed twice, because a segment moves to another node when it is completed. A
     single listing could read both nodes at the wrong time and miss the segment. A stream whose
@@ -144,7 +160,7 @@ async def orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
             except CorruptFormat:
                 unreadable.add(name.encode())
     oldest_ms = services.steady_clock.now_ms() - LEDGER_AGE_MS_MIN
-    orphans: list[LedgerId] = []
+    orphans: dict[LedgerId, str] = {}
     for ledger in sorted(ledgers):
         if services.is_kept(ledger):
             continue  # the cleaner of this process writes it, or just replaced it
@@ -155,14 +171,14 @@ async def orphaned_ledgers(services: StreamServices) -> list[LedgerId]:
         if metadata.created_ms is None or metadata.created_ms >= oldest_ms:
             continue
         subscription = metadata.custom.get(SUBSCRIPTION_KEY)
+        stream = metadata.custom.get(STREAM_KEY)
         if subscription is not None:
             named = await _is_named(services, subscription, ledger)
         else:
             # A ledger without this key was not created by a gateway, so it is kept.
-            stream = metadata.custom.get(STREAM_KEY)
             named = stream is None or stream in unreadable
         if not named:
-            orphans.append(ledger)
+            orphans[ledger] = (stream or b"").decode(errors="replace")
     return orphans
 
 

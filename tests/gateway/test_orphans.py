@@ -146,6 +146,23 @@ async def test_an_orphan_is_deleted_once_one_broker_saw_it_for_half_an_hour(kind
         assert await list_streams(cluster.metadata) == []
 
 
+async def test_a_ledger_that_another_broker_replaced_stays_for_its_delay():
+    async with started_cluster() as cluster:
+        delay_s = 3 * SEEN_S_MIN
+        partition = await cluster.topic(file_delete_delay_ms=int(delay_s * 1000))
+        await cluster.partitions.stop()
+        stream = partition.stream.name.encode()
+        await cluster.services.client.create(
+            ensemble_size=1, write_quorum=1, ack_quorum=1, custom={"stream": stream}
+        )
+        await asyncio.sleep(AGE_S)
+        orphans = Orphans(cluster.catalog, cluster.services)
+        assert await orphans.round(alone=False) == 0
+        for wait_s, deleted in ((delay_s - 1, 0), (2, 1)):
+            await asyncio.sleep(wait_s)
+            assert await orphans.round(alone=False) == deleted
+
+
 async def test_a_ledger_that_is_not_a_streams_is_not_ours_to_delete():
     async with started_cluster() as cluster:
         await cluster.services.client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
