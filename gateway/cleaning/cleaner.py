@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gateway.cleaning.process import CleanerProcess
 from gateway.cleaning.report import NOTHING, CleaningReport
-from gateway.cleaning.round import LogRound, Progress
+from gateway.cleaning.round import LogRound, Progress, RoundEnded
 from gateway.cleaning.settings import CleanerSettings
 from gateway.core.cleaning import PoisonedBatch
 from gateway.core.cleaning_choice import NEVER_MS, IoPace, LogSegment, cleanable
@@ -198,10 +198,20 @@ class Cleaner:
 
     async def _clean(self, partition: Partition, each: CleaningReport, config: TopicConfig) -> None:
         progress = each.progress = Progress()
-        work = LogRound(partition, self.process, self._pace, self._settings, self._clock, progress)
+        work = LogRound(
+            partition,
+            self.process,
+            self._pace,
+            self._settings,
+            self._clock,
+            progress,
+            lambda: self._config_of(each.topic, partition) is not None,
+        )
         try:
             await self.process.start()
             await work.run(each.cleanable.end, config.delete_retention_ms)
+        except RoundEnded:
+            each.round_error = None
         except PoisonedBatch as poisoned:
             each.uncleanable, each.round_error = True, str(poisoned)
             logger().error(

@@ -33,6 +33,10 @@ _LATE_S = 0.005  # a turn of the event loop that takes longer shows that clients
 _REST_S_MAX = 0.25
 
 
+class RoundEnded(Exception):
+    """The topic is not compacted any more. Source: Kafka, LogCleaningAbortedException."""
+
+
 class Asks(Protocol):
     """The cleaner process."""
 
@@ -67,6 +71,7 @@ class LogRound:
         settings: Callable[[], CleanerSettings],
         clock: Clock,
         progress: Progress,
+        compacts: Callable[[], bool],
     ) -> None:
         self._partition = partition
         self._process = process
@@ -74,12 +79,14 @@ class LogRound:
         self._settings = settings
         self._clock = clock
         self._progress = progress
+        # Returns False once the topic has another policy.
+        self._compacts = compacts
 
     async def run(self, end: int, delete_retention_ms: int) -> None:
         """Clean the segments below `end`, of which the first ones may be clean already.
 
         If their keys do not fit into the map, only the first of them are cleaned. Raises
-        LedgerError, and PoisonedBatch for a batch that no later round can clean.
+        LedgerError, RoundEnded, and PoisonedBatch for a batch that no later round can clean.
         """
         stream = self._partition.stream
         segments = [s for s in stream.cleanable_segments() if s.end_sequence_id <= end]
@@ -180,7 +187,7 @@ class LogRound:
             end = segment.end_sequence_id
             aborted = SegmentAborted(segment.start_sequence_id, end, end, tuple(ended.aborted))
             rewritten = await rewriter.finish(aborted.encode())
-            self._check_leads()
+            self._check_due()
             # Cancelled half way, it would leave an owner that does not know its own list.
             await to_the_end("a swap", stream.replace(rewritten), expected=LedgerError)
         finally:
@@ -203,16 +210,18 @@ class LogRound:
         whole = progress.bytes_done + stream.segment_bytes(segment)
         async with aclosing(read_segment(stream, segment)) as chunks:
             async for chunk in chunks:
-                self._check_leads()
+                self._check_due()
                 piece = b"".join(data for _, _, data in chunk)
                 yield piece
                 progress.bytes_done = min(progress.bytes_done + len(piece), whole)
                 await self._spend(len(piece))
         progress.bytes_done = whole  # a ledger has more than its batches
 
-    def _check_leads(self) -> None:
+    def _check_due(self) -> None:
         if not self._partition.is_leader:
             raise NotOwner(self._partition.name)
+        if not self._compacts():
+            raise RoundEnded
 
     async def _spend(self, size: int) -> None:
         """Wait until `size` bytes more may be read or written, and while clients need the loop."""

@@ -458,6 +458,31 @@ async def test_a_lost_partition_is_not_replaced_any_more():
             await partition.ensure_readable()
 
 
+async def test_a_policy_that_changes_ends_the_round():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        await cluster.fill(partition, b"one", b"two", b"three")
+        await cluster.cleaner.clean_once()
+        await asyncio.sleep(1)
+
+        async def change(kind, policy="delete"):
+            if kind is Kind.END_SEGMENT:
+                cluster.process.before_answer = None
+                await cluster.catalog.change_configs(
+                    "t", lambda configs: {**configs, "cleanup.policy": policy}
+                )
+
+        cluster.process.before_answer = change
+        await cluster.cleaner.clean_once()
+        assert not any(segment.cleaned for segment in partition.stream.segments)
+        assert cluster.report().error is None
+        await cluster.clean()
+        assert list(cluster.cleaner.reports()) == []
+        await change(Kind.END_SEGMENT, "compact")
+        await cluster.clean()
+        assert list(await cluster.check(partition)) == [6, 7, 8]
+
+
 async def test_the_limit_of_reads_and_writes_holds():
     async with started_cleaning() as cluster:
         partition = await cluster.compacted()
