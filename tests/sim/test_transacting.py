@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from gateway.core.transaction_states import TransactionMetadata, TransactionState
+from tests.sim.loop import simulate
 from tests.sim.transacting_mistakes import MISTAKES
 from tests.sim.transacting_oracle import COMMIT, Cell, Marked, Oracle
+from tests.sim.transacting_world import TransactingWorld
 
 ROOT = Path(__file__).parents[2]
 QUICK_SEEDS = 5
@@ -56,6 +58,13 @@ def test_clusters_with_transactions_over_two_thousand_seeds():
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_a_planted_mistake_of_a_cluster_is_found(mistake):
     proof("--mistakes", mistake.name, "--seeds", MISTAKE_SEEDS)
+
+
+def test_what_is_reported_after_the_end_is_no_error_of_the_story():
+    world = TransactingWorld(0)
+    found = simulate(world.run())
+    world.report("handler", "a task that began while the loop was being closed was destroyed")
+    assert found == []
 
 
 # -- the oracle notices each error ----------------------------------------------------------------

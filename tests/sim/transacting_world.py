@@ -287,7 +287,8 @@ class TransactingWorld:
             await self._end_clients()
             if not self.oracle.violations and await self._quiet():
                 await self._check_end()
-        return self.oracle.violations
+        # A copy: tasks that begin while the loop is being closed are reported too late.
+        return list(self.oracle.violations)
 
     def _on_unhandled(self, _, context):
         self.report("handler", f"{context.get('message')}: {context.get('exception')!r}")
