@@ -98,10 +98,12 @@ def initialise(script: Script, name: str, timeout_ms: int = MINUTE_MS) -> Answer
     return script.prepare(INIT_PRODUCER_ID, 4, again=BUSY, transactional_id=name, **timeout)
 
 
-def reading(name: str, offset: int = 0, *, isolation: int = 1, **fields: Any) -> dict[str, Any]:
-    """Return the fields of a Fetch v11 of partition 0, in read_committed."""
-    partition = {
-        "partition": 0,
+def reading(
+    name: str, offset: int = 0, *, partition: int = 0, isolation: int = 1, **fields: Any
+) -> dict[str, Any]:
+    """Return the fields of a Fetch v11 of one partition, in read_committed."""
+    wanted = {
+        "partition": partition,
         "current_leader_epoch": -1,
         "fetch_offset": offset,
         "log_start_offset": -1,
@@ -115,7 +117,7 @@ def reading(name: str, offset: int = 0, *, isolation: int = 1, **fields: Any) ->
         "isolation_level": isolation,
         "session_id": 0,
         "session_epoch": -1,
-        "topics": [{"topic": name, "partitions": [partition]}],
+        "topics": [{"topic": name, "partitions": [wanted]}],
         "forgotten_topics_data": [],
         "rack_id": "",
         **fields,

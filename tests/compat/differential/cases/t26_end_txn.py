@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from tests.compat.differential.script import Answer, Script, case
-from tests.compat.differential.transactional import BUSY, Writer, coordinated, initialise, writer
+from tests.compat.differential.transactional import (
+    BUSY,
+    Writer,
+    coordinated,
+    initialise,
+    reading,
+    writer,
+)
 
 KEY = 26
+FETCH = 1
 PROTOCOL_2_FROM = 5
 BOTH = (True, False)
 
@@ -136,6 +144,31 @@ def aborts_without_a_transaction(script: Script) -> None:
         script.settled(_end(script, mine, commit=False, producer_epoch=epoch), BUSY)
         script.settled(_end(script, mine, commit=False, producer_epoch=epoch), BUSY)
     script.other(65, 0, transactional_ids=[mine.name])
+
+
+@case(KEY, transactions=True)
+def a_late_copy_during_the_next_transaction(script: Script) -> None:
+    """The network delays an EndTxn. A copy of it ends its transaction, and then the first arrives.
+
+    In protocol 1 it ends the part of the next transaction that is there: nothing tells it from that
+    one's EndTxn. The next partition begins another transaction. Protocol 2 refuses the old epoch.
+    """
+    raises = script.version >= PROTOCOL_2_FROM
+    for late in BOTH:
+        topic, mine = script.topic(f"two-{late}", partitions=2), writer(script, f"id-{late}")
+        mine.add(topic)
+        mine.write(topic, 1, 0)
+        _ended(script, mine, commit=late)
+        mine.epoch += raises
+        mine.add(topic)
+        mine.write(topic, 1, 0 if raises else 1)
+        delayed = _end(script, mine, commit=late, producer_epoch=0, on="late")
+        script.settled(delayed, BUSY)
+        mine.add(topic, 1)
+        mine.write(topic, 1, 0, partition=1)
+        _ended(script, mine, commit=not late)
+        for partition in (0, 1):
+            script.other(FETCH, 11, **reading(topic.name, partition=partition))
 
 
 @case(KEY, transactions=True)
