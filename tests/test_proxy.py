@@ -85,6 +85,20 @@ def test_frozen_bytes_are_held_and_flow_on_when_healed(client, proxy, echo):
     assert hear(client, 3) == b"one"
 
 
+def test_held_bytes_arrive_after_their_connection_was_closed(client, proxy, echo):
+    held = proxy.hold(TO_SERVER, lambda data: data.startswith(b"late"))
+    assert say(client, b"first") == b"first"
+    client.sendall(b"late")
+    assert held.caught.wait(10)
+    client.close()
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as other:
+        assert say(other, b"late too") == b"late too"
+        assert not held.answered.is_set()
+        proxy.release(held)
+        assert held.answered.wait(10)
+    assert bytes(echo.heard) == b"firstlate toolate"
+
+
 def test_dropped_bytes_never_arrive_and_the_connection_stays(client, proxy, echo):
     proxy.drop(TO_CLIENT)
     client.sendall(b"lost")

@@ -2,25 +2,29 @@
 
 Method: librdkafka and aiokafka write and copy in transactions against an embedded gateway with
 the preview of transactions, and their history is judged. The checker also accepts a recorded run
-of Apache Kafka 4.3 (`python -m tests.histories.transactional --write`), without kills, and finds
-faults that are planted into that run.
+of Apache Kafka 4.3 with a kill -9 (`python -m tests.histories.transactional --kills 1 --write`),
+and finds faults that are planted into that run.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tests.histories.checker import bad
 from tests.histories.history import FINAL, OK, load
 from tests.histories.report import table
 from tests.histories.transactional import FILE, IDS, committed, record
 from tests.histories.transactions import ABORT, COMMIT, check_transactions
+from tests.histories.with_confluent_transactions import Failed, bounded
 from tests.peers.gateway import Gateway
 
 OPTIONS = ("--preview-transactions", "--group-initial-rebalance-delay-ms", "0")
 COMMITS = 3
+KILLS, COMMITS_BETWEEN_KILLS = 5, 12
 
 
 def judged(recorder):
@@ -35,6 +39,29 @@ def test_transactions_of_stock_clients_have_no_anomaly(tmp_path):
     with Gateway(tmp_path / "data", OPTIONS) as gateway:
         done = judged(record(gateway, kills=0, each=COMMITS))
     assert min(done.values()) >= COMMITS
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(900)
+def test_transactions_under_kill_9_have_no_anomaly(tmp_path):
+    with Gateway(tmp_path / "data", OPTIONS) as gateway:
+        done = judged(record(gateway, kills=KILLS, each=COMMITS_BETWEEN_KILLS))
+    assert min(done.values()) >= (KILLS + 1) * COMMITS_BETWEEN_KILLS
+
+
+def test_a_call_of_a_client_that_never_returns_fails():
+    never = threading.Event()
+    with pytest.raises(Failed):
+        bounded(never.wait, patience_s=0.01)
+    never.set()
+
+
+def test_an_error_of_a_bounded_call_is_raised():
+    def refused():
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    with pytest.raises(KafkaException):
+        bounded(refused)
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from tests.histories.with_confluent import read
 from tests.histories.workload import make_topic
 from tests.peers.broker import Broker
 from tests.peers.kafka import ApacheKafka
-from tests.peers.processes import wait_until
+from tests.peers.processes import TookTooLong, wait_until
 
 FILE = Path(__file__).parent / "apache_kafka_transactions.jsonl.gz"
 PARTITIONS = 3
@@ -76,7 +76,14 @@ class Load:
             now = committed(self._recorder)
             return all(now[name] >= before[name] + more for name in IDS)
 
-        wait_until(enough, f"{more} transactions of each id", PROGRESS_S_MAX, pause_s=0.05)
+        try:
+            wait_until(enough, f"{more} transactions of each id", PROGRESS_S_MAX, pause_s=0.05)
+        except TookTooLong as late:
+            since = {
+                name: count - before[name] for name, count in committed(self._recorder).items()
+            }
+            errors = dict(self._recorder.errors.most_common(10))
+            raise TookTooLong(f"{late}; committed since: {since}; errors: {errors}") from None
 
     def end(self) -> None:
         """Let every transaction end; then read everything."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
@@ -32,11 +33,13 @@ class Failed(Exception):
     """A record of a transaction was not acknowledged."""
 
 
-def new_producer(bootstrap: str, name: str, stop: threading.Event) -> Producer | None:
+def new_producer(
+    bootstrap: str, name: str, stop: threading.Event, **options: object
+) -> Producer | None:
     """Return a producer that has fenced the earlier ones of this id, or None once stopped."""
     settings = {"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0}
     while True:
-        producer = Producer(settings | COMMON)
+        producer = Producer(settings | COMMON | options)
         try:
             producer.init_transactions(CALL_S)
             return producer
@@ -105,6 +108,29 @@ def _attempt(producer: Producer, note: Note, work: Callable[[], None]) -> bool:
     return True
 
 
+def bounded(call: Callable[[], object], patience_s: float = 2 * CALL_S) -> None:
+    """Make a call that may never return. Raises Failed, and leaves its thread behind.
+
+    librdkafka 2.16 never checks the timeout of offsets in a transaction, and waits for ever if
+    their coordinator is killed at the wrong moment (its issue 5456).
+    """
+    outcome: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+        except KafkaException as error:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    threading.Thread(target=run, name="offsets", daemon=True).start()
+    try:
+        outcome.result(patience_s)
+    except TimeoutError:
+        raise Failed("the offsets of a transaction are not answered") from None
+
+
 def mix(
     recorder: Recorder, bootstrap: str, keys: Sequence[Key], process: str, stop: threading.Event
 ) -> None:
@@ -161,7 +187,7 @@ def copy(
             note.offsets(group, committed)
             offsets = [TopicPartition(*place_of(key), at) for key, at in committed.items()]
             metadata = consumer.consumer_group_metadata()
-            producer.send_offsets_to_transaction(offsets, metadata, CALL_S)
+            bounded(partial(producer.send_offsets_to_transaction, offsets, metadata, CALL_S))
             _end(producer, note, abort)
 
         if not _attempt(producer, note, work):

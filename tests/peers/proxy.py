@@ -27,6 +27,27 @@ BOTH = (TO_SERVER, TO_CLIENT)
 CHUNK_BYTES = 64 * 1024
 HELD_CHUNKS_MAX = 256  # on their slow way; then the sender feels it
 
+_Chunk = tuple[float, bytes, asyncio.Event | None]
+"""When bytes are due, the bytes, and what they wait for besides."""
+
+
+class Held:
+    """Bytes that wait in the network, and all that follows them on their connection."""
+
+    def __init__(self, matches: Callable[[bytes], bool]) -> None:
+        self.matches = matches
+        self.caught = threading.Event()  # bytes that match have come
+        self.answered = threading.Event()  # after their release the other end has sent something
+        self.gate = asyncio.Event()
+        self.over = asyncio.Event()  # the same as `answered`, for the proxy
+
+
+class _Connection:
+    """What both directions of one connection know."""
+
+    held: Held | None = None
+    lane: _Lane | None = None  # where it is held
+
 
 class _Lane:
     """What happens to bytes in one direction, on all connections."""
@@ -35,6 +56,7 @@ class _Lane:
         self.flowing = asyncio.Event()
         self.passed_bytes = 0
         self.lost_bytes = 0
+        self.hold: Held | None = None  # what the next bytes are compared with
         self.heal()
 
     def heal(self) -> None:
@@ -111,6 +133,23 @@ class Proxy(Lifecycle):
             lane.cut_at_next = True
 
         self._for_each([lane], change)
+
+    def hold(self, lane: str, matches: Callable[[bytes], bool]) -> Held:
+        """The next bytes in that direction that match are held until `release`; others pass.
+
+        They arrive even if their sender has closed its connection meanwhile.
+        """
+        held = Held(matches)
+
+        def change(lane: _Lane) -> None:
+            lane.hold = held
+
+        self._for_each([lane], change)
+        return held
+
+    def release(self, held: Held) -> None:
+        """What was held flows on."""
+        self._do(held.gate.set)
 
     def cut(self) -> None:
         """Every connection is reset; new ones are welcome."""
@@ -210,9 +249,10 @@ class Proxy(Lifecycle):
                 "127.0.0.1", self.server_port
             )
             ends.append(server_writer)
+            both = _Connection()
             async with asyncio.TaskGroup() as lanes:
-                lanes.create_task(self._carry(reader, server_writer, TO_SERVER))
-                lanes.create_task(self._carry(server_reader, writer, TO_CLIENT))
+                lanes.create_task(self._carry(reader, server_writer, TO_SERVER, both))
+                lanes.create_task(self._carry(server_reader, writer, TO_CLIENT, both))
             for end in ends:
                 end.close()
             ends.clear()
@@ -224,11 +264,15 @@ class Proxy(Lifecycle):
                 _reset(end)
 
     async def _carry(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        name: str,
+        connection: _Connection,
     ) -> None:
         """One direction of one connection, until its sender ends it."""
         lane = self._lanes[name]
-        held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(HELD_CHUNKS_MAX)
+        held: asyncio.Queue[_Chunk] = asyncio.Queue(HELD_CHUNKS_MAX)
         async with asyncio.TaskGroup() as passing:
             passing.create_task(_pass(held, writer, lane))
             while data := await reader.read(CHUNK_BYTES):
@@ -237,8 +281,11 @@ class Proxy(Lifecycle):
                     lane.lost_bytes += len(data)
                     self._reset_all()
                     return
-                await held.put((self._loop.time() + lane.latency_s, data))
-            await held.put((0.0, b""))
+                gate = _gate(lane, connection, data)
+                await held.put((self._loop.time() + lane.latency_s, data, gate))
+            # The end of a connection with held bytes comes later than the answer to these.
+            late = connection.held if connection.lane is lane else None
+            await held.put((0.0, b"", late and late.over))
 
 
 async def _swallow(reader: asyncio.StreamReader) -> None:
@@ -246,18 +293,32 @@ async def _swallow(reader: asyncio.StreamReader) -> None:
         pass
 
 
-async def _pass(
-    held: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter, lane: _Lane
-) -> None:
+def _gate(lane: _Lane, connection: _Connection, data: bytes) -> asyncio.Event | None:
+    """What these bytes wait for; that the connection's held bytes are answered, is noted."""
+    if lane.hold is not None and lane.hold.matches(data):
+        held, lane.hold = lane.hold, None
+        connection.held, connection.lane = held, lane
+        held.caught.set()
+        return held.gate
+    held = connection.held
+    if held is not None and connection.lane is not lane and held.gate.is_set():
+        held.answered.set()
+        held.over.set()
+    return None
+
+
+async def _pass(held: asyncio.Queue[_Chunk], writer: asyncio.StreamWriter, lane: _Lane) -> None:
     """What is held goes on when it is due, in order; the sender's end too."""
     loop = asyncio.get_running_loop()
     while True:
-        due_s, data = await held.get()
+        due_s, data, gate = await held.get()
         if due_s > loop.time():
             await asyncio.sleep(due_s - loop.time())
         if lane.bytes_per_s is not None:
             await asyncio.sleep(len(data) / lane.bytes_per_s)
         await lane.flowing.wait()
+        if gate is not None:
+            await gate.wait()
         if not data:
             break
         if lane.dropping:
