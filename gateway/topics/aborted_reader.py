@@ -1,19 +1,24 @@
 """Finds the aborted transactions that overlap the records of a read_committed fetch.
 
 Those of the segment in progress and of the one before are in memory. Each older list is in the head
-snapshot of the next segment. It is read once, and the newest ones are kept. A cleaned segment has
-its own list, in its footer: it names no transaction whose marker the cleaner dropped.
+snapshot of the next segment. It is read once, and the newest ones are kept. If that head is lost,
+the list is rebuilt from the segment itself. A cleaned segment has its own list, in its footer: it
+names no transaction whose marker the cleaner dropped.
 Source: Kafka, UnifiedLog.addAbortedTransactions and LocalLog.collectAbortedTransactions.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.core.aborted_lists import AbortedLists, SegmentAborted, overlapping_in_order
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.topics.partition_state import aborted_before, aborted_of_footer
+from gateway.topics.rebuilt_lists import ListRebuilder, RebuiltLog
+from ledger.errors import LedgerError
+from ledger.streams.accepted_losses import EntryLost
 
 
 class _Newest(Protocol):
@@ -38,13 +43,8 @@ class KnownTransactions(Protocol):
     def transactions(self) -> _Newest: ...
 
 
-class StoredStates(Protocol):
+class StoredStates(RebuiltLog, Protocol):
     """The states that the heads of segments store: those of a `Stream`, or of a reader of it."""
-
-    @property
-    def rewrites(self) -> int:
-        """Counts the segments that were cleaned. Records and lists of one count belong together."""
-        ...
 
     def cleaned_at(self, sequence_id: int) -> bool:
         """Return whether the segment with `sequence_id` was cleaned."""
@@ -60,7 +60,8 @@ class StoredStates(Protocol):
     async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes] | None:
         """Return the bounds of the segment with `sequence_id` and the owner's state at its end.
 
-        Returns None if no later segment has entries. Raises LedgerError.
+        Returns None if no later segment has entries. Raises EntryLost if that state is lost, and
+        other LedgerErrors.
         """
         ...
 
@@ -68,9 +69,16 @@ class StoredStates(Protocol):
 class AbortedReader:
     """The aborted transactions of one partition, in memory and on disk."""
 
-    __slots__ = ("_lists", "_rewrites", "_state", "_stream")
+    __slots__ = ("_lists", "_rebuilder", "_rewrites", "_state", "_stream")
 
-    def __init__(self, state: KnownTransactions, stream: StoredStates) -> None:
+    def __init__(
+        self,
+        state: KnownTransactions,
+        stream: StoredStates,
+        permits: asyncio.Semaphore | None = None,
+    ) -> None:
+        """`permits` bounds the lists that the process rebuilds at the same time."""
+        self._rebuilder = ListRebuilder(stream, permits)
         self._state = state
         self._stream = stream
         # Lists of older segments. They change only if the segment is cleaned.
@@ -84,7 +92,7 @@ class AbortedReader:
         Returns None if a list has to be read.
         """
         found: list[AbortedTransaction] = []
-        at = self._collect(start, start, end, found)
+        at = self._collect(start, end, found)
         return found if at is None else None
 
     async def read(self, start: int, end: int) -> list[AbortedTransaction]:
@@ -94,16 +102,21 @@ class AbortedReader:
         """
         found: list[AbortedTransaction] = []
         rewrites = self._stream.rewrites
-        at = self._collect(start, start, end, found)
+        at = self._collect(start, end, found)
         while at is not None:
-            one = await self._list_of(at)
+            try:
+                one = await self._list_of(at)
+            except LedgerError:
+                if rewrites == self._stream.rewrites:
+                    raise
+                one = None
             if rewrites != self._stream.rewrites:
                 return await self.read(start, end)
             if one is None:  # the newest segment with entries
-                found += overlapping_in_order(self._state.transactions.aborted, start, end)
+                found += overlapping_in_order(self._state.transactions.aborted, at, end)
                 return found
             self._lists.add(one)
-            at = self._collect(at, start, end, found)
+            at = self._collect(at, end, found)
         return found
 
     async def _list_of(self, offset: int) -> SegmentAborted | None:
@@ -111,18 +124,20 @@ class AbortedReader:
         footer = await self._stream.aborted_in(offset)
         if footer is not None:
             return aborted_of_footer(*footer)
-        behind = await self._stream.state_behind(offset)
+        try:
+            behind = await self._stream.state_behind(offset)
+        except EntryLost as error:
+            return await self._rebuilder.rebuild(offset, error)
         if behind is None:
             return None
         first, end_offset, state = behind
         one = aborted_before(state, end_offset)
         return one._replace(first_offset=min(one.first_offset, first), end_offset=end_offset)
 
-    def _collect(
-        self, at: int, start: int, end: int, found: list[AbortedTransaction]
-    ) -> int | None:
+    def _collect(self, at: int, end: int, found: list[AbortedTransaction]) -> int | None:
         """Add to `found` from the lists in memory, from that of the segment with `at` on.
 
+        Markers below `at` are not looked for: a list may reach back over one that was read before.
         Returns an offset whose list must be read first, or None if `found` is complete.
         """
         state, rewrites = self._state, self._stream.rewrites
@@ -134,9 +149,9 @@ class AbortedReader:
             one = before if known else self._lists.covering(at)
             if one is None:
                 return at
-            found += overlapping_in_order(one.aborted, start, end)
+            found += overlapping_in_order(one.aborted, at, end)
             if one.stable_offset >= end:
                 return None
             at = one.end_offset
-        found += overlapping_in_order(state.transactions.aborted, start, end)
+        found += overlapping_in_order(state.transactions.aborted, at, end)
         return None

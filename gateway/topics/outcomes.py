@@ -54,7 +54,7 @@ class Outcomes:
         # None of these changes.
         self._state, self._stream, self._log = state, stream, log
         self._on_learned = on_learned
-        self._aborted = AbortedReader(state, stream)
+        self._aborted = AbortedReader(state, stream, stream.services.rebuilding)
         # The last stable offset when the stream was open last. Never falls.
         self._floor = 0
         # True while the stream is open for reading.

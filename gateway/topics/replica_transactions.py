@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from struct import error as StructError
 from typing import Protocol
 
 from gateway.core.followed_transactions import FollowedState
 from gateway.core.partition_transactions import AbortedTransaction
-from gateway.topics.aborted_reader import AbortedReader
-from gateway.topics.partition_state import stored_transactions
+from gateway.topics.aborted_reader import AbortedReader, StoredStates
+from gateway.topics.followed_batches import (
+    CHUNK_BYTES,
+    TURN_RECORDS,
+    apply_record,
+    load_followed,
+)
 from gateway.topics.partition_warnings import PartitionWarnings
-from gateway.wire import batches
-from gateway.wire.end_markers import read_marker
+from gateway.topics.rebuilt_lists import OutcomeHidden
 from ledger.errors import CorruptFormat, LedgerError, StreamUnavailable, Truncated
-from ledger.ids import Buffer
 from ledger.streams.accepted_losses import EntryAwaited, EntryLost
 from ledger.streams.followed_state import StoredState
 from ledger.streams.read_turns import READER
@@ -39,22 +41,15 @@ LOADING_AT_ONCE = 4
 READ_BYTES_MAX = 8 * 1024 * 1024
 """Bytes behind the snapshot after which a newer one is looked for: those between two snapshots."""
 
-_CHUNK_BYTES = 1024 * 1024
-_TURN_RECORDS = 100  # batches that are applied before other tasks run
 _TURN_BYTES = 64 * 1024  # batches that are applied at once when they arrive
 _PAUSE_S, _PAUSE_S_MAX = 0.05, 2.0  # pause before a retry, which doubles up to the maximum
-_BITS = batches.TRANSACTIONAL | batches.CONTROL
-_BITS_AT = 22  # the low byte of the attributes of a batch
 
 
-class FollowedLog(Protocol):
+class FollowedLog(StoredStates, Protocol):
     """The part of `FollowedStream` that this needs."""
 
     @property
     def is_open(self) -> bool: ...
-
-    @property
-    def rewrites(self) -> int: ...
 
     @property
     def start_sequence_id(self) -> int: ...
@@ -64,21 +59,9 @@ class FollowedLog(Protocol):
 
     def starts_above(self, sequence_id: int) -> list[int]: ...
 
-    def cleaned_at(self, sequence_id: int) -> bool: ...
-
     def read_cached(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None: ...
 
-    async def read_any(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]: ...
-
     async def newest_state(self) -> StoredState: ...
-
-    async def aborted_in(self, sequence_id: int) -> tuple[int, int, bytes] | None: ...
-
-    async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes]: ...
-
-
-class OutcomeHidden(StreamUnavailable):
-    """A lost range may have held markers, and no snapshot behind it is known yet."""
 
 
 class ReplicaTransactions:
@@ -93,7 +76,7 @@ class ReplicaTransactions:
     ) -> None:
         """`on_moved` runs when `committed_end` moves, or is not going to move for now.
 
-        `loading` is shared by all partitions of the process.
+        `loading` is shared by all partitions of the process. Rebuilt lists take it too.
         """
         self._stream = stream
         self._log = log
@@ -195,7 +178,7 @@ class ReplicaTransactions:
             self._wake.set()
             return
         records = self._stream.read_cached(state.end, _TURN_BYTES)
-        if records is not None and len(records) <= _TURN_RECORDS:
+        if records is not None and len(records) <= TURN_RECORDS:
             try:
                 self._apply(state, records)
             except LedgerError as error:
@@ -237,13 +220,13 @@ class ReplicaTransactions:
             if self._stream.cleaned_at(state.end):
                 state = await self._load()  # from the newest segment, which is not cleaned
             self._check_cleaned(state.end)
-            records = await self._stream.read_any(state.end, _CHUNK_BYTES)
+            records = await self._stream.read_any(state.end, CHUNK_BYTES)
             if rewrites != self._stream.rewrites:
                 continue
-            for first in range(0, len(records), _TURN_RECORDS):
+            for first in range(0, len(records), TURN_RECORDS):
                 if first:
                     await asyncio.sleep(0)
-                self._apply(state, records[first : first + _TURN_RECORDS])
+                self._apply(state, records[first : first + TURN_RECORDS])
                 self._hidden = None
                 self._note_moved()
             read_bytes += sum(record.size_bytes for record in records)
@@ -257,9 +240,9 @@ class ReplicaTransactions:
             known = self._state
             if known is not None and stored.sequence_id <= known.end:
                 return known
-            state = await _decoded(stored)
+            state = await load_followed(stored)
         self._state = state
-        self._aborted = AbortedReader(state, self._stream)
+        self._aborted = AbortedReader(state, self._stream, self._loading)
         self._hidden = None
         self._note_moved()
         return state
@@ -276,10 +259,7 @@ class ReplicaTransactions:
             while borders and borders[-1] <= state.end:
                 self._check_cleaned(record.sequence_id)
                 state.begin_segment(borders.pop())
-            data = record.data[0] if len(record.data) == 1 else b"".join(record.data)
-            if data[_BITS_AT] & _BITS:
-                _apply_batch(state, record.sequence_id, data)
-            state.end = record.end_sequence_id
+            apply_record(state, record)
 
     def _check_cleaned(self, offset: int) -> None:
         """Raise StreamUnavailable if the segment with `offset` was cleaned: it may lack markers."""
@@ -302,33 +282,3 @@ class ReplicaTransactions:
             self._moved_to = end
             self._shown = max(self._shown, end)
             self._on_moved()
-
-
-def _apply_batch(state: FollowedState, offset: int, data: Buffer) -> None:
-    header = batches.read_header(data)
-    if header.producer_id < 0:
-        return
-    try:
-        marker = read_marker(data, header)
-    except ValueError as error:
-        raise CorruptFormat(f"offset {offset}: {error}") from error
-    if marker is not None:
-        state.transactions.on_marker(header.producer_id, offset, commit=marker.commit)
-    else:
-        state.transactions.on_batch(header.producer_id, offset)
-
-
-async def _decoded(stored: StoredState) -> FollowedState:
-    """Return the transactions of a stored state. Other tasks run meanwhile."""
-    found = stored_transactions(stored.data)
-    if found is None:
-        return FollowedState(stored.sequence_id, stored.segment_start)
-    # Without a list that reaches back, the state before this segment had no transaction.
-    since = found.since if found.since <= stored.sequence_id else stored.segment_start
-    state = FollowedState(stored.sequence_id, since, found.before)
-    try:
-        for _ in state.transactions.load(found.rows):
-            await asyncio.sleep(0)
-    except (ValueError, StructError) as error:
-        raise CorruptFormat(f"transactions of a partition: {error}") from error
-    return state

@@ -1,4 +1,5 @@
-"""The newest state of the owner that a follower finds in the log: a snapshot at or below its end.
+"""The newest state of the owner that a reader finds in the log: a snapshot at or below its end, or
+at or below the end of an older segment.
 
 Each entry names the distance to the newest snapshot before it, so one entry, the snapshot and the
 metadata of a ledger are read. A snapshot of which a part is lost is passed: the one before it, or
@@ -7,6 +8,7 @@ that of an earlier segment, is older and as good, because the records since then
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ledger.client.client import LedgerClient
@@ -30,13 +32,67 @@ class StoredState(NamedTuple):
     data: bytes
 
 
+class StateWithin(NamedTuple):
+    """The newest state that can be read up to the end of one segment."""
+
+    # The bounds of that segment.
+    first: int
+    end: int
+    state: StoredState
+    # Where the segments from that of the state on end, ascending, up to `end`. Those without
+    # records repeat an end.
+    borders: tuple[int, ...]
+
+
 async def read_newest_state(client: LedgerClient, table: SegmentTable) -> StoredState:
     """Read the newest state below the readable end. It is b"" for a stream without records.
 
     Raises EntryAwaited, NoSuchLedger, CorruptFormat, MetadataUnavailable, and StreamUnavailable if
     no segment has a snapshot.
     """
-    for segment in reversed(table.segments):
+    found = await _newest_of(client, table, table.segments)
+    if found is not None:
+        return found
+    if table.end_sequence_id:
+        raise StreamUnavailable("no state snapshot precedes the end of the stream")
+    return StoredState(0, 0, b"")
+
+
+async def read_state_within(
+    client: LedgerClient, table: SegmentTable, sequence_id: int
+) -> StateWithin | None:
+    """Read the newest state up to the end of the segment with `sequence_id`.
+
+    It may be a state of an earlier segment, if no snapshot of this one can be read. All records
+    between the state and the end are listed, and none of them was cleaned. Returns None if no such
+    state is left, or if no later segment has entries. Raises as `read_newest_state`.
+    """
+    segment = table.find(sequence_id)
+    later = None if segment is None else table.next_with_entries(segment.number)
+    if segment is None or later is None:
+        return None
+    end = later.start_sequence_id
+    segments = [each for each in table.segments if each.number <= segment.number]
+    found = await _newest_of(client, table, segments)
+    if found is None and segments[0].start_sequence_id == 0 and not _any_cleaned(segments):
+        found = StoredState(0, 0, b"")  # the whole log is listed
+    if found is None:
+        return None
+    starts = (each.start_sequence_id for each in segments)
+    borders = (*(start for start in starts if start > found.segment_start), end)
+    return StateWithin(segment.start_sequence_id, end, found, borders)
+
+
+async def _newest_of(
+    client: LedgerClient, table: SegmentTable, segments: Sequence[Segment]
+) -> StoredState | None:
+    """Return the newest readable state of these segments, or None if there is none.
+
+    No state before a cleaned segment is returned: the records there do not show what follows it.
+    """
+    for segment in reversed(segments):
+        if segment.cleaned:
+            return None
         last = table.last_readable_entry(segment)
         if last < 0:
             continue
@@ -45,9 +101,11 @@ async def read_newest_state(client: LedgerClient, table: SegmentTable) -> Stored
         found = await _newest_in(reader, table, segment, last)
         if found is not None:
             return found
-    if table.end_sequence_id:
-        raise StreamUnavailable("no state snapshot precedes the end of the stream")
-    return StoredState(0, 0, b"")
+    return None
+
+
+def _any_cleaned(segments: Sequence[Segment]) -> bool:
+    return any(segment.cleaned for segment in segments)
 
 
 async def _newest_in(

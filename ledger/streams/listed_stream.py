@@ -10,6 +10,7 @@ from ledger.core.epoch_table import EpochEnd, EpochTable
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
 from ledger.core.sparse_index import ANY_TIMESTAMP
+from ledger.streams.followed_state import StateWithin, read_state_within
 from ledger.streams.reads import SegmentReads
 from ledger.streams.services import StreamServices
 from ledger.streams.tail_cache import StoredRecord, StreamTail
@@ -110,3 +111,14 @@ class ListedStream:
     async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes] | None:
         """Return the owner's state behind a segment. See `SegmentReads.state_behind`."""
         return await self._reads.state_behind(sequence_id)
+
+    async def state_within(self, sequence_id: int) -> StateWithin | None:
+        """Read the newest state up to the end of a segment. See `read_state_within`."""
+        return await read_state_within(self.services.client, self._table, sequence_id)
+
+    async def read_any(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
+        """Read from disk as `read` does, also below the start while the records still exist.
+
+        Raises Truncated or NoSuchLedger if they were removed.
+        """
+        return await self._reads.read(sequence_id, bytes_max)

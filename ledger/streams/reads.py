@@ -527,7 +527,8 @@ class SegmentReads:
         """Return the bounds of the segment with `sequence_id` and the owner's state at its end.
 
         The state is in the head of the next segment with entries. Returns None if there is none.
-        Raises EntryLost, EntryAwaited, and StreamUnavailable if the head has no snapshot.
+        Raises EntryLost, also if the loss of the head was accepted, EntryAwaited, and
+        StreamUnavailable if the head has no snapshot.
         """
         table = self._table
         segment = table.find(sequence_id)
@@ -537,7 +538,13 @@ class SegmentReads:
         last_entry = table.last_readable_entry(later)
         reader = await self._reader(later)
         reader.last_add_confirmed = max(reader.last_add_confirmed, last_entry)
-        head = await read_whole_head(reader, last_entry)
-        if head is None:
-            raise StreamUnavailable(f"segment {later.number} has no state snapshot at its head")
-        return segment.start_sequence_id, later.start_sequence_id, head.owner_state
+        lost = next(iter(table.losses.of_segment(later.number)), None)
+        readable = last_entry if lost is None else min(last_entry, lost.first - 1)
+        head = await read_whole_head(reader, readable)
+        if head is not None:
+            return segment.start_sequence_id, later.start_sequence_id, head.owner_state
+        what = f"segment {later.number} has no state snapshot at its head"
+        if lost is None or readable == last_entry:
+            raise StreamUnavailable(what)
+        evidence = lost.evidence
+        raise EntryLost(f"{what}: it is lost", evidence.ledger, lost.first, evidence.copies)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from ledger.client.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.ids import LedgerId
@@ -11,6 +13,8 @@ from ledger.streams.config import StreamLimits
 from ledger.streams.reads import CursorLimit
 from ledger.streams.steady_clock import SteadyClock
 from ledger.streams.tail_cache import TailCache
+
+_REBUILDS_AT_ONCE = 4
 
 
 class StreamServices:
@@ -34,6 +38,8 @@ class StreamServices:
         self.limits = limits or StreamLimits()
         self.cache = TailCache(self.limits.tail_cache_bytes)
         self.cursors = CursorLimit(self.limits.cursors_max)
+        # Taken to rebuild from the log what a lost snapshot had. Each may hold megabytes.
+        self.rebuilding = asyncio.Semaphore(_REBUILDS_AT_ONCE)
         # The ledgers that no stream lists now and that are no orphans, and the monotonic time
         # until which that holds: the cleaner writes them, or their readers have time to leave.
         self._unlisted_until_s: dict[LedgerId, float] = {}

@@ -16,13 +16,16 @@ from typing import NamedTuple
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
 from ledger.core import records as log_records
+from ledger.core.accepted_losses import StreamLosses
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
 from ledger.core.snapshot_format import StateSnapshot, decode_snapshot, is_part, join
 from ledger.errors import StreamUnavailable
 from ledger.ids import EntryId, LedgerId
+from ledger.streams.followed_state import StateWithin, read_state_within
 from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import OwnerState
+from ledger.streams.tail_cache import StoredRecord
 
 _READ_BYTES = 1024 * 1024
 _NOWHERE = -1
@@ -103,6 +106,19 @@ class StateReader:
     async def state_behind(self, sequence_id: int) -> tuple[int, int, bytes] | None:
         """Return the owner's state behind a segment. See `SegmentReads.state_behind`."""
         return await self._reads.state_behind(sequence_id)
+
+    @property
+    def accepted_losses(self) -> StreamLosses:
+        """The losses of the stream that an operator accepted."""
+        return self._table.losses
+
+    async def state_within(self, sequence_id: int) -> StateWithin | None:
+        """Read the newest state up to the end of a segment. See `read_state_within`."""
+        return await read_state_within(self._client, self._table, sequence_id)
+
+    async def read_any(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
+        """Read records, also below the start of the stream while they still exist."""
+        return await self._reads.read(sequence_id, bytes_max, self._refresh)
 
     async def _load_newest(self, at: int, end: int) -> int:
         """Load the newest snapshot if it is past `at`. Returns where the replay begins."""
