@@ -1,8 +1,9 @@
-"""Goal: after the loss of a segment's head, readers of committed records still get the segment before
-it: all committed records, none that was aborted, and an error where an outcome is hidden.
+"""Goal: after the loss of a segment's head, readers of committed records still get the segment
+before it: all committed records, none that was aborted, and an error where an outcome is hidden.
 
-Method: Fetch in Kafka's bytes over real streams on virtual time, at the leader and at a replica. The
-bookie lacks snapshots. Rebuilt lists are compared with those of the heads, over random histories.
+Method: Fetch in Kafka's bytes over real streams on virtual time, at the leader and at a replica.
+The bookie lacks snapshots. Rebuilt lists are compared with those of the heads, over random
+histories.
 """
 
 import asyncio
@@ -20,10 +21,10 @@ from ledger.core.records import parse_entry
 from ledger.errors import StreamUnavailable
 from ledger.ids import EntryId
 from ledger.ports.bookies import Status
-from tests.gateway.test_cleaned_partitions import clean
 from tests.gateway.lossy_cluster import lossy_cluster
 from tests.gateway.replica_pair import replica_pair
 from tests.gateway.stream_cluster import batch
+from tests.gateway.test_cleaned_partitions import clean
 from tests.gateway.test_read_committed import (
     COLD,
     Producers,
@@ -345,6 +346,14 @@ async def written(cluster, seed):
     return await restarted(cluster), producers
 
 
+async def lose_snapshots(cluster, segments, draw):
+    """Lose most entries with snapshots."""
+    for segment in segments:
+        for entry in await snapshot_entries(cluster, segment):
+            if draw.random() < 0.6:
+                cluster.port.missing[segment.ledger, entry] = Status.NO_ENTRY
+
+
 async def compared(seed):
     """Compare the list that each head has with the rebuilt one, without random snapshots."""
     async with lossy_cluster(transactions=True, limits=COLD if seed % 2 else None) as cluster:
@@ -356,10 +365,7 @@ async def compared(seed):
             if segment.record_count and await stream.state_behind(segment.start_sequence_id):
                 lists[segment.number] = await reader._list_of(segment.start_sequence_id)
         assert lists
-        for segment in stream.segments:
-            for entry in await snapshot_entries(cluster, segment):
-                if draw.random() < 0.6:
-                    cluster.port.missing[segment.ledger, entry] = Status.NO_ENTRY
+        await lose_snapshots(cluster, stream.segments, draw)
         lost = EntryLost("a head", 0, EntryId(0), ())
         for segment in stream.segments:
             if segment.number in lists:

@@ -20,6 +20,7 @@ from ledger.streams.scan import StreamScan
 from tests.gateway.lossy_cluster import lost_range, stored_entries
 from tests.gateway.replica_pair import replica_pair
 from tests.gateway.stream_cluster import batch
+from tests.gateway.test_rebuilt_lists import lose_head
 from tests.gateway.test_transaction_path import marked, part, sent
 
 
@@ -118,3 +119,37 @@ async def test_an_outcome_that_was_known_before_a_loss_is_not_guessed_after_it()
             assert view.stable_offset == 4
             with pytest.raises(StreamUnavailable, match="at 0 a lost range may have held"):
                 await view.aborted(0, 4)
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+async def test_a_lost_head_of_an_older_segment_fails_no_read(accepted):
+    async with replica_pair() as pair:
+        await sent(pair.partition, part(0))
+        await marked(pair.partition, commit=False)
+        for _ in range(3):
+            pair.partition.stream.roll_soon()
+            await asyncio.sleep(1)
+            await pair.leader.sent(pair.partition, batch(records=1))
+        await lose_head(pair.leader, pair.partition, 2, accepted=accepted)
+        async with view_of(pair) as (view, _):
+            await view.advance()
+            assert view.stable_offset == 5
+            assert await view.aborted(0, 5) == [AbortedPart(5, 0, 1)]
+
+
+async def test_a_lost_head_of_the_newest_segment_fails_the_read_until_it_is_accepted():
+    async with replica_pair() as pair:
+        await sent(pair.partition, part(0))
+        await marked(pair.partition, commit=False)
+        pair.partition.stream.roll_soon()
+        await asyncio.sleep(1)
+        await pair.leader.sent(pair.partition, batch(records=1))
+        await lose_head(pair.leader, pair.partition, 2, accepted=False)
+        async with view_of(pair) as (view, _):
+            with pytest.raises(EntryLost):
+                await view.advance()
+        await lose_head(pair.leader, pair.partition, 2)
+        async with view_of(pair) as (view, _):
+            await view.advance()
+            assert view.stable_offset == 3
+            assert await view.aborted(0, 3) == [AbortedPart(5, 0, 1)]
