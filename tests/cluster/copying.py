@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -32,6 +33,7 @@ GROUP, TRANSACTION = 0, 1  # types of FindCoordinator
 FIND_COORDINATOR, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 10, 61, 65, 66
 ENDED_STATES = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
 LOOK_S = 0.02
+NEWEST_BYTES = 200
 UNSENT_MAX = 10_000  # below the bound of librdkafka's queue
 COMPACTED = {
     "cleanup.policy": "compact",
@@ -92,11 +94,14 @@ class Job:
         self.kind, self.name = kind, name
         self._bootstrap, self._directory, self._seed = bootstrap, directory, seed
         self._runs = 0
+        self._counted = 0  # bytes of the log in which `_ended` transactions end
+        self._ended = 0
         self.process = self.another()
 
     def another(self) -> Process:
         """Start a process with this id, which has a gate of its own."""
         self._runs += 1
+        self._counted = self._ended = 0
         self.gate = self._directory / f"{self.name}-{self._runs}.gate"
         kind = self.kind
         words = [self._bootstrap, self.name, str(self._runs), kind.group, SOURCE, kind.target]
@@ -121,12 +126,25 @@ class Job:
         return written.rename(self.gate)
 
     def stands_at(self, point: str) -> bool:
-        return self.process.output().rstrip().endswith(f"held {point}")
+        return self.newest_lines().rstrip().endswith(f"held {point}")
+
+    def newest_lines(self) -> str:
+        """Return the end of what the process has written: all of it would be much in long runs."""
+        with self.process.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - NEWEST_BYTES))
+            return log.read().decode()
 
     @property
     def ended(self) -> tuple[int, int]:
         """How many transactions the process of a run has ended; grows with every one."""
-        return self._runs, self.process.output().count("\nended ")
+        with self.process.log.open("rb") as log:
+            log.seek(self._counted)
+            for line in log:
+                if not line.endswith(b"\n"):
+                    break
+                self._counted += len(line)
+                self._ended += line.startswith(b"ended ")
+        return self._runs, self._ended
 
 
 class Copying(Lifecycle):

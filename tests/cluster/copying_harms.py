@@ -185,7 +185,12 @@ class Harms:
         """Kill up to `LATE_S_MAX` after the end began."""
         coordinator = self._stage.coordinator(TRANSACTION, job.name)
         gate.unlink()
-        wait_until(lambda: "ending" in job.process.output()[-80:], "the end", WAIT_S_MAX, pause_s=0)
+        wait_until(
+            lambda: "ending" in job.newest_lines().rpartition("held pending")[2],
+            "the end",
+            WAIT_S_MAX,
+            pause_s=0.002,
+        )
         threading.Event().wait(self._draw.uniform(0, LATE_S_MAX))
         self.state = self._stage.state(job, coordinator)
         self._kill(dies)
