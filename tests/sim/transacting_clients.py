@@ -25,7 +25,7 @@ from tests.sim.transacting_oracle import ABORT, COMMIT, Cell, Marked
 TOPIC = "t"
 PRODUCE, FETCH, OFFSET_FETCH, FIND = 0, 1, 9, 10
 INIT, ADD, ADD_OFFSETS, END, TXN_OFFSETS = 22, 24, 25, 26, 28
-_VALUE = struct.Struct(">qq")  # number of the transaction, place in it
+VALUE = struct.Struct(">qq")  # number of the transaction, place in it
 _E = ErrorCode
 
 _AGAIN = frozenset(
@@ -101,6 +101,7 @@ class Producer(Client):
         self.sequences = defaultdict(int)  # by partition, of this id and epoch
         self.one = None  # the open transaction
         self.added = set()  # partitions and groups of the open transaction, in protocol 1
+        self.base_offset = -1  # of the last acknowledged batch
         self.stopped = False  # another process takes its place, or it does and hangs
         self.ended = False
         self.patience_s = None  # how long it waits for the answer to a write, None: the usual time
@@ -198,24 +199,33 @@ class Producer(Client):
         await self._end(commit, unsure)
 
     async def _write(self, index):
-        sequence = len(self.one.records)
-        value = _VALUE.pack(self.one.number, sequence)
+        first, now_ms = len(self.one.records), self.world.now_ms()
+        records, count = self._drawn_records(first)
         batch = raw_batch(
-            encoded(0, 0, b"k", value),
-            1,
+            records,
+            count,
             producer=self.producer_id,
             epoch=self.epoch,
             sequence=self.sequences[index],
-            base_timestamp=self.world.now_ms(),
+            base_timestamp=now_ms,
             attributes=batches.TRANSACTIONAL,
         )
-        self.one.records[index, sequence] = False
+        sent = [(index, first + at) for at in range(count)]
+        self.one.records.update(dict.fromkeys(sent, False))
         if self.protocol == 1 and index not in self.added:
             await self._repeated(self._add_once, index, late=False, tries=20)
             self.added.add(index)
         await self._repeated(self._produce_once, index, batch, late=True, tries=self._patience())
-        self.one.records[index, sequence] = True
-        self.sequences[index] += 1
+        self.one.records.update(dict.fromkeys(sent, True))
+        self.sequences[index] += count
+        self._on_stored(index, now_ms)
+
+    def _drawn_records(self, first):
+        """Return the encoded records of a batch, and how many they are. `first` numbers them."""
+        return encoded(0, 0, b"k", VALUE.pack(self.one.number, first)), 1
+
+    def _on_stored(self, index, timestamp):
+        """The batch of the last `_drawn_records` was acknowledged, at `base_offset`."""
 
     def _patience(self):
         """Draw how long the client waits for answers. Returns how often it tries."""
@@ -254,7 +264,11 @@ class Producer(Client):
             timeout=1_000,
             topic_data=data,
         )
-        return None if found is None else found.responses[0].partition_responses[0].error_code
+        if found is None:
+            return None
+        row = found.responses[0].partition_responses[0]
+        self.base_offset = row.base_offset
+        return row.error_code
 
     async def _send_offsets(self, group):
         cell = Cell(group, self.world.cell_of(self.name))
@@ -366,7 +380,10 @@ class Reader(Client):
         return read
 
     async def fetch(self, index, at, *, committed, bytes_max=None):
-        """Return the next offset, and the transactions or the whole log. None if it failed."""
+        """Return the next offset, what was read, and what was shown. None if it failed.
+
+        What was read are the transactions of shown records, or the whole log.
+        """
         oracle, host = self.world.oracle, self.leader(index)
         if host is None:
             return None
@@ -407,14 +424,30 @@ class Reader(Client):
             if header.leader_epoch < epoch:
                 self.world.report("fell", f"leader epoch in {index} from {epoch} at {at}")
             epoch = header.leader_epoch
-            marker = read_marker(batch, header)
+            marker = self._marker(header, batch)
             if marker is not None:
                 log.append(Marked(header.producer_id, marker.commit, marker.coordinator_epoch))
             else:
-                ((_, value),) = decode_batch(batch, "log")
-                log.append((header.producer_id, *_VALUE.unpack(value)))
-            at = header.base_offset + header.last_offset_delta + 1
-        return at, log
+                for each in self._decoded(index, header, batch):
+                    log.append((header.producer_id, *each[:2]))
+            at = self._end_of(index, at, header)
+        return at, log, []
+
+    def _marker(self, header, batch):
+        """Return the marker of a batch, None for a batch of records."""
+        return read_marker(batch, header)
+
+    def _end_of(self, index, at, header):
+        """Return the offset behind a batch, which was found at `at` or later."""
+        end = header.base_offset + header.last_offset_delta + 1
+        if end <= at:
+            self.world.report("gap", f"{self.name} gets the batch before {end} at {index}/{at}")
+        return end
+
+    def _decoded(self, index, header, batch):
+        """Return (transaction, sequence in it, ...) of each record of a batch."""
+        ((_, value),) = decode_batch(batch, "log")
+        return [VALUE.unpack(value)]
 
     def _committed(self, index, at, row):
         """Drop what was aborted, as consumers do. Source: Kafka, CompletedFetch."""
@@ -422,27 +455,33 @@ class Reader(Client):
             ((each.first_offset, each.producer_id) for each in row.aborted_transactions or ()),
             reverse=True,
         )
-        aborted, read = set(), set()
+        aborted, read, shown = set(), set(), []
         for header, batch in split(row.records or b""):
-            end = header.base_offset + header.last_offset_delta + 1
+            end = self._end_of(index, at, header)
             while waiting and waiting[-1][0] < end:
                 aborted.add(waiting.pop()[1])
-            marker = read_marker(batch, header)
+            marker = self._marker(header, batch)
             if end > row.last_stable_offset:
                 self.world.report("K4", f"{self.name} got {index}/{end - 1} past the LSO")
             if marker is not None:
                 if not marker.commit:
                     aborted.discard(header.producer_id)
-            elif header.base_offset >= at or end > at:
-                ((_, value),) = decode_batch(batch, "log")
-                number = _VALUE.unpack(value)[0]
-                if header.producer_id in aborted:
-                    self.world.oracle.hides(self.name, number)
-                else:
-                    self.world.oracle.sees(f"{self.name} of {index}", number)
-                    read.add(number)
+            else:
+                found = self._decoded(index, header, batch)
+                if header.producer_id not in aborted:
+                    shown += found
+                self._judge(index, found, header.producer_id in aborted, read)
             at = end
-        return at, read
+        return at, read, shown
+
+    def _judge(self, index, found, hidden, read):
+        """Compare the records of a batch with what was decided."""
+        for number, *_ in found:
+            if hidden:
+                self.world.oracle.hides(self.name, number)
+            else:
+                self.world.oracle.sees(f"{self.name} of {index}", number)
+                read.add(number)
 
 
 def split(data):

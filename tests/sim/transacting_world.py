@@ -53,6 +53,9 @@ _index = offsets_partition
 class TransactingWorld:
     """Everything of one seed."""
 
+    events = _EVENTS
+    host_type, producer_type, reader_type = TransactionHost, Producer, Reader
+
     def __init__(self, seed):
         self.seed = seed
         draw = self.draw = Random(f"{seed}:transacting")
@@ -104,7 +107,7 @@ class TransactingWorld:
         self.names = {f"pay-{at}": draw.randint(1, 2) for at in range(draw.randint(1, 3))}
         self.producers = {name: [] for name in self.names}
         self.partitions = draw.randint(len(self.names), 3)
-        self.readers = [Reader(self, at) for at in range(2)]
+        self.readers = [self.reader_type(self, at) for at in range(2)]
         self.offset_reader = OffsetReader(self)
         self.clients = []  # tasks
 
@@ -126,14 +129,18 @@ class TransactingWorld:
     async def boot(self):
         catalog.uuid4 = lambda: UUID(int=self.draw.getrandbits(128))  # or no seed repeats
         await self.storage.start(await first_unused_ledger(SimMetadata(self.tree)))
-        self.hosts = [TransactionHost(self, number) for number in range(GATEWAYS)]
+        self.hosts = [self.host_type(self, number) for number in range(GATEWAYS)]
         await asyncio.gather(*(host.start() for host in self.hosts))
         count = len(self.storage.bookies)
-        first = self.hosts[0].catalog
+        first, configs = self.hosts[0].catalog, self.topic_configs()
         await self._retried(lambda: internal_topics.ensure(first, CONSUMER_OFFSETS))
         await self._retried(lambda: first.create(TRANSACTION_STATE, self.log_partitions, count, {}))
-        await self._retried(lambda: first.create(TOPIC, self.partitions, count, {}))
+        await self._retried(lambda: first.create(TOPIC, self.partitions, count, configs))
         self.topic_id = first.by_name(TOPIC).topic_id
+
+    def topic_configs(self):
+        """Return the configs of the topic that producers write."""
+        return {}
 
     async def _retried(self, work):
         while True:
@@ -175,7 +182,7 @@ class TransactingWorld:
                     self.report("fell", f"the LSO of {index} is above the high watermark")
 
     def start_one(self, node_id):
-        host = TransactionHost(self, node_id)
+        host = self.host_type(self, node_id)
         self.hosts = [h for h in self.hosts if h.node_id != node_id] + [host]
         self._background(host.start())
 
@@ -192,7 +199,7 @@ class TransactingWorld:
     # -- clients ------------------------------------------------------------------------------
 
     def begin_producer(self, name):
-        producer = Producer(self, name, self.names[name])
+        producer = self.producer_type(self, name, self.names[name])
         self.producers[name].append(producer)
         self.clients.append(asyncio.create_task(producer.run()))
 
@@ -208,7 +215,7 @@ class TransactingWorld:
         draw = self.draw
         leaders = [h for h in self.hosts if h.reachable]
         host = draw.choice(leaders) if leaders and draw.random() < 0.7 else draw.choice(self.hosts)
-        await getattr(self, f"_{draw.choice(_EVENTS)}")(host)
+        await getattr(self, f"_{draw.choice(self.events)}")(host)
 
     async def _kill(self, host):
         if host.serving:
