@@ -98,9 +98,9 @@ class Auditor(CompactedReader):
         """Read up to the last stable offset as it is now. Returns False if that failed."""
         world, oracle = self.world, self.world.oracle
         at, end, began_ms = 0, oracle.stable[index], world.now_ms()
-        shown, failures = [], 0
+        shown, failures, size = [], 0, 100_000 if quiet else None
         while at < end and failures < _TRIES:
-            found = await self.fetch(index, at, committed=True, bytes_max=100_000 if quiet else None)
+            found = await self.fetch(index, at, committed=True, bytes_max=size)
             if not found or found[0] == at:
                 failures += 1
                 await self.pause()

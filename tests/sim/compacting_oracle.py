@@ -1,4 +1,6 @@
-"""What compaction may do to the log of a simulated cluster. Errors have these names:
+"""What compaction may do to the log of a simulated cluster.
+
+Errors have these names:
 
     moved       a record is at another offset than it was, or an offset has another record
     lost        the last committed record of a key is gone, or was too young to be superseded
@@ -67,7 +69,9 @@ class CompactedOracle(Oracle):
         """Return the committed records of a partition, in order."""
         found = self.stored[partition]
         return [
-            found[at] for at in sorted(found) if self.transactions[found[at].number].outcome == COMMIT
+            found[at]
+            for at in sorted(found)
+            if self.transactions[found[at].number].outcome == COMMIT
         ]
 
     def check_view(self, partition, shown, end, began_ms, now_ms, *, quiet=False):

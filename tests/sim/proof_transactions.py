@@ -4,6 +4,7 @@
     python -m tests.sim.proof_transactions --replay SEED [--mistake PART_OF_A_NAME]
     python -m tests.sim.proof_transactions --mistakes [PART_OF_A_NAME] [--seeds 500]
 
+With --compacted the topic is compacted while the seeds run. Mistakes of the cleaner imply it.
 The order of Python's sets depends on the seed of its hashes, so the program runs itself again with
 that seed fixed. It prints each seed with an error, and one line of JSON at the end.
 """
@@ -16,39 +17,45 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from functools import partial
 
 from ledger.log import set_level
+from tests.sim import compacting_mistakes, transacting_mistakes
+from tests.sim.compacting_world import CompactingWorld
 from tests.sim.seeds import run_world
-from tests.sim.transacting_mistakes import MISTAKES
 from tests.sim.transacting_world import TransactingWorld
 
 COMMAND = "python -m tests.sim.proof_transactions"
+MISTAKES = (*transacting_mistakes.MISTAKES, *compacting_mistakes.MISTAKES)
 SEEDS = 2_000
 MISTAKE_SEEDS = 1_000
 
 
-def run(seed, mistake=""):
+def run(seed, mistake="", world=TransactingWorld):
     """Return the errors found with this seed. `mistake` is the name of a planted one, or ""."""
     set_level("OFF")
     planted = next((one for one in MISTAKES if one.name == mistake), None)
-    with nullcontext() if planted is None else planted.plant(None):
-        return run_world(TransactingWorld, seed)
+    if planted is None:
+        return run_world(world, seed)
+    with planted.plant(None):
+        return run_world(planted.world, seed)
 
 
-def run_seeds(first, seeds, workers):
+def run_seeds(first, seeds, workers, world):
     """Run the seeds and print those with an error. Returns the number of these."""
     began_s, wrong = time.monotonic(), 0
     numbers = range(first, first + seeds)
+    words = COMMAND + " --compacted" * (world is CompactingWorld)
     with ProcessPoolExecutor(workers) as pool:
-        for seed, found in zip(numbers, pool.map(run, numbers, chunksize=4), strict=True):
+        results = pool.map(partial(run, world=world), numbers, chunksize=4)
+        for seed, found in zip(numbers, results, strict=True):
             wrong += bool(found)
             if found:
-                print(
-                    f"seed {seed}: {found[:5]}\n    repeat: {COMMAND} --replay {seed}", flush=True
-                )
+                print(f"seed {seed}: {found[:5]}\n    repeat: {words} --replay {seed}", flush=True)
     seconds = round(time.monotonic() - began_s)
     line = {"transactions": "whole cluster", "seeds": seeds, "first": first}
+    if world is CompactingWorld:
+        line["transactions"] = "whole cluster, compacted"
     print(json.dumps({**line, "violations": wrong, "seconds": seconds}), flush=True)
     return wrong
 
@@ -80,18 +87,20 @@ def main():
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--compacted", action="store_true")
     parser.add_argument("--replay", type=int)
     parser.add_argument("--mistake", default="")
     parser.add_argument("--mistakes", nargs="?", const="")
     asked = parser.parse_args()
+    world = CompactingWorld if asked.compacted else TransactingWorld
     if asked.replay is not None:
         name = next((m.name for m in MISTAKES if asked.mistake and asked.mistake in m.name), "")
-        found = run(asked.replay, name)
+        found = run(asked.replay, name, world)
         print(f"seed {asked.replay} {name}:", *(found or ["no error"]), sep="\n    ")
         return int(bool(found))
     if asked.mistakes is not None:
         return int(run_mistakes(asked.mistakes, asked.seeds or MISTAKE_SEEDS, asked.first) > 0)
-    return int(run_seeds(asked.first, asked.seeds or SEEDS, asked.workers) > 0)
+    return int(run_seeds(asked.first, asked.seeds or SEEDS, asked.workers, world) > 0)
 
 
 if __name__ == "__main__":
