@@ -70,6 +70,7 @@ proof-reading: $(DEV)/.ready ## readers and losses under faults: seeds, small wo
 
 proof-transactions: $(DEV)/.ready ## clusters with transactions under faults: seeds, mistakes (SEEDS=)
 	$(DEV)/bin/python -m tests.sim.proof_transactions --seeds $(or $(SEEDS),2000) --workers 2
+	$(DEV)/bin/python -m tests.sim.proof_transactions --compacted --seeds $(or $(SEEDS),1000) --workers 2
 	$(DEV)/bin/python -m tests.sim.proof_transactions --mistakes
 
 proof-transactions-processes: $(RUN)/.ready $(DEV)/.ready ## copy jobs in transactions, every process killed (SECONDS=, RECORDS=, SEED=, KILLS=)
