@@ -254,6 +254,8 @@ class SimMetadata:
         """The request has reached the store."""
         faults = self.faults
         if self.dead:
+            if asyncio.current_task().cancelling():  # the world ends: `finally` must not wait
+                raise MetadataUnavailable("the process is dead")
             await asyncio.Event().wait()
         if faults.cut:
             await asyncio.sleep(faults.timeout_s)
