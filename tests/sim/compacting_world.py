@@ -170,9 +170,10 @@ class CompactingWorld(TransactingWorld):
         if self.oracle.rules.lag_ms == _HOUR_MS:
             return ""
         for index in range(self.partitions):
-            dirty = [s for s in self.leading(index).stream.cleanable_segments() if not s.cleaned]
-            if dirty:
-                return f"partition {index} is dirty from {dirty[0].start_sequence_id} on"
+            # A segment without a byte is cleaned once another one is.
+            for each in self.leading(index).stream.cleanable_segments():
+                if each.record_count and not each.cleaned:
+                    return f"partition {index} is dirty from {each.start_sequence_id} on"
         return ""
 
     async def _check_end(self):
