@@ -22,7 +22,7 @@ from gateway.wire.batches import BatchHeader, BatchRefused, Compression, with_re
 from gateway.wire.decompress import decompress
 from gateway.wire.lost_batches import empty_batches
 from gateway.wire.recompress import GZIP, LZ4, ZSTD, compress
-from gateway.wire.record_parts import RecordPart, record_parts, with_timestamp_delta
+from gateway.wire.record_parts import RecordPart, record_parts, with_timestamp_delta, wrapped
 from ledger.crc32c import crc32c
 from ledger.ids import Buffer
 
@@ -140,17 +140,17 @@ def rewritten(
     """
     moved = None if horizon_ms is None else header.base_timestamp - horizon_ms
     records = bytearray()
-    count, delta_max = 0, -(2**63)
+    count, greatest = 0, -(2**63)
     for part in kept:
         if moved is None:
             records += data[part.start : part.end]
         else:
             records += with_timestamp_delta(data, part, part.timestamp + moved)
         count += 1
-        delta_max = max(delta_max, part.timestamp)
+        greatest = max(greatest, wrapped(header.base_timestamp + part.timestamp))
     timestamp_max = header.max_timestamp
     if not header.attributes & batches.LOG_APPEND_TIME:
-        timestamp_max = header.base_timestamp + delta_max
+        timestamp_max = greatest
     changed = header._replace(max_timestamp=timestamp_max, records=count)
     if horizon_ms is not None:
         changed = changed._replace(

@@ -61,5 +61,10 @@ class CleanedTransactions:
         ahead = self._ahead
         while ahead and ahead[0][0] <= offset:
             one = heappop(ahead)[1]
-            if one.last_offset >= offset:  # its marker was not read yet
-                self._aborted.setdefault(one.producer_id, one)
+            if one.last_offset < offset:
+                continue  # its marker was read
+            known = self._aborted.get(one.producer_id)
+            if known is None or known.last_offset < one.first_offset:
+                # The marker of the one before, if there was one, was dropped earlier.
+                self._aborted[one.producer_id] = one
+                self._seen.discard(one.producer_id)

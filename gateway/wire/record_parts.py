@@ -101,8 +101,17 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise IndexError
 
 
+def wrapped(number: int) -> int:
+    """Return the number in 64 bits with a sign, as the arithmetic of Java wraps it."""
+    return (number + 2**63 & _LONG_MASK) - 2**63
+
+
 def with_timestamp_delta(data: bytes, part: RecordPart, delta: int) -> bytes:
-    """Return the record with another delta of its timestamp. The rest stays byte for byte."""
+    """Return the record with another delta of its timestamp. The rest stays byte for byte.
+
+    The delta wraps around at 64 bits, and so does its sum with the base timestamp in each reader.
+    """
+    delta = wrapped(delta)
     _, at = _varint(data, part.start)
     body = bytearray(data[at : at + 1])
     _, rest = _varint(data, at + 1)

@@ -63,10 +63,9 @@ class Log:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def append(self, records, *, producer=-1, transactional=False, codec=0):
-        batch = keyed_batch(
-            records, base=self.end, codec=codec, producer=producer, transactional=transactional
-        )
+    def append(self, records, *, producer=-1, transactional=False, codec=0, at=1000):
+        settings = {"codec": codec, "producer": producer, "transactional": transactional}
+        batch = keyed_batch(records, base=self.end, at=at, **settings)
         numbered = {self.end + at: record for at, record in enumerate(records)}
         if transactional:
             self.open.setdefault(producer, [self.end, {}])[1].update(numbered)

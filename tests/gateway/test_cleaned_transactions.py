@@ -6,6 +6,8 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.cleaning_transactions import CleanedTransactions
+from gateway.core.partition_transactions import AbortedTransaction
 from gateway.wire.batches import CONTROL, read_header
 from tests.gateway.cleaning_log import keyed_batch
 from tests.gateway.cleaning_rig import started_cleaning
@@ -44,6 +46,17 @@ async def test_what_a_producer_commits_after_its_aborted_transaction_stays():
             assert {one.last_offset for one in named} <= set(await marker_offsets(partition))
             await asyncio.sleep(120)
         assert 3 not in await marker_offsets(partition)
+
+
+def test_an_aborted_transaction_without_a_marker_does_not_hide_the_next_one():
+    known = CleanedTransactions()
+    first, second = (AbortedTransaction(7, at, at + 2, 0) for at in (10, 20))
+    known.add([first, second])
+    assert known.aborted_with(7, 11) == first
+    assert known.aborted_with(7, 20) == second  # the marker at 12 was dropped earlier
+    assert known.aborted_with(7, 21) == second
+    assert not known.end(7, 22, commit=False)
+    assert known.aborted_with(7, 30) is None
 
 
 async def marker_offsets(partition):

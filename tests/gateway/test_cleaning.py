@@ -143,6 +143,23 @@ def test_a_new_horizon_keeps_the_timestamps_and_headers_of_the_records():
         assert read_header(log.segments[0].stored[0][2]).attributes & 7 == codec
 
 
+def test_a_timestamp_at_the_end_of_64_bits_stays_through_two_cleanings():
+    log, lowest = Log(), -(2**63)
+    log.append([(b"a", None), (b"b", None)], at=lowest)
+    log.roll()
+    for now, kept in ((10**12, [0, 1]), (10**12 + 1, [1])):
+        log.clean(now=now)
+        ((_, _, batch),) = log.segments[0].stored
+        header = read_header(batch)
+        parts = record_parts(batch[61:], 0, header.records)
+        found = {p.offset: (header.base_timestamp + p.timestamp) % 2**64 for p in parts}
+        assert found == {at: (lowest + at) % 2**64 for at in kept}
+        assert header.max_timestamp == lowest + 1
+        log.append([(b"a", b"new")])
+        log.roll()
+        log.redirty()
+
+
 def decoded(log):
     from aiokafka.record.default_records import DefaultRecordBatch
 
