@@ -29,6 +29,7 @@ ABORTED_MAX = 65_536
 
 _HEAD = Struct(">BII")  # version, number of producers, number of aborted transactions
 _PRODUCER = Struct(">qhiqqq")  # id, epoch, coordinator epoch, first offset, start and use in ms
+_ROWS_PER_STEP = 2_000  # rows of a snapshot that are decoded before other tasks run
 _ABORTED = Struct(">qqqq")  # producer id, first and last offset, last stable offset
 _VERSION = 1
 
@@ -368,8 +369,11 @@ class PartitionTransactions:
         aborted = [_ABORTED.pack(*one) for one in self._aborted if one.last_offset < end_offset]
         return b"".join((_HEAD.pack(_VERSION, len(parts), len(aborted)), *parts, *aborted))
 
-    def load(self, data: bytes) -> None:
-        """Replace the state by the decoded `data`; b"" has no transactions. Raises ValueError."""
+    def load(self, data: bytes) -> Iterator[None]:
+        """Replace the state by the decoded `data`; b"" has no transactions. Raises ValueError.
+
+        Yields between steps of bounded length. The state is complete after the last step.
+        """
         self._producers.clear()
         self._unstable.clear()
         self._open.clear()
@@ -380,16 +384,23 @@ class PartitionTransactions:
         if not data:
             return
         try:
-            self._load(data)
+            yield from self._load(data)
         except StructError as error:
             raise ValueError(f"transactions of {len(data)} bytes are truncated") from error
 
-    def _load(self, data: bytes) -> None:
+    def _load(self, data: bytes) -> Iterator[None]:
         producers, aborted = stored_rows(data)
-        for producer_id, *numbers in producers:
-            self._producers[producer_id] = ProducerTransactions(*numbers)
-        self._aborted = [AbortedTransaction(*each) for each in aborted]
-        first_offsets = (known.first_offset for known in self._producers.values() if known.open)
+        first_offsets: list[int] = []
+        for number, (producer_id, *fields) in enumerate(producers, 1):
+            known = self._producers[producer_id] = ProducerTransactions(*fields)
+            if known.open:
+                first_offsets.append(known.first_offset)
+            if number % _ROWS_PER_STEP == 0:
+                yield
+        for number, row in enumerate(aborted, 1):
+            self._aborted.append(AbortedTransaction(*row))
+            if number % _ROWS_PER_STEP == 0:
+                yield
         self._open = OrderedDict.fromkeys(sorted(first_offsets))
         self._unstable.update(dict.fromkeys(self._open, NO_OFFSET))
 

@@ -83,7 +83,7 @@ class PartitionState:
     def _load(self, data: bytes) -> Iterator[None]:
         self.transactional, self.lost_end = False, 0
         self.since, self.before = _UNKNOWN, _NOTHING_BEFORE
-        self.transactions.load(b"")
+        yield from self.transactions.load(b"")
         if data[:1] != bytes([_VERSION]):
             yield from self.producers.load(data)
             return
@@ -91,7 +91,7 @@ class PartitionState:
         at = _HEAD.size + producers
         end = at + transactions
         yield from self.producers.load(data[_HEAD.size : at])
-        self.transactions.load(data[at:end])
+        yield from self.transactions.load(data[at:end])
         self.before = decode_aborted(data[end:])
         self.transactional = True
 

@@ -6,8 +6,7 @@ way; a snapshot that the writer takes behind this batch contains it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from struct import error as StructError
 
@@ -35,8 +34,9 @@ class TransactionMap:
 
     def __init__(self, name: str) -> None:
         self._name = name  # for errors
-        # The newest durable value of each id. A deleted id has no entry.
-        self._values: dict[str, bytes] = {}
+        # The newest durable value of each id, as snapshots store it: 50,000 of them are encoded in
+        # one turn of the loop. A deleted id has no entry.
+        self._entries: dict[str, bytes] = {}
         # Where the durable records end.
         self._end = 0
         # The records of the batch under way, with None for a deleted id. Empty if there is none.
@@ -46,22 +46,22 @@ class TransactionMap:
 
     @property
     def names(self) -> list[str]:
-        return list(self._values)
+        return list(self._entries)
 
     def decoded(self) -> Iterator[TransactionMetadata]:
         """Yield the durable state of each id. Raises CorruptFormat for a damaged record.
 
         The ids must not change meanwhile.
         """
-        for transactional_id, value in self._values.items():
+        for transactional_id, entry in self._entries.items():
             try:
-                yield decode_value(transactional_id, value)
+                yield decode_value(transactional_id, _value_of(entry))
             except CorruptFormat as error:
                 raise CorruptFormat(f"{self._name}: {error}") from error
 
     def value(self, transactional_id: str) -> bytes:
         """Return the durable value of an id that has one."""
-        return self._values[transactional_id]
+        return _value_of(self._entries[transactional_id])
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -86,13 +86,13 @@ class TransactionMap:
         self._writing = {}
 
     def _set(self, transactional_id: str, value: bytes | None) -> None:
-        before = self._values.get(transactional_id)
+        before = self._entries.get(transactional_id)
         if before is not None:
-            self.memory_bytes -= memory_of(transactional_id, before)
+            self.memory_bytes -= memory_of(transactional_id, _value_of(before))
         if value is None:
-            self._values.pop(transactional_id, None)
+            self._entries.pop(transactional_id, None)
         else:
-            self._values[transactional_id] = value
+            self._entries[transactional_id] = _entry(transactional_id, value)
             self.memory_bytes += memory_of(transactional_id, value)
 
     # -- OwnerState ---------------------------------------------------------------------------
@@ -102,20 +102,17 @@ class TransactionMap:
         writing: Mapping[str, bytes | None] = {}
         if self._writing and end_sequence_id >= self._end + len(self._writing):
             writing = self._writing
-        written = ((name, value) for name, value in writing.items() if value is not None)
-        kept = (each for each in self._values.items() if each[0] not in writing)
-        parts: list[bytes] = [b""]
-        count = 0
-        for name, value in chain(kept, written):
-            key = encode_key(name)
-            parts += (_LENGTHS.pack(len(key), len(value)), key, value)
-            count += 1
-        parts[0] = _HEAD.pack(_MAGIC, _VERSION, count)
+        kept: Iterable[bytes] = self._entries.values()
+        if writing:
+            kept = (entry for name, entry in self._entries.items() if name not in writing)
+        written = (_entry(name, value) for name, value in writing.items() if value is not None)
+        parts = [b"", *kept, *written]
+        parts[0] = _HEAD.pack(_MAGIC, _VERSION, len(parts) - 1)
         return b"".join(parts)
 
     def load(self, data: bytes) -> Iterator[None]:
         """See `OwnerState`. Raises CorruptFormat."""
-        self._values, self._writing = {}, {}
+        self._entries, self._writing = {}, {}
         self.memory_bytes = 0
         if not data:
             return
@@ -160,7 +157,17 @@ class TransactionMap:
         return batches.timestamp_max(data)
 
 
+def _entry(transactional_id: str, value: bytes) -> bytes:
+    """Return an id and its value as a snapshot stores them."""
+    key = encode_key(transactional_id)
+    return _LENGTHS.pack(len(key), len(value)) + key + value
+
+
+def _value_of(entry: bytes) -> bytes:
+    return entry[_LENGTHS.size + _LENGTHS.unpack_from(entry)[0] :]
+
+
 def memory_of(transactional_id: str, value: bytes) -> int:
     """Return an estimate of the memory that an id takes."""
     partitions = max(0, len(value) - _PLAIN_VALUE_BYTES) // _PARTITION_VALUE_BYTES
-    return _ID_BYTES + 2 * len(transactional_id) + len(value) + PARTITION_BYTES * partitions
+    return _ID_BYTES + 3 * len(transactional_id) + len(value) + PARTITION_BYTES * partitions

@@ -93,6 +93,9 @@ def test_large_snapshots_are_loaded_in_steps():
     known = LogTransactions()
     assert sum(1 for _ in known.load(owner.encode(10_000))) >= 5
     assert (len(known), known.stable_offset(10_000)) == (10_000, 0)
+    again = PartitionTransactions()
+    assert sum(1 for _ in again.load(owner.encode(10_000))) >= 5
+    assert (len(again), again.stable_offset(10_000)) == (10_000, 0)
 
 
 @pytest.mark.parametrize("damage", [b"", b"\1", b"\2" + bytes(20), bytes([1]) + b"\xff" * 20])
