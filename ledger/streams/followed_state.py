@@ -8,7 +8,8 @@ that of an earlier segment, is older and as good, because the records since then
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
 from ledger.client.client import LedgerClient
@@ -24,12 +25,24 @@ from ledger.ids import EntryId
 _LOST_STEPS = 64  # lost entries that are stepped over one by one
 
 
+OpenLedger = Callable[[Segment], Awaitable[LedgerReader]]
+"""Opens the ledger of a segment. The LAC need not be read."""
+
+
+class SnapshotPlace(NamedTuple):
+    """The first entry of a snapshot."""
+
+    number: int  # of the segment
+    entry: EntryId
+
+
 class StoredState(NamedTuple):
     """The owner's state after all records below `sequence_id`, and the start of its segment."""
 
     sequence_id: int
     segment_start: int
     data: bytes
+    place: SnapshotPlace | None = None  # None for a stream without records
 
 
 class StateWithin(NamedTuple):
@@ -48,14 +61,24 @@ async def read_newest_state(client: LedgerClient, table: SegmentTable) -> Stored
     """Read the newest state below the readable end. It is b"" for a stream without records.
 
     Raises EntryAwaited, NoSuchLedger, CorruptFormat, MetadataUnavailable, and StreamUnavailable if
-    no segment has a snapshot.
+    no snapshot precedes the end.
     """
-    found = await _newest_of(client, table, table.segments)
+    found = await read_newer_state(_opener(client), table, None)
+    assert found is not None  # no place is known
+    return found
+
+
+async def read_newer_state(
+    open_ledger: OpenLedger, table: SegmentTable, known: SnapshotPlace | None
+) -> StoredState | None:
+    """Read as `read_newest_state`, but return None if the newest state is that at `known`."""
+    found = await _newest_of(open_ledger, table, table.segments, known)
     if found is not None:
-        return found
-    if table.end_sequence_id:
-        raise StreamUnavailable("no state snapshot precedes the end of the stream")
-    return StoredState(0, 0, b"")
+        return found if isinstance(found, StoredState) else None
+    end = table.end_sequence_id
+    if table.segments and table.segments[0].start_sequence_id < end:
+        raise StreamUnavailable("no readable state snapshot precedes the end of the stream")
+    return StoredState(end, end, b"")
 
 
 async def read_state_within(
@@ -73,7 +96,8 @@ async def read_state_within(
         return None
     end = later.start_sequence_id
     segments = [each for each in table.segments if each.number <= segment.number]
-    found = await _newest_of(client, table, segments)
+    found = await _newest_of(_opener(client), table, segments, None)
+    assert not isinstance(found, SnapshotPlace)  # no place is known
     if found is None and segments[0].start_sequence_id == 0 and not _any_cleaned(segments):
         found = StoredState(0, 0, b"")  # the whole log is listed
     if found is None:
@@ -83,12 +107,20 @@ async def read_state_within(
     return StateWithin(segment.start_sequence_id, end, found, borders)
 
 
+def _opener(client: LedgerClient) -> OpenLedger:
+    return lambda segment: client.open(segment.ledger, read_lac=False)
+
+
 async def _newest_of(
-    client: LedgerClient, table: SegmentTable, segments: Sequence[Segment]
-) -> StoredState | None:
+    open_ledger: OpenLedger,
+    table: SegmentTable,
+    segments: Sequence[Segment],
+    known: SnapshotPlace | None,
+) -> StoredState | SnapshotPlace | None:
     """Return the newest readable state of these segments, or None if there is none.
 
-    No state before a cleaned segment is returned: the records there do not show what follows it.
+    Returns `known` if the state is that one, which is not read. No state before a cleaned segment
+    is returned: the records there do not show what follows it.
     """
     for segment in reversed(segments):
         if segment.cleaned:
@@ -96,9 +128,9 @@ async def _newest_of(
         last = table.last_readable_entry(segment)
         if last < 0:
             continue
-        reader = await client.open(segment.ledger, read_lac=False)
+        reader = await open_ledger(segment)
         reader.last_add_confirmed = max(reader.last_add_confirmed, last)
-        found = await _newest_in(reader, table, segment, last)
+        found = await _newest_in(reader, table, segment, last, known)
         if found is not None:
             return found
     return None
@@ -109,9 +141,32 @@ def _any_cleaned(segments: Sequence[Segment]) -> bool:
 
 
 async def _newest_in(
+    reader: LedgerReader,
+    table: SegmentTable,
+    segment: Segment,
+    last: EntryId,
+    known: SnapshotPlace | None,
+) -> StoredState | SnapshotPlace | None:
+    """Return the newest readable state of one segment, or None. Returns `known` if it is there."""
+    async with aclosing(_places(reader, table, segment, last)) as places:
+        async for place in places:
+            if place == known:
+                return known
+            found = await _read_snapshot(reader, table, place, last)
+            if found is not None:
+                snapshot, position = found
+                start = segment.start_sequence_id
+                return StoredState(start + position, start, snapshot.owner_state, place)
+    return None
+
+
+async def _places(
     reader: LedgerReader, table: SegmentTable, segment: Segment, last: EntryId
-) -> StoredState | None:
-    """Return the newest readable state of one segment, or None if it has none."""
+) -> AsyncGenerator[SnapshotPlace]:
+    """Yield where the snapshots of a segment begin, from the newest one on.
+
+    Each readable entry names one. Perhaps a part of it cannot be read.
+    """
     at, asked = last, 0
     while at >= 0:
         accepted = table.losses.at_entry(segment.number, at)
@@ -127,25 +182,20 @@ async def _newest_in(
         distance = log_records.snapshot_distance(payload)
         # Without a distance the entry is part of the head snapshot itself.
         first = EntryId(at - distance if distance else 0)
-        found = await _read_snapshot(reader, table, segment, first, last)
-        if found is not None:
-            snapshot, position = found
-            start = segment.start_sequence_id
-            return StoredState(start + position, start, snapshot.owner_state)
+        yield SnapshotPlace(segment.number, first)
         at = EntryId(first - 1)
-    return None
 
 
 async def _read_snapshot(
-    reader: LedgerReader, table: SegmentTable, segment: Segment, first: EntryId, last: EntryId
+    reader: LedgerReader, table: SegmentTable, place: SnapshotPlace, last: EntryId
 ) -> tuple[StateSnapshot, int] | None:
-    """Read the snapshot that begins at `first`, with the number of records before it.
+    """Read the snapshot at `place`, with the number of records before it in its segment.
 
     Returns None if a part of it is lost or follows `last`.
     """
     parts: list[memoryview] = []
-    for entry in range(first, last + 1):
-        if table.losses.at_entry(segment.number, EntryId(entry)) is not None:
+    for entry in range(place.entry, last + 1):
+        if table.losses.at_entry(place.number, EntryId(entry)) is not None:
             return None
         try:
             [(_, payload)] = await reader.read(EntryId(entry), EntryId(entry), 1)

@@ -11,39 +11,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 
 from ledger.client.client import LedgerClient
 from ledger.client.reader import LedgerReader
-from ledger.core import records as log_records
 from ledger.core.accepted_losses import StreamLosses
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
-from ledger.core.snapshot_format import StateSnapshot, decode_snapshot, is_part, join
 from ledger.errors import StreamUnavailable
-from ledger.ids import EntryId, LedgerId
-from ledger.streams.followed_state import StateWithin, read_state_within
+from ledger.ids import LedgerId
+from ledger.streams.followed_state import (
+    SnapshotPlace,
+    StateWithin,
+    read_newer_state,
+    read_state_within,
+)
 from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import OwnerState
 from ledger.streams.tail_cache import StoredRecord
 
 _READ_BYTES = 1024 * 1024
 _NOWHERE = -1
-
-
-class _Place(NamedTuple):
-    """The first entry of a snapshot."""
-
-    number: int
-    entry: EntryId
-
-
-class _Found(NamedTuple):
-    place: _Place
-    segment: Segment
-    # None if it is the one that was loaded last.
-    snapshot: StateSnapshot | None
-    sequence_id: int
 
 
 class StateReader:
@@ -69,7 +56,7 @@ class StateReader:
         # state, or follow it.
         self.covered_from = 0
         # Where that snapshot is. None before the first one.
-        self._loaded: _Place | None = None
+        self._loaded: SnapshotPlace | None = None
         # The ledger that was read last. It stays open.
         self._reader: tuple[LedgerId, LedgerReader] | None = None
 
@@ -84,7 +71,7 @@ class StateReader:
         if self.position == end:
             return end
         at, self.position = self.position, _NOWHERE
-        at = await self._load_newest(at, end)
+        at = await self._load_newest(at)
         while at < end:
             at = await self._replay_some(at, end)
         self.position = at
@@ -120,20 +107,14 @@ class StateReader:
         """Read records, also below the start of the stream while they still exist."""
         return await self._reads.read(sequence_id, bytes_max, self._refresh)
 
-    async def _load_newest(self, at: int, end: int) -> int:
+    async def _load_newest(self, at: int) -> int:
         """Load the newest snapshot if it is past `at`. Returns where the replay begins."""
-        found = await self._newest_snapshot(None if at == _NOWHERE else self._loaded)
-        if found is None:
-            start = self._table.segments[0].start_sequence_id if self._table.segments else end
-            if start < end:
-                raise StreamUnavailable("no readable state snapshot precedes the records")
-            await self._load(b"")
-            self.covered_from, self._loaded = end, None
-            return end
-        if found.snapshot is None or at > found.sequence_id:
+        known = None if at == _NOWHERE else self._loaded
+        found = await read_newer_state(self._open, self._table, known)
+        if found is None or at > found.sequence_id:
             return at
-        await self._load(found.snapshot.owner_state)
-        self.covered_from, self._loaded = found.segment.start_sequence_id, found.place
+        await self._load(found.data)
+        self.covered_from, self._loaded = found.segment_start, found.place
         return found.sequence_id
 
     async def _load(self, data: bytes) -> None:
@@ -156,61 +137,7 @@ class StateReader:
         await asyncio.sleep(0)
         return at
 
-    # -- snapshots ----------------------------------------------------------------------------
-
-    async def _newest_snapshot(self, known: _Place | None) -> _Found | None:
-        """Find the newest snapshot whose entries were not given up. `known` is not read again."""
-        for segment in reversed(self._table.segments):
-            if segment.cleaned:  # it has no snapshot, and none is before it
-                raise StreamUnavailable("no readable state snapshot precedes the records")
-            last = self._table.last_readable_entry(segment)
-            while (last := self._not_given_up(segment, last)) >= 0:
-                reader = await self._open(segment, last)
-                [(_, payload)] = await reader.read(last, last, _READ_BYTES)
-                # Without a distance the entry is part of the head snapshot, or far behind it.
-                distance = log_records.snapshot_distance(payload)
-                place = _Place(segment.number, EntryId(last - distance if distance else 0))
-                if place == known:
-                    return _Found(place, segment, None, 0)
-                snapshot = await self._read_snapshot(reader, segment, place.entry, last)
-                if snapshot is not None:
-                    return _Found(place, segment, *snapshot)
-                last = EntryId(place.entry - 1)
-        return None
-
-    def _not_given_up(self, segment: Segment, last: EntryId) -> EntryId:
-        """Return the last entry at or below `last` whose loss nobody accepted, -1 without one."""
-        for lost in reversed(self._table.losses.of_segment(segment.number)):
-            if lost.first <= last <= lost.last:
-                last = EntryId(lost.first - 1)
-        return last
-
-    async def _open(self, segment: Segment, last: EntryId) -> LedgerReader:
+    async def _open(self, segment: Segment) -> LedgerReader:
         if self._reader is None or self._reader[0] != segment.ledger:
-            self._reader = segment.ledger, await self._client.open(segment.ledger)
-        reader = self._reader[1]
-        reader.last_add_confirmed = max(reader.last_add_confirmed, last)
-        return reader
-
-    async def _read_snapshot(
-        self, reader: LedgerReader, segment: Segment, first: EntryId, last: EntryId
-    ) -> tuple[StateSnapshot, int] | None:
-        """Read the snapshot from entry `first` on, and the sequence id behind its state.
-
-        Returns None if it is incomplete, or a part of it was given up.
-        """
-        parts: list[memoryview] = []
-        for entry in range(first, last + 1):
-            if self._not_given_up(segment, EntryId(entry)) != entry:
-                return None
-            [(_, payload)] = await reader.read(EntryId(entry), EntryId(entry), _READ_BYTES)
-            position = 0
-            for record in log_records.parse_entry(payload):
-                if not record.control or not is_part(record.data):
-                    return None
-                parts.append(record.data)
-                position = record.position
-            whole = join(parts)
-            if whole is not None:
-                return decode_snapshot(whole), segment.start_sequence_id + position
-        return None
+            self._reader = segment.ledger, await self._client.open(segment.ledger, read_lac=False)
+        return self._reader[1]
