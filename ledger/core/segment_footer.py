@@ -23,7 +23,6 @@ from ledger.errors import CorruptFormat
 MAGIC = b"LSF1"
 VERSION = 1
 _HEAD = Struct(">Bqq")  # version, epoch, greatest timestamp
-_LENGTH = Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class SegmentFooter:
     def encode(self) -> bytes:
         sections = [self.index.encode(), self.aborted]
         head = _HEAD.pack(VERSION, self.epoch, self.timestamp_max)
-        return head + b"".join(_LENGTH.pack(len(each)) + each for each in sections)
+        return head + snapshot_format.encode_sections(sections)
 
 
 def decode_footer(whole: bytes) -> SegmentFooter:
@@ -46,20 +45,8 @@ def decode_footer(whole: bytes) -> SegmentFooter:
     if len(whole) < _HEAD.size or whole[0] != VERSION:
         raise CorruptFormat(f"segment footer version {whole[:1].hex() or 'missing'}")
     _, epoch, timestamp_max = _HEAD.unpack_from(whole)
-    sections: list[memoryview] = []
-    at, view = _HEAD.size, memoryview(whole)
-    for _ in range(2):
-        if len(view) - at < _LENGTH.size:
-            raise CorruptFormat("segment footer is truncated")
-        (length,) = _LENGTH.unpack_from(view, at)
-        at += _LENGTH.size
-        if length > len(view) - at:
-            raise CorruptFormat("segment footer is truncated")
-        sections.append(view[at : at + length])
-        at += length
-    if at != len(view):
-        raise CorruptFormat(f"segment footer has {len(view) - at} bytes after its last section")
-    return SegmentFooter(SparseIndex.decode(sections[0]), timestamp_max, epoch, bytes(sections[1]))
+    index, aborted = snapshot_format.decode_sections(whole, _HEAD.size, 2, "segment footer")
+    return SegmentFooter(SparseIndex.decode(index), timestamp_max, epoch, bytes(aborted))
 
 
 def split(whole: bytes) -> list[bytes]:

@@ -68,26 +68,40 @@ class StateSnapshot:
         if self.epochs:
             sections.append(b"".join(_EPOCH.pack(*each) for each in self.epochs))
         version = _VERSION_WITH_EPOCHS if self.epochs else VERSION
-        return bytes([version]) + b"".join(_LENGTH.pack(len(s)) + s for s in sections)
+        return bytes([version]) + encode_sections(sections)
+
+
+def encode_sections(sections: Iterable[bytes]) -> bytes:
+    """Return the sections one behind another, each with its length before it."""
+    return b"".join(_LENGTH.pack(len(each)) + each for each in sections)
+
+
+def decode_sections(whole: bytes, at: int, count: int, what: str) -> list[memoryview]:
+    """Return the `count` sections that fill `whole` from `at` on.
+
+    Raises CorruptFormat, which names the format `what`.
+    """
+    sections: list[memoryview] = []
+    view = memoryview(whole)
+    for _ in range(count):
+        if len(view) - at < _LENGTH.size:
+            raise CorruptFormat(f"{what} is truncated")
+        (length,) = _LENGTH.unpack_from(view, at)
+        at += _LENGTH.size
+        if length > len(view) - at:
+            raise CorruptFormat(f"{what} is truncated")
+        sections.append(view[at : at + length])
+        at += length
+    if at != len(view):
+        raise CorruptFormat(f"{what} has {len(view) - at} bytes after its last section")
+    return sections
 
 
 def decode_snapshot(whole: bytes) -> StateSnapshot:
     """Decode a whole snapshot. Raises CorruptFormat for another version or malformed bytes."""
     if not whole or whole[0] not in (VERSION, _VERSION_WITH_EPOCHS):
         raise CorruptFormat(f"state snapshot version {whole[:1].hex() or 'missing'}")
-    sections: list[memoryview] = []
-    at, view = 1, memoryview(whole)
-    for _ in range(4 if whole[0] == VERSION else 5):
-        if len(view) - at < _LENGTH.size:
-            raise CorruptFormat("state snapshot is truncated")
-        (length,) = _LENGTH.unpack_from(view, at)
-        at += _LENGTH.size
-        if length > len(view) - at:
-            raise CorruptFormat("state snapshot is truncated")
-        sections.append(view[at : at + length])
-        at += length
-    if at != len(view):
-        raise CorruptFormat(f"state snapshot has {len(view) - at} bytes after its last section")
+    sections = decode_sections(whole, 1, 4 if whole[0] == VERSION else 5, "state snapshot")
     if len(sections[0]) % _SUMMARY.size or len(sections[1]) < _NUMBER.size:
         raise CorruptFormat("state snapshot: the segment summaries are truncated")
     epochs = sections[4] if len(sections) > 4 else None
