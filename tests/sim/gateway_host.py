@@ -205,6 +205,19 @@ class Host:
         if gate is not None:
             gate.set()
 
+    def heal_later(self):
+        """Heal after a time that is drawn."""
+        draw = self.world.draw
+        delay_s = draw.expovariate(1 / draw.choice([0.2, 2.0]))
+        asyncio.get_running_loop().call_later(delay_s, self.heal)
+
+    def lose_session(self):
+        """Let the store end a session that is well, and heal after a time that is drawn."""
+        self.session.tree.end_session(self.session.session)
+        self.session.expired = True
+        self.silent_since_s = self.now() - SESSION_S
+        asyncio.get_running_loop().call_later(self.world.draw.random(), self.heal)
+
     def _renew(self):
         """A lease begins with the first answer of the session that serves."""
         if self.session.expired:

@@ -23,7 +23,7 @@ from ledger.registry.ledger_ids import first_unused_ledger
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from tests.histories.history import INFO, OK
 from tests.sim.gateway_history import Recorder, now
-from tests.sim.gateway_host import NEVER, SESSION_S, Host
+from tests.sim.gateway_host import NEVER, Host
 from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
 from tests.sim.streams_world import StreamsWorld
@@ -340,24 +340,17 @@ class ClusterOwnershipWorld(StreamsWorld):
     async def _cut(self, host):
         if host.serving and not self.calm:
             host.cut()
-            self.heal_later(host)
+            host.heal_later()
 
     async def _pause(self, host):
         if host.reachable and not self.calm:
             host.pause()
-            self.heal_later(host)
-
-    def heal_later(self, host):
-        delay_s = self.draw.expovariate(1 / self.draw.choice([0.2, 2.0]))
-        asyncio.get_running_loop().call_later(delay_s, host.heal)
+            host.heal_later()
 
     async def _expire(self, host):
         """The store ends a session that is well."""
         if host.serving and not host.faults.cut:
-            host.session.tree.end_session(host.session.session)
-            host.session.expired = True
-            host.silent_since_s = host.now() - SESSION_S
-            asyncio.get_running_loop().call_later(self.draw.random(), host.heal)
+            host.lose_session()
 
     async def _stop(self, host):
         if host.reachable and not host.faults.cut and not host.leaving:

@@ -23,7 +23,6 @@ from ledger.client.config import LedgerClientConfig
 from ledger.errors import LedgerError
 from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.streams.config import StreamConfig, StreamLimits
-from tests.sim.gateway_host import SESSION_S
 from tests.sim.loop import SimClock
 from tests.sim.machines import Storage
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
@@ -224,29 +223,22 @@ class TransactingWorld:
     async def _cut(self, host):
         if host.serving:
             host.cut()
-            self._heal_later(host)
+            host.heal_later()
 
     async def _pause(self, host):
         if host.reachable:
             host.pause()
-            self._heal_later(host)
+            host.heal_later()
 
     async def _isolate(self, host):
         self.network.cut(host.node_id)
         delay_s = self.draw.expovariate(1 / self.draw.choice([0.2, 2.0]))
         asyncio.get_running_loop().call_later(delay_s, self.network.heal)
 
-    def _heal_later(self, host):
-        delay_s = self.draw.expovariate(1 / self.draw.choice([0.2, 2.0]))
-        asyncio.get_running_loop().call_later(delay_s, host.heal)
-
     async def _expire(self, host):
         """The store ends a session that is well."""
         if host.serving and not host.faults.cut:
-            host.session.tree.end_session(host.session.session)
-            host.session.expired = True
-            host.silent_since_s = host.now() - SESSION_S
-            asyncio.get_running_loop().call_later(self.draw.random(), host.heal)
+            host.lose_session()
 
     async def _stop(self, host):
         if host.reachable and not host.faults.cut and not host.leaving:
