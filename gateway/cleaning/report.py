@@ -1,4 +1,4 @@
-"""What a gateway reports about the cleaning of one partition."""
+"""The report of a gateway on the cleaning of one partition."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class SegmentEnd(NamedTuple):
 
 
 class _Segment:
-    """The segment that is read, and what was found in it."""
+    """The segment that is read, with the findings in it."""
 
     __slots__ = (
         "aborted",
@@ -196,7 +196,7 @@ class Cleaning:
         self._transactions = CleanedTransactions()
 
     def filter_batches(self, data: Buffer) -> list[CleanedBatch]:
-        """Return what stays of the next batches of the segment. Raises PoisonedBatch."""
+        """Return the next batches of the segment that stay. Raises PoisonedBatch."""
         self._found = []
         self._each(data, self._filter)
         return self._found
@@ -251,7 +251,7 @@ class Cleaning:
         return None if horizon <= self._now_ms else batch
 
     def _horizon(self) -> int:
-        """Return the time from which what is met now may go."""
+        """Return the time from which a tombstone or marker that is met now may go."""
         return min(self._now_ms + self._retention_ms, 2**63 - 1)
 
     def _cover(self, base_offset: int, end: int, found: list[CleanedBatch]) -> None:
@@ -270,8 +270,8 @@ class Cleaning:
         """Return the batches that cover the missing offsets at the end of the segment.
 
         A gap lies before a batch, never behind one: a reader that asks for the offset behind a
-        batch would get that batch for ever. The aborted transactions are for readers that still
-        have records of the old ledger.
+        batch would get that batch again and again. The aborted transactions are for readers that
+        still have records of the old ledger.
         """
         segment = self._segment
         found: list[CleanedBatch] = []

@@ -38,13 +38,13 @@ class LogSegment(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """What a cleaning of one log would do now."""
+    """The part of one log that a cleaning would rewrite now."""
 
     clean_bytes: int
     cleanable_bytes: int
     first_dirty: int
     end: int  # the first offset that cannot be cleaned
-    overdue_ms: int  # for how long a record is dirty that should not be any more
+    overdue_ms: int  # how long ago the oldest dirty record should have been cleaned
 
     @property
     def ratio(self) -> float:
@@ -53,7 +53,7 @@ class Cleanable(NamedTuple):
         return self.cleanable_bytes / total if total else 0.0
 
     def is_due(self, rules: CleaningRules) -> bool:
-        """Return True if the log is to be cleaned."""
+        """Return True if the log should be cleaned now."""
         if not self.cleanable_bytes:
             return False
         return self.overdue_ms > 0 or self.ratio > rules.dirty_ratio_min

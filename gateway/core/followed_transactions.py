@@ -58,7 +58,7 @@ class LogTransactions:
             self.aborted.append(AbortedTransaction(producer_id, first, offset, stable))
 
     def load(self, rows: bytes) -> Iterator[None]:
-        """Add what an owner stored. Yields between steps of bounded length. Raises ValueError."""
+        """Add stored transactions. Yields between steps of bounded length. Raises ValueError."""
         producers, aborted = stored_rows(rows)
         found: list[tuple[int, int]] = []
         for count, (producer_id, _, _, first_offset, *_) in enumerate(producers, 1):

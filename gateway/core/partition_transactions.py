@@ -248,7 +248,7 @@ class PartitionTransactions:
     # -- markers --------------------------------------------------------------------------------
 
     def check_marker(self, marker: EndMarker) -> ErrorCode | RepeatedMarker:
-        """Check a marker. Returns `ErrorCode.none` if it is to be appended."""
+        """Check a marker. Returns `ErrorCode.none` if it may be appended."""
         if marker.leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
             # It was sent to an earlier ownership, whose numbers are unknown here. While the
             # partition is being opened, that holds for each marker that names one.

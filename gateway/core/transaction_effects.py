@@ -152,7 +152,7 @@ Effect = Append | Answer | SendMarkers | Reload | Hold
 
 
 class TransactionView(NamedTuple):
-    """What DescribeTransactions and ListTransactions show of one id."""
+    """One id as DescribeTransactions and ListTransactions show it."""
 
     transactional_id: str
     producer_id: int

@@ -79,7 +79,7 @@ _NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """What the coordinator stores about one transactional id."""
+    """The stored state of one transactional id."""
 
     transactional_id: str
     producer_id: int

@@ -148,7 +148,7 @@ class TransactionCoordinator:
         self._settings = settings or TransactionSettings()
         self._take_producer_id = take_producer_id
         self._entries: dict[str, _Entry] = {}
-        self._live = True  # False after `abandon`, for ever
+        self._live = True  # False after `abandon`
         self._number = 0  # the number of the newest marker; rises by one with each transaction
         # The end of the timeout of each Ongoing transaction, by transactional id.
         self._timeouts: Deadlines[str] = Deadlines()

@@ -1,4 +1,4 @@
-"""What a loaded group remembers of transactions, besides its pending offsets. Pure."""
+"""The transactions of a loaded group, besides its pending offsets. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Verification:
 
 
 class GroupTransactions:
-    """What one loaded group remembers of transactions, besides its pending offsets.
+    """The memory of one loaded group: ownership, verifications and numbers of markers.
 
     Each marker has to name the `ownership`. The numbers of markers are remembered for producers
     that have stored offsets since this load.

@@ -1,5 +1,4 @@
-"""What a partition knows about the outcomes of its records: the last stable offset, and the aborted
-transactions below it.
+"""The outcomes of a partition's records: the last stable offset, and aborted transactions below.
 
     opening ─(its state is rebuilt)▶ known ─(the stream fails)▶ opening
        └─(the state lies in a loss, or cannot be read now)▶ hidden ─(it is read again)▶ known

@@ -67,7 +67,7 @@ _Result = TypeVar("_Result", Initialized, Added, Ended)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorServices:
-    """What all coordinators of a process share."""
+    """The services that all coordinators of a process share."""
 
     clock: Clock
     settings: TransactionSettings

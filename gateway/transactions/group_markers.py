@@ -67,7 +67,7 @@ class ClusterGroupMarkers:
         # The markers under way, each with its sender if it has one. `stop` and `close` end them.
         self._running: dict[asyncio.Task[None], object] = {}
         self._listed = 0  # groups that the index listed for the markers under way
-        self._closed = False  # True after `close`, for ever
+        self._closed = False  # True after `close`
 
     def end(self, index: int, marker: EndMarker, on_marked: OnMarked, sender: object) -> None:
         """End the transaction for all groups of a partition, on whichever broker they are."""

@@ -1,4 +1,4 @@
-"""What a transaction coordinator needs from the rest of the gateway."""
+"""The ports of a transaction coordinator to the rest of the gateway."""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ class Turns:
     """Runs work at once while the turn has room for it, and otherwise in later turns, in order.
 
     Records of many partitions become durable at the same moment, so that a bound for each partition
-    would not bound the turn. What waits is bounded: one batch of records for each partition.
+    would not bound the turn. The queue is bounded: one batch of records for each partition.
     """
 
     def __init__(self) -> None:
-        # What the present turn of the loop has room for. May be below 0 after heavy work.
+        # The room that is left in the present turn of the loop. May be below 0 after heavy work.
         self._left = PER_TURN
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._due = False  # True while `_next` is scheduled

@@ -55,7 +55,7 @@ class Coordinators(Protocol):
 
 
 class _Producer(NamedTuple):
-    """What questions have in common that are put together."""
+    """The transaction of a question. Questions about the same one are put together."""
 
     transactional_id: str
     producer_id: int

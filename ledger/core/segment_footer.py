@@ -27,7 +27,7 @@ _HEAD = Struct(">Bqq")  # version, epoch, greatest timestamp
 
 @dataclass(frozen=True, slots=True)
 class SegmentFooter:
-    """What readers learn about a cleaned segment beside its records."""
+    """The facts about a cleaned segment beside its records."""
 
     index: SparseIndex
     timestamp_max: int  # of all its records, NO_TIMESTAMP if there are none

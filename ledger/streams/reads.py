@@ -5,8 +5,8 @@ next. The next chunk is read ahead for it. A cursor holds at most two chunks, an
 `cursors_max` cursors, so a slow reader pauses by itself and memory stays bounded.
 
 An accepted loss is returned in its place as one record without data. Its entries are never read,
-so a copy that turns up again changes nothing. A loss that nobody accepted is an error at its own
-sequence ids. The records behind it are found by a search that steps over lost entries.
+so a copy that turns up again changes nothing. A loss that no operator accepted is an error at its
+own sequence ids. The records behind it are found by a search that steps over lost entries.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class SegmentReads:
         """Read at least one record from the one that holds `sequence_id`, about `bytes_max` in all.
 
         If a later record cannot be read now, returns those before it. Returns none only if
-        `sequence_id` is at or past the readable end. Raises EntryLost if the record is lost and
-        nobody accepted that.
+        `sequence_id` is at or past the readable end. Raises EntryLost if the record is lost and no
+        operator accepted that.
         """
         self._cursor_limit.taken(self, sequence_id)
         cursor = self._cursors.pop(sequence_id, None)

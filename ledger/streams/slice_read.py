@@ -41,7 +41,7 @@ async def read_slice(
 
     The first and the last one may hold further records. While the caller has one chunk, the next
     one is read; at most these two are in memory. If the segment is cleaned meanwhile, the rest is
-    read as it is now. Raises EntryLost at a loss that nobody accepted.
+    read as it is now. Raises EntryLost at a loss that no operator accepted.
     Raises Truncated if retention or truncation removed the segment, NoNode if the stream was
     deleted, and NoSuchLedger or NoSuchEntry if the data of a listed segment are missing. Raises
     EntryUnknown if no replica can be read now, and CorruptFormat if a record between others is
@@ -57,7 +57,7 @@ async def read_slice(
 
 
 async def _read_ledger(reading: _SliceReading) -> AsyncGenerator[list[ScannedRecord]]:
-    """Yield what `reading` finds in the ledger of its slice."""
+    """Yield the chunks of `reading` from the ledger of its slice."""
     try:
         async with aclosing(reading.chunks()) as chunks:
             async for chunk in chunks:
@@ -103,7 +103,7 @@ class _SliceReading:
             reader = await self._client.open(segment.ledger)
             index = (await read_footer(reader, segment.last_entry)).index
         except (EntryLost, EntryAwaited, NoSuchLedger):
-            index = SparseIndex()  # read all of it, and meet the error there
+            index = SparseIndex()  # the read from the first entry on reports the error
         self.rest = replace(
             piece,
             ledger=segment.ledger,
@@ -165,8 +165,8 @@ class _SliceReading:
     async def _read(self, reader: LedgerReader, run: EntryRun) -> Entries:
         """Read entries from the first one of `run` on.
 
-        Returns none if a lost entry was passed: its loss was just accepted, or it is before the
-        slice. What was read ahead may begin before `run`, if a loss was accepted meanwhile.
+        Returns an empty list if a lost entry was passed: its loss was just accepted, or it is
+        before the slice. A read ahead may begin before `run`, if a loss was accepted meanwhile.
         """
         if self._ahead is None:
             self._entry = run.first

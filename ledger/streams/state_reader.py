@@ -3,8 +3,8 @@
     advance      the state moves to the end that the reader knows: about `snapshot_bytes` are read
     state_behind the state at the end of an older segment, from the head of the next one
 
-A reader writes nothing and fences nothing. Only durable records count, so the state is one that the
-owner has had, too.
+A reader writes nothing and fences nothing. Only durable records count, so the owner has had the
+same state.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class StateReader:
         """Move the state to the end of the table, and return that end.
 
         After an error the state is unusable until the next call, which begins again. Raises
-        EntryLost at a loss that nobody accepted, and StreamUnavailable if no snapshot precedes the
-        records.
+        EntryLost at a loss that no operator accepted, and StreamUnavailable if no snapshot precedes
+        the records.
         """
         end = self._table.end_sequence_id
         if self.position == end:

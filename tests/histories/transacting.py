@@ -1,4 +1,4 @@
-"""What every recorded transactional client shares: numbers of transactions, and their outcomes."""
+"""Records and choices of transactional clients, for clients of every kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Polled = Mapping[Key, Sequence[tuple[int, int]]]
 
 
 class Note:
-    """The record of one transaction as it goes on. `client` is a kind of client."""
+    """Records the events of one transaction. `client` is the kind of client."""
 
     def __init__(self, recorder: Recorder, client: str, process: str) -> None:
         self._recorder = recorder
@@ -41,7 +41,7 @@ class Note:
         return value
 
     def sent(self, value: int, offset: int | None) -> None:
-        """The record was acknowledged at this offset, or failed."""
+        """Record that the value was acknowledged at this offset, or failed with None."""
         with self._lock:
             key, start_s = self._pending.pop(value)
         result = OK if offset is not None else INFO
@@ -61,7 +61,7 @@ class Note:
         self._add("end", OK, self._recorder.now_s(), (self.number, ABORT))
 
     def given_up(self, error: object) -> None:
-        """The client failed: its commit is unknown, or was never requested."""
+        """Record that the client failed: its commit is unknown, or was never requested."""
         for value in list(self._pending):
             self.sent(value, None)
         self._recorder.complain(self._process, error)
@@ -73,7 +73,7 @@ class Note:
 
 
 class Choices:
-    """What a client does next, by a seed."""
+    """The choices of one client, drawn from a seed."""
 
     def __init__(self, process: str, keys: Sequence[Key]) -> None:
         self._random = random.Random(process)
@@ -83,5 +83,5 @@ class Choices:
         return self._random.random() < ABORTED
 
     def targets(self) -> list[Key]:
-        """The keys of the next records."""
+        """Return the keys of the next records."""
         return self._random.choices(self._keys, k=self._random.randint(1, SENT_MAX))

@@ -1,4 +1,4 @@
-"""What a read_committed reader of format("ledger") may see of a partition, without its owner.
+"""The part of a partition that read_committed readers of format("ledger") see, without its owner.
 
 The last stable offset and the aborted transactions are those of the log: the newest state snapshot
 and the headers of the batches after it. The driver plans with them, and each task carries the
@@ -106,7 +106,7 @@ def is_control(batch: Buffer) -> bool:
 
 
 class AbortedBatches:
-    """Tells the batches of aborted transactions from others. Any order of batches will do."""
+    """Separates the batches of aborted transactions from others, which come in any order."""
 
     def __init__(self, parts: Iterable[AbortedPart]) -> None:
         # The parts of each producer, which do not overlap, by their first offsets.
