@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from gateway.core.transaction_states import TopicPartition
 from gateway.wire.messages import decode_response, encode_request
 from tests.compat.differential.connection import Connection
-from tests.gateway.test_transaction_core import Log
+from tests.gateway.coordinator_log import Log
 from tests.peers.broker import Broker
 from tests.peers.processes import wait_until
 

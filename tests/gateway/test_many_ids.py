@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode as Code
 from gateway.core.deadlines import Deadlines
 from gateway.core.transaction_states import TopicPartition
 from gateway.transactions import turns
-from tests.gateway.test_transaction_core import ORDERS, STOCK, Log, ongoing
+from tests.gateway.coordinator_log import ORDERS, STOCK, Log, ongoing
 from tests.gateway.transaction_rig import NotedMarkers, transacting
 
 NONE, FENCED = Code.none, Code.transaction_coordinator_fenced
