@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -23,7 +23,6 @@ from gateway.config import TopicDefaults
 from gateway.core.topic_names import (
     FORBIDDEN_TOPIC,
     collision_key,
-    has_streams,
     is_fixed,
     is_internal,
     topic_name_fault,
@@ -33,7 +32,6 @@ from gateway.topics.auto_creation import AutoCreation
 from gateway.topics.catalog_watch import NodeWatch
 from gateway.topics.configs import TopicConfig, normalize, topic_config
 from gateway.topics.errors import (
-    InvalidConfig,
     InvalidPartitions,
     InvalidReplicationFactor,
     InvalidTopic,
@@ -42,10 +40,13 @@ from gateway.topics.errors import (
     UnknownTopic,
 )
 from gateway.topics.internal_topics import INTERNAL_PARTITIONS, internal_topic
+from gateway.topics.stored_topic import Topic, decode_topic, encode_topic
 from ledger.errors import BadVersion, CorruptFormat, LedgerError, NodeExists, NoNode
 from ledger.ports.metadata import ANY_VERSION, Create, Delete, MetadataStore, Node
 from ledger.sealed import seal, unseal
 from ledger.tasks import start_once
+
+__all__ = ["IDS", "NAMES", "ROOT", "Catalog", "Topic", "decode_topic"]
 
 ROOT = "/gateway/topics"
 NAMES = f"{ROOT}/by-name"
@@ -53,24 +54,6 @@ IDS = f"{ROOT}/by-id"
 _NO_ID = UUID(int=0)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic, from its creation to its deletion. A topic created again has another id."""
-
-    name: str
-    topic_id: UUID
-    partitions: int
-    replication_factor: int
-    # Only the overrides, normalized, without defaults.
-    configs: Mapping[str, str] = field(hash=False)
-    is_internal: bool
-
-    @property
-    def has_streams(self) -> bool:
-        """False if the topic has no data: its partitions are empty and have no owners."""
-        return has_streams(self.name)
 
 
 TopicListener = Callable[[Topic], Awaitable[None] | None]
@@ -359,7 +342,7 @@ class Catalog:
             await self._store.multi(
                 [
                     Create(f"{NAMES}/{name}", str(topic.topic_id).encode()),
-                    Create(f"{IDS}/{topic.topic_id}", _encode(topic)),
+                    Create(f"{IDS}/{topic.topic_id}", encode_topic(topic)),
                 ]
             )
             self._publish(topic, 0)
@@ -568,33 +551,3 @@ def _uuid(text: str) -> UUID | None:
         return UUID(text)
     except ValueError:
         return None
-
-
-def _encode(topic: Topic) -> bytes:
-    return seal(
-        {
-            "name": topic.name,
-            "partitions": topic.partitions,
-            "replication_factor": topic.replication_factor,
-            "configs": dict(topic.configs),
-        }
-    )
-
-
-def decode_topic(path: str, node: Node) -> Topic:
-    """Decode a topic's node. Raises CorruptFormat with the path."""
-    document = unseal(node.data, path)
-    try:
-        name = str(document["name"])
-        if topic_name_fault(name) is not None:
-            raise CorruptFormat(f"{path}: {name!r} is not a valid topic name")
-        return Topic(
-            name=name,
-            topic_id=UUID(path.rpartition("/")[2]),
-            partitions=int(document["partitions"]),
-            replication_factor=int(document["replication_factor"]),
-            configs=normalize(document["configs"]),
-            is_internal=is_internal(name),
-        )
-    except (KeyError, ValueError, TypeError, AttributeError, InvalidConfig) as error:
-        raise CorruptFormat(f"{path}: {error!r}") from error
