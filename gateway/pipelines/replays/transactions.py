@@ -243,7 +243,10 @@ def check_nothing_written(bootstrap: str, topic: str, begins: Mapping[int, int])
     async def work(client: AdminClient) -> OffsetRange | None:
         ends = await offsets(client, {topic: list(begins)}, LATEST, committed=True)
         for partition, begin in sorted(begins.items()):
-            whole = OffsetRange(topic, partition, begin, ends.get((topic, partition), begin))
+            end = ends.get((topic, partition))
+            if end is None:
+                raise JobError(f"{topic}-{partition}: its end is unknown now; retry", "NO_LEADER")
+            whole = OffsetRange(topic, partition, begin, end)
             if await _has_records(client, whole):
                 return whole
         return None
