@@ -375,6 +375,7 @@ class TransactionCoordinator:
         entry.append = None
         if append.metadata is None:
             del self._entries[append.transactional_id]
+            self._held.clear(append.transactional_id)
             return []
         self._fenced.pop(append.transactional_id, None)
         metadata = entry.metadata = append.metadata

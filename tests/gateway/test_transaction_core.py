@@ -437,6 +437,23 @@ def test_unused_ids_expire_after_seven_days_and_open_ones_never():
     assert log.init() == Initialized(Code.none, 1_002, 0)
 
 
+def test_an_id_may_expire_while_a_refused_marker_would_be_sent_again():
+    log = Log(id_expiration_ms=1_000)
+    log.init()
+    log.add(1_000, 0, ORDERS)
+    log.end(1_000, 0)
+    log.core._fenced[ID] = (log.markers[-1].producer_id, log.markers[-1].epoch)
+    again = log.markers[-1]
+    log.mark(Code.transaction_coordinator_fenced)
+    assert log.held == 1
+    log.markers.append(again)
+    log.mark()  # an operator has helped, and a copy that was under way is answered
+    log.tick(2_000)
+    assert not list(log.core.metadata)
+    log.tick(60_000)
+    assert log.markers == []
+
+
 def test_few_ids_expire_in_one_tick():
     log = Log(expired_at_once=3)
     for number in range(8):
