@@ -128,6 +128,16 @@ class Deliveries:
             return  # a TRIM ended within this segment: what is lost before its end was truncated
         self._end_offset, self._follows = start, True
 
+    def move_to(self, position: Position) -> None:
+        """Move to the same offset in a segment that was merged. It is known, and is not passed."""
+        assert self._lost_from is None
+        self.next = position
+
+    @property
+    def until(self) -> Position:
+        """The last wanted position."""
+        return self._range.until
+
     @property
     def last_wanted(self) -> EntryId:
         """The last wanted entry of the segment of `next`."""

@@ -22,6 +22,7 @@ from typing import Protocol
 from ledger.core.accepted_losses import NO_LOSSES, StreamLosses
 from ledger.core.epoch_table import EpochEnd, EpochStart, EpochTable
 from ledger.core.segment_footer import SegmentFooter
+from ledger.core.segment_summaries import SegmentSummaries
 from ledger.core.segments import Segment, Truncation
 from ledger.core.snapshot_format import SegmentSummary, StateSnapshot
 from ledger.core.sparse_index import ANY_TIMESTAMP, NO_TIMESTAMP, SparseIndex
@@ -64,12 +65,11 @@ class SegmentTable:
     """The segments of one stream as one process knows them, with dense numbers."""
 
     __slots__ = (
-        "_epochs",
-        "_further_epochs",
         "_index_before",
         "_index_before_number",
         "_indexes",
         "_maxima",
+        "_numbers",
         "_starts",
         "_summaries",
         "end_sequence_id",
@@ -107,18 +107,13 @@ class SegmentTable:
         self.live: LiveSegment | None = None
         # The `start_sequence_id` of each of `segments`, for bisection. Changes with `segments`.
         self._starts: list[int] = []
+        # The `number` of each, in the same way.
+        self._numbers: list[int] = []
         # The running maximum of the timestamps of the completed segments from the one at this place
         # on, for bisection. Built by a lookup; None after a change of segments or summaries.
         self._maxima: tuple[int, list[int]] | None = None
-        # Summaries by segment number. Only the own metadata are known of a segment without a
-        # summary. Each change of `segments` drops the summaries of removed segments.
-        self._summaries: dict[int, SegmentSummary] = {}
-        # Epochs that no summary of `segments` shows: of merged segments, and until the start moves
-        # also of removed ones. Those below the start are dropped.
-        self._further_epochs: list[EpochStart] = []
-        # The epochs of all records. Built by a lookup; None after a change of segments or
-        # summaries.
-        self._epochs: EpochTable | None = None
+        # Only the own metadata are known of a segment without a summary.
+        self._summaries = SegmentSummaries()
         # An owner's index of the newest completed segment with records, and the number of that
         # segment or 0. The head snapshot of the next segment stores it, so it is never evicted.
         self._index_before = SparseIndex()
@@ -128,35 +123,24 @@ class SegmentTable:
 
     def _set_segments(self, segments: Iterable[Segment]) -> None:
         before, self.segments = self.segments, tuple(segments)
-        self._note_rewrites(before)
-        self._maxima = self._epochs = None
         self._starts = [segment.start_sequence_id for segment in self.segments]
-        oldest = self.segments[0].number if self.segments else 0
-        self._further_epochs += [
-            EpochStart(each.epoch, each.start_sequence_id)
-            for number, each in self._summaries.items()
-            if number < oldest
-        ]
-        for known in (self._summaries, self._indexes):
-            for number in [number for number in known if number < oldest]:
-                del known[number]
-        self._drop_shown_epochs()
-
-    def _drop_shown_epochs(self) -> None:
-        """Drop further epochs that lie below the start or that a summary shows."""
-        if self._further_epochs:
-            self._epochs = None
-            shown = EpochTable(self._shown_epochs())
-            self._further_epochs = self._all_epochs().without(shown, self.start_sequence_id)
-            self._epochs = None
+        self._numbers = [segment.number for segment in self.segments]
+        self._maxima = None
+        self._note_rewrites(before)
+        self._summaries.relist(self.segments)
+        oldest = self.segments[0].first_number if self.segments else 0
+        for number in [number for number in self._indexes if number < oldest]:
+            del self._indexes[number]
 
     def _note_rewrites(self, before: tuple[Segment, ...]) -> None:
-        """Drop what is known of the old records of segments that were cleaned."""
+        """Drop what is known of the old records of segments that were cleaned or merged."""
         ledgers = {each.number: each.ledger for each in before}
         for each in self.segments:
             if each.cleaned and ledgers.get(each.number) != each.ledger:
-                self.rewrites += each.number in ledgers
-                self._indexes.pop(each.number, None)
+                numbers = range(each.first_number, each.number + 1)
+                self.rewrites += any(number in ledgers for number in numbers)
+                for number in numbers:
+                    self._indexes.pop(number, None)
 
     # -- changes by an owner ------------------------------------------------------------------
 
@@ -179,8 +163,7 @@ class SegmentTable:
         self.live = None
         self.losses = losses
         self.epoch = epoch
-        self._summaries = dict(summaries)
-        self._further_epochs = list(epochs)
+        self._summaries.reset(summaries, epochs)
         self._indexes.clear()
         self._index_before, self._index_before_number = index, index_number
         self._set_segments(segments)
@@ -191,10 +174,10 @@ class SegmentTable:
         """Append `segment`, which is in progress and belongs to the current epoch."""
         assert not segment.completed
         self._set_segments((*self.segments, segment))
-        self._summaries[segment.number] = SegmentSummary(
+        summary = SegmentSummary(
             segment.number, NO_TIMESTAMP, 0, self.epoch, segment.start_sequence_id
         )
-        self._epochs = None
+        self._summaries.put(summary)
 
     def complete(
         self, completed: Segment, *, timestamp_max: int, size_bytes: int, index: SparseIndex
@@ -204,9 +187,10 @@ class SegmentTable:
         assert completed.completed
         assert self.segments[-1].number == number
         self._set_segments((*self.segments[:-1], completed))
-        self._summaries[number] = SegmentSummary(
+        summary = SegmentSummary(
             number, timestamp_max, size_bytes, self.epoch, completed.start_sequence_id
         )
+        self._summaries.put(summary)
         self._maxima = None
         self.end_sequence_id = completed.end_sequence_id
         if completed.record_count:
@@ -220,24 +204,30 @@ class SegmentTable:
         self._set_segments(by_number.get(segment.number, segment) for segment in self.segments)
 
     def replace(self, cleaned: Segment, footer: SegmentFooter, size_bytes: int) -> None:
-        """Replace a completed segment by the cleaned one of the same number."""
-        number = cleaned.number
-        self.mark([cleaned])
-        if number == self._index_before_number:
-            self._index_before = footer.index
+        """Replace the completed segments whose numbers `cleaned` has by it.
+
+        That is one, unless it was merged from several.
+        """
+        first, number = cleaned.first_number, cleaned.number
+        others = (each for each in self.segments if not first <= each.number <= number)
+        self._set_segments(sorted([*others, cleaned], key=lambda each: each.number))
+        if first <= self._index_before_number <= number:
+            self._index_before, self._index_before_number = footer.index, number
         else:
             self.remember_index(number, footer.index)
         known = self._summaries.get(number)
         if known is not None:
-            self._summaries[number] = replace(
-                known, timestamp_max=footer.timestamp_max, size_bytes=size_bytes
-            )
+            self._put(replace(known, timestamp_max=footer.timestamp_max, size_bytes=size_bytes))
 
     def measure(self, number: int, size_bytes: int) -> None:
         """Correct the size of a segment."""
         known = self._summaries.get(number)
         if known is not None:
-            self._summaries[number] = replace(known, size_bytes=size_bytes)
+            self._put(replace(known, size_bytes=size_bytes))
+
+    def _put(self, summary: SegmentSummary) -> None:
+        self._summaries.put(summary)
+        self._maxima = None
 
     def remove_oldest(self, count: int) -> None:
         self._set_segments(self.segments[count:])
@@ -268,8 +258,8 @@ class SegmentTable:
                     size_bytes=known.size_bytes if known else 0,
                 )
             self.learn_summary(summary)
-        self._further_epochs += snapshot.epochs
-        self._drop_shown_epochs()
+        self._summaries.relist(self.segments)  # it may have those of parts of a merged segment
+        self._summaries.add_epochs(snapshot.epochs)
         if snapshot.index_before_number and not self._is_cleaned(snapshot.index_before_number):
             self.remember_index(snapshot.index_before_number, snapshot.index_before)
 
@@ -278,15 +268,20 @@ class SegmentTable:
 
         DistributedLog itself writes no snapshots, so the segments of one owner cannot be found.
         """
-        if number not in self._summaries:
+        if self._summaries.get(number) is None:
             epoch = number - self.epoch_base
             self.learn_summary(SegmentSummary(number, ANY_TIMESTAMP, 0, epoch, start_sequence_id))
 
     def learn_summary(self, summary: SegmentSummary) -> None:
         """Add the summary of a segment, which counts more than one in a snapshot before it."""
-        self._summaries[summary.number] = summary
-        self._maxima = self._epochs = None
+        self._put(summary)
         self.epoch = max(self.epoch, summary.epoch)
+
+    def learn_footer(self, summary: SegmentSummary, footer: SegmentFooter) -> None:
+        """Add the summary of a cleaned segment, and the epochs that its footer has besides."""
+        self.learn_summary(summary)
+        self._summaries.add_epochs(footer.epochs)
+        self.epoch = max([self.epoch, *(each.epoch for each in footer.epochs)])
 
     # -- changes by owners and readers --------------------------------------------------------
 
@@ -294,7 +289,7 @@ class SegmentTable:
         """Move the start forward. A lower sequence id changes nothing."""
         if sequence_id > self.start_sequence_id:
             self.start_sequence_id = sequence_id
-            self._drop_shown_epochs()
+            self._summaries.move_start(sequence_id)
 
     def move_end(self, sequence_id: int) -> bool:
         """Move the end forward. Returns False if it is not below `sequence_id`."""
@@ -342,10 +337,10 @@ class SegmentTable:
         return None if last is None or last.completed else last
 
     def segment(self, number: int) -> Segment | None:
-        """Return the listed segment with this number, or None."""
-        segments = self.segments
-        at = number - segments[0].number if segments else -1
-        return segments[at] if 0 <= at < len(segments) else None
+        """Return the listed segment with this number, or None. A merged one has several."""
+        at = bisect_left(self._numbers, number)
+        found = self.segments[at] if at < len(self.segments) else None
+        return found if found is not None and found.first_number <= number else None
 
     def find(self, sequence_id: int) -> Segment | None:
         """Return the last segment that starts at or before `sequence_id`, or None.
@@ -450,26 +445,31 @@ class SegmentTable:
         segment = self.segment(number)
         return segment is not None and segment.cleaned
 
-    def knows(self, number: int) -> bool:
+    def knows(self, segment: Segment) -> bool:
         """True if the segment has a summary, and so an epoch."""
-        return number in self._summaries
+        return self._summaries.knows(segment)
 
     def epoch_at(self, sequence_id: int) -> int:
         """Return the epoch of the ownership that wrote this sequence id, or will write it."""
         segment = self.find(sequence_id)
         if segment is None or self._is_behind(segment, sequence_id):
             return self.epoch
-        if segment.number not in self._summaries:
+        if self._summaries.get(segment.number) is None:
             return self.epoch
-        found = self._all_epochs().epoch_at(sequence_id)
+        found = self._summaries.epochs.epoch_at(sequence_id)
         return self.epoch if found is None else found
+
+    def epochs_between(self, first: int, end: int) -> tuple[EpochStart, ...]:
+        """Return the epochs that begin above `first` and below `end`."""
+        starts = self._summaries.epochs.entries_from(first)[1:]
+        return tuple(each for each in starts if each.start_sequence_id < end)
 
     def epoch_end(self, epoch: int, end: int) -> EpochEnd | None:
         """Return where `epoch` ends in this log, whose readable end is `end`.
 
         Returns None if the epoch is newer than the newest one. See `EpochTable.end_of`.
         """
-        table = self._all_epochs()
+        table = self._summaries.epochs
         if self.epoch > table.newest:  # this ownership has no segment yet
             table = EpochTable([*table.entries_from(0), (self.epoch, end)])
         return table.end_of(epoch, self.start_sequence_id, end)
@@ -478,20 +478,10 @@ class SegmentTable:
     def knows_epochs(self) -> bool:
         """True if the epoch of each listed segment with records is known."""
         return all(
-            each.number in self._summaries
+            self._summaries.get(each.number) is not None
             for each in self.segments
             if self.readable_end(each) > each.start_sequence_id
         )
-
-    def _all_epochs(self) -> EpochTable:
-        if self._epochs is None:
-            self._epochs = EpochTable([*self._shown_epochs(), *self._further_epochs])
-        return self._epochs
-
-    def _shown_epochs(self) -> list[EpochStart]:
-        known = self._summaries
-        shown = [known[each.number] for each in self.segments if each.number in known]
-        return [EpochStart(each.epoch, each.start_sequence_id) for each in shown]
 
     def _is_behind(self, segment: Segment, sequence_id: int) -> bool:
         """Return whether `sequence_id` follows the last record, so that it is not written yet."""
@@ -529,17 +519,16 @@ class SegmentTable:
 
     def snapshot(self, index: SparseIndex, owner_state: bytes) -> StateSnapshot:
         """Build the snapshot for a segment whose index is `index`."""
-        summaries = self._summaries
-        self._drop_shown_epochs()
+        self._summaries.drop_shown()
         # The footer of a cleaned segment has its index, for readers that know of the cleaning.
         covered = not self._is_cleaned(self._index_before_number)
         return StateSnapshot(
-            summaries=[summaries[s.number] for s in self.segments if s.number in summaries],
+            summaries=self._summaries.listed(),
             index_before=self._index_before if covered else SparseIndex(),
             index_before_number=self._index_before_number if covered else 0,
             index=index,
             owner_state=owner_state,
-            epochs=self._further_epochs,
+            epochs=self._summaries.further,
         )
 
     # -- truncation and retention -------------------------------------------------------------

@@ -1,6 +1,7 @@
 """One log segment: its metadata as bytes, and its place in the stream.
 
     in progress ──▶ completed ──▶ partially truncated ──▶ truncated ──▶ (deleted)
+                        └──▶ cleaned ──▶ merged with its neighbours
 
 Pure. Source: DistributedLog, LogSegmentMetadata version 5 and "Log Segments" (seed 000).
 The sequence id of a record is the start of its segment plus its index in it. Sequence ids are dense
@@ -10,7 +11,7 @@ closed by force: the ids in between may have been acknowledged, and are never as
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import pairwise
@@ -32,10 +33,16 @@ front of its data. A release that cannot clean would take offsets from the wrong
 """
 CLEANED_JUMP_LAYOUT_VERSION = 8
 """Version 7 with a jump of the ids, as version 6 is."""
-_LAYOUT_VERSIONS = range(LAYOUT_VERSION, CLEANED_JUMP_LAYOUT_VERSION + 1)
+MERGED_LAYOUT_VERSION = 9
+"""Version 7 of several cleaned segments that were merged, with the number of the first of them.
+
+A release that cannot merge would miss the other numbers, so it must refuse such a stream.
+"""
+_LAYOUT_VERSIONS = range(LAYOUT_VERSION, MERGED_LAYOUT_VERSION + 1)
 EMPTY_TXID = -99  # Source: DistributedLogConstants.EMPTY_LOGSEGMENT_TX_ID
 _IN_PROGRESS_FIELDS = 7
 _COMPLETED_FIELDS = 11
+_MERGED_FIELDS = 12
 
 
 class Truncation(IntEnum):
@@ -62,6 +69,18 @@ class Segment:
     min_active_entry: EntryId = EntryId(0)
     min_active_slot: int = 0
     layout_version: int = LAYOUT_VERSION
+    # The lowest of the numbers that were merged into it; 0 if it was not merged.
+    merged_from: int = 0
+
+    @property
+    def merged(self) -> bool:
+        """True if it holds the records of several segments, the last of which had its number."""
+        return self.merged_from > 0
+
+    @property
+    def first_number(self) -> int:
+        """The lowest number whose records it holds: its own, unless it was merged."""
+        return self.merged_from or self.number
 
     @property
     def end_sequence_id(self) -> int:
@@ -71,6 +90,7 @@ class Segment:
     @property
     def with_jump(self) -> Segment:
         """This segment, marked: the ids in front of it or behind it jump."""
+        assert not self.merged
         version = CLEANED_JUMP_LAYOUT_VERSION if self.cleaned else JUMP_LAYOUT_VERSION
         return replace(self, layout_version=version)
 
@@ -92,6 +112,7 @@ class Segment:
         """
         assert self.completed
         jumps = CLEANED_JUMP_LAYOUT_VERSION if self.jumps else CLEANED_LAYOUT_VERSION
+        jumps = MERGED_LAYOUT_VERSION if self.merged else jumps
         return replace(
             self,
             ledger=ledger,
@@ -108,7 +129,12 @@ class Segment:
 
     @property
     def node_name(self) -> str:
-        """The name of its node. A cleaned one has the ledger too: readers notice each rewrite."""
+        """The name of its node. A cleaned one has the ledger too: readers notice each rewrite.
+
+        A merged one also has the lowest number.
+        """
+        if self.merged:
+            return f"merged-{self.ledger}-{self.merged_from:018d}_{self.number:018d}"
         if self.cleaned:
             return f"cleaned-{self.ledger}_{self.number:018d}"
         return f"{'logrecs' if self.completed else 'inprogress'}_{self.number:018d}"
@@ -143,6 +169,7 @@ class Segment:
         else:
             numbers = [first, self.ledger, self.first_txid, self.number]
         numbers += [self.min_active_entry, self.min_active_slot, self.start_sequence_id]
+        numbers += [self.merged_from] if self.merged else []
         return ";".join(map(str, numbers)).encode()
 
 
@@ -156,7 +183,7 @@ def decode_segment(data: bytes, *, where: str) -> Segment:
     if version not in _LAYOUT_VERSIONS:
         raise CorruptFormat(
             f"{where}: log segment version {version}, expected version {LAYOUT_VERSION} to "
-            f"{CLEANED_JUMP_LAYOUT_VERSION}"
+            f"{MERGED_LAYOUT_VERSION}"
         )
     truncation = Truncation(min(numbers[0] >> 8 & 3, 2))
     if len(numbers) == _IN_PROGRESS_FIELDS and version < CLEANED_LAYOUT_VERSION:
@@ -171,9 +198,16 @@ def decode_segment(data: bytes, *, where: str) -> Segment:
             min_active_slot=slot,
             layout_version=version,
         )
-    if len(numbers) != _COMPLETED_FIELDS:
-        raise CorruptFormat(f"{where}: log segment with {len(numbers)} fields, expected 7 or 11")
+    merged = version == MERGED_LAYOUT_VERSION
+    expected = _MERGED_FIELDS if merged else _COMPLETED_FIELDS
+    if len(numbers) != expected:
+        raise CorruptFormat(
+            f"{where}: log segment with {len(numbers)} fields, expected 7 in progress or {expected}"
+        )
     _, ledger, first_txid, last_txid, completed_ms, number = numbers[:6]
+    merged_from = numbers[11] if merged else 0
+    if merged and not 1 <= merged_from < number:
+        raise CorruptFormat(f"{where}: segment {number} was merged from {merged_from} on")
     return Segment(
         number=number,
         ledger=LedgerId(ledger),
@@ -189,29 +223,95 @@ def decode_segment(data: bytes, *, where: str) -> Segment:
         min_active_entry=EntryId(numbers[8]),
         min_active_slot=numbers[9],
         layout_version=version,
+        merged_from=merged_from,
     )
+
+
+def names_segment(node_name: str, number: int) -> bool:
+    """Return whether a node of this name holds the records of segment `number`."""
+    head, _, last = node_name.rpartition("_")
+    first = head.rpartition("-")[2] if head.startswith("merged-") else last
+    return first.isdecimal() and last.isdecimal() and int(first) <= number <= int(last)
+
+
+def can_merge(segments: Sequence[Segment]) -> bool:
+    """Return whether these segments of one list may become one.
+
+    They must be cleaned, wholly readable, without reserved ids at their sides, and follow each
+    other both by their numbers and by their sequence ids.
+    """
+    return len(segments) > 1 and (
+        all(
+            each.cleaned and not each.jumps and each.truncation is Truncation.ACTIVE
+            for each in segments
+        )
+        and all(
+            before.number + 1 == after.first_number
+            and before.end_sequence_id == after.start_sequence_id
+            for before, after in pairwise(segments)
+        )
+    )
+
+
+def merged_segment(
+    segments: Sequence[Segment], ledger: LedgerId, last_entry: EntryId, last_slot: int
+) -> Segment:
+    """Return the segment with the records of all of `segments`, which are in another ledger.
+
+    It has the number of the last one, so that the next segment follows it as before.
+    """
+    assert can_merge(segments)
+    first, last = segments[0], segments[-1]
+    return replace(
+        last,
+        merged_from=first.first_number,
+        first_txid=first.first_txid,
+        last_txid=max(each.last_txid for each in segments),
+        start_sequence_id=first.start_sequence_id,
+        record_count=last.end_sequence_id - first.start_sequence_id,
+        layout_version=MERGED_LAYOUT_VERSION,
+    ).with_ledger(ledger, last_entry, last_slot)
 
 
 def order(segments: Iterable[Segment], *, where: str) -> list[Segment]:
     """Sort segments by number. A completed node replaces an in-progress one of the same number.
 
-    A cleaned one replaces both, and of two cleaned ones the later ledger.
-    Raises CorruptFormat if a number in between is missing: a reader must not skip a segment.
+    A cleaned one replaces both, and of two cleaned ones the later ledger. A merged one replaces all
+    whose numbers it has. Raises CorruptFormat if a number in between is missing, or if the sequence
+    ids beside a merged segment are not dense: a reader must not skip a record.
     """
     by_number: dict[int, Segment] = {}
     for segment in segments:
         known = by_number.get(segment.number)
         if known is None or _age(segment) > _age(known):
             by_number[segment.number] = segment
-    ordered = [by_number[number] for number in sorted(by_number)]
+    newest_first: list[Segment] = []
+    for segment in sorted(by_number.values(), key=lambda each: each.number, reverse=True):
+        after = newest_first[-1] if newest_first else None
+        if after is None or segment.first_number < after.first_number:
+            newest_first.append(segment)
+    ordered = newest_first[::-1]
     for before, after in pairwise(ordered):
-        if after.number != before.number + 1:
+        if after.first_number > before.number + 1:
             raise CorruptFormat(f"{where}: segment {before.number + 1} is missing")
+        if after.first_number <= before.number:
+            raise CorruptFormat(f"{where}: segments {before.number} and {after.number} overlap")
+        if (before.merged or after.merged) and not _follows(before, after):
+            raise CorruptFormat(
+                f"{where}: segment {before.number} ends at {before.end_sequence_id}, and segment "
+                f"{after.number} begins at {after.start_sequence_id}"
+            )
     return ordered
 
 
-def _age(segment: Segment) -> tuple[bool, bool, int]:
-    return segment.completed, segment.cleaned, segment.ledger
+def _follows(before: Segment, after: Segment) -> bool:
+    """Return whether `after` begins where `before` ends. A start may be unknown in progress."""
+    unknown = not after.completed and after.start_sequence_id < 0
+    return unknown or after.start_sequence_id == before.end_sequence_id
+
+
+def _age(segment: Segment) -> tuple[bool, bool, int, int]:
+    return segment.completed, segment.cleaned, -segment.first_number, segment.ledger
 
 
 def visible(segments: Iterable[Segment]) -> list[Segment]:

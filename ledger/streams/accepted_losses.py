@@ -22,7 +22,7 @@ from ledger.core.accepted_losses import (
 )
 from ledger.core.gaps import OffsetRange, Position
 from ledger.core.loss import EntryAwaited, EntryLost
-from ledger.core.segments import Segment, decode_segment
+from ledger.core.segments import Segment, decode_segment, names_segment
 from ledger.errors import (
     BadVersion,
     InvalidArgument,
@@ -252,7 +252,7 @@ async def _unreplaced(metadata: MetadataStore, name: str, lost: LostRange) -> li
     root = f"{log_root(name)}/ledgers"
     ops: list[Op] = []
     for child in await metadata.children(root):
-        if child.startswith("inprogress_") or not child.endswith(f"_{lost.segment:018d}"):
+        if child.startswith("inprogress_") or not names_segment(child, lost.segment):
             continue
         path = f"{root}/{child}"
         try:

@@ -264,13 +264,13 @@ class FollowedStream(ListedStream):
         for segment in reversed(segments):
             if len(awaited) > _AWAITED_MAX:
                 break
-            if not segment.record_count or self._table.knows(segment.number):
+            if not segment.record_count or self._table.knows(segment):
                 continue
             try:
                 reader = await self.services.client.open(segment.ledger)
                 if segment.cleaned:
                     footer = await read_footer(reader, segment.last_entry)
-                    self._table.learn_summary(footer_summary(segment, footer, reader))
+                    self._table.learn_footer(footer_summary(segment, footer, reader), footer)
                     continue
                 head = await read_whole_head(reader, segment.last_entry)
             except NoSuchLedger:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from ledger.core.accepted_losses import StreamLosses
-from ledger.core.epoch_table import EpochEnd, EpochTable
+from ledger.core.epoch_table import EpochEnd, EpochStart, EpochTable
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
 from ledger.core.sparse_index import ANY_TIMESTAMP
@@ -87,6 +87,10 @@ class ListedStream:
     def epoch_at(self, sequence_id: int) -> int:
         """Return the epoch of the ownership that wrote this sequence id, or will write it."""
         return self._table.epoch_at(sequence_id)
+
+    def epochs_between(self, first: int, end: int) -> tuple[EpochStart, ...]:
+        """Return the epochs that begin above `first` and below `end`."""
+        return self._table.epochs_between(first, end)
 
     def cleaned_at(self, sequence_id: int) -> bool:
         """Return whether the segment that holds `sequence_id` was cleaned."""

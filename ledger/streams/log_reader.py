@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ledger.client.client import LedgerClient
 from ledger.client.tail import Tail, TailReader
 from ledger.core.deliveries import Deliveries, Delivery, ReadRange, StreamRecord
-from ledger.core.gaps import ENTRY_MAX, Evidence, Gap, GapKind
+from ledger.core.gaps import ENTRY_MAX, Evidence, Gap, GapKind, Position
 from ledger.core.loss import EntryAwaited, EntryLost, judge
 from ledger.core.records import parse_entry
 from ledger.core.segments import Segment
@@ -317,6 +317,7 @@ class LogReader:
 
     async def _step(self, core: Deliveries) -> bool:
         """Pass what is at `next`. Returns False if nothing of it is known yet."""
+        self._enter_merged(core)
         if await self._pass_trimmed(core):
             return True
         segment = self._view.table.segment(core.next.segment)
@@ -350,12 +351,39 @@ class LogReader:
                 f"from offset {core.end_offset}"
             )
 
+    def _enter_merged(self, core: Deliveries) -> None:
+        """Go on in a segment into which that of `next` was merged, if its place there is known.
+
+        That is its begin or its end. Raises WrongState within it, and if reading is to end there:
+        all of its records have other positions now.
+        """
+        segment = self._view.table.segment(core.next.segment)
+        if segment is None or not segment.merged:
+            return
+        place = segment.number, segment.ledger
+        begun = self._within == place and core.next.segment == segment.number
+        at = core.end_offset
+        if segment.first_number <= core.until.segment <= segment.number:
+            begun, at = False, None  # the last wanted position is not there any more
+        if begun:
+            return
+        if at == segment.end_sequence_id:
+            core.move_to(Position(segment.number, EntryId(segment.last_entry + 1)))
+        elif at is not None and at == segment.start_sequence_id:
+            core.move_to(Position(segment.number, EntryId(0)))
+        else:
+            raise WrongState(
+                f"{self.name}: segment {core.next.segment} was cleaned while it was read, and "
+                f"merged with others; read again from offset {core.end_offset}"
+            )
+        self._within = place
+
     async def _pass_trimmed(self, core: Deliveries) -> bool:
         """Move to the start of the stream if `next` is below it."""
         view, start = self._view, self._view.table.start_sequence_id
         core.know_start(start)
         listed = view.table.segments
-        removed = bool(listed) and core.next.segment < listed[0].number
+        removed = bool(listed) and core.next.segment < listed[0].first_number
         if core.end_offset is not None and core.end_offset >= start and not removed:
             return False
         first = view.start_segment()
@@ -377,6 +405,8 @@ class LogReader:
         segment = view.table.segment(at.segment)
         first = segment.start_sequence_id if segment is not None else 0
         self._put(core.on_trim(at, max(start, first)))
+        if core.next == at and segment is not None:
+            self._within = segment.number, segment.ledger
         return core.next != before
 
     async def _read_chunk(self, core: Deliveries, segment: Segment, last: EntryId) -> bool:

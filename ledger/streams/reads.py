@@ -229,7 +229,8 @@ class SegmentReads:
         table = self._table
         losses, rewrites = table.losses, table.rewrites
         lost = losses.at_offset(sequence_id) if losses.ranges else None
-        if lost is not None and table.segment(lost.segment) is not None:
+        listed = None if lost is None else table.segment(lost.segment)
+        if lost is not None and listed is not None and listed.number == lost.segment:
             return Cursor(lost.segment, lost.first, losses, rewrites)
         segment = table.find(sequence_id)
         if segment is None or sequence_id >= table.readable_end(segment):
@@ -295,8 +296,8 @@ class SegmentReads:
             cursor.number, cursor.next_entry = lost.segment, lost.first
             return
         if sequence_id >= self._table.readable_end(segment):  # nor here
-            cursor.number, cursor.next_entry = cursor.number + 1, 0
-            self._listed_segment(cursor.number)
+            if not self._move_on(cursor):
+                raise Truncated(f"segment {cursor.number + 1} is not listed")
             return
         _, high = self._bounds(segment, await self.index_of(segment), sequence_id)
         place = await self._find(segment, sequence_id, cursor.next_entry + 1, high, error)
@@ -352,14 +353,27 @@ class SegmentReads:
                 cursor.ready.extend(await self._read_chunk(cursor))
                 continue
             # The next segment begins at the end of this one, which only a completed one has.
-            if not segment.completed or self._table.segment(cursor.number + 1) is None:
+            if not segment.completed or not self._move_on(cursor):
                 return False
-            cursor.number, cursor.next_entry = cursor.number + 1, 0
+        return True
+
+    def _move_on(self, cursor: Cursor) -> bool:
+        """Move to the begin of the next segment. Returns False if there is none.
+
+        Raises Truncated if its records begin earlier: it was merged with the segment of the cursor.
+        """
+        following = self._table.segment(cursor.number + 1)
+        if following is None:
+            return False
+        if following.first_number != cursor.number + 1:
+            raise Truncated(f"segment {cursor.number} was merged")
+        cursor.number, cursor.next_entry = following.number, 0
         return True
 
     def _listed_segment(self, number: int) -> Segment:
+        """Return the segment of a cursor. Raises Truncated if it was removed or merged."""
         segment = self._table.segment(number)
-        if segment is None:
+        if segment is None or segment.number != number:
             raise Truncated(f"segment {number} was removed")
         return segment
 

@@ -226,6 +226,7 @@ async def _load_cleaned(
             _add_summary(loaded, segment, ANY_TIMESTAMP, 0)
             continue
         loaded.summaries[segment.number] = footer_summary(segment, footer, reader)
+        loaded.epochs = [*loaded.epochs, *footer.epochs]
 
 
 class _LastEntry(NamedTuple):

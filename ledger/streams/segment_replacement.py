@@ -2,6 +2,9 @@
 
     rewritten, unlisted ─▶ listed in place of the old ledger ─▶ (delay) ─▶ the old ledger is deleted
 
+Several cleaned segments may be replaced by one that has the records of all of them. The same step
+then takes all of them from the list.
+
 The list changes in one step, which fails if another process owns the stream. Readers that have the
 old list read the old ledger until it is deleted, then they read the list again.
 """
@@ -78,8 +81,12 @@ class SegmentReplacement:
         before, after = rewritten.before, rewritten.after
         try:
             await self._check(rewritten)
-            if before not in cleanable():
-                raise Truncated(f"segment {before.number} was changed while it was cleaned")
+            allowed = cleanable()
+            for each in before:
+                if each not in allowed:
+                    raise Truncated(f"segment {each.number} was changed while it was cleaned")
+                if not self._table.knows(each):  # its epochs would be lost
+                    raise StreamUnavailable(f"of segment {each.number} the epoch is not known")
         except LedgerError:
             await self._services.delete_unlisted(after.ledger)
             raise
@@ -87,14 +94,15 @@ class SegmentReplacement:
         self._services.forget_unlisted(after.ledger)
         self._table.replace(after, rewritten.footer, rewritten.size_bytes)
         self._tail.drop_below(after.end_sequence_id)
-        self._retention.delete_later(before.ledger)
+        for each in before:
+            self._retention.delete_later(each.ledger)
 
     async def _check(self, rewritten: RewrittenSegment) -> None:
         """Check that no other process may have deleted the new ledger."""
         age_s = self._services.clock.monotonic_s() - rewritten.began_s
         if age_s > REWRITE_S_MAX:
             raise StreamUnavailable(
-                f"segment {rewritten.before.number} was cleaned for {age_s:.0f} s, longer than "
+                f"segment {rewritten.after.number} was cleaned for {age_s:.0f} s, longer than "
                 f"{REWRITE_S_MAX:.0f} s: its ledger may be taken for an orphan"
             )
         await self._services.client.read_metadata(rewritten.after.ledger)

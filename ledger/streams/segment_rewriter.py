@@ -1,7 +1,9 @@
-"""Writes the records that the cleaner keeps of a segment into a new ledger.
+"""Writes the records that the cleaner keeps of a segment, or of several, into a new ledger.
 
     begin ─▶ add … ─▶ finish ─▶ Stream.replace        the segment names the new ledger
                 └──▶ abandon                           the new ledger is deleted
+
+Several segments are merged: they are clean already, follow each other, and become one segment.
 
 The ledger is not listed before `Stream.replace`. If the process ends, or another one owns the
 stream meanwhile, the search for orphans finds it.
@@ -18,8 +20,9 @@ from typing import Protocol
 from ledger.client.reader import Entries, LedgerReader
 from ledger.client.writer import LedgerWriter
 from ledger.core import records as log_records
+from ledger.core.epoch_table import EpochStart
 from ledger.core.segment_footer import SegmentFooter, split
-from ledger.core.segments import EMPTY_TXID, Segment
+from ledger.core.segments import EMPTY_TXID, Segment, can_merge, merged_segment
 from ledger.core.sparse_index import SparseIndex
 from ledger.errors import CorruptFormat, LedgerError
 from ledger.ids import Buffer, EntryId
@@ -53,7 +56,7 @@ class CleanedRecord:
 class RewrittenSegment:
     """A segment whose cleaned records are durable in a ledger that no stream lists yet."""
 
-    before: Segment
+    before: tuple[Segment, ...]  # one, or those that are merged
     after: Segment
     footer: SegmentFooter
     size_bytes: int
@@ -67,17 +70,27 @@ class RewritableStream(Protocol):
 
     def epoch_at(self, sequence_id: int) -> int: ...
 
+    def epochs_between(self, first: int, end: int) -> tuple[EpochStart, ...]: ...
+
     async def create_ledger(self) -> LedgerWriter: ...
 
 
 class SegmentRewriter:
-    """The rewriting of one segment. Used by one task, which ends it by `finish` or `abandon`."""
+    """The rewriting of one segment, or of several as one.
+
+    Used by one task, which ends it by `finish` or `abandon`.
+    """
 
     def __init__(
-        self, stream: RewritableStream, segment: Segment, writer: LedgerWriter, began_s: float
+        self,
+        stream: RewritableStream,
+        segments: tuple[Segment, ...],
+        writer: LedgerWriter,
+        began_s: float,
     ) -> None:
         self._stream = stream
-        self._segment = segment
+        self._segments = segments
+        self._start = segments[0].start_sequence_id
         self._writer = writer
         # Monotonic time of the creation of the ledger.
         self._began_s = began_s
@@ -90,7 +103,7 @@ class SegmentRewriter:
         # Records of the next entry as buffers, their bytes, and its first sequence id.
         self._waiting: list[Buffer] = []
         self._waiting_bytes = 0
-        self._waiting_first = segment.start_sequence_id
+        self._waiting_first = self._start
         self._waiting_timestamp_max = -1
         # Bytes of entries that the bookies have not confirmed.
         self._in_flight_bytes = 0
@@ -102,20 +115,23 @@ class SegmentRewriter:
         self._ended = False
 
     @classmethod
-    async def begin(cls, stream: RewritableStream, segment: Segment) -> SegmentRewriter:
-        """Create the ledger. Raises as `LedgerClient.create`."""
-        assert segment.completed
+    async def begin(cls, stream: RewritableStream, *segments: Segment) -> SegmentRewriter:
+        """Create the ledger. Raises as `LedgerClient.create`.
+
+        Several segments must be ones that `can_merge` allows.
+        """
+        assert segments[0].completed if len(segments) == 1 else can_merge(segments)
         services = stream.services
         began_s = services.clock.monotonic_s()
         writer = await stream.create_ledger()
         services.keep_unlisted(writer.ledger, REWRITE_S_MAX)
-        return cls(stream, segment, writer, began_s)
+        return cls(stream, segments, writer, began_s)
 
     async def add(self, records: Sequence[CleanedRecord]) -> None:
         """Add records in order. Waits while too much is under way. Raises the error of an entry."""
         assert not self._ended
         room = self._entry_bytes_max - _ENVELOPE_AND_HEAD
-        start = self._segment.start_sequence_id
+        start = self._start
         for record in records:
             size = len(record.data)
             assert record.count > 0
@@ -144,29 +160,37 @@ class SegmentRewriter:
             raise
 
     async def _finish(self, aborted: bytes) -> RewrittenSegment:
-        segment = self._segment
-        if self._position != segment.record_count:
+        last, end = self._segments[-1], self._segments[-1].end_sequence_id
+        if self._start + self._position != end:
             raise CorruptFormat(
-                f"segment {segment.number} covers {segment.record_count} sequence ids, "
+                f"segment {last.number} covers {end - self._start} sequence ids, "
                 f"its cleaned records cover {self._position}"
             )
         if self._waiting:
             await self._send_waiting()
-        epoch = self._stream.epoch_at(segment.start_sequence_id)
-        footer = SegmentFooter(self._index, self._timestamp_max, epoch, aborted)
-        txid = segment.last_txid if segment.record_count else EMPTY_TXID
+        epoch, epochs = self._stream.epoch_at(self._start), ()
+        if len(self._segments) > 1 or last.merged:
+            epochs = self._stream.epochs_between(self._start, end)
+        footer = SegmentFooter(self._index, self._timestamp_max, epoch, aborted, epochs)
+        txid = max(each.last_txid for each in self._segments) if self._position else EMPTY_TXID
         for distance, part in enumerate(split(footer.encode())):
             record = log_records.control_record(self._position, txid, part)
             await self._send([record], len(record), distance)
         last_entry = await self._writer.close()
         self._ended = True
         return RewrittenSegment(
-            before=segment,
-            after=segment.with_ledger(self._writer.ledger, last_entry, 0),
+            before=self._segments,
+            after=self._after(last_entry),
             footer=footer,
             size_bytes=self._writer.length,
             began_s=self._began_s,
         )
+
+    def _after(self, last_entry: EntryId) -> Segment:
+        segments, ledger = self._segments, self._writer.ledger
+        if len(segments) > 1:
+            return merged_segment(segments, ledger, last_entry, 0)
+        return segments[0].with_ledger(ledger, last_entry, 0)
 
     async def abandon(self) -> None:
         """Delete the ledger. After `finish` returned, this does nothing.

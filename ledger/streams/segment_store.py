@@ -249,23 +249,25 @@ class SegmentStore:
             if (await self._metadata.get(path)).version != self._ledgers_version:
                 raise BadVersion(path)
 
-    async def replace(self, before: Segment, after: Segment) -> None:
-        """List the cleaned segment `after` in place of `before`, whose ledger is then unlisted.
+    async def replace(self, before: Sequence[Segment], after: Segment) -> None:
+        """List the cleaned segment `after` in place of `before`, whose ledgers are then unlisted.
 
-        Readers notice the new name, and another owner the new version of the list. Raises
-        BadVersion if another process owns the stream or changed the segment, and if an operator
-        accepted a loss in it: the entries of the loss would be others.
+        All of `before` are replaced in one step, or none. Readers notice the new name, and another
+        owner the new version of the list. Raises BadVersion if another process owns the stream or
+        changed one of them, and if an operator accepted a loss in one: the entries of the loss
+        would be others.
         """
         assert after.cleaned
         async with self._change_lock:
             # An acceptance changes the version, so one that follows this read makes the step fail.
-            version = await self._version_of(before)
+            versions = [await self._version_of(each) for each in before]
             await self._reload_losses()
-            if self.losses.of_segment(before.number):
-                raise BadVersion(f"{self._path(before)}: a loss in it was accepted")
+            for each in before:
+                if self.losses.of_segment(each.number):
+                    raise BadVersion(f"{self._path(each)}: a loss in it was accepted")
             ops: list[Op] = [
                 Set(f"{self._root}/ledgers", b"%d" % self.number_max, self._ledgers_version),
-                Delete(self._path(before), version),
+                *(Delete(self._path(each), v) for each, v in zip(before, versions, strict=True)),
                 Create(self._path(after), after.encode()),
             ]
             await self._multi(ops)

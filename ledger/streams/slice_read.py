@@ -1,7 +1,7 @@
 """Reads of one slice of a stream, in any process: it takes the slice and the two ports.
 
-A slice names the ledger of its segment. If the segment was cleaned and the ledger is gone, the rest
-of the slice is read from the ledger that the list names now.
+A slice names the ledger of its segment. If the segment was cleaned or merged and the ledger is
+gone, the rest of the slice is read from the ledger that the list names now.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _SliceReading:
         self.rest: StreamSlice | None = None
 
     async def find_rest(self, error: NoSuchLedger) -> None:
-        """Find the rest of the slice in the ledger that holds the cleaned segment.
+        """Find the rest of the slice in the ledger that holds the cleaned or merged segment.
 
         Each record of that ledger ends where one of the old ledger ended, so none is read twice.
         Raises `error` if the segment has no other ledger.
@@ -106,7 +106,9 @@ class _SliceReading:
             index = SparseIndex()  # the read from the first entry on reports the error
         self.rest = replace(
             piece,
+            number=segment.number,
             ledger=segment.ledger,
+            start_sequence_id=segment.start_sequence_id,
             first_entry=EntryId(index.entry_for(piece.first)),
             last_entry=entry_before(index, piece.end, segment.last_entry, None),
         )
@@ -260,6 +262,6 @@ async def _listed(store: MetadataStore, piece: StreamSlice, error: NoSuchLedger)
             f"read; the start is now {listed.start_sequence_id}"
         ) from error
     for segment in listed.segments:
-        if segment.number == piece.number:
+        if segment.first_number <= piece.number <= segment.number:
             return segment
     raise Truncated(f"{piece.stream}: segment {piece.number} was removed") from error

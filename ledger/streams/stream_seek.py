@@ -93,8 +93,8 @@ class StreamView:
         self._client = client
         # The ledger that was read last.
         self._reader: tuple[LedgerId, LedgerReader] | None = None
-        # The start for which `start_position` was found, and that position.
-        self._start: tuple[int, Position] | None = None
+        # The start for which `start_position` was found, its ledger, and that position.
+        self._start: tuple[int, LedgerId, Position] | None = None
 
     async def load(self) -> None:
         """Read what changed of the list. Raises NoNode if the stream does not exist."""
@@ -157,14 +157,14 @@ class StreamView:
         The start decides; a stored mark only says where to look first, because it may lag behind.
         """
         start = self.table.start_sequence_id
-        if self._start is not None and self._start[0] == start:
-            return self._start[1]
         segment = self.start_segment()
         if segment is None:
             return Position(self.next_number, EntryId(0))
+        if self._start is not None and self._start[:2] == (start, segment.ledger):
+            return self._start[2]
         found = Position(segment.number, await self._entry_of_offset(segment, start))
         if segment.completed:
-            self._start = start, found
+            self._start = start, segment.ledger, found
         return found  # further entries of an open segment may be below the start
 
     async def _entry_of_offset(self, segment: Segment, offset: int) -> EntryId:
@@ -261,7 +261,8 @@ class StreamView:
                 f"{self.name}: DLSN {tuple(dlsn)}: the last segment is {self.next_number - 1}"
             )
         segment = self.table.segment(dlsn.segment)
-        if segment is not None and segment.cleaned and (dlsn.entry or dlsn.slot or after):
+        within = dlsn.entry or dlsn.slot or after
+        if segment is not None and segment.cleaned and (within or segment.merged):
             raise InvalidArgument(
                 f"{self.name}: DLSN {tuple(dlsn)}: this segment was cleaned, and its records have "
                 "other positions now; pass an offset"

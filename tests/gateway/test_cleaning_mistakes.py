@@ -99,7 +99,8 @@ def a_segment_that_did_not_fit_counts_as_mapped(patch):
 
 def a_segment_is_replaced_without_a_version(patch):
     async def replace_at_once(self, before, after):
-        await self._metadata.delete(self._path(before), -1)
+        for each in before:
+            await self._metadata.delete(self._path(each), -1)
         await self._metadata.create(self._path(after), after.encode())
 
     patch.setattr(SegmentStore, "replace", replace_at_once)

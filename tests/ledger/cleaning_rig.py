@@ -45,3 +45,21 @@ async def clean(stream, number, kept, aborted=b""):
     rewritten = await rewrite(stream, segment, kept, aborted)
     await stream.replace(rewritten)
     return rewritten
+
+
+async def copied(stream, *segments):
+    """Write the records of cleaned segments into a new ledger, to merge them."""
+    rewriter = await SegmentRewriter.begin(stream, *segments)
+    for segment in segments:
+        for _, count, data in await records_of(stream, segment):
+            await rewriter.add([CleanedRecord(count, timestamp_of(data), data)])
+    return await rewriter.finish(b"")
+
+
+async def merge(stream, first, last):
+    """Merge the cleaned segments from number `first` to `last`."""
+    every = stream.cleanable_segments()
+    segments = [each for each in every if first <= each.first_number and each.number <= last]
+    merged = await copied(stream, *segments)
+    await stream.replace(merged)
+    return merged

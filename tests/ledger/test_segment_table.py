@@ -438,9 +438,9 @@ def test_of_its_own_segment_a_head_snapshot_holds_only_the_epoch():
 def test_a_segment_without_summary_is_an_epoch_of_its_own():
     table = SegmentTable()
     table.relist([DONE])
-    assert not table.knows(7)
+    assert not table.knows(DONE)
     table.learn_own_epoch(7, 100)
-    assert table.knows(7) and table.epoch_at(101) == table.epoch == 7
+    assert table.knows(DONE) and table.epoch_at(101) == table.epoch == 7
     assert table.timestamp_max_of(DONE) == ANY_TIMESTAMP
     table.learn(8, StateSnapshot(summaries=[SegmentSummary(7, 60, 900, 5, 100)]))
     table.learn_own_epoch(7, 100)
@@ -460,7 +460,7 @@ def test_a_reader_keeps_no_row_of_the_segments_below_the_start():
         table.learn(newest, StateSnapshot(summaries=summaries))
         table.relist(listed)
         table.move_start(listed[0].start_sequence_id)
-        assert table._further_epochs == []
+        assert table._summaries.further == []
         assert [table.epoch_at(3 * s.number) for s in listed] == [s.number for s in listed]
 
 
@@ -472,10 +472,10 @@ def test_epochs_of_removed_segments_stay_until_the_start_passes_them():
     table.relist(listed[2:])
     assert table.epoch_end(5, 24) == (5, 18)
     table.move_start(19)
-    assert table._further_epochs == [(6, 19)]
+    assert table._summaries.further == [(6, 19)]
     assert table.epoch_end(6, 24) == (6, 21)
     table.move_start(21)
-    assert table._further_epochs == []
+    assert table._summaries.further == []
 
 
 def test_the_epochs_of_a_merged_segment_need_no_order():
