@@ -210,6 +210,7 @@ class Cleaner:
         try:
             await self.process.start()
             await work.run(each.cleanable.end, config.delete_retention_ms)
+            await work.merge(config.segment_bytes)
         except RoundEnded:
             each.round_error = None
         except PoisonedBatch as poisoned:

@@ -2,7 +2,8 @@
 
 Segments are replaced one at a time, oldest first. So a round can end at any point: what was
 replaced is clean, and the next round begins behind it. The event loop only moves bytes between
-ledgers and the cleaner process, in pieces of about 1 MiB, at the configured pace.
+ledgers and the cleaner process, in pieces of about 1 MiB, at the configured pace. At the end small
+clean neighbours are merged: their batches are copied, which needs no cleaner process.
 """
 
 from __future__ import annotations
@@ -18,15 +19,23 @@ from gateway.cleaning import frames
 from gateway.cleaning.frames import Kind
 from gateway.cleaning.settings import CleanerSettings
 from gateway.core.aborted_lists import SegmentAborted
-from gateway.core.cleaning import NOT_FULL, CleanedBatch
-from gateway.core.cleaning_choice import IoPace
-from gateway.core.partition_transactions import AbortedTransaction
+from gateway.core.cleaning import COUNT_MAX, NOT_FULL, CleanedBatch
+from gateway.core.cleaning_choice import IoPace, MergePart, MergeRules, merge_groups
+from gateway.core.partition_transactions import ABORTED_MAX, AbortedTransaction
 from gateway.topics.partition import Partition
+from gateway.topics.partition_state import aborted_of_footer
+from gateway.wire import batches
 from ledger.errors import LedgerError, NotOwner
 from ledger.ids import Buffer
 from ledger.ports.clock import Clock
 from ledger.streams.listed_stream import Segment
-from ledger.streams.segment_rewriter import CleanedRecord, SegmentRewriter, read_segment
+from ledger.streams.segment_rewriter import (
+    CleanedRecord,
+    SegmentRewriter,
+    can_merge,
+    read_segment,
+)
+from ledger.streams.writer import SEGMENT_RECORDS_MAX
 from ledger.tasks import to_the_end
 
 _LATE_S = 0.005  # a turn of the event loop that takes longer shows that clients need it
@@ -52,6 +61,7 @@ class Progress:
     bytes_total: int = 0
     bytes_done: int = 0
     segments_replaced: int = 0
+    segments_merged: int = 0
     records_read: int = 0
     records_kept: int = 0
 
@@ -201,6 +211,81 @@ class LogRound:
         if found:
             await rewriter.add([CleanedRecord(*one) for one in found])
             await self._spend(sum(len(one.data) for one in found))
+
+    # -- merging ------------------------------------------------------------------------------
+
+    async def merge(self, segment_bytes: int) -> None:
+        """Merge clean segments that follow each other, up to `segment_bytes`.
+
+        Call it after `run`. Each group is replaced in one step, so it too can end at any point.
+        Raises LedgerError, RoundEnded.
+        """
+        stream = self._partition.stream
+        runs: list[list[Segment]] = [[]]
+        for segment in stream.cleanable_segments():
+            if segment.start_sequence_id < self._partition.log_start_offset:
+                continue
+            if not can_merge([*runs[-1][-1:], segment]):
+                runs.append([])
+            runs[-1].append(segment)
+        rules = MergeRules(segment_bytes, SEGMENT_RECORDS_MAX)
+        for run in runs:
+            parts = [MergePart(stream.segment_bytes(each), each.record_count) for each in run]
+            for group in merge_groups(parts, rules):
+                await self._merge([run[at] for at in group])
+
+    async def _merge(self, segments: Sequence[Segment]) -> None:
+        stream = self._partition.stream
+        aborted = await self._aborted_of(segments)
+        if len(aborted) > ABORTED_MAX:
+            return
+        rewriter = await SegmentRewriter.begin(stream, *segments)
+        try:
+            async for records in self._copies(segments):
+                await rewriter.add(records)
+                await self._spend(sum(len(one.data) for one in records))
+            start, end = segments[0].start_sequence_id, segments[-1].end_sequence_id
+            merged = await rewriter.finish(SegmentAborted(start, end, end, aborted).encode())
+            self._check_due()
+            await to_the_end("a swap", stream.replace(merged), expected=LedgerError)
+        finally:
+            await rewriter.abandon()
+        self._progress.segments_merged += len(segments)
+
+    async def _aborted_of(self, segments: Sequence[Segment]) -> tuple[AbortedTransaction, ...]:
+        """Return the transactions that the lists of these segments name, each once."""
+        found: dict[AbortedTransaction, None] = {}
+        for segment in segments:
+            footer = None
+            if segment.record_count:
+                footer = await self._partition.stream.aborted_in(segment.start_sequence_id)
+            if footer is not None:
+                found.update(dict.fromkeys(aborted_of_footer(*footer).aborted))
+        return tuple(found)
+
+    async def _copies(self, segments: Sequence[Segment]) -> AsyncGenerator[list[CleanedRecord]]:
+        """Yield the batches of the segments. A batch also covers the empty ones before it."""
+        covered, empty = 0, b""
+        for segment in segments:
+            async with aclosing(read_segment(self._partition.stream, segment)) as chunks:
+                async for chunk in chunks:
+                    self._check_due()
+                    found: list[CleanedRecord] = []
+                    for _, count, data in chunk:
+                        header = batches.read_header(data)
+                        if covered + count > COUNT_MAX:
+                            found.append(CleanedRecord(covered, -1, empty))
+                            covered = 0
+                        covered += count
+                        if header.records:
+                            found.append(CleanedRecord(covered, header.max_timestamp, bytes(data)))
+                            covered = 0
+                        else:
+                            empty = bytes(data)
+                    await self._spend(sum(len(data) for _, _, data in chunk))
+                    yield found
+        if covered:
+            yield [CleanedRecord(covered, -1, empty)]
 
     # -- pace ---------------------------------------------------------------------------------
 

@@ -97,6 +97,60 @@ def _overdue_ms(dirty: Iterable[LogSegment], now_ms: int, rules: CleaningRules) 
     return max(now_ms - rules.lag_ms_max - oldest, 0)
 
 
+class MergeRules(NamedTuple):
+    """The bounds of a merged segment."""
+
+    size_bytes_max: int  # segment.bytes
+    offsets_max: int  # that a segment can hold
+    parts_max: int = 64  # one step of the metadata store takes all of them
+
+
+class MergePart(NamedTuple):
+    """A clean segment: its bytes, and the number of offsets that it covers."""
+
+    size_bytes: int
+    offsets: int
+
+
+def merge_groups(parts: Sequence[MergePart], rules: MergeRules) -> list[range]:
+    """Return which neighbours among the clean segments of a log become one segment each.
+
+    A group is as long as the bounds allow, as in Kafka. But a part at its side that is larger than
+    all the others together stays as it is, so each record is copied only a few times: what is left
+    over grows by its logarithm. Source: Kafka, Cleaner.groupSegmentsBySize.
+    """
+    found: list[range] = []
+    at = 0
+    while at < len(parts):
+        end, size, offsets = at, 0, 0
+        while end < len(parts) and end - at < rules.parts_max:
+            part = parts[end]
+            if size + part.size_bytes > rules.size_bytes_max:
+                break
+            if offsets + part.offsets > rules.offsets_max:
+                break
+            size, offsets, end = size + part.size_bytes, offsets + part.offsets, end + 1
+        group = _balanced(parts, range(at, end))
+        if len(group) > 1:
+            found.append(group)
+        at = group.stop if len(group) > 1 else at + 1
+    return found
+
+
+def _balanced(parts: Sequence[MergePart], group: range) -> range:
+    """Return the group without parts at its sides that are larger than the rest."""
+    size = sum(parts[at].size_bytes for at in group)
+    while len(group) > 1:
+        first, last = parts[group[0]].size_bytes, parts[group[-1]].size_bytes
+        if 2 * first > size:
+            group, size = group[1:], size - first
+        elif 2 * last > size:
+            group, size = group[:-1], size - last
+        else:
+            break
+    return group
+
+
 class IoPace:
     """The pace of reads and writes: at most `bytes_per_s`, counted from the first byte on.
 

@@ -168,7 +168,8 @@ class SegmentRewriter:
             )
         if self._waiting:
             await self._send_waiting()
-        epoch, epochs = self._stream.epoch_at(self._start), ()
+        epoch = self._stream.epoch_at(self._start)
+        epochs: tuple[EpochStart, ...] = ()
         if len(self._segments) > 1 or last.merged:
             epochs = self._stream.epochs_between(self._start, end)
         footer = SegmentFooter(self._index, self._timestamp_max, epoch, aborted, epochs)
@@ -188,9 +189,10 @@ class SegmentRewriter:
 
     def _after(self, last_entry: EntryId) -> Segment:
         segments, ledger = self._segments, self._writer.ledger
-        if len(segments) > 1:
-            return merged_segment(segments, ledger, last_entry, 0)
-        return segments[0].with_ledger(ledger, last_entry, 0)
+        first = segments[0]
+        if len(segments) == 1:
+            return first.with_ledger(ledger, last_entry, 0)
+        return merged_segment(segments, ledger, last_entry, 0)
 
     async def abandon(self) -> None:
         """Delete the ledger. After `finish` returned, this does nothing.

@@ -90,6 +90,10 @@ def test_a_segment_without_records_has_no_last_transaction():
         b"x",
         b"7;1;2;3;4;5;6",
         b"9;1;2;3;4;5;6;7;8;9;10",
+        b"10;1;2;3;4;5;6;7;8;9;10",
+        b"9;1;2;3;4;5;6;7;8;9;10;6",
+        b"9;1;2;3;4;5;6;7;8;9;10;0",
+        b"7;1;2;3;4;5;6;7;8;9;10;5",
         b"4;1;2;3;4;5;6",
         b"5;1;2;3;4;5",
         b"\xff\xfe",
@@ -144,3 +148,92 @@ def test_a_start_that_is_not_stored_follows_from_the_segment_before(stream):
     if stream and stream[0].completed:
         due = stream
     assert segments.visible(stored) == due
+
+
+# Merged segments
+
+
+def cleaned_parts(*counts, first=5):
+    """Return cleaned segments of these record counts, from number `first` on."""
+    found, start = [], 100
+    for number, count in enumerate(counts, first):
+        segment = replace(
+            OPEN, number=number, first_txid=start, start_sequence_id=start, ledger=number
+        ).complete(
+            record_count=count,
+            last_txid=start + count - 1,
+            last_entry=3,
+            last_slot=0,
+            completion_ms=number,
+        )
+        found.append(segment.with_ledger(50 + number, 2, 0))
+        start += count
+    return found
+
+
+def test_a_merged_segment_has_twelve_fields_the_last_one_its_lowest_number():
+    merged = segments.merged_segment(cleaned_parts(3, 0, 4), 99, 8, 0)
+    assert merged.encode() == b"%d;99;100;106;7;7;8;0;0;0;100;5" % (9 | 7 << 32)
+    assert decode_segment(merged.encode(), where="here") == merged
+    assert (merged.first_number, merged.number, merged.end_sequence_id) == (5, 7, 107)
+    again = merged.with_ledger(100, 1, 0)
+    assert (again.layout_version, again.merged_from, again.ledger) == (9, 5, 100)
+    truncated = replace(merged, truncation=Truncation.TRUNCATED)
+    assert decode_segment(truncated.encode(), where="here") == truncated
+
+
+def test_a_node_name_shows_the_numbers_that_it_holds():
+    one, *_ = parts = cleaned_parts(3, 0, 4)
+    merged = segments.merged_segment(parts, 99, 8, 0)
+    held = [number for number in range(12) if segments.names_segment(merged.node_name, number)]
+    assert held == [5, 6, 7]
+    for each in (one, DONE, OPEN):
+        held = [number for number in range(12) if segments.names_segment(each.node_name, number)]
+        assert held == [each.number]
+    assert not segments.names_segment("other", 5)
+
+
+def test_a_merged_segment_replaces_its_parts_in_any_order_and_at_any_age():
+    before, *parts, after = cleaned_parts(2, 3, 4, 5, 6)
+    merged = segments.merged_segment(parts, 99, 8, 0)
+    inner = segments.merged_segment(parts[:2], 90, 8, 0)
+    outer = segments.merged_segment([before, merged], 100, 8, 0)
+    every = [before, *parts, after, merged, inner]
+    assert segments.order(every, where="here") == [before, merged, after]
+    assert segments.order(every[::-1], where="here") == [before, merged, after]
+    assert segments.order([*every, outer], where="here") == [outer, after]
+
+
+def test_a_list_with_a_hole_or_an_overlap_beside_a_merged_segment_is_refused():
+    before, *parts, after = cleaned_parts(2, 3, 4, 5, 6)
+    merged = segments.merged_segment(parts, 99, 8, 0)
+    for wrong, text in [
+        ([before, segments.merged_segment(parts[1:], 99, 8, 0), after], "segment 6 is missing"),
+        ([before, segments.merged_segment(parts[:-1], 99, 8, 0), after], "segment 8 is missing"),
+        ([before, replace(merged, merged_from=5), after], None),
+        ([segments.merged_segment([before, *parts[:1]], 90, 1, 0), merged, after], "overlap"),
+        ([before, merged, replace(after, start_sequence_id=115)], "begins at 115"),
+        ([replace(before, record_count=1), merged, after], "ends at 101"),
+    ]:
+        if text is None:
+            assert segments.order(wrong, where="here") == wrong[1:]
+            continue
+        with pytest.raises(CorruptFormat, match=text):
+            segments.order(wrong, where="here")
+
+
+def test_only_clean_whole_neighbours_may_be_merged():
+    parts = cleaned_parts(2, 3, 4)
+    assert segments.can_merge(parts)
+    one, two, three = parts
+    for wrong in [
+        [],
+        [one],
+        [one, three],
+        [two, one],
+        [one, replace(two, layout_version=5)],
+        [one.with_jump, two],
+        [replace(one, truncation=Truncation.PARTIALLY_TRUNCATED), two],
+        [one, replace(two, start_sequence_id=103)],
+    ]:
+        assert not segments.can_merge(wrong)
