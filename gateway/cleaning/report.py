@@ -68,6 +68,7 @@ class CleaningReport:
             "last_cleaned_ms": self.cleaned_ms,
             "last_records_read": self.last.records_read,
             "last_records_kept": self.last.records_kept,
+            "last_segments_merged": self.last.segments_merged,
             "error": self.error,
         }
 

@@ -70,6 +70,37 @@ class Progress:
         return min(self.bytes_done / self.bytes_total, 1.0) if self.bytes_total else 0.0
 
 
+class _Copies:
+    """The batches of a merged segment. Each also covers the empty ones before it."""
+
+    __slots__ = ("_covered", "_empty")
+
+    def __init__(self) -> None:
+        # The offsets that no returned batch covers, and the last of the empty batches that do.
+        self._covered = 0
+        self._empty = b""
+
+    def of(self, chunk: Sequence[tuple[int, int, memoryview]]) -> list[CleanedRecord]:
+        """Return those of the next stored records."""
+        found: list[CleanedRecord] = []
+        for _, count, data in chunk:
+            header = batches.read_header(data)
+            if self._covered + count > COUNT_MAX:
+                found += self.rest()
+            self._covered += count
+            if not header.records:
+                self._empty = bytes(data)
+                continue
+            found.append(CleanedRecord(self._covered, header.max_timestamp, bytes(data)))
+            self._covered = 0
+        return found
+
+    def rest(self) -> list[CleanedRecord]:
+        """Return the last empty batch, if no batch followed it."""
+        covered, self._covered = self._covered, 0
+        return [CleanedRecord(covered, -1, self._empty)] if covered else []
+
+
 class LogRound:
     """The cleaning of `partition` from its start up to `end`, which `run` carries out once."""
 
@@ -265,27 +296,14 @@ class LogRound:
 
     async def _copies(self, segments: Sequence[Segment]) -> AsyncGenerator[list[CleanedRecord]]:
         """Yield the batches of the segments. A batch also covers the empty ones before it."""
-        covered, empty = 0, b""
+        copies = _Copies()
         for segment in segments:
             async with aclosing(read_segment(self._partition.stream, segment)) as chunks:
                 async for chunk in chunks:
                     self._check_due()
-                    found: list[CleanedRecord] = []
-                    for _, count, data in chunk:
-                        header = batches.read_header(data)
-                        if covered + count > COUNT_MAX:
-                            found.append(CleanedRecord(covered, -1, empty))
-                            covered = 0
-                        covered += count
-                        if header.records:
-                            found.append(CleanedRecord(covered, header.max_timestamp, bytes(data)))
-                            covered = 0
-                        else:
-                            empty = bytes(data)
                     await self._spend(sum(len(data) for _, _, data in chunk))
-                    yield found
-        if covered:
-            yield [CleanedRecord(covered, -1, empty)]
+                    yield copies.of(chunk)
+        yield copies.rest()
 
     # -- pace ---------------------------------------------------------------------------------
 

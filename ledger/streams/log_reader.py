@@ -354,8 +354,8 @@ class LogReader:
     def _enter_merged(self, core: Deliveries) -> None:
         """Go on in a segment into which that of `next` was merged, if its place there is known.
 
-        That is its begin or its end. Raises WrongState within it, and if reading is to end there:
-        all of its records have other positions now.
+        That is its beginning or its end. Raises WrongState within it, and if reading is to end
+        there: all of its records have other positions now.
         """
         segment = self._view.table.segment(core.next.segment)
         if segment is None or not segment.merged:

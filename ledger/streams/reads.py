@@ -358,7 +358,7 @@ class SegmentReads:
         return True
 
     def _move_on(self, cursor: Cursor) -> bool:
-        """Move to the begin of the next segment. Returns False if there is none.
+        """Move to the beginning of the next segment. Returns False if there is none.
 
         Raises Truncated if its records begin earlier: it was merged with the segment of the cursor.
         """

@@ -85,7 +85,7 @@ class SegmentReplacement:
             for each in before:
                 if each not in allowed:
                     raise Truncated(f"segment {each.number} was changed while it was cleaned")
-                if not self._table.knows(each):  # its epochs would be lost
+                if after.merged and not self._table.knows(each):  # its epochs would be lost
                     raise StreamUnavailable(f"of segment {each.number} the epoch is not known")
         except LedgerError:
             await self._services.delete_unlisted(after.ledger)

@@ -172,6 +172,24 @@ def read_by_java(gateway, topic="t"):
     return {key: value for key, value in found.items() if value != b"NULL"}
 
 
+def test_small_clean_segments_are_merged_and_clients_notice_nothing(tmp_path: Path):
+    """Most keys are written again and again, so each round leaves small segments."""
+    with Gateway(tmp_path, OPTIONS) as gateway:
+        prepared(gateway, **{"file.delete.delay.ms": "1000"})
+        writer, merged = Writer(gateway), 0
+        for _ in range(4):
+            writer.write(600)
+            writer.flush()
+            merged += wait_clean(gateway)["last_segments_merged"]
+            assert read(gateway)[0] == writer.expected()
+            gateway.kill()
+            gateway.start()
+            assert read(gateway)[0] == writer.expected()
+        assert merged >= 4
+        values = {key: value for key, (_, value) in writer.expected().items()}
+        assert read_by_java(gateway) == values
+
+
 def test_transactions_of_a_compacted_topic_are_read_whole_or_not_at_all(tmp_path: Path):
     with Gateway(tmp_path, OPTIONS) as gateway:
         prepared(gateway)

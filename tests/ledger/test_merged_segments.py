@@ -7,10 +7,20 @@ import asyncio
 
 import pytest
 
+from ledger.core.epoch_table import EpochStart
 from ledger.core.gaps import Gap
+from ledger.core.segment_footer import SegmentFooter, decode_footer
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Truncation, decode_segment
-from ledger.errors import BadVersion, InvalidArgument, StreamUnavailable, Truncated, WrongState
+from ledger.core.sparse_index import SparseIndex
+from ledger.errors import (
+    BadVersion,
+    CorruptFormat,
+    InvalidArgument,
+    StreamUnavailable,
+    Truncated,
+    WrongState,
+)
 from ledger.ids import Dlsn
 from ledger.streams.scan import StreamScan
 from ledger.streams.slice_read import read_slice
@@ -247,6 +257,22 @@ async def test_a_follower_knows_the_epochs_of_merged_segments(heads):
         assert [table.epoch_at(at) for at in range(20)] == expected[:20]
         assert table.epochs_between(0, 20) == owner.stream.epochs_between(0, 20)
         await follower.stream.close()
+
+
+def test_a_footer_has_a_later_version_only_with_further_epochs():
+    plain = SegmentFooter(SparseIndex(), 5, 3, b"aborted")
+    assert plain.encode()[0] == 1
+    assert decode_footer(plain.encode()).epochs == ()
+    merged = SegmentFooter(SparseIndex(), 5, 3, b"aborted", (EpochStart(4, 10), EpochStart(7, 12)))
+    whole = merged.encode()
+    assert whole[0] == 2
+    found = decode_footer(whole)
+    assert (found.epochs, found.epoch, found.aborted) == (merged.epochs, 3, b"aborted")
+    for end in range(len(whole)):
+        with pytest.raises(CorruptFormat):
+            decode_footer(whole[:end])
+    with pytest.raises(CorruptFormat, match="version"):
+        decode_footer(b"\x03" + whole[1:])
 
 
 # Readers that do not own the stream

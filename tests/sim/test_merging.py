@@ -1,8 +1,8 @@
-"""Goal: merging cleaned segments loses, reorders or brings back no record, whatever crashes meanwhile.
+"""Goal: merging cleaned segments loses, reorders or brings back no record, whatever crashes.
 
-Method: `MergingWorld` cleans and merges in gateways that crash, are taken over and truncate the log,
-and compares what readers get. Then known mistakes are planted, and each must be found. Repeat a
-seed with `python -m tests.sim.test_merging SEED [SEED]`.
+Method: `MergingWorld` cleans and merges in gateways that crash, are taken over and truncate the
+log, and compares what readers get. Then known mistakes are planted, and each must be found. Repeat
+a seed with `python -m tests.sim.test_merging SEED [SEED]`.
 """
 
 import sys
