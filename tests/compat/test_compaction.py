@@ -176,16 +176,17 @@ def test_small_clean_segments_are_merged_and_clients_notice_nothing(tmp_path: Pa
     """Most keys are written again and again, so each round leaves small segments."""
     with Gateway(tmp_path, OPTIONS) as gateway:
         prepared(gateway, **{"file.delete.delay.ms": "1000"})
-        writer, merged = Writer(gateway), 0
-        for _ in range(4):
-            writer.write(600)
+        writer, kills = Writer(gateway), 0
+        for _ in range(20):
+            writer.write(300)
             writer.flush()
-            merged += wait_clean(gateway)["last_segments_merged"]
-            assert read(gateway)[0] == writer.expected()
-            gateway.kill()
-            gateway.start()
-            assert read(gateway)[0] == writer.expected()
-        assert merged >= 4
+            if kills < 2 and wait_clean(gateway)["last_segments_merged"]:
+                assert read(gateway)[0] == writer.expected()
+                gateway.kill()
+                gateway.start()
+                kills += 1
+                assert read(gateway)[0] == writer.expected()
+        assert kills == 2
         values = {key: value for key, (_, value) in writer.expected().items()}
         assert read_by_java(gateway) == values
 
