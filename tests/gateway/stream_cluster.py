@@ -81,6 +81,7 @@ class Port:
         self.refusal = None
         self.keeps = None
         self.adds = 0
+        self.bytes_added = 0
         self.reads = 0
         self.read_delay_s = 0.0
         self.missing = {}  # (ledger, entry): the status with which it is not returned
@@ -93,6 +94,7 @@ class Port:
 
     def add(self, bookie, ledger, entry, master_key, body, on_added, *, recovery=False):
         self.adds += 1
+        self.bytes_added += sum(map(len, body)) if isinstance(body, list | tuple) else len(body)
         if self.keeps is not None and not recovery:
             if not self.keeps:
                 return

@@ -144,6 +144,35 @@ async def test_more_keys_than_the_map_holds_take_more_rounds_and_lose_nothing():
             assert all(segment.cleaned for segment in partition.stream.cleanable_segments())
 
 
+async def test_a_round_that_failed_marks_no_record_of_another_log():
+    async with started_cleaning() as cluster:
+        cluster.settings = cluster.settings._replace(map_bytes=2 * KEY_BYTES)
+        first = await cluster.compacted("first")
+        await cluster.write(first, *((b"same", b"%d" % at) for at in range(10)), (b"a", b"a"))
+        await cluster.write(first, (b"b", b"b"), (b"c", b"c"))
+        await cluster.roll(first)
+        await cluster.cleaner.clean_once()
+        await asyncio.sleep(1)
+
+        async def fail(kind):
+            if kind is Kind.BEGIN_FILTER:
+                raise StreamUnavailable("the ledger cannot be read now")
+
+        cluster.process.before_answer = fail
+        assert await cluster.cleaner.clean_once()
+        assert cluster.report("first").state == "failed"
+        assert Kind.MARK_BATCHES in cluster.process.asked
+        cluster.process.before_answer = None
+        second = await cluster.compacted("second")
+        await cluster.write(second, *((b"%d" % at, b"one") for at in range(20)))
+        await cluster.roll(second)
+        await cluster.clean()
+        assert len(await cluster.check(second)) == 20
+        await asyncio.sleep(60)
+        await cluster.clean()
+        await cluster.check(first)
+
+
 async def test_compact_and_delete_does_both():
     async with started_cleaning() as cluster:
         partition = await cluster.compacted(cleanup_policy="compact,delete", retention_ms=60_000)
