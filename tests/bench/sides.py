@@ -87,10 +87,16 @@ def new_side(side: str, sync: bool, data: Path, *, preview: bool = False) -> Bro
 
 
 def java(*words: str, classpath: str = "") -> str:
-    """Run a Java tool with Kafka's jars, or with `classpath`; returns what it wrote to stdout."""
+    """Run a Java tool with Kafka's jars, or with `classpath`. Returns what it wrote to stdout.
+
+    Raises RuntimeError if it fails, or takes longer than `TOOL_TIMEOUT_S`.
+    """
     place = ["-cp", classpath or install.kafka_classpath()]
     argv = [install.java(), "-Xmx512m", *JVM_QUIET, *place, *words]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S)
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{words[0]} did not end in {TOOL_TIMEOUT_S:.0f} s") from None
     if done.returncode != 0:
         raise RuntimeError(f"{words[0]} ended with {done.returncode}\n{done.stderr[-2000:]}")
     return done.stdout
