@@ -8,7 +8,7 @@ another, because each has its length. Both ends are of one release, so frames ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import chain
 from struct import Struct, pack
@@ -64,14 +64,17 @@ def encode_batches(found: Sequence[CleanedBatch]) -> bytes:
 
 
 def decode_batches(payload: bytes) -> list[CleanedBatch]:
-    found: list[CleanedBatch] = []
+    return list(iter_batches(payload))
+
+
+def iter_batches(payload: bytes) -> Iterator[CleanedBatch]:
+    """Yield the batches of a reply: all at once would hold up the event loop."""
     at = 0
     while at < len(payload):
         count, timestamp_max, size = _BATCH.unpack_from(payload, at)
         at += _BATCH.size
-        found.append(CleanedBatch(count, timestamp_max, payload[at : at + size]))
+        yield CleanedBatch(count, timestamp_max, payload[at : at + size])
         at += size
-    return found
 
 
 def encode_end(end: SegmentEnd) -> bytes:

@@ -9,10 +9,10 @@ clean neighbours are merged: their batches are copied, which needs no cleaner pr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Protocol
 
 from gateway.cleaning import frames
@@ -29,7 +29,9 @@ from ledger.errors import LedgerError, NotOwner
 from ledger.ids import Buffer
 from ledger.ports.clock import Clock
 from ledger.streams.listed_stream import Segment
+from ledger.streams.read_turns import RECORDS_PER_TURN
 from ledger.streams.segment_rewriter import (
+    Batch,
     CleanedRecord,
     SegmentRewriter,
     can_merge,
@@ -80,7 +82,7 @@ class _Copies:
         self._covered = 0
         self._empty = b""
 
-    def of(self, chunk: Sequence[tuple[int, int, memoryview]]) -> list[CleanedRecord]:
+    def of(self, chunk: Sequence[Batch]) -> list[CleanedRecord]:
         """Return those of the next stored records."""
         found: list[CleanedRecord] = []
         for _, count, data in chunk:
@@ -219,12 +221,12 @@ class LogRound:
             async with aclosing(self._read(segment)) as pieces:
                 async for piece in pieces:
                     reply = await self._process.ask(Kind.FILTER_BATCHES, piece)
-                    await self._add(rewriter, frames.decode_batches(reply))
+                    await self._add(rewriter, frames.iter_batches(reply))
             ended = frames.decode_end(await self._process.ask(Kind.END_SEGMENT))
             # A transaction must not stay named when its marker, in a later segment, may go.
             if segment.cleaned and not ended.changed and len(named) == len(ended.aborted):
                 return  # the present ledger is as good
-            await self._add(rewriter, ended.batches)
+            await self._add(rewriter, iter(ended.batches))
             end = segment.end_sequence_id
             aborted = SegmentAborted(segment.start_sequence_id, end, end, tuple(ended.aborted))
             rewritten = await rewriter.finish(aborted.encode())
@@ -238,10 +240,10 @@ class LogRound:
         progress.records_read += ended.records_read
         progress.records_kept += ended.records_kept
 
-    async def _add(self, rewriter: SegmentRewriter, found: Sequence[CleanedBatch]) -> None:
-        if found:
-            await rewriter.add([CleanedRecord(*one) for one in found])
-            await self._spend(sum(len(one.data) for one in found))
+    async def _add(self, rewriter: SegmentRewriter, found: Iterator[CleanedBatch]) -> None:
+        while some := [CleanedRecord(*one) for one in islice(found, RECORDS_PER_TURN)]:
+            await rewriter.add(some)
+            await self._spend(sum(len(one.data) for one in some))
 
     # -- merging ------------------------------------------------------------------------------
 
@@ -272,9 +274,10 @@ class LogRound:
             return
         rewriter = await SegmentRewriter.begin(stream, *segments)
         try:
-            async for records in self._copies(segments):
-                await rewriter.add(records)
-                await self._spend(sum(len(one.data) for one in records))
+            async with aclosing(self._copies(segments)) as copies:
+                async for records in copies:
+                    await rewriter.add(records)
+                    await self._spend(sum(len(one.data) for one in records))
             start, end = segments[0].start_sequence_id, segments[-1].end_sequence_id
             merged = await rewriter.finish(SegmentAborted(start, end, end, aborted).encode())
             self._check_due()
@@ -297,13 +300,21 @@ class LogRound:
     async def _copies(self, segments: Sequence[Segment]) -> AsyncGenerator[list[CleanedRecord]]:
         """Yield the batches of the segments. A batch also covers the empty ones before it."""
         copies = _Copies()
+        async with aclosing(self._read_all(segments)) as chunks:
+            async for chunk in chunks:
+                for at in range(0, len(chunk), RECORDS_PER_TURN):
+                    some = chunk[at : at + RECORDS_PER_TURN]
+                    await self._spend(sum(len(data) for _, _, data in some))
+                    yield copies.of(some)
+        yield copies.rest()
+
+    async def _read_all(self, segments: Sequence[Segment]) -> AsyncGenerator[list[Batch]]:
+        """Yield the stored records of the segments, in chunks. Raises LedgerError, RoundEnded."""
         for segment in segments:
             async with aclosing(read_segment(self._partition.stream, segment)) as chunks:
                 async for chunk in chunks:
                     self._check_due()
-                    await self._spend(sum(len(data) for _, _, data in chunk))
-                    yield copies.of(chunk)
-        yield copies.rest()
+                    yield chunk
 
     # -- pace ---------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from ledger.client.reader import Entries, LedgerReader
@@ -27,6 +28,7 @@ from ledger.core.sparse_index import SparseIndex
 from ledger.errors import CorruptFormat, LedgerError
 from ledger.ids import Buffer, EntryId
 from ledger.streams.config import StreamLimits
+from ledger.streams.read_turns import RECORDS_PER_TURN
 from ledger.streams.recovery import user_records
 from ledger.streams.services import StreamServices
 from ledger.tasks import start_once
@@ -247,8 +249,12 @@ async def read_segment(stream: RewritableStream, segment: Segment) -> AsyncGener
     async with aclosing(_chunks(reader, segment, stream.services.limits)) as chunks:
         async for entries in chunks:
             base = segment.start_sequence_id - 1
+            found: list[Batch] = []
             records = (record for _, payload in entries for record in user_records(payload))
-            if found := [(base + one.position, one.records, one.data) for one in records]:
+            while some := list(islice(records, RECORDS_PER_TURN)):
+                found += [(base + one.position, one.records, one.data) for one in some]
+                await asyncio.sleep(0)
+            if found:
                 yield found
 
 

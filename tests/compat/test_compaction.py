@@ -164,7 +164,8 @@ def test_all_clients_find_the_last_value_of_each_key(tmp_path: Path):
 def read_by_java(gateway, topic="t"):
     """Return {key: value} of the last records, as Kafka's console consumer shows them."""
     words = ["--bootstrap-server", at(gateway), "--topic", topic, "--from-beginning"]
-    words += ["--timeout-ms", "5000", "--isolation-level", "read_committed"]
+    words += ["--timeout-ms", f"{SECONDS_MAX}000", "--isolation-level", "read_committed"]
+    words += ["--max-messages", str(read(gateway, topic)[1])]  # then it ends at once
     for setting in ("print.key=true", "print.value=true", "null.literal=NULL"):
         words += ["--formatter-property", setting]
     lines = java_tools.run(java_tools.CONSOLE_CONSUMER, *words).splitlines()

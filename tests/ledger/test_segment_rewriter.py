@@ -4,16 +4,22 @@ Method: real streams over one bookie, or a simulated cluster, on virtual time.
 """
 
 import asyncio
+from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
+from gateway.cleaning import round as cleaning_round
 from ledger.errors import StreamUnavailable
+from ledger.streams.read_turns import RECORDS_PER_TURN
 from ledger.streams.segment_rewriter import (
     IN_FLIGHT_BYTES_MAX,
     REWRITE_S_MAX,
     CleanedRecord,
     SegmentRewriter,
+    read_segment,
 )
+from tests.gateway.cleaning_log import keyed_batch
+from tests.gateway.cleaning_rig import started_cleaning
 from tests.gateway.stream_cluster import batch, started_cluster
 from tests.gateway.test_cleaned_partitions import rolled as rolled_partition
 from tests.gateway.test_transaction_path import opened
@@ -62,3 +68,71 @@ async def test_a_segment_that_was_rewritten_for_too_long_is_not_replaced(late_s)
             await owner.stream.replace(rewritten)
         assert listed(rig) == before
         assert not has_ledger(rig, rewritten.after.ledger)
+
+
+# Turns of the event loop
+
+
+@asynccontextmanager
+async def many_records():
+    """Yield a partition whose first segment has 10,000 records of few bytes each."""
+    async with started_cluster() as cluster:
+        partition, _ = await opened(cluster)
+        await cluster.sent(partition, *(batch(records=100) for _ in range(100)))
+        await rolled_partition(partition)
+        [segment] = partition.stream.cleanable_segments()
+        rewriter = await SegmentRewriter.begin(partition.stream, segment)
+        await rewriter.add([CleanedRecord(1, 1, b"tiny")] * segment.record_count)
+        await partition.stream.replace(await rewriter.finish(b""))
+        yield partition
+
+
+class Turns:
+    """Counts turns of the event loop, up to `left` of them: a busy loop stops virtual time."""
+
+    def __init__(self, left=500):
+        self.count, self.left = 0, left
+        self._next()
+
+    def _next(self):
+        self.count += 1
+        self.left -= 1
+        if self.left:
+            asyncio.get_running_loop().call_soon(self._next)
+
+
+async def test_the_records_of_a_chunk_are_decoded_in_several_turns():
+    async with many_records() as partition:
+        segment = partition.stream.segments[0]
+        turns, before = Turns(), 0
+        async with aclosing(read_segment(partition.stream, segment)) as chunks:
+            async for chunk in chunks:
+                assert turns.count - before >= len(chunk) / RECORDS_PER_TURN
+                before = turns.count
+        assert before > 20
+        assert turns.left
+
+
+async def test_a_round_adds_few_records_in_each_turn():
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        for first in (0, 1200, 2400):
+            found = [keyed_batch([(b"%d" % key, b"one")]) for key in range(first, first + 1200)]
+            await cluster.sent(partition, *found)
+            await cluster.roll(partition)
+        await cluster.sent(partition, keyed_batch([(b"last", b"one")]))
+        added, turn = [], [0]
+
+        class Counting(SegmentRewriter):
+            async def add(self, records):
+                if records:
+                    added.append((turn[0], len(records)))
+                    asyncio.get_running_loop().call_soon(lambda: turn.append(turn.pop() + 1))
+                await super().add(records)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cleaning_round, "SegmentRewriter", Counting)
+            await cluster.clean()
+        assert sum(count for _, count in added) >= 3 * 1200
+        assert max(count for _, count in added) <= RECORDS_PER_TURN
+        assert len({at for at, _ in added}) == len(added), "each in a turn of its own"
