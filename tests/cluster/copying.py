@@ -27,6 +27,7 @@ from tests.peers.processes import Lifecycle, Process, wait_until
 OPTIONS = ("--preview-transactions", "--group-initial-rebalance-delay-ms", "0")
 SOURCE = "source"
 PARTITIONS = 6
+COPIES = 3  # on bookies: one that is dead takes no record away
 SESSION_MS = 4_000
 WAIT_S_MAX = 120.0
 GROUP, TRANSACTION = 0, 1  # types of FindCoordinator
@@ -195,8 +196,9 @@ class Copying(Lifecycle):
     def _create_topics(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.gateways.bootstrap})
         plain = [SOURCE, *(kind.target for kind in KINDS)]
-        topics = [NewTopic(name, PARTITIONS, 1) for name in plain]
-        topics += [NewTopic(kind.newest, 1, 1, config=COMPACTED) for kind in KINDS]
+        copies = min(len(self.gateways), COPIES)
+        topics = [NewTopic(name, PARTITIONS, copies) for name in plain]
+        topics += [NewTopic(kind.newest, 1, copies, config=COMPACTED) for kind in KINDS]
         for made in admin.create_topics(topics).values():
             made.result(WAIT_S_MAX)
         for topic in topics:
