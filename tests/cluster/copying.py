@@ -278,12 +278,13 @@ class Copying(Lifecycle):
             lambda: self.produced >= self.records and not self.unsent, "the source", WAIT_S_MAX
         )
         for kind in KINDS:
-            wait_until(
-                lambda it=kind: self.committed(it) == self.produced,
-                f"{kind.client} to copy everything",
-                WAIT_S_MAX,
-                pause_s=0.5,
-            )
+            while (before := self.committed(kind)) != self.produced:
+                wait_until(
+                    lambda it=kind, seen=before: self.committed(it) > seen,
+                    f"{kind.client} to copy more than {before} of {self.produced} records",
+                    WAIT_S_MAX,
+                    pause_s=0.5,
+                )
 
     def committed(self, kind: Kind) -> int:
         """Return the sum of the offsets that a group has committed, or -1."""
