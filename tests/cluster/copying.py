@@ -209,14 +209,18 @@ class Copying(Lifecycle):
                 alter_broker(admin, node, name, value)
 
     def stop(self) -> None:
+        self.end_jobs()
+        self.gateways.kill()
+        if not self.embedded:
+            self.world.stop()
+
+    def end_jobs(self) -> None:
+        """Kill all jobs: a reader may never be at the end of a log that grows."""
         self._stopped.set()
         if self._tender.ident:
             self._tender.join()
         for job in self.jobs:
             job.process.kill()
-        self.gateways.kill()
-        if not self.embedded:
-            self.world.stop()
 
     def heal(self) -> None:
         """Let every server run that a failed harm has left dead or stopped."""

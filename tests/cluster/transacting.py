@@ -249,6 +249,7 @@ def run(stage: Copying, seed: int, seconds: float, kills: int) -> bool:
     except TookTooLong as slow:
         stage.faults.append(str(slow))
         stage.heal()
+    stage.end_jobs()
     found, aborted, still = judge(stage, record)
     result: dict[str, Any] = {
         "proof": "transactions-processes",
