@@ -12,16 +12,18 @@ from random import Random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from gateway.core.followed_transactions import FollowedState
+from gateway.core.followed_transactions import FollowedState, LogTransactions
 from gateway.topics import rebuilt_lists
 from gateway.topics.aborted_reader import AbortedReader
 from gateway.topics.rebuilt_lists import ListRebuilder
+from gateway.wire.batches import CONTROL, TRANSACTIONAL, read_header
 from ledger.core.loss import EntryLost
 from ledger.core.records import parse_entry
 from ledger.errors import StreamUnavailable
 from ledger.ids import EntryId
 from ledger.ports.bookies import Status
 from tests.gateway.lossy_cluster import lossy_cluster
+from tests.gateway.lossy_cluster import lost_range as of_entries
 from tests.gateway.replica_pair import replica_pair
 from tests.gateway.stream_cluster import batch
 from tests.gateway.test_cleaned_partitions import clean
@@ -32,6 +34,7 @@ from tests.gateway.test_read_committed import (
     committed,
     consumed,
     delivered,
+    stored,
 )
 from tests.gateway.test_transaction_path import Coordinator, marked, opened, part, sent
 from tests.ledger.lost_stream_rig import lost_range
@@ -354,17 +357,23 @@ async def lose_snapshots(cluster, segments, draw):
                 cluster.port.missing[segment.ledger, entry] = Status.NO_ENTRY
 
 
+async def lists_of_heads(partition):
+    """Return the list of each segment that has one in a head, by segment number."""
+    stream, lists = partition.stream, {}
+    reader = AbortedReader(partition._state, stream)
+    for segment in stream.segments:
+        if segment.record_count and await stream.state_behind(segment.start_sequence_id):
+            lists[segment.number] = await reader._list_of(segment.start_sequence_id)
+    assert lists
+    return lists
+
+
 async def compared(seed):
     """Compare the list that each head has with the rebuilt one, without random snapshots."""
     async with lossy_cluster(transactions=True, limits=COLD if seed % 2 else None) as cluster:
         partition, producers = await written(cluster, seed)
         stream, draw = partition.stream, producers.draw
-        reader = AbortedReader(partition._state, stream)
-        lists = {}
-        for segment in stream.segments:
-            if segment.record_count and await stream.state_behind(segment.start_sequence_id):
-                lists[segment.number] = await reader._list_of(segment.start_sequence_id)
-        assert lists
+        lists = await lists_of_heads(partition)
         await lose_snapshots(cluster, stream.segments, draw)
         lost = EntryLost("a head", 0, EntryId(0), ())
         for segment in stream.segments:
@@ -393,6 +402,104 @@ async def read_without_heads(seed):
             assert found == expected, "a reader got other records"
             named = await partition.aborted(start, stable)
             assert len(named) == len(set(named)), "a transaction is named twice"
+
+
+async def written_batches(partition):
+    """Return the offset and the header of each batch."""
+    found, at = [], 0
+    while at < partition.high_watermark:
+        for record in await partition.stream.read(at, 10_000):
+            found.append((record.sequence_id, read_header(b"".join(record.data))))
+            at = record.end_sequence_id
+    return found
+
+
+async def compared_past_losses(seed):
+    """Compare what both lists have of the records that are left, after losses of batches."""
+    async with lossy_cluster(transactions=True, limits=COLD if seed % 2 else None) as cluster:
+        partition, producers = await written(cluster, seed)
+        stream, draw = partition.stream, producers.draw
+        lists = await lists_of_heads(partition)
+        entries = [each for each in await cluster.entries(partition) if draw.random() < 0.1]
+        lost = {at for each in entries for at in range(each.first, each.last + 1)}
+        batches = await written_batches(partition)
+        left = {(header.producer_id, at) for at, header in batches if at not in lost}
+        await lose_snapshots(cluster, stream.segments, draw)
+        await cluster.store(partition, *(of_entries([e], e.first, e.last) for e in entries))
+        await asyncio.sleep(1)
+        segments = {each.number: each for each in stream.segments}
+        for number, known in lists.items():
+            at = segments[number].start_sequence_id
+            try:
+                rebuilt = await ListRebuilder(stream).rebuild(at, EntryLost("", 0, EntryId(0), ()))
+            except EntryLost:
+                continue
+            expect_same(known.aborted, rebuilt.aborted, left)
+
+
+def expect_same(known, rebuilt, left):
+    """Compare two lists. A transaction may begin with the first of its batches that are `left`."""
+    named = {(one.producer_id, one.last_offset): one.first_offset for one in rebuilt}
+    for producer, first, marker, _ in known:
+        begins = named.pop((producer, marker), marker)
+        assert not left & {(producer, at) for at in range(first, begins)}, "records are not named"
+    assert not named, "a transaction that was not aborted is named"
+
+
+async def known_outcomes(partition, producers, lost):
+    """Return the outcomes of batches that are left, and whose marker is left if they had one."""
+    open_of, hidden = {}, set()
+    for at, header in await written_batches(partition):
+        if header.attributes & CONTROL:
+            hidden.update(open_of.pop(header.producer_id, ()) if at in lost else ())
+            open_of.pop(header.producer_id, None)
+        elif header.attributes & TRANSACTIONAL:
+            open_of.setdefault(header.producer_id, []).append(at)
+    return {at: kept for at, kept in producers.outcomes.items() if at not in lost | hidden}
+
+
+async def read_past_losses(seed):
+    """Read all after random losses of heads and batches were accepted. Returns what was hidden."""
+    async with lossy_cluster(transactions=True, limits=COLD if seed % 2 else None) as cluster:
+        partition, producers = await written(cluster, seed)
+        draw, ranges = producers.draw, []
+        for each in await cluster.entries(partition):
+            if draw.random() < 0.05:
+                ranges.append(of_entries([each], each.first, each.last))
+        for segment in partition.stream.segments:
+            if segment.last_entry >= 0 and draw.random() < 0.5:
+                at = segment.start_sequence_id
+                ranges.append(lost_range(segment, 0, 0, at, at - 1))
+        lost = {at for each in ranges for at in range(each.offsets.first, each.offsets.last + 1)}
+        known = await known_outcomes(partition, producers, lost)
+        for each in ranges:
+            cluster.port.missing[each.evidence.ledger, each.first] = Status.NO_ENTRY
+        await cluster.store(partition, *ranges)
+        partition = await restarted(cluster)
+        at, refused = 0, 0
+        while at < partition.stable_offset:
+            found = await committed(cluster, at, settings={"partition_max_bytes": 400})
+            if found.error_code is STORAGE:
+                at, refused = at + 1, refused + 1
+                continue
+            end = max(h.base_offset + h.last_offset_delta for h, _ in stored(found)) + 1
+            expected = [each for each, kept in known.items() if kept and at <= each < end]
+            dropped = [each for each, kept in known.items() if not kept and at <= each < end]
+            shown = delivered(found)
+            assert set(expected) <= set(shown), "a committed record is left out"
+            assert not set(dropped) & set(shown), "an aborted record is returned"
+            at = end
+        return refused
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_past_random_losses_no_outcome_is_guessed(seed):
+    await read_past_losses(seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_past_random_losses_a_rebuilt_list_names_no_other_transaction(seed):
+    await compared_past_losses(seed)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -455,6 +562,13 @@ async def test_a_planted_mistake_is_found(mistake, monkeypatch):
     with pytest.raises(AssertionError):
         for seed in range(20):
             await compared(seed)
+
+
+async def test_a_loss_that_is_passed_within_a_transaction_is_found(monkeypatch):
+    monkeypatch.setattr(LogTransactions, "__len__", lambda self: 0)
+    with pytest.raises(AssertionError):
+        for seed in range(20):
+            await compared_past_losses(seed)
 
 
 async def test_a_list_that_is_read_twice_is_found(monkeypatch):
