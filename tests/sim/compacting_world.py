@@ -173,7 +173,14 @@ class CompactingWorld(TransactingWorld):
             # A segment without a byte is cleaned once another one is.
             for each in self.leading(index).stream.cleanable_segments():
                 if each.record_count and not each.cleaned:
-                    return f"partition {index} is dirty from {each.start_sequence_id} on"
+                    return f"partition {index} is dirty from {each.start_sequence_id} on: " + str(
+                        [
+                            (row.cleanable, row.progress, row.error, row.not_before_s)
+                            for host in self.hosts
+                            for row in host.cleaner.reports()
+                            if row.partition == index
+                        ]
+                    )
         return ""
 
     async def _check_end(self):
