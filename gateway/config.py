@@ -162,7 +162,6 @@ class GatewayConfig:
     reader_slow_shards_detection: str = "enabled"  # or "observe-only", "disabled" (in a cluster)
     workers: int = 1  # processes of `gateway serve`, each one a broker
     log_segment_based_subscriptions_store_enabled: bool | None = None  # default: the cluster's form
-    transactions: bool = False  # serve transactions, a preview; the same for all gateways
     accept_loss: bool = False  # serve ledgers of which a bookie may have lost entries
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     fetch: FetchLimits = field(default_factory=FetchLimits)

@@ -22,8 +22,8 @@ from ledger.command_line.output import (
 __all__ = ["topic"]
 
 _NONE_CLEANS = (
-    "No gateway reports on this topic. Gateways clean only with --preview-transactions, and find a "
-    "new topic after log.cleaner.backoff.ms (15 s)."
+    "No gateway reports on this topic yet. Gateways find a new topic after log.cleaner.backoff.ms "
+    "(15 s)."
 )
 
 

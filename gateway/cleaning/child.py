@@ -12,7 +12,8 @@ from typing import BinaryIO
 
 from gateway.cleaning import frames
 from gateway.cleaning.frames import HEAD, Kind
-from gateway.core.cleaning import Cleaning, PoisonedBatch
+from gateway.core.cleaning import Cleaning
+from gateway.core.cleaning_results import PoisonedBatch
 
 _NICE = 10
 

@@ -14,8 +14,8 @@ from gateway.cleaning.process import CleanerProcess
 from gateway.cleaning.report import NOTHING, CleaningReport
 from gateway.cleaning.round import LogRound, Progress, RoundEnded
 from gateway.cleaning.settings import CleanerSettings
-from gateway.core.cleaning import PoisonedBatch
 from gateway.core.cleaning_choice import NEVER_MS, IoPace, LogSegment, cleanable
+from gateway.core.cleaning_results import PoisonedBatch
 from gateway.core.topic_names import is_internal
 from gateway.features.features import Features
 from gateway.log import logger

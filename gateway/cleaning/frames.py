@@ -13,7 +13,7 @@ from enum import IntEnum
 from itertools import chain
 from struct import Struct, pack
 
-from gateway.core.cleaning import CleanedBatch, SegmentEnd
+from gateway.core.cleaning_results import CleanedBatch, SegmentEnd
 from gateway.core.partition_transactions import AbortedTransaction
 
 HEAD = Struct(">IB")

@@ -17,7 +17,7 @@ from typing import ClassVar
 import gateway
 from gateway.cleaning import frames
 from gateway.cleaning.frames import HEAD, Kind
-from gateway.core.cleaning import PoisonedBatch
+from gateway.core.cleaning_results import PoisonedBatch
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
 

@@ -19,8 +19,8 @@ from gateway.cleaning import frames
 from gateway.cleaning.frames import Kind
 from gateway.cleaning.settings import CleanerSettings
 from gateway.core.aborted_lists import SegmentAborted
-from gateway.core.cleaning import COUNT_MAX, NOT_FULL, CleanedBatch
 from gateway.core.cleaning_choice import IoPace, MergePart, MergeRules, merge_groups
+from gateway.core.cleaning_results import COUNT_MAX, NOT_FULL, CleanedBatch
 from gateway.core.partition_transactions import ABORTED_MAX, AbortedTransaction
 from gateway.topics.partition import Partition
 from gateway.topics.partition_state import aborted_of_footer

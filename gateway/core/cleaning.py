@@ -14,48 +14,23 @@ Control batches and aborted records are not in the map. Source: Kafka, Cleaner.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from gateway.core import cleaned_batches
 from gateway.core.cleaned_batches import decide, horizon_of, rewritten
 from gateway.core.cleaning_keys import KeyMap
+from gateway.core.cleaning_results import (
+    COUNT_MAX,
+    NOT_FULL,
+    CleanedBatch,
+    PoisonedBatch,
+    SegmentEnd,
+)
 from gateway.core.cleaning_transactions import CleanedTransactions
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.wire import batches
 from gateway.wire.batches import BatchHeader, BatchRefused
 from gateway.wire.record_walk import BadRecord
 from ledger.ids import Buffer
-
-COUNT_MAX = 2**31 - 1
-"""The offsets that one stored record can cover: its count has 32 bits, with a sign."""
-
-NOT_FULL = -1
-
-
-class PoisonedBatch(Exception):
-    """A batch that cannot be read. No later attempt can succeed, so the log is not cleaned."""
-
-    def __init__(self, offset: int, reason: str) -> None:
-        super().__init__(f"the batch at offset {offset} cannot be cleaned: {reason}")
-        self.offset, self.reason = offset, reason
-
-
-class CleanedBatch(NamedTuple):
-    """A batch that stays. It covers `offsets`: its own and those that are missing before it."""
-
-    offsets: int
-    timestamp_max: int
-    data: bytes
-
-
-class SegmentEnd(NamedTuple):
-    """The end of a rewritten segment."""
-
-    batches: list[CleanedBatch]  # cover the offsets that are missing at the end
-    aborted: list[AbortedTransaction]  # those of which records were removed
-    changed: bool  # False if every batch stayed as it was
-    records_read: int
-    records_kept: int
 
 
 class _Segment:

@@ -48,8 +48,8 @@ class Form(IntEnum):
     TRANSACTIONS = 3  # transaction logs, markers, pending offsets, owners' states of version 2
 
 
-_STABLE: Final = Form.INTERNAL_TOPICS
-"""The newest form without the preview. Data of it exist once it is finalized."""
+_USED_AT_ONCE: Final = Form.INTERNAL_TOPICS
+"""The newest form of which data exist once it is finalized. `beginning` records later ones."""
 
 
 class LevelRange(NamedTuple):
@@ -65,16 +65,13 @@ class LevelRange(NamedTuple):
 Supported = Mapping[str, LevelRange]
 
 
-def supported_levels(*, transactions: bool) -> Supported:
-    """Return what a gateway supports. `transactions` is its switch for the preview."""
-    newest = Form.TRANSACTIONS if transactions else _STABLE
-    found = {
+def supported_levels() -> Supported:
+    """Return what this gateway supports."""
+    return {
         METADATA_VERSION: LevelRange(_METADATA_MIN, _METADATA_MAX),
-        GATEWAY_VERSION: LevelRange(Form.FIRST, newest),
+        GATEWAY_VERSION: LevelRange(Form.FIRST, Form.TRANSACTIONS),
+        TRANSACTION_VERSION: LevelRange(0, _TRANSACTIONS_MAX),
     }
-    if transactions:
-        found[TRANSACTION_VERSION] = LevelRange(0, _TRANSACTIONS_MAX)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class Finalized:
 def newest(supported: Supported) -> Finalized:
     """Return the levels with which a new cluster begins."""
     levels = {name: each.max for name, each in supported.items() if each.max}
-    return Finalized(0, levels, _STABLE)
+    return Finalized(0, levels, _USED_AT_ONCE)
 
 
 def before_features(form: int) -> Finalized:
@@ -154,7 +151,7 @@ def changed(before: Finalized, updates: Iterable[FeatureUpdate], cluster: Cluste
     _check_forms(levels)
     if levels == before.levels:
         return before
-    used = max(before.used, min(levels.get(GATEWAY_VERSION, 0), _STABLE))
+    used = max(before.used, min(levels.get(GATEWAY_VERSION, 0), _USED_AT_ONCE))
     return Finalized(before.epoch + 1, levels, used)
 
 

@@ -117,6 +117,17 @@ class Features:
         return self._finalized.may_write(form)
 
     @property
+    def transactions_may_exist(self) -> bool:
+        """False if it is certain that no log of the cluster had a transaction or was compacted.
+
+        A gateway records it before the first such record. A gateway that takes a partition over
+        afterwards has read it by then: ZooKeeper sends it the event of the record before the answer
+        to its claim, and it asks for the node at once.
+        """
+        known = self._finalized
+        return known.epoch < 0 or known.used >= Form.TRANSACTIONS
+
+    @property
     def writes_new_forms(self) -> bool:
         """True if data of transactions may be written. See `begin_new_forms`."""
         return self.may_write(Form.TRANSACTIONS)

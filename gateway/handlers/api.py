@@ -102,9 +102,9 @@ class Context:
     reply_memory: ReplyMemory
     stored: StoredSettings
     features: Features
-    transactions: TransactionCoordinators | None = None  # None without `config.transactions`
-    markers: LocalMarkers | None = None  # None without `config.transactions`
-    cleaner: Cleaner | None = None  # None without `config.transactions`
+    transactions: TransactionCoordinators | None = None  # set by `add_transactions`
+    markers: LocalMarkers | None = None  # set by `add_transactions`
+    cleaner: Cleaner | None = None  # set by `add_transactions`
     advertised_host: str | None = None  # None means the address to which the client connected
     advertised_port: int | None = None
     # Where tools read the metadata of ledgers: ZooKeeper, or the ledger port; None without one.
@@ -141,4 +141,3 @@ class Api:
     elements_max: int = 100_000
     """Array elements in one request. kio decodes them at once, while other clients wait."""
     advertised: range | None = None  # differs from `versions` for Produce only (librdkafka#4956)
-    preview: bool = False  # served only with `GatewayConfig.transactions`

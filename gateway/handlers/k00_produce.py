@@ -7,7 +7,7 @@ acks=0 gets no reply: after an error the connection is closed, as in Kafka.
 The records of each batch are checked as in Kafka (gateway.wire.record_check). A batch whose check
 takes long is checked in parts, and later batches of its partition wait behind it.
 A batch whose codec differs from `compression.type` of its topic is compressed again.
-Not done: transactions without --preview-transactions; more than one batch for each partition of a
+Not done: more than one batch for each partition of a
 request.
 """
 
@@ -48,9 +48,6 @@ _WITHOUT_START = frozenset(
     }
 )
 _BAD_ACKS = Produced(ErrorCode.invalid_required_acks, message="acks must be -1, 0 or 1.")
-_NO_TRANSACTIONS = Produced(
-    ErrorCode.invalid_request, message="Transactions are not supported; unset transactional.id."
-)
 
 
 class _SinglePartition:
@@ -220,11 +217,9 @@ def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     Raises ConnectionEnds.
     """
     body = request.body
-    transactional = False
-    if ctx.config.transactions and body.acks in (-1, 0, 1):
+    refused, transactional = _BAD_ACKS, False
+    if body.acks in (-1, 0, 1):
         refused, transactional = transaction_of(body)
-    else:
-        refused = _refused(body)
     topics = body.topic_data
     if transactional:
         results = _many(request, ctx, topics, refused, body.transactional_id)
@@ -237,12 +232,6 @@ def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     if results.error and results.reply.done():  # no later request of the connection begins
         raise _ends(request, results.error)
     return _NoReply(request, results).ended
-
-
-def _refused(body: Any) -> Produced | None:
-    if body.acks not in (-1, 0, 1):
-        return _BAD_ACKS
-    return _NO_TRANSACTIONS if body.transactional_id is not None else None
 
 
 def _single(request: Request, ctx: Context, topic: Any) -> _SinglePartition | _ManyPartitions:

@@ -273,7 +273,7 @@ def _reader(request: Request, ctx: Context, session: FetchSession) -> tuple[Fetc
     plan: PartitionsPlan = FetchPlan(session.due(), asked.min_bytes, bytes_max, wait_s)
     host = request.peer.host
     reader = FetchReader(ctx.partitions, ctx.reply_memory, session, plan, asked.rack, host)
-    reader.committed = asked.committed and ctx.config.transactions
+    reader.committed = asked.committed
     return reader, wait_s
 
 
@@ -391,6 +391,8 @@ class _Answer:
 
 def _fetched(result: FetchResult, error: ErrorCode) -> PartitionFetched:
     log, index = result.log, result.asked.partition
+    if error in _UNKNOWN:
+        return PartitionFetched(index, error, aborted=())  # as Kafka, in both isolation levels
     if log is None or error:
         return PartitionFetched(index, error)
     buffers: list[Buffer] = []

@@ -147,11 +147,9 @@ def _row_by_name(name: str, request: Request, ctx: Context) -> Reply:
         return _found(topic, request, ctx)
     if topic_name_fault(name) is not None:
         return _missing(name, ErrorCode.invalid_topic_exception, request)
-    if name == TRANSACTION_STATE and ctx.config.transactions:
+    if name == TRANSACTION_STATE:
         ctx.features.begin_new_forms()
-    own = is_internal(name) and not internal_topics.is_wanted(
-        name, ctx.config, ctx.features.may_write
-    )
+    own = is_internal(name) and not internal_topics.is_wanted(name, ctx.features.may_write)
     if _may_create(request.body, ctx) and not own:
         ctx.catalog.auto_creation.begin(name)
     return _missing(name, ErrorCode.unknown_topic_or_partition, request)

@@ -3,7 +3,7 @@
 v1 key types, error text · v3 flexible · v4 many keys at once · v6 share groups (as a key type).
 The coordinator is the broker that has claimed the group, otherwise the candidate of the ring.
 That of a transactional id leads its partition of `__transaction_state`.
-Not done: share groups, and transactional ids except as a preview (they get an error).
+Not done: share groups (they get an error).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ _FIND_S_MAX = 2.0
 _NOT_AVAILABLE = "The coordinator is not available."
 _MANY_FROM = 4
 _TRANSACTION, _SHARE = 1, 2
-_NO_TRANSACTIONS = "Transactions are not supported; unset transactional.id."
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
@@ -47,11 +46,13 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 
 async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) -> Reply:
-    if key_type == _TRANSACTION and ctx.transactions is not None:
-        return _found(ctx.transactions.leader(key), key, request, ctx)
+    if key_type == _TRANSACTION:
+        coordinators = ctx.transactions
+        leader = None if coordinators is None else coordinators.leader(key)
+        return _found(leader, key, request, ctx)
     if key_type != _GROUP:
         return _error(key, ErrorCode.invalid_request, _refusal(key_type, request.version))
-    if internal_topics.is_wanted(CONSUMER_OFFSETS, ctx.config, ctx.features.may_write):
+    if internal_topics.is_wanted(CONSUMER_OFFSETS, ctx.features.may_write):
         internal_topics.begin(ctx.catalog, CONSUMER_OFFSETS)  # as Kafka does, but no group waits
     try:
         async with asyncio.timeout(_FIND_S_MAX):
@@ -77,8 +78,6 @@ def _found(member: ClusterMember | None, key: str, request: Request, ctx: Contex
 
 def _refusal(key_type: int, version: int) -> str:
     """Return the text with which an unknown type of keys is refused."""
-    if key_type == _TRANSACTION:
-        return _NO_TRANSACTIONS
     return "" if key_type == _SHARE and version >= _MANY_FROM else MALFORMED
 
 

@@ -46,7 +46,7 @@ def handle(request: Request, ctx: Context) -> Reply:
         and _SOFTWARE.fullmatch(body.client_software_version)
     ):
         return reply_for([], ErrorCode.invalid_request)
-    reply = reply_for(rows(preview=ctx.config.transactions).values())
+    reply = reply_for(rows().values())
     if request.version >= _FEATURES_FROM:
         reply.update(_features(ctx.features, request.version))
     return reply

@@ -76,7 +76,7 @@ def _check_internal(name: str, partitions: int, ctx: Context) -> None:
     """
     if not is_fixed(name):
         return
-    if not is_wanted(name, ctx.config, ctx.features.may_write):
+    if not is_wanted(name, ctx.features.may_write):
         raise InvalidTopic(f"Topic '{name}' is internal; the gateway creates it if it needs it.")
     if partitions != INTERNAL_PARTITIONS:
         raise InvalidTopic(f"Topic '{name}' is internal and has {INTERNAL_PARTITIONS} partitions.")

@@ -5,7 +5,6 @@ INVALID_PRODUCER_EPOCH · v5 no change.
 As in Kafka, an idempotent producer always gets a new id, even if it sends its present id. No
 earlier batch has the new id. Therefore the broker need not store epochs.
 The coordinator of a transactional id gives it a new epoch, which fences earlier producers.
-Not done: transactions, except as a preview (a transactional id is refused).
 Source: Kafka, TransactionCoordinator.handleInitProducerId.
 """
 
@@ -29,9 +28,9 @@ async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
     known_id = getattr(body, "producer_id", -1)
     known_epoch = getattr(body, "producer_epoch", -1)
-    if ctx.transactions is not None and body.transactional_id is not None:
+    if body.transactional_id is not None:
         return await _transactional(request, known_id, known_epoch, ctx)
-    if body.transactional_id is not None or (known_id == -1) != (known_epoch == -1):
+    if (known_id == -1) != (known_epoch == -1):
         return _refused(ErrorCode.invalid_request)
     try:
         producer_id = await ctx.producer_ids.next()

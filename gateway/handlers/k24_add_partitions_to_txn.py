@@ -137,5 +137,4 @@ API = Api(
     versions=range(6),
     handle=handle,
     elements_max=250_000,
-    preview=True,
 )

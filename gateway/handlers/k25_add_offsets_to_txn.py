@@ -37,4 +37,4 @@ async def handle(request: Request, ctx: Context) -> Reply:
     return Reply(error_code=in_old_words(added.error, request.version, _FENCED_FROM))
 
 
-API = Api(key=25, name="AddOffsetsToTxn", versions=range(5), handle=handle, preview=True)
+API = Api(key=25, name="AddOffsetsToTxn", versions=range(5), handle=handle)

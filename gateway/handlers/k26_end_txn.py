@@ -41,4 +41,4 @@ async def handle(request: Request, ctx: Context) -> Reply:
     )
 
 
-API = Api(key=26, name="EndTxn", versions=range(6), handle=handle, preview=True)
+API = Api(key=26, name="EndTxn", versions=range(6), handle=handle)

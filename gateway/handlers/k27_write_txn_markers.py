@@ -186,5 +186,4 @@ API = Api(
     versions=range(1, 3),
     handle=handle,
     decode=decode_markers,
-    preview=True,
 )

@@ -119,4 +119,4 @@ async def _commit(
     return code
 
 
-API = Api(key=28, name="TxnOffsetCommit", versions=range(6), handle=handle, preview=True)
+API = Api(key=28, name="TxnOffsetCommit", versions=range(6), handle=handle)

@@ -106,4 +106,4 @@ def _producer(
     )
 
 
-API = Api(key=61, name="DescribeProducers", versions=range(1), handle=handle, preview=True)
+API = Api(key=61, name="DescribeProducers", versions=range(1), handle=handle)

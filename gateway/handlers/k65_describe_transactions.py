@@ -69,4 +69,4 @@ def _refused(transactional_id: str, error: ErrorCode) -> Reply:
     )
 
 
-API = Api(key=65, name="DescribeTransactions", versions=range(1), handle=handle, preview=True)
+API = Api(key=65, name="DescribeTransactions", versions=range(1), handle=handle)

@@ -82,4 +82,4 @@ def _row(view: TransactionView) -> Reply:
     )
 
 
-API = Api(key=66, name="ListTransactions", versions=range(3), handle=handle, preview=True)
+API = Api(key=66, name="ListTransactions", versions=range(3), handle=handle)

@@ -16,8 +16,8 @@ _FILE = re.compile(r"k(\d\d)_[a-z_]+")
 
 
 @cache
-def rows(*, preview: bool = False) -> Mapping[int, Api]:
-    """Return the rows by API key, those of a preview only with `preview`.
+def rows() -> Mapping[int, Api]:
+    """Return the rows by API key.
 
     The key in a file's name must equal the key of its row.
     """
@@ -29,6 +29,5 @@ def rows(*, preview: bool = False) -> Mapping[int, Api]:
         api: Api = import_module(f"{package.__name__}.{module.name}").API
         assert api.key == int(match[1]), f"{module.name} holds key {api.key}"
         assert api.key not in found, f"two files serve key {api.key}"
-        if preview or not api.preview:
-            found[api.key] = api
+        found[api.key] = api
     return MappingProxyType(dict(sorted(found.items())))

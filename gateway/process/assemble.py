@@ -26,6 +26,7 @@ from gateway.handlers.api import Context
 from gateway.handlers.table import rows
 from gateway.log import logger
 from gateway.process.greylist_view import avoided_bookies
+from gateway.process.transactions import add_transactions
 from gateway.server.dispatch import Dispatcher
 from gateway.server.listener import Server
 from gateway.settings.stored_settings import StoredSettings
@@ -160,11 +161,8 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         avoided_bookies=partial(avoided_bookies, parts.services.client.health),
     )
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
-    if config.transactions:
-        from gateway.process.transactions import add_transactions
-
-        stops.append(add_transactions(ctx, shared))
-    dispatcher = Dispatcher(rows(preview=config.transactions), ctx)
+    stops.append(add_transactions(ctx, shared))
+    dispatcher = Dispatcher(rows(), ctx)
     server = Server(dispatcher, config.connection, stall_s_max, ctx.reply_memory)
     return await _start(Running(server, ctx, stops), shared)
 

@@ -18,7 +18,7 @@ from gateway.core.feature_levels import GATEWAY_VERSION, Supported, newest
 from gateway.features.cluster_form import CLUSTER_ID, FORM, ROOT, ClusterForm, decode_form
 from gateway.features.stored_levels import FEATURES, LEVELS, encode_levels
 from ledger.core.stream_start import FIRST_EPOCH_0
-from ledger.errors import CorruptFormat, NodeExists, NoNode
+from ledger.errors import NodeExists, NoNode
 from ledger.ports.metadata import Create, MetadataStore
 
 __all__ = ["CLUSTER_ID", "FORM", "ClusterForm"]
@@ -31,21 +31,15 @@ def epoch_base(layout: ClusterForm) -> int:
     return FIRST_EPOCH_0 if layout.keeps_epochs else 0
 
 
-async def read_layout(metadata: MetadataStore, supported: Supported) -> ClusterForm | None:
+async def read_layout(metadata: MetadataStore) -> ClusterForm | None:
     """Return the layout of the cluster, or None before its first gateway started.
 
-    Raises CorruptFormat, also for a form that this gateway does not support.
+    Raises CorruptFormat, also for the form of a later release.
     """
     try:
-        layout = decode_form((await metadata.get(CLUSTER_ID)).data)
+        return decode_form((await metadata.get(CLUSTER_ID)).data)
     except NoNode:
         return None
-    if layout.form > supported[GATEWAY_VERSION].max:
-        raise CorruptFormat(
-            f"{CLUSTER_ID}: the data of this cluster have form {layout.form}, that of "
-            "transactions: start the gateway with --preview-transactions"
-        )
-    return layout
 
 
 async def lay_out_cluster(metadata: MetadataStore, supported: Supported) -> ClusterForm:
@@ -54,7 +48,7 @@ async def lay_out_cluster(metadata: MetadataStore, supported: Supported) -> Clus
     A new cluster begins with the newest of the `supported` levels. The id has 22 characters like
     Kafka's. Raises as `read_layout`.
     """
-    known = await read_layout(metadata, supported)
+    known = await read_layout(metadata)
     if known is not None:
         return known
     made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -74,7 +68,7 @@ async def lay_out_cluster(metadata: MetadataStore, supported: Supported) -> Clus
     try:
         await metadata.multi(nodes)
     except NodeExists:
-        theirs = await read_layout(metadata, supported)
+        theirs = await read_layout(metadata)
         assert theirs is not None  # the id is never deleted
         return theirs
     return layout

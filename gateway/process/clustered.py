@@ -73,7 +73,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     if not bookies.available():
         _warn_without_bookies(config, client)
     stops.append(suspicions.stop)
-    supported = supported_levels(transactions=config.transactions)
+    supported = supported_levels()
     layout = await lay_out_cluster(metadata, supported)
     flag = config.log_segment_based_subscriptions_store_enabled
     services = StreamServices(metadata, client, clock, epoch_base=epoch_base(layout))

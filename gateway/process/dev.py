@@ -89,8 +89,7 @@ def common_options() -> list[click.Parameter]:
         Option(
             ["--preview-transactions"],
             is_flag=True,
-            help="Serve transactions. This is a preview for tests: parts are missing, and data "
-            "written with it may become unreadable.",
+            hidden=True,  # had an effect in earlier releases, and scripts may still pass it
         ),
     ]
 
@@ -306,7 +305,6 @@ def config_of(flags: Flags) -> GatewayConfig:
         node_id=flags.node_id,
         bookies=flags.bookies,
         journal_sync=flags.journal_sync,
-        transactions=flags.preview_transactions,
         accept_loss=flags.accept_loss,
         ledger_port=None if flags.no_ledger_port else flags.ledger_port,
         any_ledger_port=flags.given("ledger_port") is None,

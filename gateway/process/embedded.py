@@ -90,8 +90,8 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     require_metadata(config.data)
     metadata = SqliteMetadata(config.data / METADATA)
     stops.append(metadata.close)
-    supported = supported_levels(transactions=config.transactions)
-    await read_layout(metadata, supported)  # refuses other forms before anything is written
+    supported = supported_levels()
+    await read_layout(metadata)  # refuses other forms before anything is written
     local = await _open_bookies(config, metadata, clock, stops)
     bookies = LocalBookies([each.local.bookie for each in local])
     # All bookies share this process and its disk, so a comparison would measure chance.

@@ -277,7 +277,6 @@ def config_of(flags: Flags) -> GatewayConfig:
         rack=flags.rack,
         reader_slow_shards_detection=flags.reader_slow_shards_detection,
         workers=flags.workers,
-        transactions=flags.preview_transactions,
         metrics_port=flags.metrics_port,
         log_segment_based_subscriptions_store_enabled=(
             flags.log_segment_based_subscriptions_store_enabled

@@ -1,14 +1,13 @@
-"""Assembles what a process needs for transactions and log compaction. Only with the preview."""
+"""Assembles what a process needs for transactions and log compaction."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.cleaning.cleaner import Cleaner
 from gateway.cleaning.settings import cleaner_settings
 from gateway.cluster.peer_links import Encode, OnAnswer, PeerLinks
-from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.core.topic_names import TRANSACTION_STATE
 from gateway.handlers.api import Context
 from gateway.transactions.coordinators import TransactionCoordinators
@@ -16,6 +15,9 @@ from gateway.transactions.group_markers import ClusterGroupMarkers
 from gateway.transactions.local_markers import LocalMarkers
 from gateway.transactions.markers import ClusterMarkers
 from gateway.transactions.verifier import CoordinatorVerifier
+
+if TYPE_CHECKING:
+    from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 
 
 class Links(Protocol):
@@ -55,6 +57,7 @@ def add_transactions(
         ctx.features,
     )
     ctx.partitions.hosts[TRANSACTION_STATE] = ctx.transactions
+    ctx.partitions.transactions_may_exist = lambda: ctx.features.transactions_may_exist
     ctx.partitions.verifier = CoordinatorVerifier(ctx.cluster.node_id, ctx.transactions, links)
 
     ctx.cleaner = Cleaner(

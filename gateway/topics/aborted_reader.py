@@ -93,7 +93,7 @@ class AbortedReader:
         """
         found: list[AbortedTransaction] = []
         at = self._collect(start, end, found)
-        return found if at is None else None
+        return _each_once(found) if at is None else None
 
     async def read(self, start: int, end: int) -> list[AbortedTransaction]:
         """Return them as `cached` does, from disk where they are not in memory.
@@ -114,10 +114,10 @@ class AbortedReader:
                 return await self.read(start, end)
             if one is None:  # the newest segment with entries
                 found += overlapping_in_order(self._state.transactions.aborted, at, end)
-                return found
+                break
             self._lists.add(one)
             at = self._collect(at, end, found)
-        return found
+        return _each_once(found)
 
     async def _list_of(self, offset: int) -> SegmentAborted | None:
         """Read the list of the segment with `offset`, None if no later segment has entries."""
@@ -155,3 +155,13 @@ class AbortedReader:
             at = one.end_offset
         found += overlapping_in_order(state.transactions.aborted, at, end)
         return None
+
+
+def _each_once(found: list[AbortedTransaction]) -> list[AbortedTransaction]:
+    """Return each transaction once, which the list of each of its segments may name.
+
+    For each name librdkafka waits for one more abort marker, and drops what comes before it.
+    """
+    if len(found) < 2:
+        return found
+    return list({(one.producer_id, one.last_offset): one for one in reversed(found)}.values())[::-1]

@@ -18,7 +18,6 @@ from gateway.core.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from gateway.topics.errors import TopicExists
 
 if TYPE_CHECKING:
-    from gateway.config import GatewayConfig
     from gateway.topics.catalog import Catalog
 
 INTERNAL_PARTITIONS: Final = 50
@@ -57,13 +56,13 @@ def internal_topic(name: str, bookies: int) -> InternalTopic | None:
     return InternalTopic(INTERNAL_PARTITIONS, copies, configs)
 
 
-def is_wanted(name: str, config: GatewayConfig, may_write: Callable[[Form], bool]) -> bool:
+def is_wanted(name: str, may_write: Callable[[Form], bool]) -> bool:
     """Return whether this broker creates the internal topic, in the present form of the data.
 
     Gateways of earlier releases would take it for an ordinary topic, so its form keeps them out.
     """
     if name == TRANSACTION_STATE:
-        return config.transactions and may_write(Form.TRANSACTIONS)
+        return may_write(Form.TRANSACTIONS)
     return name == CONSUMER_OFFSETS and may_write(Form.INTERNAL_TOPICS)
 
 

@@ -35,6 +35,7 @@ class Outcomes:
         "_floor",
         "_learning",
         "_log",
+        "_may_exist",
         "_on_learned",
         "_opened",
         "_state",
@@ -48,11 +49,15 @@ class Outcomes:
         stream: Stream,
         log: PartitionWarnings,
         on_learned: Callable[[], None],
+        may_exist: Callable[[], bool],
     ) -> None:
-        """`on_learned` runs when a hidden state was read, so that waiting readers go on."""
+        """`on_learned` runs when a hidden state was read, so that waiting readers go on.
+
+        While `may_exist` returns False, no log of the cluster ever had a transaction.
+        """
         # None of these changes.
         self._state, self._stream, self._log = state, stream, log
-        self._on_learned = on_learned
+        self._on_learned, self._may_exist = on_learned, may_exist
         self._aborted = AbortedReader(state, stream, stream.services.rebuilding)
         # The last stable offset when the stream was open last. Never falls.
         self._floor = 0
@@ -91,10 +96,17 @@ class Outcomes:
             self._log.warn_of_hanging(hanging)
         return self._whole
 
+    def _is_plain(self) -> bool:
+        """Return True if the log certainly has no transaction, also in a loss."""
+        return self._opened and not self._state.transactional and not self._may_exist()
+
     @property
     def stable_offset(self) -> int:
         """The last stable offset: below it, the outcome of every record is known."""
         stream, state = self._stream, self._state
+        if self._is_plain():
+            self._floor = max(self._floor, stream.end_sequence_id)
+            return self._floor
         if not (self._whole or self._is_known()):
             self._start_learning()
             return max(self._floor, stream.start_sequence_id)
@@ -106,7 +118,7 @@ class Outcomes:
 
     def check(self) -> None:
         """Raise a retriable LedgerError if the outcomes are not known now."""
-        if self._whole or self._is_known():
+        if self._is_plain() or self._whole or self._is_known():
             return
         if not self._opened:
             raise StreamUnavailable(f"{self._stream.name} is opening")
@@ -146,6 +158,8 @@ class Outcomes:
 
         Returns None also if the outcomes are not known.
         """
+        if self._is_plain():
+            return []
         return self._aborted.cached(start, end) if self._whole or self._is_known() else None
 
     async def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
@@ -154,6 +168,8 @@ class Outcomes:
         A list that was read while the stream failed is not returned: it may mix two states.
         """
         self.check()
+        if self._is_plain():
+            return []
         ends = self._ends
         found = await self._aborted.read(start, end)
         if self._ends != ends:

@@ -90,16 +90,16 @@ class Partition:
         state: OwnerState | None = None,
         observer: PartitionObserver | None = None,
         verifier: Verifier | None = None,
+        may_exist: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Create the partition, closed. `on_opened(epoch)` runs each time the partition was opened.
+        """Create the partition, closed. `on_opened(epoch)` runs each time it was opened.
 
-        `opening` limits how many partitions the process opens at the same time. With `begin`, a
-        stream to which a former owner was writing is writable as soon as it is open. The log names
-        the partition by `named`, a topic and an index. With `state` the log is that of another
-        object, and clients append nothing. `verifier` is needed for batches of transactions.
+        `opening` limits how many are opened at once. With `begin`, a stream to which a former owner
+        was writing is writable as soon as it is open. Log lines name the partition by `named`. With
+        `state` the log is that of another object, and clients append nothing. `verifier` is needed
+        for transactions. While `may_exist` returns False, the log certainly has none of them.
         """
-        # The stream's name. The name and the callables below never change.
-        self.name = name
+        self.name = name  # the stream's; it and the callables below never change
         self._lease_held, self._on_opened, self._begins = lease_held, on_opened, begin
         self._opening_permits = opening or asyncio.Semaphore()
         self._long_work = long_work or LongWork()
@@ -118,7 +118,7 @@ class Partition:
         self._path = ProducePath(self, self._state, services, configs, self._log, work, named)
         self._serves_transactions = verifier is not None
         self._state.transactions.leader_epoch = NO_LEADER_EPOCH
-        self._outcomes = Outcomes(self._state, self.stream, self._log, self._notify_waiters)
+        self._outcomes = Outcomes(self._state, self.stream, self._log, self._notify, may_exist)
         # See `ProducePath.append`. An attribute, because a method would add a call to each batch.
         self.append = self._path.append if state is None else _refuse_client
         # The delivery of lost ranges, and the offsets at which readers wait.
@@ -191,7 +191,7 @@ class Partition:
                 # Not with a loss that hides the state; its acceptance opens the stream again.
                 if self.stream.timestamp_max is not None and not self.closed:
                     self._ownership.begin(self.stream.epoch)
-                self._notify_waiters()
+                self._notify()
                 return
 
     async def _pause(self) -> None:
@@ -241,7 +241,7 @@ class Partition:
         finally:
             self._path.refuse_waiting(NotOwner(self.name))
             self._ownership.end()
-            self._notify_waiters()
+            self._notify()
 
     def abandon(self, reason: str = LOST) -> None:
         """Accept and acknowledge nothing more: the topic is deleted, or another broker leads it.
@@ -252,7 +252,7 @@ class Partition:
         self._abandoned_for = reason
         self._path.refuse_waiting(NotOwner(self.name))
         self._ownership.end()
-        self._notify_waiters()
+        self._notify()
 
     async def wait_abandoned(self) -> None:
         """Wait after `abandon` until nothing is in flight, so that the data can be deleted."""
@@ -281,7 +281,7 @@ class Partition:
         self._opened = False
         self.transactions.leader_epoch = NO_LEADER_EPOCH
         self._ownership.end()
-        self._notify_waiters()
+        self._notify()
         if not self.closed:
             self.open()
 
@@ -356,13 +356,13 @@ class Partition:
     async def truncate(self, offset: int) -> None:
         """Move the log start to `offset`, durably. Raises LedgerError."""
         await self.stream.truncate(offset)
-        self._notify_waiters()
+        self._notify()
 
     async def expire(self) -> int:
         """Remove segments past their retention. Returns how many. Raises LedgerError."""
         removed = await self.stream.expire()
         if removed:
-            self._notify_waiters()
+            self._notify()
         return removed
 
     def append_own(
@@ -411,9 +411,9 @@ class Partition:
         if self._state.transactional:
             self.transactions.on_durable(end_offset)
         if self._waiters:
-            self._notify_waiters()
+            self._notify()
 
-    def _notify_waiters(self) -> None:
+    def _notify(self) -> None:
         for waiter in list(self._waiters):
             waiter.on_data()
 

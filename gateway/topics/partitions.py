@@ -87,12 +87,12 @@ class Partitions:
         self.cluster: Cluster = cluster or SingleBroker(config.node_id)
         if isinstance(self.cluster, SingleBroker):
             self.cluster.epoch_of = self.epoch_of
-        # Called with the leader epoch each time a partition was opened. Set once, when the process
-        # is assembled.
+        # Called with the epoch each time a partition was opened. Set once, at the process's start.
         self.on_opened: Callable[[StreamKey, int], None] = _ignore_opened
-        # Asks coordinators about producers of transactions. Set once, as `on_opened` is. None if
-        # transactions are not served.
+        # Asks coordinators about producers of transactions. Set once, as `on_opened` is.
         self.verifier: Verifier | None = None
+        # Returns False while it is certain that no log has a transaction. Set once, too.
+        self.transactions_may_exist: Callable[[], bool] = lambda: True
         # The hosts of internal topics, by name. Set when the process is assembled. Partitions of an
         # internal topic without a host are not opened: they store the state of another object.
         self.hosts: dict[str, PartitionHost] = {}
@@ -329,6 +329,7 @@ class Partitions:
             state=state,
             observer=observer,
             verifier=self.verifier,
+            may_exist=self.transactions_may_exist,
         )
         (self._internal if topic.is_internal else self._by_name)[name, index] = partition
         self._by_key[key] = partition

@@ -84,7 +84,7 @@ class Asked:
 def _one_side(name: str, part: Part, pair: str, side: str, asked: Asked, found: Measured) -> None:
     data = asked.scratch / f"{side}-{pair}"
     try:
-        with new_side(side, pair == "fsync", data, preview=True) as broker:
+        with new_side(side, pair == "fsync", data) as broker:
             run, megabytes = found.runs[-1], asked.megabytes
             stage = Stage(broker, side, pair, asked.quick, megabytes, data, run, name)
             _on_stage(stage, part, found)

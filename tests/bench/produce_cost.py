@@ -1,10 +1,10 @@
-"""What the preview of transactions costs producers without transactions, and readers: steps.
+"""What transactions cost producers without one, and readers: steps.
 
     python -m tests.bench.produce_cost
 
 The steps of the interpreter from a batch or a request to its answer are counted: one partition over
-real streams and a simulated bookie on virtual time, with and without `--preview-transactions`, and
-after a transaction of another producer. Steps do not depend on the machine.
+real streams and a simulated bookie on virtual time, before and after a transaction of another
+producer. Steps do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -50,12 +50,9 @@ def _produce(data: bytes) -> dict[str, Any]:
     return {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": topics}
 
 
-async def _costs(*, transactions: bool, used: bool) -> dict[str, int]:
-    async with started_cluster(transactions=transactions) as cluster:
-        if transactions:
-            partition, _ = await opened(cluster)
-        else:
-            partition = await cluster.topic()
+async def _costs(*, used: bool) -> dict[str, int]:
+    async with started_cluster() as cluster:
+        partition, _ = await opened(cluster)
         if used:
             await sent(partition, part(0))
             await marked(partition)
@@ -72,20 +69,18 @@ async def _costs(*, transactions: bool, used: bool) -> dict[str, int]:
     return {name: min(steps) for name, steps in found.items()}
 
 
-def costs(*, transactions: bool, used: bool = False) -> dict[str, int]:
+def costs(*, used: bool) -> dict[str, int]:
     """Return the least steps of a batch without and with a sequence, of a Produce and of a Fetch.
 
     With `used`, the partition has had a transaction.
     """
-    return simulate(_costs(transactions=transactions, used=used))
+    return simulate(_costs(used=used))
 
 
 def main() -> None:
-    without = costs(transactions=False)
-    rows = {"preview": costs(transactions=True), "used": costs(transactions=True, used=True)}
-    for name, steps in without.items():
-        more = (f"{key} {found[name] - steps:+d}" for key, found in rows.items())
-        print(f"{name:18}{steps:6} steps  {'  '.join(more)}")
+    before, after = costs(used=False), costs(used=True)
+    for name, steps in before.items():
+        print(f"{name:18}{steps:6} steps  after a transaction {after[name] - steps:+d}")
 
 
 if __name__ == "__main__":

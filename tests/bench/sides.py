@@ -74,16 +74,12 @@ def _tools_cpu_s() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def new_side(side: str, sync: bool, data: Path, *, preview: bool = False) -> Broker:
-    """Return Apache Kafka (1 GiB heap) or the gateway, not started, with or without fsync.
-
-    With `preview`, the gateway serves transactions and compaction.
-    """
+def new_side(side: str, sync: bool, data: Path) -> Broker:
+    """Return Apache Kafka (1 GiB heap) or the gateway, not started, with or without fsync."""
     if side == "kafka":
         flush = {"log.flush.interval.messages": "1"} if sync else {}
         return ApacheKafka(data, {**ONE_NODE, **flush}, heap="1g")
-    options = ("--preview-transactions",) if preview else ()
-    return Gateway(data, (*options, *(() if sync else ("--journal-sync", "never"))))
+    return Gateway(data, () if sync else ("--journal-sync", "never"))
 
 
 def java(*words: str, classpath: str = "") -> str:

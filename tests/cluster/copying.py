@@ -24,7 +24,7 @@ from tests.peers.java_tools import JVM_SHORT
 from tests.peers.kafka import JVM_QUIET
 from tests.peers.processes import Lifecycle, Process, wait_until
 
-OPTIONS = ("--preview-transactions", "--group-initial-rebalance-delay-ms", "0")
+OPTIONS = ("--group-initial-rebalance-delay-ms", "0")
 SOURCE = "source"
 PARTITIONS = 6
 COPIES = 3  # on bookies: one that is dead takes no record away

@@ -1,7 +1,7 @@
 """Goal: readers of committed records in three racks read each committed record once, in order, and
 no other, from the gateway of their rack, while leaders are killed.
 
-Method: three gateways with the preview of transactions on racks of their own, three bookies and
+Method: three gateways on racks of their own, three bookies and
 ZooKeeper as processes; one transactional producer and one consumer for each rack, all librdkafka.
 At the end Kafka's console consumer reads the same in each rack.
 """
@@ -79,8 +79,7 @@ class Writer:
 class Stage:
     def __init__(self, directory):
         self.background = Background()
-        options = (*OPTIONS, "--preview-transactions")
-        self.rig = OwnershipRig(directory, self.background, options=options)
+        self.rig = OwnershipRig(directory, self.background, options=OPTIONS)
 
     def __enter__(self):
         self.background.start()

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 PRODUCE, LIST_OFFSETS, FIND_COORDINATOR, INIT_PRODUCER_ID = 0, 2, 10, 22
 ADD_PARTITIONS, END_TXN, LIST = 24, 26, 66
-OPTIONS = ("--preview-transactions", "--replication-factor", "1")
+OPTIONS = ("--replication-factor", "1")
 TRANSACTIONS, IDS = 1_000, 100_000
 PARTITIONS, PLAIN_PARTITIONS = 12, 24
 AT_ONCE = 200  # requests without an answer
@@ -235,7 +235,7 @@ def test_a_takeover_ends_all_prepared_transactions_of_the_dead_coordinator(three
 
 
 def test_one_gateway_coordinates_100_000_ids_within_200_mb(tmp_path):
-    with Gateway(tmp_path / "data", ["--preview-transactions"]) as gateway:
+    with Gateway(tmp_path / "data") as gateway:
         create(gateway, "t", 1)
         wait_until(lambda: all_coordinated(gateway), "all coordinators", WAIT_S_MAX)
         client = Client(gateway.port)

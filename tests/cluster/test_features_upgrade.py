@@ -1,13 +1,15 @@
 """Goal: gateways of an earlier release never meet data of a new form. Until an upgrade, a cluster
 may go back to that release; afterwards that release refuses to start.
 
-Method: two earlier releases from git, beside this tree in one cluster: the one before forms, and
-the one before features. Levels are those that ApiVersions and `gateway feature` show.
+Method: three earlier releases from git, beside this tree in one cluster: the one before forms, the
+one before features, and the one before transactions. Levels are those that ApiVersions and
+`gateway feature` show.
 """
 
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -30,8 +32,8 @@ from tests.peers.release import take_off, unpacked
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
-RELEASES = {"f3a6cd8": 0, "c17f799": 1}  # the form in which each lays out a cluster
-PREVIEW = "--preview-transactions"
+# The form in which each lays out a cluster, and the level of metadata.version
+RELEASES = {"f3a6cd8": (0, 29), "c17f799": (1, 29), "b0dcebb": (2, 30)}
 FOLLOWED_S_MAX = 30.0
 NEWEST = {"gateway.version": 3, "metadata.version": 30, "transaction.version": 2}
 
@@ -62,7 +64,7 @@ def levels(gateway):
 
 
 def stored(pair):
-    """Return the nodes that only this release writes, and the cluster's id."""
+    """Return the nodes of the cluster's id and of its features, None for one that is not there."""
     nodes = pair.nodes("/gateway")
     return {path: nodes.get(path) for path in (CLUSTER_ID, FEATURES, LEVELS)}
 
@@ -70,11 +72,6 @@ def stored(pair):
 def run_earlier(gateway, release):
     release.put_on(gateway)
     take_session_flag_of_this_tree(gateway)
-
-
-def run_this(gateway):
-    take_off(gateway)
-    gateway.options.append(PREVIEW)
 
 
 def count(gateway, topic):
@@ -92,32 +89,32 @@ def count(gateway, topic):
 
 
 def start_beside_the_earlier(pair, before):
-    """Start a gateway of `before` with a topic, and one of this tree. Returns the cluster's id."""
+    """Start a gateway of `before` with a topic, and one of this tree. Returns the stored nodes."""
     old, new = pair.all
     run_earlier(old, before)
     old.start()
     create(old, "t")
     write(old, "t")
-    cluster_id = stored(pair)[CLUSTER_ID]
-    run_this(new)
+    nodes = stored(pair)
+    take_off(new)
     new.start()
     agreed([old, new], "t")
     write(new, "t")
-    return cluster_id
+    return {**nodes, FEATURES: nodes[FEATURES] or b""}
 
 
 def test_a_mixed_cluster_writes_no_new_form_and_goes_back(pair, before):
     old, new = pair.all
-    cluster_id = start_beside_the_earlier(pair, before)
-    form = decode_form(cluster_id).form
-    assert form == RELEASES[before.commit]
-    level = {"gateway.version": form, "metadata.version": 29, "transaction.version": 0}
+    nodes = start_beside_the_earlier(pair, before)
+    form, metadata = RELEASES[before.commit]
+    assert decode_form(nodes[CLUSTER_ID]).form == form
+    level = {"gateway.version": form, "metadata.version": metadata, "transaction.version": 0}
     assert levels(new) == level
     code, _, errors = command(new, "upgrade")
     assert code == 1
-    assert "Broker 0 does not support this feature" in errors
+    assert re.search("Broker 0 (does not support this feature|only supports versions 0-2)", errors)
     assert levels(new) == level
-    assert stored(pair) == {CLUSTER_ID: cluster_id, FEATURES: b"", LEVELS: None}
+    assert stored(pair) == nodes
 
     new.stop()
     agreed([old], "t")
@@ -128,7 +125,7 @@ def test_a_mixed_cluster_writes_no_new_form_and_goes_back(pair, before):
     old.kill()
     old.start()
     agreed([old, new], "t")
-    assert stored(pair) == {CLUSTER_ID: cluster_id, FEATURES: b"", LEVELS: None}
+    assert stored(pair) == nodes
 
 
 def test_after_an_upgrade_all_gateways_have_the_levels_and_the_earlier_release_is_refused(
@@ -137,7 +134,7 @@ def test_after_an_upgrade_all_gateways_have_the_levels_and_the_earlier_release_i
     old, new = pair.all
     start_beside_the_earlier(pair, before)
     old.stop()  # the last one of the earlier release
-    run_this(old)
+    take_off(old)
     old.start()
     agreed([old, new], "t")
     code, out, errors = command(old, "upgrade")
@@ -148,11 +145,10 @@ def test_after_an_upgrade_all_gateways_have_the_levels_and_the_earlier_release_i
     assert decode_form(stored(pair)[CLUSTER_ID]).form == 3
     new.kill()
     run_earlier(new, before)
-    new.options.remove(PREVIEW)
     new.begin()
     assert new.wait_exit() != 0
     assert not is_listening(new)
-    run_this(new)
+    take_off(new)
     new.start()
     agreed([old, new], "t")
     write(new, "t")
@@ -160,30 +156,17 @@ def test_after_an_upgrade_all_gateways_have_the_levels_and_the_earlier_release_i
     assert count(old, "t") == 3 * PARTITIONS
 
 
-def test_a_new_cluster_keeps_the_earlier_release_out_and_needs_the_preview_everywhere(pair, before):
+def test_a_new_cluster_begins_at_the_newest_levels_and_keeps_the_earlier_release_out(pair, before):
     first, second = pair.all
     first.start()
     create(first, "t")
     write(first, "t")
-    assert levels(first) == {"gateway.version": 2, "metadata.version": 30}
+    assert levels(first) == NEWEST
     run_earlier(second, before)
     second.begin()
     assert second.wait_exit() != 0
     assert not is_listening(second)
-    run_this(second)
+    take_off(second)
     second.start()
     agreed([first, second], "t")
-    code, _, errors = command(second, "upgrade")
-    assert code == 1
-    assert "Broker 0 " in errors, "it has no preview"
-    first.stop()
-    run_this(first)
-    first.start()
-    agreed([first, second], "t")
-    assert command(second, "upgrade")[0] == 0
-    wait_until(lambda: levels(first) == NEWEST, "the other gateway to follow", FOLLOWED_S_MAX)
-    first.stop()
-    first.options.remove(PREVIEW)
-    first.begin()
-    assert first.wait_exit() != 0
-    assert PREVIEW in first.output()
+    assert levels(second) == NEWEST

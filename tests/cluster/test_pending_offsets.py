@@ -1,7 +1,7 @@
 """Goal: offsets in a transaction stay pending over the kill of their group's coordinator, and end
 with their transaction in every group, exactly once; plain fetches see committed offsets only.
 
-Method: ZooKeeper, a bookie and two gateways as processes, with the preview of transactions. The
+Method: ZooKeeper, a bookie and two gateways as processes. The
 coordinator of the transaction is gateway 0. Groups are on both gateways; gateway 1 is killed, or
 stopped past its session, at a named point. The requests of protocol 1 are sent one by one.
 """

@@ -1,7 +1,7 @@
 """Goal: a transaction over partitions of two gateways ends in all of them, exactly once, while one
 of them moves to another gateway, is killed, or loses the topic between Prepare and the markers.
 
-Method: ZooKeeper, a bookie and two gateways as processes, with the preview of transactions. The
+Method: ZooKeeper, a bookie and two gateways as processes. The
 requests of a protocol 1 producer are sent one by one. To stop between Prepare and the marker, the
 gateway that owns a partition is stopped by SIGSTOP before EndTxn is sent to the coordinator.
 """
@@ -21,7 +21,7 @@ from tests.peers.processes import wait_until
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
-OPTIONS = ("--preview-transactions", "--replication-factor", "1")
+OPTIONS = ("--replication-factor", "1")
 PRODUCE, LIST_OFFSETS, FIND_COORDINATOR, DELETE_TOPICS, INIT_PRODUCER_ID = 0, 2, 10, 20, 22
 ADD_PARTITIONS, END_TXN, DESCRIBE_TRANSACTIONS = 24, 26, 65
 PARTITIONS = 4

@@ -3,7 +3,7 @@
     python -m tests.cluster.transacting [--seconds 120] [--records 20000] [--seed 0] [--kills 30]
         [--limit 720] [--embedded]
 
-Four bookies, three gateways with the preview of transactions, and ZooKeeper are processes. A topic
+Four bookies, three gateways and ZooKeeper are processes. A topic
 grows evenly over the run. Jobs of librdkafka (two members of a group), aiokafka and Java copy it.
 Each transaction has records, the last value of each key for a compacted topic, and the offsets of
 its source.

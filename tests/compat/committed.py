@@ -20,7 +20,7 @@ def transacting_broker(kind: str, data: Path) -> Broker:
     """Return the gateway with transactions, or "kafka", not started."""
     if kind == "kafka":
         return ApacheKafka(data)
-    return Gateway(data, ["--preview-transactions", "--group-initial-rebalance-delay-ms", "0"])
+    return Gateway(data, ["--group-initial-rebalance-delay-ms", "0"])
 
 
 class Committed:

@@ -31,7 +31,7 @@ from tests.peers.processes import wait_until
 
 pytestmark = pytest.mark.compat
 
-OPTIONS = ["--preview-transactions", "--metrics-port", "0"]
+OPTIONS = ["--metrics-port", "0"]
 CONFIGS = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.01",
@@ -234,16 +234,6 @@ def test_an_unknown_topic_and_one_that_does_not_compact(tmp_path: Path):
         prepared(gateway, **{"cleanup.policy": "delete"})
         code, out, _ = invoke("topic", "cleaning", "t", bootstrap=at(gateway))
         assert (code, out) == (0, "The cleanup.policy of topic t is not compact.\n")
-
-
-def test_a_gateway_that_does_not_compact_says_so(tmp_path: Path):
-    with Gateway(tmp_path) as gateway:
-        prepared(gateway)
-        code, out, _ = invoke("topic", "cleaning", "t", bootstrap=at(gateway))
-        assert (code, out.split(". ")[0]) == (0, "No gateway reports on this topic")
-        assert "--preview-transactions" in out
-        code, out, _ = invoke("topic", "cleaning", "t", "-o", "json", bootstrap=at(gateway))
-        assert (code, out.strip()) == (0, "[]")
 
 
 def children(gateway):

@@ -68,13 +68,13 @@ def printed(broker, version):
 
 
 def test_the_newest_clients_see_what_they_see_on_kafka(tmp_path):
-    with Gateway(tmp_path / "data", ["--preview-transactions"]) as gateway:
+    with Gateway(tmp_path / "data") as gateway:
         assert printed(gateway, "4.3") == expected("4.3")
 
 
 @pytest.mark.proof
 def test_older_clients_see_what_they_see_on_kafka(tmp_path):
-    with Gateway(tmp_path / "data", ["--preview-transactions"]) as gateway:
+    with Gateway(tmp_path / "data") as gateway:
         assert printed(gateway, "3.9") == expected("3.9")
 
 

@@ -28,7 +28,7 @@ OUTCOMES = ["offset: -1", "offset: 2", "late: INVALID_PRODUCER_EPOCH"]
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory):
-    with Gateway(tmp_path_factory.mktemp("data"), ["--preview-transactions"]) as broker:
+    with Gateway(tmp_path_factory.mktemp("data")) as broker:
         yield broker
 
 

@@ -1,6 +1,6 @@
 """Goal: stock transactional producers commit, abort and are fenced, also across kill -9.
 
-Method: librdkafka and aiokafka against an embedded gateway with the preview of transactions.
+Method: librdkafka and aiokafka against an embedded gateway.
 Consumers read committed records only.
 """
 
@@ -22,7 +22,7 @@ from tests.peers.processes import wait_until
 
 pytestmark = pytest.mark.compat
 
-OPTIONS = ["--preview-transactions"]
+OPTIONS: list[str] = []
 END, DESCRIBE = 26, 65
 KILLS = 2
 PARTITIONS = 8

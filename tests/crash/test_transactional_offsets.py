@@ -45,7 +45,7 @@ def taken(source: Consumer, count: int) -> list[bytes]:
 def test_pending_offsets_survive_a_kill_and_end_with_their_transaction(
     tmp_path: Path, commit: bool
 ) -> None:
-    options = ("--preview-transactions", "--group-initial-rebalance-delay-ms", "0")
+    options = ("--group-initial-rebalance-delay-ms", "0")
     with Gateway(tmp_path / "data", options) as gateway:
         servers = {"bootstrap.servers": gateway.bootstrap} | QUIET
         plain = Producer(servers)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from gateway.core.cleaning import NOT_FULL, Cleaning
+from gateway.core.cleaning import Cleaning
+from gateway.core.cleaning_results import NOT_FULL
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.wire.batches import read_header
 from gateway.wire.end_markers import encode_marker

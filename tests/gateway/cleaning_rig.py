@@ -16,7 +16,8 @@ from gateway.cleaning.cleaner import Cleaner
 from gateway.cleaning.frames import OFFSET, Kind
 from gateway.cleaning.process import CleanerEnded
 from gateway.cleaning.settings import CleanerSettings
-from gateway.core.cleaning import Cleaning, PoisonedBatch
+from gateway.core.cleaning import Cleaning
+from gateway.core.cleaning_results import PoisonedBatch
 from gateway.wire.batches import read_header
 from tests.gateway.cleaning_log import keyed_batch, last_values
 from tests.gateway.stream_cluster import StreamCluster
@@ -61,10 +62,10 @@ class InsideProcess:
 
 
 class CleaningCluster(StreamCluster):
-    """One broker with the preview of transactions, and its cleaner."""
+    """One broker and its cleaner."""
 
     def __init__(self, **settings):
-        super().__init__(transactions=True, **settings)
+        super().__init__(**settings)
         self.settings = CleanerSettings()
         self.written = {}  # by partition name: {offset: (key, value)}
 

@@ -42,7 +42,7 @@ class World:
         self.store = None
 
     async def __aenter__(self):
-        supported = supported_levels(transactions=False)
+        supported = supported_levels()
         await lay_out_cluster(self.metadata, supported)
         features = Features(self.metadata, supported, 0)
         await features.load()

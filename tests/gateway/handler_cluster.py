@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
-from gateway.core.feature_levels import supported_levels
 from gateway.features.features import Features
 from gateway.handlers.api import Context, Peer, Request
 from gateway.process.cluster_layout import lay_out_cluster
@@ -18,6 +17,7 @@ from gateway.topics.producer_ids import ProducerIds
 from gateway.topics.reply_memory import ReplyMemory
 from gateway.wire.messages import decode_request, decode_response, encode_request, encode_response
 from gateway.wire.schema import request_class
+from tests.gateway.releases import THIS
 from tests.sim.loop import SimClock
 from tests.sim.metadata import SimMetadata
 
@@ -36,11 +36,10 @@ class Epochs:
 
 
 class Cluster:
-    def __init__(self, **settings):
+    def __init__(self, supported=THIS, **settings):
         self.config = GatewayConfig(node_id=3, **settings)
         self.store = SimMetadata()
         self.catalog = Catalog(self.store, self.config.topics, bookies=lambda: self.config.bookies)
-        supported = supported_levels(transactions=self.config.transactions)
         self.context = Context(
             config=self.config,
             clock=SimClock(),

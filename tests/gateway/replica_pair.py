@@ -24,7 +24,7 @@ class ReplicaPair:
     async def start(self):
         alive = [member(HERE, "r0"), member(THERE, RACK)]
         papers = [PaperCluster(n, alive, leader_of_others=Leader(HERE, EPOCH)) for n in (0, 1)]
-        settings = {"limits": self.limits, "transactions": True}
+        settings = {"limits": self.limits}
         self.leader = LossyCluster(cluster=papers[0], node_id=HERE, rack="r0", **settings)
         await self.leader.start()
         self.leader.partitions.verifier = Coordinator()

@@ -202,7 +202,7 @@ class StreamCluster:
         if self.cluster is None:
             await self.partitions.learn_epochs()
         ids = itertools.count(1)
-        supported = supported_levels(transactions=self.config.transactions)
+        supported = supported_levels()
         self.context = Context(
             config=self.config,
             clock=self.clock,
@@ -222,7 +222,7 @@ class StreamCluster:
         )
         await lay_out_cluster(self.metadata, supported)
         await self.context.features.load()
-        self.dispatcher = Dispatcher(rows(preview=self.config.transactions), self.context)
+        self.dispatcher = Dispatcher(rows(), self.context)
 
     async def beside(self, cluster, **settings):
         """Start another broker on the same streams and bookie."""

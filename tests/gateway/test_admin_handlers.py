@@ -47,13 +47,12 @@ async def test_a_producer_that_sends_its_id_gets_a_new_one():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"transactional_id": "mine"},
         {"transactional_id": ""},
         {"transactional_id": None, "producer_id": 5, "producer_epoch": -1},
         {"transactional_id": None, "producer_id": -1, "producer_epoch": 5},
     ],
 )
-async def test_transactions_and_half_an_identity_are_refused(fields):
+async def test_an_empty_id_and_half_an_identity_are_refused(fields):
     async with loaded_cluster() as cluster:
         answer = await cluster.ask(k22_init_producer_id, 4, **fields)
         assert (answer.error_code, answer.producer_id) == (ErrorCode.invalid_request, -1)

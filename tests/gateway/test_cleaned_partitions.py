@@ -87,7 +87,7 @@ async def aborted_then_committed(cluster):
 
 @BOTH
 async def test_an_aborted_transaction_without_a_marker_is_not_named_any_more(limits):
-    async with started_cluster(transactions=True, limits=limits) as cluster:
+    async with started_cluster(limits=limits) as cluster:
         partition = await aborted_then_committed(cluster)
         found = await committed(cluster, 0)
         assert (aborted(found), delivered(found)) == ([(5, 0)], [2, 3])
@@ -101,7 +101,7 @@ async def test_an_aborted_transaction_without_a_marker_is_not_named_any_more(lim
 @BOTH
 @pytest.mark.parametrize("how", ["restart", "crash"])
 async def test_the_next_owner_reads_the_list_of_the_footer(limits, how):
-    async with started_cluster(transactions=True, limits=limits) as cluster:
+    async with started_cluster(limits=limits) as cluster:
         partition = await aborted_then_committed(cluster)
         kept = partition._state.before.aborted
         await clean(partition, 1, without_producer_5_before(2))
@@ -113,7 +113,7 @@ async def test_the_next_owner_reads_the_list_of_the_footer(limits, how):
 
 
 async def test_a_list_of_the_head_does_not_count_for_a_cleaned_segment():
-    async with started_cluster(transactions=True) as cluster:
+    async with started_cluster() as cluster:
         partition = await aborted_then_committed(cluster)
         _, end, state = await partition.stream.state_behind(0)
         assert [one.producer_id for one in aborted_before(state, end).aborted] == [5]
@@ -136,7 +136,7 @@ async def test_a_fetch_in_a_gap_gets_the_batch_behind_it():
 
 
 async def test_a_timestamp_is_found_in_what_is_left():
-    async with started_cluster(transactions=True) as cluster:
+    async with started_cluster() as cluster:
         partition, _ = await opened(cluster)
         await cluster.sent(partition, *(batch(records=2, at=1000 * n) for n in range(1, 6)))
         await rolled(partition)
@@ -153,7 +153,7 @@ async def test_a_timestamp_is_found_in_what_is_left():
 
 @BOTH
 async def test_readers_while_segments_are_cleaned_never_get_an_aborted_record(limits):
-    async with started_cluster(transactions=True, limits=limits) as cluster:
+    async with started_cluster(limits=limits) as cluster:
         partition = await aborted_then_committed(cluster)
         seen, done = [], asyncio.Event()
 

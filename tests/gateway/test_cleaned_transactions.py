@@ -42,10 +42,30 @@ async def test_what_a_producer_commits_after_its_aborted_transaction_stays():
             keys = {key for key, _ in (await cluster.read_records(partition)).values()}
             assert keys == {b"a", b"b", b"c", b"0", b"1", b"2"}
             named = await partition.aborted(0, partition.high_watermark)
+            assert len(set(named)) == len(named), "librdkafka waits for a marker for each"
             # Only the marker tells consumers where an aborted transaction ends.
             assert {one.last_offset for one in named} <= set(await marker_offsets(partition))
             await asyncio.sleep(120)
         assert 3 not in await marker_offsets(partition)
+
+
+async def test_a_transaction_that_ends_in_the_next_segment_is_named_once():
+    """For each name, librdkafka waits for one more abort marker, and drops what comes before it."""
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        for producer in (5, 6):
+            batch = keyed_batch([(b"a", b"aborted")], producer=producer, transactional=True)
+            assert await sent(partition, batch) == [ErrorCode.none]
+        await cluster.roll(partition)
+        for producer in (6, 5):
+            ended = await marked(partition, epoch=0, version=0, producer=producer, commit=False)
+            assert ended is ErrorCode.none
+        for at in range(3):
+            await cluster.clean()
+            for start in range(partition.high_watermark):
+                named = await partition.aborted(start, partition.high_watermark)
+                assert len({(one.producer_id, one.first_offset) for one in named}) == len(named)
+            await cluster.fill(partition, b"%d" % at)
 
 
 def test_an_aborted_transaction_without_a_marker_does_not_hide_the_next_one():

@@ -15,7 +15,7 @@ from gateway.cleaning import frames
 from gateway.cleaning import process as cleaner_process
 from gateway.cleaning.frames import Kind
 from gateway.cleaning.process import CleanerEnded, CleanerProcess
-from gateway.core.cleaning import NOT_FULL, PoisonedBatch
+from gateway.core.cleaning_results import NOT_FULL, PoisonedBatch
 from gateway.core.partition_transactions import AbortedTransaction
 from tests.gateway.cleaning_log import ROOM, keyed_batch
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.cleaned_batches import DELETE_HORIZON, plain_records, rewritten
-from gateway.core.cleaning import COUNT_MAX, Cleaning, PoisonedBatch
+from gateway.core.cleaning import COUNT_MAX, Cleaning
 from gateway.core.cleaning_keys import KEY_BYTES, KeyMap
+from gateway.core.cleaning_results import PoisonedBatch
 from gateway.core.cleaning_transactions import CleanedTransactions
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.wire.batches import BatchRefused, read_header, with_records

@@ -8,24 +8,18 @@ import asyncio
 
 import pytest
 
-from gateway.core.feature_levels import Form, newest, supported_levels
+from gateway.core.feature_levels import Form, newest
 from gateway.features.cluster_form import CLUSTER_ID, FORM, ClusterForm
 from gateway.features.stored_levels import LEVELS, decode_levels
 from gateway.process import cluster_layout
-from gateway.process.cluster_layout import epoch_base, keeps_log_segments
+from gateway.process.cluster_layout import epoch_base, keeps_log_segments, read_layout
 from ledger.errors import CorruptFormat
+from tests.gateway.releases import EARLIER, THIS
 from tests.sim.metadata import SimMetadata
 
-STABLE = supported_levels(transactions=False)
-PREVIEW = supported_levels(transactions=True)
 
-
-async def lay_out_cluster(metadata, supported=STABLE):
+async def lay_out_cluster(metadata, supported=THIS):
     return await cluster_layout.lay_out_cluster(metadata, supported)
-
-
-async def read_layout(metadata, supported=STABLE):
-    return await cluster_layout.read_layout(metadata, supported)
 
 
 async def older_cluster():
@@ -88,7 +82,7 @@ async def test_an_older_cluster_keeps_its_form_and_every_byte_of_its_id():
     assert (await metadata.get(CLUSTER_ID)).data == layout.encode() == b"from-an-older-gateway"
 
 
-@pytest.mark.parametrize(("supported", "form"), [(STABLE, Form.INTERNAL_TOPICS), (PREVIEW, FORM)])
+@pytest.mark.parametrize(("supported", "form"), [(EARLIER, Form.INTERNAL_TOPICS), (THIS, FORM)])
 async def test_a_new_cluster_has_the_newest_form_and_levels_that_its_first_gateway_supports(
     supported, form
 ):
@@ -98,14 +92,6 @@ async def test_a_new_cluster_has_the_newest_form_and_levels_that_its_first_gatew
     stored = decode_levels((await metadata.get(LEVELS)).data)
     assert stored.finalized == newest(supported)
     assert stored.finalized.level("gateway.version") == form
-
-
-async def test_a_cluster_with_data_of_transactions_needs_a_gateway_that_has_them():
-    metadata = SimMetadata()
-    await lay_out_cluster(metadata, PREVIEW)
-    for read in (read_layout, lay_out_cluster):
-        with pytest.raises(CorruptFormat, match=r"form 3.*--preview-transactions"):
-            await read(metadata)
 
 
 async def test_a_release_without_forms_cannot_read_the_id_of_a_cluster_with_one():

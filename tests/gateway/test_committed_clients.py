@@ -27,7 +27,7 @@ LEVELS = {"read_uncommitted": [0, 1, 2, 4, 6], "read_committed": [1, 4]}
 
 @asynccontextmanager
 async def served(data):
-    config = GatewayConfig(data=data, port=0, ledger_port=None, transactions=True)
+    config = GatewayConfig(data=data, port=0, ledger_port=None)
     running = await start_embedded(config)
     running.ctx.partitions.verifier = Coordinator()
     try:

@@ -42,7 +42,7 @@ class Session:
 
 @BOTH
 async def test_a_session_gets_records_with_the_end_of_their_transaction(limits):
-    async with started_cluster(limits=limits, transactions=True) as cluster:
+    async with started_cluster(limits=limits) as cluster:
         partition, _ = await opened(cluster)
         await cluster.sent(partition, batch(records=1))
         await sent(partition, part(0))
@@ -63,7 +63,7 @@ async def test_a_session_gets_records_with_the_end_of_their_transaction(limits):
 
 
 async def test_a_high_watermark_that_moved_is_in_the_answer_without_records():
-    async with started_cluster(transactions=True) as cluster:
+    async with started_cluster() as cluster:
         partition, _ = await opened(cluster)
         await sent(partition, part(0))
         session = Session(cluster)
@@ -76,7 +76,7 @@ async def test_a_high_watermark_that_moved_is_in_the_answer_without_records():
 
 
 async def test_a_resting_partition_is_due_with_the_end_of_a_transaction_before_it():
-    async with started_cluster(transactions=True) as cluster:
+    async with started_cluster() as cluster:
         partition, _ = await opened(cluster)
         await sent(partition, part(0))
         session = Session(cluster)
@@ -90,7 +90,7 @@ async def test_a_resting_partition_is_due_with_the_end_of_a_transaction_before_i
 
 @BOTH
 async def test_what_a_connection_keeps_is_never_an_old_stable_offset(limits):
-    async with started_cluster(limits=limits, transactions=True) as cluster:
+    async with started_cluster(limits=limits) as cluster:
         cluster.partitions.verifier = Coordinator()
         await cluster.topic(partitions=WIDTH)
         peer, wanted = connection(), {"t": dict.fromkeys(range(WIDTH), 0)}

@@ -1,6 +1,6 @@
 """Goal: `gateway feature` shows and changes levels, in columns and in JSON, and fails in one line.
 
-Method: the commands in this process, against a gateway with the preview of transactions on a new
+Method: the commands in this process, against a gateway on a new
 directory. Each test leaves the levels as they were.
 """
 
@@ -19,7 +19,7 @@ NEWEST = {"gateway.version": 3, "metadata.version": 30, "transaction.version": 2
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory):
-    with Gateway(tmp_path_factory.mktemp("data"), ["--preview-transactions"]) as broker:
+    with Gateway(tmp_path_factory.mktemp("data")) as broker:
         yield broker
 
 

@@ -19,17 +19,15 @@ from gateway.core.feature_levels import (
     beginning,
     changed,
     newest,
-    supported_levels,
 )
 from gateway.core.java_map import CHARACTERS_MAX, in_map_order, java_hash
+from tests.gateway.releases import EARLIER, THIS
 
-STABLE = supported_levels(transactions=False)
-PREVIEW = supported_levels(transactions=True)
-NEW = newest(PREVIEW)
+NEW = newest(THIS)
 UP, SAFE, UNSAFE = UpgradeType
 
 
-def alone(supported=PREVIEW):
+def alone(supported=THIS):
     return Cluster(0, supported, {})
 
 
@@ -45,7 +43,7 @@ def after(before, *updates, cluster=None):
 
 def test_a_new_cluster_begins_with_the_newest_levels():
     assert NEW.levels == {METADATA_VERSION: 30, TRANSACTION_VERSION: 2, GATEWAY_VERSION: 3}
-    assert newest(STABLE).levels == {METADATA_VERSION: 30, GATEWAY_VERSION: 2}
+    assert newest(EARLIER).levels == {METADATA_VERSION: 30, GATEWAY_VERSION: 2}
 
 
 @pytest.mark.parametrize("form", [Form.FIRST, Form.EPOCH_BASES])
@@ -93,9 +91,9 @@ def test_an_older_cluster_can_go_back_until_it_was_upgraded():
     assert "Data of version 1 may exist" in refusal(upgraded, (GATEWAY_VERSION, 0, SAFE))
 
 
-@pytest.mark.parametrize("supported", [{}, STABLE])
+@pytest.mark.parametrize("supported", [{}, EARLIER])
 def test_a_level_that_another_gateway_does_not_support_is_refused(supported):
-    cluster = Cluster(0, PREVIEW, {7: PREVIEW, 8: supported})
+    cluster = Cluster(0, THIS, {7: THIS, 8: supported})
     text = refusal(before_features(1), (GATEWAY_VERSION, 3), cluster=cluster)
     assert "Broker 8 " in text
     assert "Broker 7 " not in text

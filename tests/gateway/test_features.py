@@ -19,7 +19,6 @@ from gateway.core.feature_levels import (
     Finalized,
     Form,
     UpgradeType,
-    supported_levels,
 )
 from gateway.features.cluster_form import CLUSTER_ID, ClusterForm, decode_form
 from gateway.features.features import Features
@@ -27,11 +26,10 @@ from gateway.features.stored_levels import LEVELS, decode_levels, encode_levels
 from gateway.process.cluster_layout import lay_out_cluster
 from ledger.errors import CorruptFormat, MetadataUnavailable
 from ledger.sealed import seal, unseal
+from tests.gateway.releases import THIS
 from tests.sim.loop import simulate
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 
-STABLE = supported_levels(transactions=False)
-PREVIEW = supported_levels(transactions=True)
 UP, SAFE, _ = UpgradeType
 UPGRADE = (
     FeatureUpdate(METADATA_VERSION, 30),
@@ -60,13 +58,13 @@ async def older_cluster(form=Form.EPOCH_BASES):
     return tree
 
 
-async def new_cluster(supported=PREVIEW):
+async def new_cluster(supported=THIS):
     tree = MetadataTree()
     await lay_out_cluster(SimMetadata(tree), supported)
     return tree
 
 
-async def gateway(tree, supported=PREVIEW, store=None, node_id=0):
+async def gateway(tree, supported=THIS, store=None, node_id=0):
     features = Features(store or SimMetadata(tree), supported, node_id)
     await features.load()
     return features
@@ -107,6 +105,11 @@ async def test_a_gateway_in_an_older_cluster_writes_nothing_and_no_new_form(form
     await features.close()
 
 
+async def test_levels_that_are_unknown_exclude_no_transactions():
+    tree = await new_cluster()
+    assert Features(SimMetadata(tree), THIS, 0).transactions_may_exist
+
+
 async def test_the_line_about_a_low_level_is_logged_once(capsys):
     features = await gateway(await older_cluster())
     for _ in range(3):
@@ -120,12 +123,15 @@ async def test_a_new_cluster_writes_new_forms_from_their_first_use_on():
     features = await gateway(tree)
     assert features.level(TRANSACTION_VERSION) == 2
     assert not features.writes_new_forms
+    assert not features.transactions_may_exist
     features.begin_new_forms()
     features.begin_new_forms()
     await until(lambda: features.writes_new_forms)
+    assert features.transactions_may_exist
     assert stored(tree).used == Form.TRANSACTIONS
     after_restart = await gateway(tree)
     assert after_restart.writes_new_forms
+    assert after_restart.transactions_may_exist
     assert after_restart.finalized.epoch == features.finalized.epoch == 0
 
 
@@ -219,7 +225,7 @@ async def test_levels_that_another_gateway_does_not_support_are_refused():
     async def others():
         return {4: {}}
 
-    features = Features(SimMetadata(tree), PREVIEW, 0, others)
+    features = Features(SimMetadata(tree), THIS, 0, others)
     await features.load()
     with pytest.raises(FeatureRefused, match="Broker 4 does not support this feature"):
         await upgraded(features)
@@ -342,7 +348,7 @@ async def worked(kind, seed):
     draw = random.Random(seed)
     tree = await new_cluster()
     faults = MetadataFaults(random.Random(seed + 1), lag_s=draw.choice([0.0, 0.2]))
-    gateways = [kind(SimMetadata(tree, faults), PREVIEW, node_id) for node_id in range(3)]
+    gateways = [kind(SimMetadata(tree, faults), THIS, node_id) for node_id in range(3)]
     for each in gateways:
         await each.load()
     faults.unsent, faults.reply_lost = 0.02, 0.05

@@ -52,7 +52,7 @@ async def lose_log(data):
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory):
     data = tmp_path_factory.mktemp("data")
-    with Gateway(data, ["--preview-transactions"]) as broker:
+    with Gateway(data) as broker:
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
         topics = [NewTopic(name, 4, 1) for name in (TOPIC, ABORTED)]
         for made in admin.create_topics(topics).values():
@@ -60,7 +60,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory):
         transact(broker.port, "lost", (TOPIC, 0), (TOPIC, 2), (ABORTED, 3))
     asyncio.run(lose_log(data))
     # Another port, so that the producer, which lives on, does not reach it.
-    with Gateway(data, ["--preview-transactions"]) as broker:
+    with Gateway(data) as broker:
         kept = transact(broker.port, "kept", (TOPIC, 1))
         yield broker
         kept.abort_transaction(30)

@@ -26,6 +26,7 @@ from gateway.topics.configs import describe_topic
 from gateway.topics.internal_topics import INTERNAL_PARTITIONS
 from ledger.streams.segment_store import list_streams
 from tests.gateway.handler_cluster import loaded_cluster
+from tests.gateway.releases import EARLIER, THIS
 from tests.gateway.stream_cluster import batch, started_cluster, times_of
 from tests.sim.metadata import SimMetadata
 
@@ -130,11 +131,9 @@ async def test_metadata_shows_the_topic_with_its_id_and_leaders():
         assert {each.leader_id for each in row.partitions} == {3}
 
 
-@pytest.mark.parametrize(("transactions", "names"), [(False, []), (True, [TRANSACTION_STATE])])
-async def test_metadata_creates_the_topic_of_transactions_only_with_transactions(
-    transactions, names
-):
-    async with loaded_cluster(transactions=transactions) as cluster:
+@pytest.mark.parametrize(("supported", "names"), [(EARLIER, []), (THIS, [TRANSACTION_STATE])])
+async def test_metadata_creates_the_topic_of_transactions_only_at_their_level(supported, names):
+    async with loaded_cluster(supported=supported) as cluster:
         asked = [{"name": name} for name in (TRANSACTION_STATE, "__share_group_state")]
         for _ in range(2):  # the first one records that data of transactions may exist
             await cluster.ask(metadata, 12, topics=asked, allow_auto_topic_creation=True)
@@ -321,7 +320,7 @@ async def test_both_topics_are_the_same_after_a_restart():
 
 
 async def test_a_cluster_of_an_earlier_release_gets_no_internal_topic_before_its_upgrade():
-    async with loaded_cluster(transactions=True) as cluster:
+    async with loaded_cluster() as cluster:
         features = cluster.context.features
         await features.close()
         for path in (CLUSTER_ID, LEVELS):

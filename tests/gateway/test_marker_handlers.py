@@ -38,7 +38,7 @@ class Received:
 
 @asynccontextmanager
 async def broker():
-    async with started_cluster(transactions=True) as cluster:
+    async with started_cluster() as cluster:
         cluster.context.markers = Received()
         yield cluster
         await cluster.partitions.stop()
@@ -198,10 +198,3 @@ async def test_more_partitions_than_the_limit_end_the_connection():
         topic = MarkedTopic("t", range(250_001))
         with pytest.raises(RequestRefused, match="limit"):
             start(cluster, RequestedMarker(7, 3, False, [topic], 5, 2))
-
-
-@pytest.mark.parametrize("key", [WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS])
-async def test_without_the_switch_the_apis_are_unknown(key):
-    async with started_cluster() as cluster:
-        with pytest.raises(RequestRefused, match="unknown api key"):
-            cluster.ask(key, 2 if key == WRITE_TXN_MARKERS else 0)

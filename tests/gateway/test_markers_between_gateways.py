@@ -84,7 +84,7 @@ class World:
     async def start(self):
         papers = {node: PaperCluster(node, [member(ONE), member(TWO)]) for node in (ONE, TWO)}
         self.leaders = papers[TWO].leaders = papers[ONE].leaders
-        one = StreamCluster(cluster=papers[ONE], transactions=True)
+        one = StreamCluster(cluster=papers[ONE])
         await one.start()
         self.gateways = {ONE: one}
         self.gateways[TWO] = await one.beside(papers[TWO])

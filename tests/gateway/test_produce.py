@@ -79,14 +79,6 @@ async def test_other_acks_are_refused_and_nothing_is_stored(acks):
         assert partition.high_watermark == 0
 
 
-async def test_a_transaction_is_refused_and_nothing_is_stored():
-    async with started_cluster() as cluster:
-        partition = await cluster.topic()
-        answer = await produce(cluster, {"t": {0: batch()}}, transactional_id="x")
-        assert produced(answer)["t", 0] == (ErrorCode.invalid_request, -1)
-        assert partition.high_watermark == 0
-
-
 async def test_topics_are_named_by_id_from_version_13_on():
     async with started_cluster() as cluster:
         await cluster.topic()

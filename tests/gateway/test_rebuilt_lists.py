@@ -99,7 +99,7 @@ async def with_aborted(cluster):
 
 @BOTH
 async def test_a_log_without_transactions_is_read_to_its_end(limits):
-    async with lossy_cluster(transactions=True, limits=limits) as cluster:
+    async with lossy_cluster(limits=limits) as cluster:
         partition = await cluster.topic()
         await cluster.sent(partition, *(batch(records=1) for _ in range(5)))
         partition = await without_head(cluster, partition)
@@ -110,7 +110,7 @@ async def test_a_log_without_transactions_is_read_to_its_end(limits):
 @BOTH
 @pytest.mark.parametrize("accepted", [True, False], ids=["accepted", "not yet"])
 async def test_aborted_records_are_named_from_the_segment_itself(limits, accepted):
-    async with lossy_cluster(transactions=True, limits=limits) as cluster:
+    async with lossy_cluster(limits=limits) as cluster:
         partition = await with_aborted(cluster)
         partition = await without_head(cluster, partition, accepted=accepted)
         found = await committed(cluster, 0)
@@ -121,7 +121,7 @@ async def test_aborted_records_are_named_from_the_segment_itself(limits, accepte
 
 @BOTH
 async def test_a_transaction_that_goes_over_the_lost_head_is_named_on_both_sides(limits):
-    async with lossy_cluster(transactions=True, limits=limits) as cluster:
+    async with lossy_cluster(limits=limits) as cluster:
         partition, _ = await opened(cluster)
         await sent(partition, part(0))
         partition.stream.roll_soon()
@@ -134,14 +134,14 @@ async def test_a_transaction_that_goes_over_the_lost_head_is_named_on_both_sides
 
 
 async def test_an_accepted_head_is_not_asked_for_again():
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition = await with_aborted(cluster)
         partition = await without_head(cluster, partition, status=Status.UNREACHABLE)
         assert delivered(await committed(cluster, 0))[0] == 1
 
 
 async def test_a_head_that_may_come_back_is_waited_for():
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition = await with_aborted(cluster)
         await without_head(cluster, partition, accepted=False, status=Status.UNREACHABLE)
         assert (await committed(cluster, 0)).error_code is STORAGE
@@ -169,7 +169,7 @@ async def test_a_replica_rebuilds_the_list_too(limits, transactional):
 
 
 async def test_a_truncation_within_the_segment_hides_no_list():
-    async with lossy_cluster(transactions=True, limits=COLD) as cluster:
+    async with lossy_cluster(limits=COLD) as cluster:
         partition, _ = await opened(cluster)
         await sent(partition, part(0))
         await cluster.sent(partition, *(batch(records=1) for _ in range(4)))
@@ -182,7 +182,7 @@ async def test_a_truncation_within_the_segment_hides_no_list():
 
 
 async def test_a_cancelled_fetch_leaves_the_next_one_its_turn():
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition = await with_aborted(cluster)
         partition = await without_head(cluster, partition)
         cluster.port.read_delay_s = 1.0
@@ -195,7 +195,7 @@ async def test_a_cancelled_fetch_leaves_the_next_one_its_turn():
 
 
 async def test_fetches_at_the_same_time_share_one_rebuild():
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition = await with_aborted(cluster)
         partition = await without_head(cluster, partition)
         rebuilds = []
@@ -211,7 +211,7 @@ async def test_fetches_at_the_same_time_share_one_rebuild():
 
 
 async def test_a_segment_that_is_cleaned_meanwhile_has_the_list_of_its_footer():
-    async with lossy_cluster(transactions=True, limits=COLD) as cluster:
+    async with lossy_cluster(limits=COLD) as cluster:
         partition = await with_aborted(cluster)
         partition = await without_head(cluster, partition)
         read_any, cleaned = partition.stream.read_any, []
@@ -247,7 +247,7 @@ async def with_lost_record(cluster, lost, *, transactional):
 
 
 async def test_a_loss_while_a_transaction_was_open_hides_its_outcome():
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         await with_lost_record(cluster, 2, transactional=True)
         for at in (0, 1, 3):
             assert (await committed(cluster, at)).error_code is STORAGE
@@ -257,7 +257,7 @@ async def test_a_loss_while_a_transaction_was_open_hides_its_outcome():
 @pytest.mark.parametrize(("lost", "kept"), [(0, [0, 2, 3]), (4, [0, 2, 3])])
 async def test_a_loss_without_an_open_transaction_hides_nothing(lost, kept):
     """Offset 4 has the marker, so a loss there hides the outcome, and one at 0 does not."""
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         await with_lost_record(cluster, lost, transactional=True)
         found = await committed(cluster, 0)
         if lost == 4:
@@ -268,14 +268,14 @@ async def test_a_loss_without_an_open_transaction_hides_nothing(lost, kept):
 
 
 async def test_a_loss_in_a_log_without_transactions_hides_nothing():
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition = await with_lost_record(cluster, 2, transactional=False)
         found = await committed(cluster, 0)
         assert delivered(found) == [*range(partition.high_watermark)]
 
 
 async def test_a_hidden_outcome_is_not_looked_for_by_every_fetch():
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition = await with_lost_record(cluster, 2, transactional=True)
         assert (await committed(cluster, 0)).error_code is STORAGE
         looked = []
@@ -292,7 +292,7 @@ async def test_a_hidden_outcome_is_not_looked_for_by_every_fetch():
 
 
 async def test_a_removed_segment_before_may_have_had_open_transactions():
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition = await with_aborted(cluster)
         await rolled(cluster, partition, 4)
         partition = await restarted(cluster)
@@ -310,7 +310,7 @@ async def test_a_removed_segment_before_may_have_had_open_transactions():
 
 
 async def test_a_marker_in_the_loss_behind_the_segment_keeps_its_transaction_open():
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition, _ = await opened(cluster)
         await cluster.sent(partition, batch(records=1))
         await sent(partition, part(0))
@@ -370,7 +370,7 @@ async def lists_of_heads(partition):
 
 async def compared(seed):
     """Compare the list that each head has with the rebuilt one, without random snapshots."""
-    async with lossy_cluster(transactions=True, limits=COLD if seed % 2 else None) as cluster:
+    async with lossy_cluster(limits=COLD if seed % 2 else None) as cluster:
         partition, producers = await written(cluster, seed)
         stream, draw = partition.stream, producers.draw
         lists = await lists_of_heads(partition)
@@ -385,7 +385,7 @@ async def compared(seed):
 
 async def read_without_heads(seed):
     """Read all from a random place after the loss of random heads was accepted."""
-    async with lossy_cluster(transactions=True, limits=COLD if seed % 2 else None) as cluster:
+    async with lossy_cluster(limits=COLD if seed % 2 else None) as cluster:
         partition, producers = await written(cluster, seed)
         draw = producers.draw
         listed = partition.stream.segments
@@ -586,7 +586,7 @@ async def test_a_list_that_is_read_twice_is_found(monkeypatch):
 
 
 async def test_a_stream_that_lost_its_ledgers_is_unavailable():
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition = await with_aborted(cluster)
         partition = await without_head(cluster, partition)
         partition.stream._reads.clear()

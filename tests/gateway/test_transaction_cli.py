@@ -1,6 +1,6 @@
 """Goal: `gateway transaction` lists and describes transactions, and fails in one line.
 
-Method: the commands in this process, against a gateway with the preview of transactions on a new
+Method: the commands in this process, against a gateway on a new
 directory, with one transaction that is open and one id without a transaction.
 """
 
@@ -38,7 +38,7 @@ def producer(connection, port, name):
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory):
-    with Gateway(tmp_path_factory.mktemp("data"), ["--preview-transactions"]) as broker:
+    with Gateway(tmp_path_factory.mktemp("data")) as broker:
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
         for made in admin.create_topics([NewTopic("orders", 3, 1)]).values():
             made.result(30)

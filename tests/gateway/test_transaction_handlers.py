@@ -31,7 +31,7 @@ ID_BYTES = 32_768
 
 
 def versions(key):
-    return list(rows(preview=True)[key].versions)
+    return list(rows()[key].versions)
 
 
 def listing(**filters):

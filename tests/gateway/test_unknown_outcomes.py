@@ -50,7 +50,7 @@ async def read_or_refused(cluster, offset=0):
 
 @pytest.mark.parametrize("status", [Status.NO_ENTRY, Status.UNREACHABLE])
 async def test_no_aborted_record_is_served_while_the_state_is_hidden(status):
-    async with started_cluster(transactions=True) as cluster:
+    async with started_cluster() as cluster:
         partition = await with_aborted(cluster)
         ledger = partition.stream.segments[-1].ledger
         lost = lose(cluster.port, ledger, 0, status=status)
@@ -66,7 +66,7 @@ async def test_no_aborted_record_is_served_while_the_state_is_hidden(status):
 
 
 async def test_no_aborted_record_is_served_while_the_state_is_read_again():
-    async with started_cluster(transactions=True) as cluster:
+    async with started_cluster() as cluster:
         partition = await with_aborted(cluster)
         ledger = partition.stream.segments[-1].ledger
         lost = lose(cluster.port, ledger, 0, status=Status.UNREACHABLE)
@@ -84,7 +84,7 @@ async def test_no_aborted_record_is_served_while_the_state_is_read_again():
 
 
 async def test_a_list_that_is_read_while_the_stream_fails_is_not_used():
-    async with started_cluster(transactions=True, limits=COLD) as cluster:
+    async with started_cluster(limits=COLD) as cluster:
         partition = await with_aborted(cluster)
         for _ in range(2):
             partition.stream.roll_soon()
@@ -114,7 +114,7 @@ async def test_a_fetch_from_disk_during_a_failure_gets_no_aborted_record():
     """Let the records arrive at each moment at which the state is being rebuilt."""
     answers = []
     for moment in range(30):
-        async with started_cluster(transactions=True, limits=COLD) as cluster:
+        async with started_cluster(limits=COLD) as cluster:
             await with_aborted(cluster)
             partition = await restarted(cluster)
             cluster.port.read_delay_s = 0.04 + moment * 0.002
@@ -138,7 +138,7 @@ async def listed(cluster, timestamp, isolation):
 
 async def test_offsets_of_committed_readers_are_refused_while_the_state_is_hidden():
     """The last stable offset of before would send a new consumer back to old records."""
-    async with started_cluster(transactions=True) as cluster:
+    async with started_cluster() as cluster:
         partition = await with_aborted(cluster)
         ledger = partition.stream.segments[-1].ledger
         await restarted(cluster)
@@ -151,6 +151,32 @@ async def test_offsets_of_committed_readers_are_refused_while_the_state_is_hidde
             assert await listed(cluster, timestamp, 1) is STORAGE
             assert await listed(cluster, timestamp, 0) is OK
         assert await latest(cluster, isolation=0) == 4
+
+
+@pytest.mark.parametrize("possible", [False, True])
+async def test_a_hidden_state_hides_nothing_while_no_log_can_have_a_transaction(possible):
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        for _ in range(3):
+            await cluster.sent(partition, batch(records=1))
+        [segment] = partition.stream.segments
+        await cluster.crash()
+        lose(cluster.port, segment.ledger, 2)
+        cluster.partitions.verifier = Coordinator()
+        may_exist = [possible]
+        cluster.partitions.transactions_may_exist = lambda: may_exist[0]
+        partition = await cluster.partition()
+        found = await committed(cluster, 0)
+        assert (found.error_code, found.high_watermark) == (OK, 3)
+        if possible:
+            assert (found.last_stable_offset, delivered(found)) == (0, [])
+            return
+        assert (found.last_stable_offset, found.aborted_transactions) == (3, ())
+        assert delivered(found) == [0]
+        assert await read_or_refused(cluster, 1) is STORAGE
+        assert await listed(cluster, -1, 1) is OK
+        may_exist[0] = True
+        assert partition.stable_offset == 3, "it never falls"
 
 
 # -- losses that an operator accepted ----------------------------------------------------------
@@ -194,7 +220,7 @@ async def aborted_by_admin(cluster, found):
 
 
 async def test_a_transaction_whose_marker_was_lost_hangs_until_an_admin_aborts_it(capsys):
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition = await past_a_lost_marker(cluster)
         assert (partition.stable_offset, partition.high_watermark) == (1, 4)
         [line] = [line for line in capsys.readouterr().err.splitlines() if HANGING in line]
@@ -213,7 +239,7 @@ async def test_a_transaction_whose_marker_was_lost_hangs_until_an_admin_aborts_i
 
 
 async def test_the_abort_of_a_refused_producer_ends_its_hanging_transaction():
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition = await past_a_lost_marker(cluster)
         assert await marked(partition, 1, producer=6) is OK
         assert await sent(partition, part(0, epoch=1)) == [ErrorCode.unknown_producer_id]
@@ -224,7 +250,7 @@ async def test_the_abort_of_a_refused_producer_ends_its_hanging_transaction():
 
 
 async def test_a_transaction_that_began_between_a_loss_and_its_acceptance_ends_both():
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition, _ = await opened(cluster)
         await sent(partition, part(0))
         await marked(partition, 1)
@@ -238,7 +264,7 @@ async def test_a_transaction_that_began_between_a_loss_and_its_acceptance_ends_b
 
 
 async def test_a_transaction_that_began_behind_a_loss_is_not_logged_as_hanging(capsys):
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition, _ = await opened(cluster)
         for sequence in (0, 1):
             await cluster.sent(partition, batch(sequence, records=1))
@@ -250,7 +276,7 @@ async def test_a_transaction_that_began_behind_a_loss_is_not_logged_as_hanging(c
 
 
 async def test_many_hanging_transactions_fill_no_log(capsys):
-    async with lossy_cluster(transactions=True) as cluster:
+    async with lossy_cluster() as cluster:
         partition, _ = await opened(cluster)
         await sent(partition, *(part(0, producer=number) for number in range(100, 150)))
         at = partition.high_watermark
@@ -263,7 +289,7 @@ async def test_many_hanging_transactions_fill_no_log(capsys):
 
 
 async def test_a_waiting_reader_gets_its_records_once_the_state_can_be_read_again():
-    async with started_cluster(transactions=True) as cluster:
+    async with started_cluster() as cluster:
         partition = await with_aborted(cluster)
         ledger = partition.stream.segments[-1].ledger
         await cluster.partitions.stop()

@@ -296,5 +296,5 @@ class Races:
 
 async def race(seed):
     """Let transactions race. Raises AssertionError if a rule is broken."""
-    async with started_cluster(limits=COLD, transactions=True) as cluster:
+    async with started_cluster(limits=COLD) as cluster:
         await Races(cluster, seed).play()

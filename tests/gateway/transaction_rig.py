@@ -44,10 +44,10 @@ class NotedMarkers:
 
 
 class TransactionCluster(StreamCluster):
-    """One broker with the preview of transactions, a log of them, and a topic `t`."""
+    """One broker with a log of transactions, and a topic `t`."""
 
     def __init__(self, *, log_partitions=1, **settings):
-        super().__init__(transactions=True, **settings)
+        super().__init__(**settings)
         self.log_partitions = log_partitions
         self.level_of_transactions = 2
         self.writes_new_forms = True

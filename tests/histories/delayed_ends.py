@@ -41,7 +41,7 @@ from tests.peers.java_tools import JVM_SHORT
 from tests.peers.kafka import FOR_TESTS, JVM_QUIET, ApacheKafka
 from tests.peers.proxy import TO_SERVER, Proxy
 
-OPTIONS = ("--preview-transactions", "--group-initial-rebalance-delay-ms", "0")
+OPTIONS = ("--group-initial-rebalance-delay-ms", "0")
 END_TXN = 26
 PATIENCE_MS = 1_000  # how long a client waits for an answer
 ANSWER_S = 60.0

@@ -1,9 +1,9 @@
 """Goal: transactions of stock clients have no anomaly at the gateway, or at Apache Kafka.
 
-Method: librdkafka and aiokafka write and copy in transactions against an embedded gateway with
-the preview of transactions, and their history is judged. The checker also accepts a recorded run
-of Apache Kafka 4.3 with a kill -9 (`python -m tests.histories.transactional --kills 1 --write`),
-and finds faults that are planted into that run.
+Method: librdkafka and aiokafka write and copy in transactions against an embedded gateway, and
+their history is judged. The checker also accepts a recorded run of Apache Kafka 4.3 with a kill -9
+(`python -m tests.histories.transactional --kills 1 --write`), and finds faults that are planted
+into that run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.histories.transactions import ABORT, COMMIT, check_transactions
 from tests.histories.with_confluent_transactions import Failed, bounded
 from tests.peers.gateway import Gateway
 
-OPTIONS = ("--preview-transactions", "--group-initial-rebalance-delay-ms", "0")
+OPTIONS = ("--group-initial-rebalance-delay-ms", "0")
 COMMITS = 3
 KILLS, COMMITS_BETWEEN_KILLS = 5, 12
 

@@ -31,7 +31,7 @@ def version(request):
 
 @pytest.mark.slow
 async def test_100_000_unknown_features_are_refused_with_one_name(version):
-    async with loaded_cluster(transactions=True) as cluster:
+    async with loaded_cluster() as cluster:
         before = cluster.context.features.finalized
         names = ["metadata.version", *(f"feature-{number}" for number in range(MANY - 1))]
         answer, turns = await asked(cluster, names, version)
@@ -43,7 +43,7 @@ async def test_100_000_unknown_features_are_refused_with_one_name(version):
 
 @pytest.mark.slow
 async def test_one_feature_100_000_times_counts_once(version):
-    async with loaded_cluster(transactions=True) as cluster:
+    async with loaded_cluster() as cluster:
         answer, turns = await asked(cluster, ["metadata.version"] * MANY, version)
         assert answer.error_code is ErrorCode.none
         assert turns >= TURNS_MIN
@@ -60,7 +60,7 @@ async def test_long_names_are_cut_in_the_answer(version):
 
 @pytest.mark.parametrize("level", [-(2**15), -1, 0, 6, 31, 2**15 - 1])
 async def test_a_level_out_of_range_changes_nothing(version, level):
-    async with loaded_cluster(transactions=True) as cluster:
+    async with loaded_cluster() as cluster:
         before = cluster.context.features.finalized
         answer, _ = await asked(cluster, ["metadata.version"], version, level)
         assert answer.error_code is BAD

@@ -16,7 +16,7 @@ from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 
 SECONDS_MAX = 60
-OPTIONS = ("--preview-transactions", "--journal-sync", "never")
+OPTIONS = ("--journal-sync", "never")
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from gateway.cleaning import cleaner as schedule
 from gateway.core import cleaning
-from gateway.core.cleaning import NOT_FULL, CleanedBatch, Cleaning
+from gateway.core.cleaning import Cleaning
 from gateway.core.cleaning_keys import KeyMap
+from gateway.core.cleaning_results import NOT_FULL, CleanedBatch
 from gateway.core.cleaning_transactions import CleanedTransactions
 from gateway.wire.batches import read_header
 from ledger.core.segments import LAYOUT_VERSION

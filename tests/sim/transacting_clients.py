@@ -455,6 +455,8 @@ class Reader(Client):
             ((each.first_offset, each.producer_id) for each in row.aborted_transactions or ()),
             reverse=True,
         )
+        if len(set(waiting)) < len(waiting):  # librdkafka would wait for one more abort marker
+            self.world.report("K3", f"{self.name} gets a transaction twice at {index}/{at}")
         aborted, read, shown = set(), set(), []
         for header, batch in split(row.records or b""):
             end = self._end_of(index, at, header)

@@ -189,7 +189,7 @@ class TransactionHost(Host):
         clock, world = SimClock(), self.world
         client = LedgerClient(self.session, self.port, clock, world.client_config)
         self.client = client
-        supported = supported_levels(transactions=True)
+        supported = supported_levels()
         layout = await self.retried(lambda: lay_out_cluster(self.session, supported))
         self.services = StreamServices(
             self.session, client, clock, world.limits, epoch_base=epoch_base(layout)
@@ -217,7 +217,7 @@ class TransactionHost(Host):
         self.ctx = self._context(clock, layout, stored, features)
         self.links = SimLinks(world, self)
         self.end_links = add_transactions(self.ctx, self.cluster, self.links)
-        self.dispatcher = Dispatcher(rows(preview=True), self.ctx)
+        self.dispatcher = Dispatcher(rows(), self.ctx)
         ended = asyncio.get_running_loop().create_future()
         self.sharing = BrokerLifecycle(self.cluster, self.partitions, self.groups, ended)
         place = ("gateway", PORT + self.node_id)
@@ -232,7 +232,6 @@ class TransactionHost(Host):
         config = GatewayConfig(
             zookeeper="simulated",
             node_id=self.node_id,
-            transactions=True,
             transaction=TransactionLimits(scan_ms=SCAN_MS),
         )
         self.partitions = Partitions(

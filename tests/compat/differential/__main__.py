@@ -22,7 +22,6 @@ from tests.compat.differential.outcome import Difference, Recorded, outcome
 from tests.compat.differential.play import Player
 from tests.compat.differential.recording import recorded, recorded_cases, write_recorded
 from tests.compat.differential.script import Case, case_files, cases_of
-from tests.compat.differential.transactions import is_served
 from tests.peers.broker import Broker
 
 NewPlayer = Callable[[str], Player]
@@ -111,7 +110,7 @@ def main() -> int:
     parser.add_argument(
         "--transactions",
         action="store_true",
-        help="only the cases that need transactions, also of keys that are not served yet",
+        help="only the cases about transactions",
     )
     parser.add_argument(
         "--cluster", action="store_true", help="compare a cluster of two gateways, do not record"
@@ -127,14 +126,12 @@ def main() -> int:
         if not options.replay and not options.cluster:
             begin = time.monotonic()
             with servers.kafka(Path(directory) / "kafka") as broker:
-                servers.warm_up(broker, transactions=True)
+                servers.warm_up(broker)
                 left_out = record(broker, [*plain, *transactional])
             count = len(plain) + len(transactional)
             print(f"recorded {count} cases in {time.monotonic() - begin:.0f} s")
-        if not options.transactions:
-            transactional = [case for case in transactional if is_served(case.key, case.steps())]
-        compared = on_clusters if options.cluster else on_gateways
-        found, skipped = compared(Path(directory), plain, transactional)
+        compared = on_cluster if options.cluster else on_gateway
+        found, skipped = compared(Path(directory), [*plain, *transactional])
     entries = (*INTENDED, *ON_CLUSTER) if options.cluster else INTENDED
     unexplained = [each for each in found if not explanations(each, entries)]
     for line in brief(unexplained) if options.brief else unexplained:
@@ -145,44 +142,24 @@ def main() -> int:
     return 1 if unexplained or left_out or skipped else 0
 
 
-def on_gateways(
-    directory: Path, plain: Sequence[Case], transactional: Sequence[Case]
-) -> tuple[list[Difference], int]:
-    """Compare the cases on one gateway, and those that need transactions on another."""
-    found: list[Difference] = []
-    skipped = 0
-    for cases, transactions in ((plain, False), (transactional, True)):
-        if not cases:
-            continue
+def on_gateway(directory: Path, cases: Sequence[Case]) -> tuple[list[Difference], int]:
+    """Compare the cases on one gateway."""
+    with servers.embedded(directory / "gateway") as broker:
+        servers.warm_up(broker)
         begin = time.monotonic()
-        data = directory / f"gateway-{transactions:d}"
-        with servers.embedded(data, transactions=transactions) as broker:
-            servers.warm_up(broker, transactions=transactions)
-            differences, not_compared = compare(partial(servers.player, broker), cases)
-        found += differences
-        skipped += not_compared
-        print(f"compared {len(cases)} cases in {time.monotonic() - begin:.0f} s")
+        found, skipped = compare(partial(servers.player, broker), cases)
+    print(f"compared {len(cases)} cases in {time.monotonic() - begin:.0f} s")
     return found, skipped
 
 
-def on_clusters(
-    directory: Path, plain: Sequence[Case], transactional: Sequence[Case]
-) -> tuple[list[Difference], int]:
-    """As `on_gateways`, on clusters of two."""
-    found: list[Difference] = []
-    skipped = 0
-    for cases, transactions in ((plain, False), (transactional, True)):
-        if not cases:
-            continue
-        data = directory / f"cluster-{transactions:d}"
-        with servers.cluster(data, transactions=transactions) as both:
-            servers.warm_up_cluster(both, transactions=transactions)
-            begin = time.monotonic()
-            player = partial(servers.redirected, both)
-            differences, not_compared = compare(player, cases, one_node=True)
-        found += differences
-        skipped += not_compared
-        print(f"compared {len(cases)} cases on a cluster in {time.monotonic() - begin:.0f} s")
+def on_cluster(directory: Path, cases: Sequence[Case]) -> tuple[list[Difference], int]:
+    """As `on_gateway`, on a cluster of two."""
+    with servers.cluster(directory / "cluster") as both:
+        servers.warm_up_cluster(both)
+        begin = time.monotonic()
+        player = partial(servers.redirected, both)
+        found, skipped = compare(player, cases, one_node=True)
+    print(f"compared {len(cases)} cases on a cluster in {time.monotonic() - begin:.0f} s")
     return found, skipped
 
 

@@ -5,31 +5,17 @@ The tests of the replay hold the page to the truth: they fail on any other diffe
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
 from gateway.handlers.table import rows
-from gateway.wire.schema import response_class
 from tests.compat.differential.decode import decoded
 from tests.compat.differential.intended import INTENDED, Intended
-from tests.compat.differential.recording import recorded_cases
-from tests.compat.differential.script import case_files
-from tests.compat.differential.transactions import VERSIONS, is_served
+from tests.compat.differential.recording import Recorded, recorded_cases
 from tests.house import ROOT
 
 PAGE = ROOT / "docs" / "kafka-api.md"
 API_VERSIONS = 18
-
-TRANSACTIONS = """
-## Transactions
-
-Kafka's answers to these cases are recorded. They are replayed on a gateway with
-`--preview-transactions`, but only those for which it serves every API that the case needs.
-
-| key | API | in Kafka 4.3 | cases | replayed |
-|---|---|---|---|---|
-"""
 
 HEAD = """# Kafka's APIs
 
@@ -49,7 +35,7 @@ from the intended differences below. *Not yet* means that a difference remains t
 
 def page() -> str:
     """Return the text of the page."""
-    parts = [HEAD, _table(), _transactions(), _differences()]
+    parts = [HEAD, _table(), _differences()]
     return "".join(parts)
 
 
@@ -63,32 +49,24 @@ def _table() -> str:
         served = api.advertised or api.versions
         theirs = _range(*kafka[key]) if key in kafka else "-"
         ours = _range(served.start, served.stop - 1)
-        cases = recorded_cases(key)
+        cases = _cases(key)
         lines.append(f"| {key} | {api.name} | {ours} | {theirs} | {len(cases)} | {_verdict(key)} |")
     return "\n".join(lines) + "\n"
 
 
+def _cases(key: int) -> list[Recorded]:
+    """Return the cases of an API, those about transactions too."""
+    return [*recorded_cases(key), *recorded_cases(key, transactions=True)]
+
+
 def _verdict(key: int) -> str:
     served = rows()[key].advertised or rows()[key].versions
-    counts = Counter(each.version for each in recorded_cases(key))
-    if not all(counts[version] for version in served):
+    if not {case.version for case in _cases(key)}.issuperset(served):
         return "not compared"
-    entries = [each for each in INTENDED if each.key == key and not each.transactions]
+    entries = [each for each in INTENDED if each.key == key]
     if any(each.open for each in entries):
         return "not yet equal"
     return "equal, apart from intended differences" if entries else "equal"
-
-
-def _transactions() -> str:
-    lines: list[str] = []
-    for key in case_files(transactions=True):
-        versions = VERSIONS[key]
-        name = response_class(key, versions[-1]).__name__.removesuffix("Response")
-        cases = recorded_cases(key, transactions=True)
-        replayed = sum(is_served(key, case.steps) for case in cases)
-        theirs = _range(versions.start, versions.stop - 1)
-        lines.append(f"| {key} | {name} | {theirs} | {len(cases)} | {replayed or 'none'} |")
-    return TRANSACTIONS + "\n".join(lines) + "\n"
 
 
 def _differences() -> str:
@@ -112,7 +90,7 @@ def _section(title: str, entries: Sequence[Intended]) -> str:
 
 
 def _row(entry: Intended) -> str:
-    api = rows(preview=True)[entry.key]
+    api = rows()[entry.key]
     served = api.advertised or api.versions
     first = max(entry.versions.start, served.start)
     last = min(entry.versions.stop, served.stop) - 1
@@ -144,7 +122,7 @@ def uncovered(keys: Iterable[int]) -> list[str]:
     missing: list[str] = []
     for key in keys:
         api = rows()[key]
-        known = {case.version for case in recorded_cases(key)}
+        known = {case.version for case in _cases(key)}
         missing += [
             f"{api.name} (key {key}) v{version}"
             for version in api.advertised or api.versions

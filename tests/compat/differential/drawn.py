@@ -11,7 +11,6 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -48,36 +47,16 @@ def main() -> int:
     names = [options.machine] if options.machine else sorted(MACHINES)
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
-        with servers.kafka(place / "kafka") as kafka:
-            servers.warm_up(kafka, transactions=True)
-            found = [
-                result
-                for transactions in (False, True)
-                for result in run_all(transactions, names, kafka, place, options)
-            ]
+        with servers.kafka(place / "kafka") as kafka, servers.embedded(place / "gateway") as ours:
+            for each in (kafka, ours):
+                servers.warm_up(each)
+            found = [compare(name, (kafka, ours), options) for name in names]
     shortest = [each.shortest for each in found if each.shortest is not None]
     if options.keep:
         keep(shortest)
     for each in found:
         keep(most_varied(each.equal, options.keep_equal))
     return 1 if shortest else 0
-
-
-def run_all(
-    transactions: bool,
-    names: Sequence[str],
-    kafka: Broker,
-    place: Path,
-    options: argparse.Namespace,
-) -> list[Result]:
-    """Run the machines of these names that need transactions, or those that do not."""
-    wanted = [name for name in names if MACHINES[name].transactions == transactions]
-    if not wanted:
-        return []
-    data = place / f"gateway-{transactions:d}"
-    with servers.embedded(data, transactions=transactions) as ours:
-        servers.warm_up(ours, transactions=transactions)
-        return [compare(name, (kafka, ours), options) for name in wanted]
 
 
 def compare(name: str, brokers: tuple[Broker, Broker], options: argparse.Namespace) -> Result:

@@ -32,7 +32,7 @@ class Intended:
     cases: str = "*"
     open: bool = False
     transactions: bool = False
-    """Whether it is one of the cases that need transactions."""
+    """Whether it is one of the cases about transactions."""
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -57,7 +57,6 @@ _OTHER_FEATURES = (
     "kraft.version",
     "share.version",
     "streams.version",
-    "transaction.version",
 )
 _OWN_KEYS = "The gateway's own settings of a topic."
 _ELR = "Kafka sets this value for all brokers itself, for its eligible leader replicas."
@@ -78,7 +77,6 @@ _OF_FETCHED = (
     "records[*]",
 )
 _WHY = "Kafka gives no text; the gateway says why it refused the batch."
-_NO_TRANSACTIONS = "The gateway does not serve transactions yet."
 _SHARE = "The gateway does not serve share groups."
 _IGNORED = "The gateway ignores the timeout; Kafka gives up before it looks at the topic."
 _RE2 = (
@@ -126,7 +124,6 @@ INTENDED: tuple[Intended, ...] = (
         range(3, 14),
         "damaged-batches",
     ),
-    Intended(1, "responses[*].partitions[*].aborted_transactions", _NO_TRANSACTIONS, open=True),
     Intended(
         1,
         "responses[*].partitions[*].records[*]",
@@ -145,21 +142,6 @@ INTENDED: tuple[Intended, ...] = (
     ),
     Intended(9, "groups[*].error_code", _EACH_ONCE, range(8, 11), "many-groups"),
     Intended(9, "groups[*].topics[*]", _EACH_ONCE, range(8, 11), "many-groups"),
-    *(
-        Intended(10, field, _NO_TRANSACTIONS, range(1, 4), "a-transactional-id", open=True)
-        for field in ("error_code", "error_message", "node_id", "host", "port")
-    ),
-    *(
-        Intended(
-            10,
-            f"coordinators[*].{field}",
-            _NO_TRANSACTIONS,
-            range(4, 7),
-            "a-transactional-id",
-            open=True,
-        )
-        for field in ("error_code", "error_message", "node_id", "host", "port")
-    ),
     *(
         Intended(10, f"coordinators[*].{field}", _SHARE, range(6, 7), "a-share-group")
         for field in ("error_code", "node_id", "host", "port")
@@ -187,16 +169,6 @@ INTENDED: tuple[Intended, ...] = (
         range(5, 8),
     ),
     Intended(57, "error_message", _FEATURES, ALL, "features-that-the-gateway-does-not-have"),
-    *(
-        Intended(57, field, _FEATURES, ALL, case, open=True)
-        for field, case in (
-            ("error_message", "transaction-levels-out-of-range"),
-            ("error_message", "a-downgrade-that-the-oldest-version-allows"),
-            ("error_message", "transaction-levels"),
-            ("error_code", "transaction-levels"),
-            ("results[*]", "transaction-levels"),
-        )
-    ),
     Intended(
         55,
         "topics[*].partitions[*].leader_epoch",

@@ -86,7 +86,7 @@ class Case:
     version: int
     build: Build
     transactions: bool = False
-    """Whether it needs a server with transactions."""
+    """Whether it is about an API's part in transactions."""
 
     def steps(self) -> list[Step]:
         script = Script(self)

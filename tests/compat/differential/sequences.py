@@ -53,7 +53,7 @@ class Compared(RuleBasedStateMachine):
     key: ClassVar[int]
     """The key under which a sequence is recorded."""
     transactions: ClassVar[bool] = False
-    """Whether it needs servers with transactions."""
+    """Whether its sequences are recorded with the cases about transactions."""
     kafka: ClassVar[NewPlayer]
     ours: ClassVar[NewPlayer]
     result: ClassVar[Result]

@@ -26,7 +26,6 @@ KAFKA_SETTINGS = {
 """Besides what one node needs; everything else has Kafka's default."""
 START_S_MAX = 300.0  # of Kafka, also on a busy machine
 GATEWAY_OPTIONS = ("--group-initial-rebalance-delay-ms", "0")
-WITH_TRANSACTIONS = ("--preview-transactions",)
 GROUPS = [f"warm-up-{number}" for number in range(1_000)]  # in every partition of their topic
 # Afterwards the internal topics exist, and producer ids are allocated at once.
 WARM_UP = (
@@ -45,8 +44,6 @@ WARM_UP = (
         {"transactional_id": None, "transaction_timeout": 60_000},
         again=NOT_YET,
     ),
-)
-TRANSACTIONS_WARM_UP = (
     Step("ask", FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": GROUPS}, again=NOT_YET),
 )
 
@@ -58,9 +55,9 @@ def kafka(data: Path) -> ApacheKafka:
     return broker
 
 
-def embedded(data: Path, *, transactions: bool = False) -> Gateway:
+def embedded(data: Path) -> Gateway:
     """Return the embedded gateway, not started."""
-    return Gateway(data, (*GATEWAY_OPTIONS, *(WITH_TRANSACTIONS if transactions else ())))
+    return Gateway(data, GATEWAY_OPTIONS)
 
 
 def player(broker: Broker, title: str = "") -> Player:
@@ -68,9 +65,9 @@ def player(broker: Broker, title: str = "") -> Player:
     return Player(OneServer(("127.0.0.1", broker.port)))
 
 
-def cluster(data: Path, *, transactions: bool = False) -> TwoGateways:
+def cluster(data: Path) -> TwoGateways:
     """Return a cluster of two gateways, not started."""
-    return TwoGateways(data, (*GATEWAY_OPTIONS, *(WITH_TRANSACTIONS if transactions else ())))
+    return TwoGateways(data, GATEWAY_OPTIONS)
 
 
 def redirected(both: TwoGateways, title: str) -> Redirected:
@@ -79,13 +76,12 @@ def redirected(both: TwoGateways, title: str) -> Redirected:
     return Redirected(both.addresses[first:] + both.addresses[:first])
 
 
-def warm_up_cluster(both: TwoGateways, *, transactions: bool = False) -> None:
+def warm_up_cluster(both: TwoGateways) -> None:
     """As `warm_up`, at both gateways."""
     for address in both.addresses:
-        steps = (*WARM_UP, *TRANSACTIONS_WARM_UP) if transactions else WARM_UP
-        Redirected([address]).play(steps)
+        Redirected([address]).play(WARM_UP)
 
 
-def warm_up(broker: Broker, *, transactions: bool = False) -> None:
+def warm_up(broker: Broker) -> None:
     """Let a started server do what it does once, before the first case."""
-    player(broker).play((*WARM_UP, *TRANSACTIONS_WARM_UP) if transactions else WARM_UP)
+    player(broker).play(WARM_UP)

@@ -17,38 +17,29 @@ from tests.compat.differential.intended import INTENDED
 from tests.compat.differential.outcome import Difference, outcome
 from tests.compat.differential.recording import recorded_cases, same_steps
 from tests.compat.differential.script import case_files, cases_of
-from tests.compat.differential.transactions import SERVED, is_served
 from tests.peers.gateway import Gateway
 
-FILES = [*((key, False) for key in case_files()), *((key, True) for key in sorted(SERVED))]
-"""Keys, and whether the cases are those that need transactions."""
+FILES = [(key, transactions) for transactions in (False, True) for key in case_files(transactions)]
+"""Keys, and whether the cases are those of the API's part in transactions."""
 
 
 @pytest.fixture(scope="module")
-def gateway(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Gateway]:
-    """An embedded gateway, with transactions if the parameter is true."""
-    data = tmp_path_factory.mktemp("differential") / "data"
-    with servers.embedded(data, transactions=request.param) as started:
-        servers.warm_up(started, transactions=request.param)
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with servers.embedded(tmp_path_factory.mktemp("differential") / "data") as started:
+        servers.warm_up(started)
         yield started
 
 
 @pytest.mark.parametrize(
-    ("key", "gateway"),
+    ("key", "transactions"),
     FILES,
-    indirect=["gateway"],
     ids=[f"{key}-in-transactions" if transactions else str(key) for key, transactions in FILES],
 )
 def test_all_answers_of_an_api_are_those_of_kafka(
-    key: int, gateway: Gateway, request: pytest.FixtureRequest
+    key: int, transactions: bool, gateway: Gateway
 ) -> None:
-    transactions = request.node.callspec.params["gateway"]
-    recorded = recorded_cases(key, transactions)
-    cases = [each for each in recorded if not transactions or is_served(key, each.steps)]
     found: list[Difference] = []
-    for case in cases:
+    for case in recorded_cases(key, transactions):
         found += outcome(case, servers.player(gateway).play(case.steps))
     needed = {id(entry) for each in found for entry in INTENDED if entry.covers(each)}
     unexplained = [str(each) for each in found if not any(entry.covers(each) for entry in INTENDED)]

@@ -43,27 +43,15 @@ class Mistaken(Player):
 
 
 @pytest.fixture(scope="module")
-def gateways(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Gateway, Gateway]]:
-    """Two embedded gateways, with transactions if the parameter is true."""
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gateway, Gateway]]:
     place = tmp_path_factory.mktemp("sequences")
-    transactions: bool = request.param
-    with (
-        servers.embedded(place / "one", transactions=transactions) as one,
-        servers.embedded(place / "other", transactions=transactions) as other,
-    ):
+    with servers.embedded(place / "one") as one, servers.embedded(place / "other") as other:
         for each in (one, other):
-            servers.warm_up(each, transactions=transactions)
+            servers.warm_up(each)
         yield one, other
 
 
-BY_MACHINE = pytest.mark.parametrize(
-    ("name", "gateways"),
-    [(name, MACHINES[name].transactions) for name in sorted(MACHINES)],
-    indirect=["gateways"],
-    ids=sorted(MACHINES),
-)
+BY_MACHINE = pytest.mark.parametrize("name", sorted(MACHINES))
 
 
 @BY_MACHINE
