@@ -14,7 +14,7 @@ from gateway.core.cleaning_keys import KeyMap
 from gateway.core.cleaning_results import NOT_FULL, CleanedBatch
 from gateway.core.cleaning_transactions import CleanedTransactions
 from gateway.wire.batches import read_header
-from ledger.core.segments import LAYOUT_VERSION
+from ledger.core.segments import LAYOUT_VERSION, names_segment
 from ledger.errors import BadVersion, NoNode
 from ledger.ports.metadata import Create, Delete
 from ledger.streams.reads import SegmentReads
@@ -78,7 +78,7 @@ def never_full(self, data):
 async def unversioned(self, before, after):
     root = f"{self._root}/ledgers"
     names = await self._metadata.children(root)
-    same = [name for name in names if name.endswith(f"_{before.number:018d}")]
+    same = [n for n in names if any(names_segment(n, each.number) for each in before)]
     gone = [Delete(f"{root}/{name}") for name in same]
     try:
         await self._metadata.multi([*gone, Create(self._path(after), after.encode())])

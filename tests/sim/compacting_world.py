@@ -177,7 +177,7 @@ class CompactingWorld(TransactingWorld):
                         [
                             (row.cleanable, row.progress, row.error, row.not_before_s)
                             for host in self.hosts
-                            for row in host.cleaner.reports()
+                            for row in (host.cleaner.reports() if host.serving else ())
                             if row.partition == index
                         ]
                     )

@@ -149,7 +149,7 @@ class Listing:
         """Put ledger 100 in the place of ledger 1, whatever the versions are."""
         after = self.segment.with_ledger(100, 0, 0)
         self.listed.on_write(store, after)
-        await unversioned(store, self.segment, after)
+        await unversioned(store, [self.segment], after)
 
     async def found(self):
         self.listed.look()
