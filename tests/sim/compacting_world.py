@@ -188,12 +188,14 @@ class CompactingWorld(TransactingWorld):
         for index in range(self.partitions):
             if not await self.auditor.audit(index, quiet=True):
                 self.report("never", f"partition {index} cannot be read to its end")
-            self._check_list(index)
+            await self._check_list(index)
 
-    def _check_list(self, index):
+    async def _check_list(self, index):
         """The leader reads the ledgers that are listed."""
+        while (leader := self.leading(index)) is None:  # one hands it over
+            await asyncio.sleep(0.1)
         self.listed.look()
         listed = self.listed.ledgers(index)
-        known = {each.number: each.ledger for each in self.leading(index).stream.segments}
+        known = {each.number: each.ledger for each in leader.stream.segments}
         if known != listed:
             self.report("zombie", f"the leader of {index} reads {known}, listed is {listed}")
