@@ -416,7 +416,7 @@ async def written_batches(partition):
 
 async def compared_past_losses(seed):
     """Compare what both lists have of the records that are left, after losses of batches."""
-    async with lossy_cluster(transactions=True, limits=COLD if seed % 2 else None) as cluster:
+    async with lossy_cluster(limits=COLD if seed % 2 else None) as cluster:
         partition, producers = await written(cluster, seed)
         stream, draw = partition.stream, producers.draw
         lists = await lists_of_heads(partition)
@@ -460,7 +460,7 @@ async def known_outcomes(partition, producers, lost):
 
 async def read_past_losses(seed):
     """Read all after random losses of heads and batches were accepted. Returns what was hidden."""
-    async with lossy_cluster(transactions=True, limits=COLD if seed % 2 else None) as cluster:
+    async with lossy_cluster(limits=COLD if seed % 2 else None) as cluster:
         partition, producers = await written(cluster, seed)
         draw, ranges = producers.draw, []
         for each in await cluster.entries(partition):
