@@ -1,8 +1,8 @@
 """Goal: a Kafka Streams application counts each word exactly once, though its processes are killed.
 
 Method: `WordCount` runs Kafka Streams with exactly_once_v2, a state store and its compacted
-changelog, while the application and the gateway get kill -9. The committed records must be the
-counts 1, 2, 3, ... of each word, in this order.
+changelog, while the application and the broker get kill -9. The committed records must be the
+counts 1, 2, 3, ... of each word, in this order. Apache Kafka passes the same test.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.compat.test_compaction import alter
+from tests.compat.committed import transacting_broker
+from tests.compat.test_compaction import alter_broker
 from tests.peers import install
-from tests.peers.gateway import Gateway
+from tests.peers.broker import Broker
 from tests.peers.java_tools import JVM_SHORT
 from tests.peers.kafka import JVM_QUIET
 from tests.peers.processes import Process, wait_until
@@ -44,9 +45,9 @@ SECONDS_MAX = 180
 
 
 class Run:
-    """A gateway, the application, the counts that it has committed, and those it should commit."""
+    """A broker, the application, the counts that it has committed, and those it should commit."""
 
-    def __init__(self, directory: Path, broker: Gateway):
+    def __init__(self, directory: Path, broker: Broker):
         self.broker = broker
         self.state = directory / "state"
         self.log = directory / "application.log"
@@ -57,7 +58,8 @@ class Run:
         new = [NewTopic(name, PARTITIONS, 1) for name in ("lines", "counts")]
         for done in admin.create_topics(new).values():
             done.result(SECONDS_MAX)
-        alter(admin, "log.cleaner.backoff.ms", "50")
+        (node,) = admin.list_topics(timeout=SECONDS_MAX).brokers
+        alter_broker(admin, node, "log.cleaner.backoff.ms", "50")
         self.draw = random.Random(3)
         self.expected: Counter[str] = Counter()
         self.found: defaultdict[str, list[int]] = defaultdict(list)
@@ -128,9 +130,9 @@ class Run:
 
 
 @pytest.mark.timeout(900)
-def test_words_are_counted_exactly_once_though_processes_are_killed(tmp_path: Path):
-    options = ["--group-initial-rebalance-delay-ms", "0"]
-    with Gateway(tmp_path / "broker", options) as broker:
+@pytest.mark.parametrize("kind", ["gateway", "kafka"])
+def test_words_are_counted_exactly_once_though_processes_are_killed(tmp_path: Path, kind: str):
+    with transacting_broker(kind, tmp_path / "broker") as broker:
         run = Run(tmp_path, broker)
         run.write_and_read_some()
         run.application.kill()

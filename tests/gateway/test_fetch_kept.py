@@ -308,7 +308,7 @@ async def test_an_append_to_one_partition_looks_at_no_other():
         found = []
         for index in range(0, width, 10):
             await cluster.sent(partitions[index], batch())
-            found.append(calls_of(partitions[index]._notify_waiters)[0])
+            found.append(calls_of(partitions[index]._notify)[0])
         assert max(found) <= min(found) + 5
         assert not waiting.done()
         reply = await waiting

@@ -250,7 +250,8 @@ class PartitionHost:
         self.queue.clear()
         self._begin(self.core.leader_epoch + 1)
         snapshot, start = self.snapshot
-        self.core.load(snapshot)
+        for _ in self.core.load(snapshot):
+            pass
         for entry in self.log:
             if entry.offset >= start:
                 self._accept(entry, now_ms)
