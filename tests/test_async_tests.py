@@ -108,7 +108,7 @@ def outcomes(pytester, source, *options):
     ]
     pytester.makeini("\n".join(lines))
     pytester.makepyfile(source)
-    words = ["-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist", *options]
+    words = ["-p", "no:randomly", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", *options]
     return pytester.runpytest_inprocess(*words).parseoutcomes()
 
 
