@@ -355,14 +355,19 @@ class Copying(Lifecycle):
             for producer in row.active_producers
         )
 
-    def state(self, job: Job, at: Gateway) -> str:
-        """Return the state of the job's transaction, or "" if the coordinator does not answer."""
+    def state(self, job: Job, *at: Gateway) -> str:
+        """Return the state of the job's transaction, or "" if none of these coordinates it.
+
+        A coordinator that returned a moment ago may get its ids back at any time, so a caller that
+        waits for a state asks all gateways.
+        """
         body = {"transactional_ids": [job.name]}
-        try:
-            (row,) = ask(at.port, DESCRIBE_TRANSACTIONS, 0, body).transaction_states
-        except (OSError, ValueError):
-            return ""
-        return "" if row.error_code else row.transaction_state
+        for gateway in at:
+            with contextlib.suppress(OSError, ValueError):
+                (row,) = ask(gateway.port, DESCRIBE_TRANSACTIONS, 0, body).transaction_states
+                if not row.error_code:
+                    return row.transaction_state
+        return ""
 
     def producer_id(self, job: Job, at: Gateway) -> int:
         body = {"transactional_ids": [job.name]}

@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -147,11 +148,12 @@ class Harms:
         if still is coordinator:
             raise NotReached("one gateway has all roles")
         producer_id = stage.producer_id(job, coordinator)
+        others = [each for each in stage.gateways if each is not still and each.running]
         still.pause()
         try:
             gate.unlink()
             self.state = wait_until(
-                lambda: (state := stage.state(job, coordinator)) != "Ongoing" and state,
+                lambda: (state := stage.state(job, *others)) != "Ongoing" and state,
                 "the end of a transaction",
                 WAIT_S_MAX,
                 pause_s=0,
@@ -159,7 +161,6 @@ class Harms:
             if self.state not in PREPARED:
                 point = "ending"  # this owner had no part in the transaction
             elif point == "markers":
-                others = [each for each in stage.gateways if each is not still and each.running]
                 self._wait_marked(job, others, producer_id)
             elif point == "marked":
                 still.resume()
@@ -170,7 +171,7 @@ class Harms:
             still.resume()
         return point
 
-    def _wait_marked(self, job: Job, owners: list[Gateway], producer_id: int) -> None:
+    def _wait_marked(self, job: Job, owners: Sequence[Gateway], producer_id: int) -> None:
         try:
             wait_until(
                 lambda: any(self._stage.marked(job, each, producer_id) for each in owners),
