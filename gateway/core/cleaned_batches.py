@@ -4,16 +4,11 @@ Offsets, timestamps, headers, the codec, and the producer's id, epoch and sequen
 whose tombstones, or whose marker, must go later gets a delete horizon: attribute bit 6, and the
 time in place of the base timestamp. Source: Kafka, MemoryRecords.filterTo, DefaultRecordBatch;
 KIP-534.
-
-A batch of a megabyte can have millions of records. So only few records are held in memory; those
-of a larger batch are decoded each time that they are needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
-from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -32,34 +27,11 @@ _PLAIN_BYTES_MAX = 128 * 1024 * 1024
 """The largest batch, decompressed: eight times the largest `max.message.bytes`."""
 _BATCH_BYTES_MAX = 16 * 1024 * 1024
 """The largest batch that bookies store: the largest `max.message.bytes`."""
-_HELD_MAX = 5_000  # records of a batch that are held in memory, of about 200 bytes each
 _LEVELS = {GZIP: -1, LZ4: 1, ZSTD: 3}
 _LEVELS_MAX = {GZIP: 9, LZ4: 12, ZSTD: 19}  # only for a batch that is too large otherwise
 _WINDOW_BYTES = 8 * 1024 * 1024  # the largest window of zstd that the gateway decompresses
 _MARKER_KEY = Struct(">hh")
 _ABORT, _COMMIT = 0, 1
-
-
-class Parts:
-    """Records of a batch, which can be read more than once."""
-
-    __slots__ = ("_held", "_source")
-
-    def __init__(self, source: Callable[[], Iterator[RecordPart]], count: int) -> None:
-        """`count` is not less than the number of records that `source` yields."""
-        self._source = source
-        self._held = list(source()) if count <= _HELD_MAX else None
-
-    def __iter__(self) -> Iterator[RecordPart]:
-        return self._source() if self._held is None else iter(self._held)
-
-
-class Decision(NamedTuple):
-    """The records of a batch that stay."""
-
-    kept: Parts
-    size: int  # how many they are
-    tombstones: bool  # True if one of them is a tombstone
 
 
 def checked_header(batch: memoryview) -> BatchHeader:
@@ -72,16 +44,11 @@ def checked_header(batch: memoryview) -> BatchHeader:
     return header
 
 
-def plain_records(batch: memoryview, header: BatchHeader) -> tuple[bytes, Parts]:
-    """Return the records of a batch as bytes, and where each of them lies.
-
-    Raises BatchRefused, and BadRecord, perhaps while the records are read.
-    """
+def plain_records(batch: memoryview, header: BatchHeader) -> Buffer:
+    """Return the records of a batch, decompressed. Raises BatchRefused."""
     codec = header.attributes & batches.CODEC_MASK
-    data = bytes(batch[batches.HEADER_BYTES :])
-    if codec:
-        data = decompress(codec, data, _PLAIN_BYTES_MAX)
-    return data, Parts(lambda: record_parts(data, 0, header.records), header.records)
+    data = batch[batches.HEADER_BYTES :]
+    return decompress(codec, bytes(data), _PLAIN_BYTES_MAX) if codec else data
 
 
 def horizon_of(header: BatchHeader) -> int | None:
@@ -102,61 +69,29 @@ def is_commit(marker: RecordPart) -> bool:
     return kind == _COMMIT
 
 
-def decide(
-    parts: Parts,
-    header: BatchHeader,
-    is_newest: Callable[[bytes, int], bool],
-    *,
-    deletes: bool,
-) -> Decision:
-    """Choose the records that stay: the newest of each key, without tombstones if `deletes`.
-
-    A record without a key never stays, as in Kafka: nothing could ever replace it.
-    """
-
-    def chosen() -> Iterator[RecordPart]:
-        base_offset = header.base_offset
-        for part in parts:
-            if part.key is None or not is_newest(part.key, base_offset + part.offset):
-                continue
-            if not (deletes and part.tombstone):
-                yield part
-
-    kept = Parts(chosen, header.records)
-    count, tombstones = 0, False
-    for part in kept:
-        count += 1
-        tombstones |= part.tombstone
-    return Decision(kept, count, tombstones)
-
-
-def rewritten(
-    header: BatchHeader, data: bytes, kept: Iterable[RecordPart], horizon_ms: int | None
-) -> bytes:
-    """Return the batch with only the `kept` of its records, and perhaps a new delete horizon.
+def with_kept(header: BatchHeader, records: bytes, count: int, greatest: int) -> bytes:
+    """Return the batch with only these records, of which `greatest` is the greatest timestamp.
 
     Its base offset and last offset stay, so that it covers the same offsets and sequences. Raises
     BatchRefused if it is too large to be stored: other codecs and levels compress less.
     """
-    moved = None if horizon_ms is None else header.base_timestamp - horizon_ms
-    records = bytearray()
-    count, greatest = 0, -(2**63)
-    for part in kept:
-        if moved is None:
-            records += data[part.start : part.end]
-        else:
-            records += with_timestamp_delta(data, part, part.timestamp + moved)
-        count += 1
+    timestamp_max = greatest
+    if header.attributes & batches.LOG_APPEND_TIME:
+        timestamp_max = header.max_timestamp
+    return _compressed(header._replace(max_timestamp=timestamp_max, records=count), records)
+
+
+def with_horizon(header: BatchHeader, records: bytes, count: int, horizon_ms: int) -> bytes:
+    """Return the batch with only these records, as `with_kept`, and a new delete horizon."""
+    moved = header.base_timestamp - horizon_ms
+    found = bytearray()
+    greatest = -(2**63)
+    for part in record_parts(records, 0, count):
+        found += with_timestamp_delta(records, part, part.timestamp + moved)
         greatest = max(greatest, wrapped(header.base_timestamp + part.timestamp))
-    timestamp_max = header.max_timestamp
-    if not header.attributes & batches.LOG_APPEND_TIME:
-        timestamp_max = greatest
-    changed = header._replace(max_timestamp=timestamp_max, records=count)
-    if horizon_ms is not None:
-        changed = changed._replace(
-            attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms
-        )
-    return _compressed(changed, bytes(records))
+    attributes = header.attributes | DELETE_HORIZON
+    changed = header._replace(attributes=attributes, base_timestamp=horizon_ms)
+    return with_kept(changed, bytes(found), count, greatest)
 
 
 def _compressed(header: BatchHeader, records: bytes) -> bytes:

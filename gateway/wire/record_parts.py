@@ -27,12 +27,12 @@ class RecordPart(NamedTuple):
     tombstone: bool  # True if it has no value
 
 
-def record_parts(data: bytes, at: int, count: int) -> Iterator[RecordPart]:
+def record_parts(data: bytes, at: int, count: int, first: int = 0) -> Iterator[RecordPart]:
     """Yield the `count` records that begin at `at` and fill the rest of `data`.
 
-    Raises BadRecord.
+    `first` is the index of the first of them in its batch. Raises BadRecord.
     """
-    for index in range(count):
+    for index in range(first, first + count):
         try:
             part = _part(data, at, index)
         except IndexError:
@@ -40,7 +40,8 @@ def record_parts(data: bytes, at: int, count: int) -> Iterator[RecordPart]:
         yield part
         at = part.end
     if at != len(data):
-        raise BadRecord(count - 1, f"{len(data) - at} bytes follow it, the last one.")
+        index = first + count - 1
+        raise BadRecord(index, f"{len(data) - at} bytes follow it, the last one.")
 
 
 def _part(data: bytes, start: int, index: int) -> RecordPart:
@@ -99,6 +100,12 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise IndexError
+
+
+def size_at(data: bytes, at: int) -> int:
+    """Return where a record ends that begins at `at`, by its size. Raises IndexError."""
+    size, at = _varint(data, at)
+    return at + (size >> 1)
 
 
 def wrapped(number: int) -> int:
