@@ -20,7 +20,7 @@ HEAD = Struct(">IB")
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 """Above four of the largest batches. A longer frame is damaged."""
 
-MAP = Struct(">qq")  # bytes of the map, first offset
+MAP = Struct(">qqq")  # bytes of the map, first offset, the one behind the last
 RANGE = Struct(">qq")  # of a segment: start, end
 FILTER = Struct(">qq")  # now in ms, delete.retention.ms
 OFFSET = Struct(">q")

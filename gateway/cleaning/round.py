@@ -153,7 +153,8 @@ class LogRound:
     async def _map(self, dirty: Sequence[Segment]) -> tuple[list[Segment], int]:
         """Map the keys of segments. Return those whose keys all fit, and where the map was full."""
         first = dirty[0].start_sequence_id
-        await self._begin_map(max(first, self._partition.log_start_offset))
+        first = max(first, self._partition.log_start_offset)
+        await self._begin_map(first, dirty[-1].end_sequence_id)
         for at, segment in enumerate(dirty):
             full_at = await self._map_segment(segment)
             if full_at != NOT_FULL:
@@ -162,8 +163,8 @@ class LogRound:
                 return list(dirty[:at]), full_at
         return list(dirty), NOT_FULL
 
-    async def _begin_map(self, from_offset: int) -> None:
-        payload = frames.MAP.pack(self._settings().map_bytes, from_offset)
+    async def _begin_map(self, from_offset: int, end: int) -> None:
+        payload = frames.MAP.pack(self._settings().map_bytes, from_offset, end)
         await self._process.ask(Kind.BEGIN_MAP, payload)
 
     async def _map_segment(self, segment: Segment) -> int:
@@ -197,7 +198,7 @@ class LogRound:
             async for piece in pieces:
                 await self._process.ask(Kind.MARK_BATCHES, piece)
         await self._rewrite(clean, delete_retention_ms)
-        await self._begin_map(full_at)
+        await self._begin_map(full_at, large.end_sequence_id)
         return await self._map_segment(large)
 
     def _present(self, segments: Sequence[Segment]) -> list[Segment]:

@@ -107,8 +107,9 @@ class KeyMap:
             if free.size:
                 claimed, wanted = at[free], rows[free]
                 self._places[claimed] = wanted
-                self._count += len(np.unique(claimed))
-                done[free] = _same(self._places.take(claimed, axis=0), wanted)
+                written = self._places.take(claimed, axis=0)
+                self._count += np.count_nonzero(written[:, 2] == wanted[:, 2])
+                done[free] = _same(written, wanted)
             on = ~done
             rows, at = rows[on], self._next_places(at[on])
 

@@ -21,6 +21,8 @@ from ledger.ids import Buffer
 
 _PAD_BYTES = 16  # behind the records, so that all keys can be read as two words
 _INT_BYTES_MAX, _LONG_BYTES_MAX = 5, 10
+_RUN_MIN, _RUN_FIRST = 8, 32  # records of equal size, and how many are looked for first
+_SINGLE = 64  # records that are visited one by one before others of equal size are looked for
 _OFFSETS_END = 1 << 34  # of deltas: five bytes hold no larger one
 _MASKS = np.frombuffer(
     b"".join(b"\xff" * size + bytes(16 - size) for size in range(SHORT_BYTES_MAX + 1)), np.uint64
@@ -63,22 +65,61 @@ def columns_of(portions: Sequence[Portion]) -> Columns | None:
     try:
         for portion, part in zip(portions, parts, strict=True):
             end = at + len(part)
-            for _ in range(portion.count):
-                starts.append(at)
-                size = data[at]
-                if size < 128:
-                    at += 1 + (size >> 1)
-                    continue
-                second = data[at + 1]
-                if second < 128:
-                    at += 2 + ((size & 127 | second << 7) >> 1)
-                else:
-                    at = size_at(data, at)
+            at = _walk(data, at, end, portion.count, starts)
             if at != end:
                 return None
     except IndexError:
         return None
     return _fields(data, np.array(starts, np.int64), at)
+
+
+def _walk(data: bytes, at: int, end: int, count: int, starts: list[int]) -> int:
+    """Append where `count` records begin, from `at` on. Return where the last one ends.
+
+    Records of equal size are found together. Raises IndexError.
+    """
+    left, ahead = count, _RUN_FIRST
+    while left > 0:
+        size, run = _run(data, at, end, min(left, ahead))
+        if run:
+            starts.extend(range(at, at + run * size, size))
+            at += run * size
+            left -= run
+            ahead = 4 * run
+            continue
+        ahead = _RUN_FIRST
+        single = min(left, _SINGLE)
+        for _ in range(single):
+            starts.append(at)
+            size = data[at]
+            if size < 128:
+                at += 1 + (size >> 1)
+                continue
+            second = data[at + 1]
+            if second < 128:
+                at += 2 + ((size & 127 | second << 7) >> 1)
+            else:
+                at = size_at(data, at)
+        left -= single
+    return at
+
+
+def _run(data: bytes, at: int, end: int, most: int) -> tuple[int, int]:
+    """Return the size of the record at `at`, and how many of this size follow each other.
+
+    Returns none if they are few, or if their size has more than two bytes.
+    """
+    first, second = data[at], data[at + 1]
+    size = 1 + (first >> 1) if first < 128 else 2 + ((first & 127 | second << 7) >> 1)
+    most = min(most, (end - at) // size)
+    if most < _RUN_MIN or (first > 127 and second > 127) or data[at + size] != first:
+        return size, 0
+    column = data[at : at + most * size : size]
+    run = most - len(column.lstrip(column[:1]))
+    if first > 127:
+        column = data[at + 1 : at + run * size : size]
+        run -= len(column.lstrip(column[:1]))
+    return size, run if run >= _RUN_MIN else 0
 
 
 def _fields(data: bytes, starts: Numbers, end: int) -> Columns | None:

@@ -25,7 +25,7 @@ BATCH = keyed_batch([(b"a", b"one"), (b"a", b"two"), (b"b", b"three")])
 
 
 async def mapped(process):
-    await process.ask(Kind.BEGIN_MAP, frames.MAP.pack(ROOM, 0))
+    await process.ask(Kind.BEGIN_MAP, frames.MAP.pack(ROOM, 0, 1000))
     await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, 5, []))
     return frames.OFFSET.unpack(await process.ask(Kind.MAP_BATCHES, BATCH))[0]
 
