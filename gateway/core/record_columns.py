@@ -219,21 +219,21 @@ def portions_of(data: Buffer, count: int, count_max: int) -> Iterator[Portion]:
 def columns_by_record(
     portions: Sequence[Portion],
 ) -> tuple[Columns, tuple[int, BadRecord] | None]:
-    """Return the columns of all records before the first damage.
+    """Return the columns of all portions before the first one that is damaged.
 
-    Also returns in which portion that is, and what it is.
+    Also returns its place, and its damage.
     """
     rows: list[RecordPart] = []
     base = 0
     for at, portion in enumerate(portions):
-        shift = base - portion.start
+        shift, whole = base - portion.start, len(rows)
         try:
             for index, one in enumerate(_parts(portion), portion.first):
                 if one.offset >= _OFFSETS_END:
                     raise BadRecord(index, f"its offset delta is {one.offset}.")
                 rows.append(one._replace(start=one.start + shift, end=one.end + shift))
         except BadRecord as refused:
-            return _columns_of_rows(rows), (at, refused)
+            return _columns_of_rows(rows[:whole]), (at, refused)
         base += portion.end - portion.start
     return _columns_of_rows(rows), None
 

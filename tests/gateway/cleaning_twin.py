@@ -143,7 +143,7 @@ class SlowCleaning:
     """The state of the cleaner process: one log at a time."""
 
     def __init__(self):
-        self._keys = KeyMap(0)
+        self._keys = SlowKeyMap(0)
         self._from_offset = 0  # records below it are not put into the map
         self._transactions = CleanedTransactions()
         self._segment = _Segment(0, 0)
@@ -157,7 +157,7 @@ class SlowCleaning:
 
     def begin_map(self, bytes_max, from_offset):
         """Begin an empty map, of the records from `from_offset` on."""
-        self._keys = KeyMap(bytes_max)
+        self._keys = SlowKeyMap(bytes_max)
         self._from_offset = from_offset
         self._transactions = CleanedTransactions()
 
@@ -358,7 +358,7 @@ class SlowCleaning:
         return NOT_FULL
 
 
-class KeyMap:
+class SlowKeyMap:
     """The newest offset of each key that was put. It never has more than `keys_max` keys."""
 
     __slots__ = ("_offsets", "keys_max")
