@@ -261,7 +261,7 @@ _SYNONYMS: tuple[tuple[str, ...], ...] = (
 )
 _CLEANER = {
     "log.cleaner.backoff.ms": "How long the log cleaner waits if no topic is due.",
-    "log.cleaner.dedupe.buffer.size": "The memory for keys of the log cleaner, 200 bytes for each.",
+    "log.cleaner.dedupe.buffer.size": "The memory for keys of the log cleaner, 32 bytes for each.",
     "log.cleaner.io.max.bytes.per.second": "The limit of reads and writes of the log cleaner.",
 }
 _FLUSH = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")

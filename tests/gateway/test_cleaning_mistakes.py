@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from gateway.cleaning import cleaner as schedule
@@ -74,17 +75,18 @@ def cleaning_passes_the_stable_offset(patch):
 
 
 def a_tombstone_goes_in_the_first_round(patch):
-    def decide(*words, deletes, original=cleaned_batches.decide):
-        return original(*words, deletes=True)
+    def horizon_of(header, original=cleaned_batches.horizon_of):
+        return -1 if header.records else original(header)
 
-    patch.setattr(cleaning, "decide", decide)
+    patch.setattr(cleaning, "horizon_of", horizon_of)
 
 
 def a_full_map_puts_a_key_in_the_place_of_another(patch):
-    def put(self, key, offset, original=KeyMap.put):
-        if not original(self, key, offset):
-            self._offsets[next(iter(self._offsets))] = offset
-        return True
+    def put(self, words, offsets, original=KeyMap.put):
+        noted = original(self, words, offsets)
+        if noted < len(offsets):
+            self._places[np.flatnonzero(self._places[:, 2])[0], 2] = offsets[-1] + 1
+        return len(offsets)
 
     patch.setattr(KeyMap, "put", put)
 
@@ -139,7 +141,7 @@ def a_round_begins_behind_records_that_it_did_not_map(patch):
         Cleaning,
         "begin_segment",
         lambda self, *words, original=Cleaning.begin_segment: (
-            self._keys._offsets.clear(),
+            self._keys._places.fill(0),
             original(self, *words),
         ),
     )
