@@ -26,6 +26,7 @@ _ROOT = str(Path(gateway.__file__).resolve().parents[1])
 """The directory of this program, so that the child is of the same release."""
 
 _STOP_S_MAX = 1.0
+_HELD_BYTES = 2 * 1024 * 1024  # of a reply, beyond which the pipe waits
 _DRAIN_BYTES = 1024 * 1024
 _ANSWER_S_MAX = 600.0
 """A piece takes far less, unless the child is stopped or a client compressed gigabytes into it."""
@@ -67,6 +68,7 @@ class CleanerProcess:
             *(sys.executable, "-P", "-m", _MODULE),
             stdin=PIPE,
             stdout=PIPE,
+            limit=_HELD_BYTES,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,  # Ctrl-C in a terminal does not reach the child
         )

@@ -170,7 +170,7 @@ class Cleaning:
             at = block.offsets[outdated] - start
             outside = (at < 0) | (at >= 8 * len(bits))
             if outside.any():
-                owner = block.owners[outdated][outside][0]
+                owner = int(block.owners[outdated][outside][0])
                 offset = block.batches[owner].header.base_offset
                 raise PoisonedBatch(offset, "a record of it is outside of its segment")
             np.bitwise_or.at(bits, at >> 3, (1 << (at & 7)).astype(np.uint8))

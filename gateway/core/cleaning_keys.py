@@ -108,7 +108,7 @@ class KeyMap:
                 claimed, wanted = at[free], rows[free]
                 self._places[claimed] = wanted
                 written = self._places.take(claimed, axis=0)
-                self._count += np.count_nonzero(written[:, 2] == wanted[:, 2])
+                self._count += int(np.count_nonzero(written[:, 2] == wanted[:, 2]))
                 done[free] = _same(written, wanted)
             on = ~done
             rows, at = rows[on], self._next_places(at[on])

@@ -70,13 +70,13 @@ def blocks(live: Iterable[LiveBatch]) -> Iterator[Block]:
     try:
         for batch in live:
             for portion in portions_of(batch.data, batch.header.records, RECORDS_MAX):
-                full = count + portion.count > RECORDS_MAX or size > _BYTES
+                full = count + portion.records > RECORDS_MAX or size > _BYTES
                 if portions and full:
                     yield from _block(batches, portions)
                     batches, portions, count, size = [], [], 0, 0
                 batches.append(batch)
                 portions.append(portion)
-                count += portion.count
+                count += portion.records
                 size += portion.end - portion.start
     except PoisonedBatch as poisoned:
         error = poisoned
@@ -93,7 +93,7 @@ def _block(batches: list[LiveBatch], portions: list[Portion]) -> Iterator[Block]
     rows = len(columns.starts)
     if rows:
         bases = np.array([batch.header.base_offset for batch in batches], np.int64)
-        counts = [max(one.count, 0) for one in portions]
+        counts = [max(one.records, 0) for one in portions]
         owners = np.repeat(np.arange(len(batches)), counts)[:rows]
         yield Block(batches, portions, columns, owners, bases[owners] + columns.offsets)
     if damage is not None:
@@ -105,7 +105,7 @@ def keep(block: Block, kept: Flags) -> None:
     """Note in each batch of a block which of its records stay."""
     columns = block.columns
     firsts = np.flatnonzero(np.diff(block.owners, prepend=-1))
-    owners = block.owners[firsts].tolist()
+    owners: list[int] = block.owners[firsts].tolist()
     counts = np.add.reduceat(kept, firsts, dtype=np.int64).tolist()
     tombstones = np.logical_or.reduceat(kept & columns.tombstones, firsts).tolist()
     bases = np.array([batch.header.base_timestamp for batch in block.batches], np.int64)

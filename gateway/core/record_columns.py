@@ -36,7 +36,7 @@ class Portion(NamedTuple):
     start: int
     end: int  # where they end in `data`
     first: int  # the index of the first of them in the batch
-    count: int
+    records: int
 
     @property
     def whole(self) -> bool:
@@ -65,7 +65,7 @@ def columns_of(portions: Sequence[Portion]) -> Columns | None:
     try:
         for portion, part in zip(portions, parts, strict=True):
             end = at + len(part)
-            at = _walk(data, at, end, portion.count, starts)
+            at = _walk(data, at, end, portion.records, starts)
             if at != end:
                 return None
     except IndexError:
@@ -200,20 +200,19 @@ def portions_of(data: Buffer, count: int, count_max: int) -> Iterator[Portion]:
     Of a damaged batch, the last portion has the rest.
     """
     start = first = 0
-    if count > count_max:
-        data = bytes(data)
+    plain = bytes(data) if count > count_max else b""
     while count - first > count_max:
         at = start
         try:
             for _ in range(count_max):
-                at = size_at(data, at)
+                at = size_at(plain, at)
         except IndexError:
             break
         if at >= len(data):
             break
-        yield Portion(data, start, at, first, count_max)
+        yield Portion(plain, start, at, first, count_max)
         start, first = at, first + count_max
-    yield Portion(data, start, len(data), first, count - first)
+    yield Portion(plain or data, start, len(data), first, count - first)
 
 
 def columns_by_record(
@@ -240,7 +239,7 @@ def columns_by_record(
 
 def _parts(portion: Portion) -> Iterable[RecordPart]:
     data, first = bytes(portion.data), portion.first
-    count = portion.count
+    count = portion.records
     if portion.whole:
         return record_parts(data, portion.start, count, first)
     return islice(record_parts(data, portion.start, count + 1, first), count)

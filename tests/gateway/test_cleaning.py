@@ -346,7 +346,7 @@ def test_a_batch_of_many_records_takes_little_memory():
     """A megabyte of compressed batch can hold millions of records."""
     import tracemalloc
 
-    count = 50_000
+    count = 100_000
     batch = keyed_batch([(b"%d" % (at % 64), b"") for at in range(count)], codec=1)
     plain = 20 * count
     cleaning = Cleaning()
