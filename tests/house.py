@@ -76,7 +76,7 @@ CORE_IMPORTS = {
     "zlib",
 }
 # Packages that compute and hold no state of the world.
-CORE_PACKAGES = {"crc32c", "google", "kio"}
+CORE_PACKAGES = {"crc32c", "google", "kio", "numpy"}
 
 # Clocks and chance, by dotted name; `call` names what is found in code.
 UNCERTAIN = re.compile(

@@ -46,7 +46,7 @@ def answer(cleaning: Cleaning, kind: int, payload: bytes) -> bytes:
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer requests until they end."""
-    cleaning = Cleaning(int.from_bytes(os.urandom(8)))
+    cleaning = Cleaning(hash(b"places of keys"))  # Python draws its hashes anew for each process
     while len(head := requests.read(HEAD.size)) == HEAD.size:
         size, kind = HEAD.unpack(head)
         payload = requests.read(size)

@@ -68,22 +68,27 @@ def blocks(live: Iterable[LiveBatch]) -> Iterator[Block]:
     count = size = 0
     error = None
     try:
-        for batch in live:
-            for portion in portions_of(batch.data, batch.header.records, RECORDS_MAX):
-                full = count + portion.records > RECORDS_MAX or size > _BYTES
-                if portions and full:
-                    yield from _block(batches, portions)
-                    batches, portions, count, size = [], [], 0, 0
-                batches.append(batch)
-                portions.append(portion)
-                count += portion.records
-                size += portion.end - portion.start
+        for batch, portion in _portions(live):
+            full = count + portion.records > RECORDS_MAX or size > _BYTES
+            if portions and full:
+                yield from _block(batches, portions)
+                batches, portions, count, size = [], [], 0, 0
+            batches.append(batch)
+            portions.append(portion)
+            count += portion.records
+            size += portion.end - portion.start
     except PoisonedBatch as poisoned:
         error = poisoned
     if portions:
         yield from _block(batches, portions)
     if error is not None:
         raise error
+
+
+def _portions(live: Iterable[LiveBatch]) -> Iterator[tuple[LiveBatch, Portion]]:
+    for batch in live:
+        for portion in portions_of(batch.data, batch.header.records, RECORDS_MAX):
+            yield batch, portion
 
 
 def _block(batches: list[LiveBatch], portions: list[Portion]) -> Iterator[Block]:

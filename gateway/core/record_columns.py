@@ -225,16 +225,22 @@ def columns_by_record(
     rows: list[RecordPart] = []
     base = 0
     for at, portion in enumerate(portions):
-        shift, whole = base - portion.start, len(rows)
         try:
-            for index, one in enumerate(_parts(portion), portion.first):
-                if one.offset >= _OFFSETS_END:
-                    raise BadRecord(index, f"its offset delta is {one.offset}.")
-                rows.append(one._replace(start=one.start + shift, end=one.end + shift))
+            rows += _rows(portion, base - portion.start)
         except BadRecord as refused:
-            return _columns_of_rows(rows[:whole]), (at, refused)
+            return _columns_of_rows(rows), (at, refused)
         base += portion.end - portion.start
     return _columns_of_rows(rows), None
+
+
+def _rows(portion: Portion, shift: int) -> list[RecordPart]:
+    """Return the records of a portion, whose places are moved by `shift`. Raises BadRecord."""
+    found: list[RecordPart] = []
+    for index, one in enumerate(_parts(portion), portion.first):
+        if one.offset >= _OFFSETS_END:
+            raise BadRecord(index, f"its offset delta is {one.offset}.")
+        found.append(one._replace(start=one.start + shift, end=one.end + shift))
+    return found
 
 
 def _parts(portion: Portion) -> Iterable[RecordPart]:

@@ -362,7 +362,7 @@ def test_a_batch_of_many_records_takes_little_memory():
     finally:
         tracemalloc.stop()
     assert read_header(kept.data).records == 64
-    assert peak < 4 * plain
+    assert peak < 5 * plain  # decompression alone holds them three times
 
 
 def test_a_rewritten_batch_is_as_compressed_as_its_producer_made_it():
