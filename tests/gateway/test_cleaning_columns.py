@@ -135,8 +135,8 @@ def outcomes(cleaning, pieces, end, aborted, room, now):
         if did(cleaning.map_batches, piece) != (-1, False):
             break
     if found and found[-1][1]:
-        return found  # the round ends, and the map is never asked
-    if found and found[-1][0] != -1:
+        cleaning.begin_map(room * KEY_BYTES, 1)  # a round ends there, and never asks its map
+    elif found and found[-1][0] != -1:
         cleaning.begin_marks(0, end + 2)
         for piece in pieces:
             if did(cleaning.mark_batches, piece)[1]:
