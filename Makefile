@@ -8,6 +8,8 @@ DEV := .venv-dev
 SPARK := .venv-spark
 NEWEST := .venv-spark-newest
 INSTALL := compose/install.sh
+# Compile the packages and tests once, not again in each of the hundreds of processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 BESIDE = $(if $(QUICK),--quick) $(if $(RUNS)$(QUICK),--runs $(or $(RUNS),1)) $(if $(PARTS),--parts $(PARTS)) $(if $(PAIR),--pair $(PAIR)) $(if $(MEGABYTES),--megabytes $(MEGABYTES))
 FAST := not (process or zookeeper or spark or compat or cluster or proof or slow)
@@ -51,6 +53,9 @@ test-fast: $(DEV)/.ready ## every test that needs no server and no second: under
 test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it needs
 	$(DEV)/bin/python -m pytest -q -m "not proof" -n 2 --dist loadfile --ignore tests/cluster
 	$(DEV)/bin/python -m pytest -q -m "not proof" tests/cluster
+
+peers: $(RUN)/.ready $(DEV)/.ready ## install what the tests of a commit speak to: Java, kcat, Kafka's jars and others
+	@$(DEV)/bin/python -m tests.peers.install --commit
 
 differential: $(RUN)/.ready $(DEV)/.ready ## records the answers of Apache Kafka 4.3, compares ours (KEY=, CASE=, SEED=)
 	$(DEV)/bin/python -m tests.compat.differential $(if $(KEY),--key $(KEY)) $(if $(CASE),--case $(CASE))
@@ -139,6 +144,6 @@ bench-archive: $(DEV)/.ready ## what 30 days of commits cost an archive: opening
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
-.PHONY: help run cluster check test-fast test differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
+.PHONY: help run cluster check test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile demo spark bench \
 	bench-transactions bench-compaction bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start
