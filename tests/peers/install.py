@@ -2,7 +2,7 @@
 
 Everything lands under `.cache/`; a second call finds it there. What cannot be had raises
 PeerMissing with the one line that says what did not run.
-`python -m tests.peers.install` fetches all of it at once.
+`python -m tests.peers.install` fetches all of it at once; `--commit` leaves out what only proofs need.
 """
 
 from __future__ import annotations
@@ -413,14 +413,18 @@ def gateway_python() -> str:
 
 
 def main() -> int:
-    """Fetch everything; one line each; ends with 1 when something is missing."""
+    """Fetch everything; one line each; ends with 1 when something is missing.
+
+    With `--commit`, fetch what `make test` needs, but not what only the proofs need.
+    """
     missing = 0
+    of_commit = sys.argv[1:] == ["--commit"]
     # Imported here, because they name their jars and import this module.
     from tests.peers import iceberg_rest, recipes, registry, s3
 
     servers = (kafka_jars, zookeeper_jars, bookkeeper_jars, s3.s3proxy_jar, iceberg_rest.rest_jars)
-    servers = (*servers, registry.registry_jar)
-    for what in (java, *servers, kcat, strace, spark_jars, recipes.recipe_jars):
+    of_proofs = () if of_commit else (registry.registry_jar, recipes.recipe_jars)
+    for what in (java, *servers, kcat, strace, spark_jars, *of_proofs):
         try:
             what()
             print(f"{what.__name__}: ready")
