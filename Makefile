@@ -51,7 +51,7 @@ test-fast: $(DEV)/.ready ## every test that needs no server and no second: under
 	$(DEV)/bin/python -m pytest -q -m "$(FAST)" -n 2 --dist worksteal
 
 test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it needs
-	$(DEV)/bin/python -m pytest -q -m "not proof" -n 2 --dist loadfile --ignore tests/cluster
+	$(DEV)/bin/python -m pytest -q -m "not proof" -n 3 --dist loadfile --ignore tests/cluster
 	$(DEV)/bin/python -m pytest -q -m "not proof" tests/cluster
 
 peers: $(RUN)/.ready $(DEV)/.ready ## install what the tests of a commit speak to: Java, kcat, Kafka's jars and others

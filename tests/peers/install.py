@@ -2,7 +2,8 @@
 
 Everything lands under `.cache/`; a second call finds it there. What cannot be had raises
 PeerMissing with the one line that says what did not run.
-`python -m tests.peers.install` fetches all of it at once; `--commit` leaves out what only proofs need.
+`python -m tests.peers.install` fetches all of it at once. `--commit` leaves out what only the
+proofs need.
 """
 
 from __future__ import annotations
