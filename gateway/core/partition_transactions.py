@@ -62,6 +62,9 @@ class ProducerTransactions(NamedTuple):
         return self.first_offset != NO_OFFSET
 
 
+_NO_TRANSACTIONS = ProducerTransactions()
+
+
 class EndMarker(NamedTuple):
     """A marker for one partition. `number` and `leader_epoch` are -1 if a broker sent neither."""
 
@@ -234,16 +237,25 @@ class PartitionTransactions:
         known = self._producers.get(producer_id)
         if not transactional and known is None:
             return  # a producer without transactions costs nothing here
-        after = (known or ProducerTransactions())._replace(epoch=epoch, used_ms=now_ms)
+        before = known or _NO_TRANSACTIONS
+        first, started_ms = before.first_offset, before.started_ms
         if transactional:
             self._guards.pop(producer_id, None)
-            if not after.open:
-                after = after._replace(first_offset=base_offset, started_ms=now_ms)
+            if first == NO_OFFSET:
+                first, started_ms = base_offset, now_ms
                 self._unstable[base_offset] = NO_OFFSET
                 self._open[base_offset] = None
-        if known is None or known.epoch != epoch or known.open != after.open:
+        if known is None or known.epoch != epoch or known.first_offset != first:
             self._events.append(_Event(base_offset, producer_id, known))
-        self._producers[producer_id] = after
+        self._producers[producer_id] = ProducerTransactions(
+            epoch,
+            before.coordinator_epoch,
+            first,
+            started_ms,
+            now_ms,
+            before.number,
+            before.marker_offset,
+        )
 
     # -- markers --------------------------------------------------------------------------------
 

@@ -15,13 +15,13 @@ import asyncio
 from collections.abc import Callable
 from itertools import count, takewhile
 from typing import Protocol
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from gateway.core.partition_transactions import (
     NO_LEADER_EPOCH,
     AbortedTransaction,
-    EndMarker,
     PartitionTransactions,
 )
 from gateway.core.producer_states import ProducerStates
@@ -100,6 +100,8 @@ class Partition:
         for transactions. While `may_exist` returns False, the log certainly has none of them.
         """
         self.name = name  # the stream's; it and the callables below never change
+        # The id of the topic, or None if it was not created for one. Set once, after creation.
+        self.topic_id: UUID | None = None
         self._lease_held, self._on_opened, self._begins = lease_held, on_opened, begin
         self._opening_permits = opening or asyncio.Semaphore()
         self._long_work = long_work or LongWork()
@@ -119,8 +121,10 @@ class Partition:
         self._serves_transactions = verifier is not None
         self._state.transactions.leader_epoch = NO_LEADER_EPOCH
         self._outcomes = Outcomes(self._state, self.stream, self._log, self._notify, may_exist)
-        # See `ProducePath.append`. An attribute, because a method would add a call to each batch.
+        # See `ProducePath`. Attributes, because methods would add a call to each batch.
         self.append = self._path.append if state is None else _refuse_client
+        self.append_transactional = self._path.append_transactional
+        self.append_marker = self._path.append_marker
         # The delivery of lost ranges, and the offsets at which readers wait.
         self.losses = LossDelivery(self.stream, topic_config, self._log, services.clock)
         self._abandoned_for = LOST  # the reason of `abandon`, for the log
@@ -134,6 +138,10 @@ class Partition:
         self._advanced_since_open = True  # False from an opening until a batch of it is durable
         self._ownership = ObservedOwnership(observer)
         self._needs_state = state is not None  # that object is of no use without its whole state
+
+    def belongs_to(self, topic_id: UUID) -> bool:
+        """Return whether this is a partition of the topic, which may have been created again."""
+        return topic_id is self.topic_id or topic_id == self.topic_id
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -370,23 +378,6 @@ class Partition:
     ) -> None:
         """Append a batch of the broker itself. See `ProducePath.append_own`."""
         self._path.append_own(batch, records, on_done)
-
-    def append_marker(self, marker: EndMarker, on_done: Callable[[ErrorCode], None]) -> None:
-        """Append the end of a transaction. See `ProducePath.append_marker`."""
-        self._path.append_marker(marker, on_done)
-
-    def append_transactional(
-        self,
-        batch: memoryview,
-        version: int,
-        on_produced: OnProduced,
-        transactional_id: str,
-        *,
-        acks_all: bool = False,
-    ) -> None:
-        """Append a batch of a transaction. See `ProducePath.append_transactional`."""
-        words = (batch, version, on_produced, transactional_id)
-        self._path.append_transactional(*words, acks_all=acks_all)
 
     @property
     def producers(self) -> ProducerStates:

@@ -331,6 +331,7 @@ class Partitions:
             verifier=self.verifier,
             may_exist=self.transactions_may_exist,
         )
+        partition.topic_id = topic.topic_id
         (self._internal if topic.is_internal else self._by_name)[name, index] = partition
         self._by_key[key] = partition
         self._names[key] = (name, index)

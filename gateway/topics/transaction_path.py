@@ -34,7 +34,7 @@ from gateway.topics.produced import (
 from gateway.topics.verification import Verifier
 from gateway.wire import batches
 from gateway.wire.batches import TRANSACTIONAL, BatchHeader
-from gateway.wire.end_markers import encode_marker
+from gateway.wire.end_markers import BATCH_BYTES, stored_marker
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
 from ledger.ports.clock import Clock
@@ -269,19 +269,11 @@ class TransactionPath:
             queued.on_done(verdict)
             return
         now_ms, offset = self._clock.now_ms(), self._stream.next_sequence_id
-        batch = memoryview(
-            encode_marker(
-                marker.producer_id,
-                marker.epoch,
-                marker.coordinator_epoch,
-                now_ms,
-                commit=marker.commit,
-            )
-        )
-        header = batches.read_header(batch)
-        data = batches.with_offset(batch, header, offset, self._stream.epoch)
+        fields = (marker.producer_id, marker.epoch, marker.coordinator_epoch)
+        epoch = self._stream.epoch
+        data = stored_marker(fields, now_ms, offset, epoch, commit=marker.commit)
         self._state.accept_marker(marker, offset, now_ms)
-        self._path.write(data, len(batch), now_ms, queued)
+        self._path.write(data, BATCH_BYTES, now_ms, queued)
 
     def _room_for_abort(self) -> ErrorCode:
         """Roll the segment in time. Refuse an abort if its list is full before that."""

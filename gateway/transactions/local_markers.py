@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.partition_transactions import EndMarker
 from gateway.core.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
-from gateway.topics.partitions import Partitions, stream_name
+from gateway.topics.partitions import Partitions
 
 GROUP_PREFIX = f"{CONSUMER_OFFSETS}/"
 """Begins the name under which one gateway names a group to another; no topic can have it."""
@@ -97,7 +97,7 @@ class LocalMarkers:
         partition = self._partitions.find(topic, index)
         if partition is None:
             on_marked(self._partitions.why_not_led(topic, index))
-        elif topic_id is not None and partition.name != stream_name(topic_id, index):
+        elif topic_id is not None and not partition.belongs_to(topic_id):
             on_marked(ErrorCode.unknown_topic_or_partition)
         else:
             partition.append_marker(marker, on_marked)

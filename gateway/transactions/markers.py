@@ -66,10 +66,11 @@ class Links(Protocol):
 class _Sending:
     """One marker between `send` and the answer of its last partition."""
 
-    __slots__ = ("left", "marker", "on_answers", "stopped")
+    __slots__ = ("end", "left", "marker", "on_answers", "stopped")
 
     def __init__(self, marker: Marker, on_answers: OnAnswers) -> None:
         self.marker = marker
+        self.end = _end_marker(marker)  # what each partition of this gateway gets
         self.on_answers = on_answers
         self.left = len(marker.partitions)  # partitions without an answer
         self.stopped = False  # True once its coordinator ended: no answer is wanted
@@ -168,9 +169,9 @@ class ClusterMarkers:
             return
         key = StreamKey(known.topic_id, index)
         if topic in (CONSUMER_OFFSETS, TRANSACTION_STATE) or self._cluster.owns(key):
-            marker = _end_marker(sending.marker)
             on_marked = partial(self._on_answer, sending, partition)
-            self._local.append(topic, index, marker, on_marked, known.topic_id, sending.on_answers)
+            words = (topic, index, sending.end, on_marked, known.topic_id, sending.on_answers)
+            self._local.append(*words)
             return
         leader = self._cluster.leader(key)
         if leader.node_id in (-1, self._cluster.node_id) or leader.epoch < 0:

@@ -6,7 +6,8 @@
 
 Questions about one transaction are put together, so a producer that begins in many partitions costs
 one record of the coordinator. In protocol 2 a coordinator may still be ending the transaction
-before this one; it is then asked again for up to `_RETRY_S_MAX`.
+before this one. It is then asked again, for `_RETRY_S_MAX` at another gateway and for
+`_RETRY_HERE_S_MAX` in this process.
 
 Source: Kafka, AddPartitionsToTxnManager and ReplicaManager.handleProduceAppend.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -36,6 +37,9 @@ _BATCH_MAX: Final = 1_000  # partitions in one request
 _RETRY_S_FIRST: Final = 0.002
 _RETRY_S: Final = 0.02
 _RETRY_S_MAX: Final = 0.1  # Kafka: add.partitions.to.txn.retry.backoff.max.ms
+# A question to a coordinator of this process costs little. After a refusal the producer would send
+# its batches of all partitions again.
+_RETRY_HERE_S_MAX: Final = 1.0
 
 
 class Coordinator(Protocol):
@@ -63,7 +67,30 @@ class _Producer(NamedTuple):
     adds: bool
 
 
-_Partitions = dict[TopicPartition, "Future[ErrorCode]"]
+class _Question:
+    """One partition that a producer begins in, until its answer."""
+
+    __slots__ = ("begun_s", "outcomes", "pause_s")
+
+    def __init__(self, outcome: Future[ErrorCode], begun_s: float) -> None:
+        # One for each batch that waits for the answer.
+        self.outcomes = [outcome]
+        self.begun_s = begun_s
+        self.pause_s = _RETRY_S_FIRST  # before a busy coordinator is asked again
+
+    def answer(self, error: ErrorCode) -> None:
+        """Give the answer to each batch that still waits."""
+        for outcome in self.outcomes:
+            if not outcome.done():
+                outcome.set_result(error)
+
+    @property
+    def given_up(self) -> bool:
+        """True if no batch waits for the answer any more."""
+        return self.outcomes[0].done() and all(outcome.done() for outcome in self.outcomes)
+
+
+_Partitions = dict[TopicPartition, _Question]
 
 
 class _Gateway:
@@ -89,6 +116,10 @@ class CoordinatorVerifier:
         self._links = links
         # The gateways with coordinators by node id. One entry for each that was asked.
         self._gateways: dict[int, _Gateway] = {}
+        # The questions of this turn of the loop, for which no coordinator was looked up yet. At
+        # most `_WAITING_MAX` partitions.
+        self._new: dict[_Producer, _Partitions] = {}
+        self._new_size = 0  # partitions in `_new`
 
     def verify(
         self,
@@ -104,37 +135,55 @@ class CoordinatorVerifier:
         loop = asyncio.get_running_loop()
         outcome: Future[ErrorCode] = loop.create_future()
         producer = _Producer(transactional_id, producer_id, epoch, adds)
-        until_s = loop.time() + _RETRY_S_MAX
-        self._ask(producer, TopicPartition(topic, index), outcome, until_s, _RETRY_S_FIRST)
+        question = _Question(outcome, loop.time())
+        self._put(producer, TopicPartition(topic, index), question)
         return outcome
 
-    def _ask(
-        self,
-        producer: _Producer,
-        partition: TopicPartition,
-        outcome: Future[ErrorCode],
-        until_s: float,
-        pause_s: float,
-    ) -> None:
-        answer: Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        asked = (producer, partition, outcome, until_s, pause_s)
-        answer.add_done_callback(partial(self._on_answer, *asked))
-        node_id = self._node_of(producer.transactional_id)
-        if node_id is None:
-            answer.set_result(ErrorCode.coordinator_not_available)
+    def _put(self, producer: _Producer, partition: TopicPartition, question: _Question) -> None:
+        """Ask a question once this turn of the loop is over."""
+        if self._new_size >= _WAITING_MAX:
+            question.answer(ErrorCode.coordinator_not_available)
             return
-        gateway = self._gateways.setdefault(node_id, _Gateway())
-        questions = gateway.waiting.setdefault(producer, {})
-        known = questions.get(partition)
-        if known is not None:  # asked twice, by two batches of one producer
-            known.add_done_callback(lambda known: _resolve(answer, known.result()))
-        elif gateway.size >= _WAITING_MAX:
-            _drop_empty(gateway, producer)
-            answer.set_result(ErrorCode.coordinator_not_available)
-        else:
-            questions[partition] = answer
-            gateway.size += 1
-            self._send_soon(node_id, gateway)
+        if not self._new:
+            asyncio.get_running_loop().call_soon(self._place)
+        questions = self._new.get(producer)
+        if questions is None:
+            questions = self._new[producer] = {}
+        if _add(questions, partition, question):
+            self._new_size += 1
+
+    def _place(self) -> None:
+        """Look up the coordinator of each producer, and ask it."""
+        new, self._new = self._new, {}
+        self._new_size = 0
+        touched: dict[int, _Gateway] = {}
+        for producer, questions in new.items():
+            node_id = self._node_of(producer.transactional_id)
+            if node_id is None:
+                for question in questions.values():
+                    question.answer(ErrorCode.coordinator_not_available)
+                continue
+            gateway = touched[node_id] = self._gateways.setdefault(node_id, _Gateway())
+            waiting = gateway.waiting.get(producer)
+            if waiting is None and gateway.size + len(questions) <= _WAITING_MAX:
+                gateway.waiting[producer] = questions
+                gateway.size += len(questions)
+            else:
+                self._join(gateway, producer, questions)
+        for node_id, gateway in touched.items():
+            if not gateway.due:
+                self._send(node_id, gateway)
+
+    def _join(self, gateway: _Gateway, producer: _Producer, questions: _Partitions) -> None:
+        """Put questions to those that wait already, as many as there is room for."""
+        waiting = gateway.waiting.setdefault(producer, {})
+        for partition, question in questions.items():
+            if gateway.size >= _WAITING_MAX and partition not in waiting:
+                question.answer(ErrorCode.coordinator_not_available)
+            elif _add(waiting, partition, question):
+                gateway.size += 1
+        if not waiting:
+            del gateway.waiting[producer]
 
     def _node_of(self, transactional_id: str) -> int | None:
         if not isinstance(self._coordinators.local(transactional_id), ErrorCode):
@@ -142,24 +191,53 @@ class CoordinatorVerifier:
         member = self._coordinators.leader(transactional_id)
         return None if member is None or member.node_id == self._node_id else member.node_id
 
-    def _on_answer(
+    # -- answers --------------------------------------------------------------------------------
+
+    def _give(
         self,
         producer: _Producer,
-        partition: TopicPartition,
-        outcome: Future[ErrorCode],
-        until_s: float,
-        pause_s: float,
-        answer: Future[ErrorCode],
+        questions: _Partitions,
+        errors: Mapping[TopicPartition, ErrorCode],
+        otherwise: ErrorCode,
+        retry_s_max: float,
     ) -> None:
-        if outcome.done():
-            return  # given up by the partition
-        error, loop = answer.result(), asyncio.get_running_loop()
-        busy = error is ErrorCode.concurrent_transactions
-        if busy and producer.adds and loop.time() + pause_s <= until_s:
-            longer_s = min(2 * pause_s, _RETRY_S)
-            loop.call_later(pause_s, self._ask, producer, partition, outcome, until_s, longer_s)
-        else:
-            outcome.set_result(error)
+        """Give the answers. For up to `retry_s_max`, a busy coordinator is asked again."""
+        busy: _Partitions = {}
+        for partition, question in questions.items():
+            error = errors.get(partition, otherwise)
+            if error is ErrorCode.concurrent_transactions and producer.adds:
+                busy[partition] = question
+            else:
+                question.answer(error)
+        if busy:
+            self._ask_again(producer, busy, retry_s_max)
+
+    def _ask_again(self, producer: _Producer, busy: _Partitions, retry_s_max: float) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = min(question.pause_s for question in busy.values())
+        next_s, longer_s = loop.time() + pause_s, min(2 * pause_s, _RETRY_S)
+        again: _Partitions = {}
+        for partition, question in busy.items():
+            if question.given_up:
+                continue
+            if next_s <= question.begun_s + retry_s_max:
+                question.pause_s = longer_s
+                again[partition] = question
+            else:
+                question.answer(ErrorCode.concurrent_transactions)
+        if again:
+            loop.call_later(pause_s, self._put_again, producer, again)
+
+    def _put_again(self, producer: _Producer, questions: _Partitions) -> None:
+        """Ask questions again, all at once unless others about their transaction wait."""
+        if producer in self._new or self._new_size + len(questions) > _WAITING_MAX:
+            for partition, question in questions.items():
+                self._put(producer, partition, question)
+            return
+        if not self._new:
+            asyncio.get_running_loop().call_soon(self._place)
+        self._new[producer] = questions
+        self._new_size += len(questions)
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -214,33 +292,31 @@ class CoordinatorVerifier:
     ) -> None:
         """Give the answers of this process, and ask what waited for them."""
         gateway.asked.discard(producer.transactional_id)
-        for partition, answer in partitions.items():
-            _resolve(answer, errors.get(partition, otherwise))
+        self._give(producer, partitions, errors, otherwise, _RETRY_HERE_S_MAX)
         self._send_soon(self._node_id, gateway)
 
     def _on_reply(
         self, node_id: int, gateway: _Gateway, batch: dict[_Producer, _Partitions], reply: Any
     ) -> None:
         gateway.asked.clear()
-        errors = {} if reply is None else dict(_answers(reply))
+        errors = {} if reply is None else _answers(reply)
         otherwise = ErrorCode.network_exception
         if reply is not None and reply.error_code is not ErrorCode.none:
             otherwise = reply.error_code
         for producer, partitions in batch.items():
-            for partition, answer in partitions.items():
-                named = (producer.transactional_id, partition)
-                _resolve(answer, errors.get(named, otherwise))
+            given = errors.get(producer.transactional_id, {})
+            self._give(producer, partitions, given, otherwise, _RETRY_S_MAX)
         self._send_soon(node_id, gateway)
 
 
-def _drop_empty(gateway: _Gateway, producer: _Producer) -> None:
-    if not gateway.waiting[producer]:
-        del gateway.waiting[producer]
-
-
-def _resolve(answer: Future[ErrorCode], error: ErrorCode) -> None:
-    if not answer.done():
-        answer.set_result(error)
+def _add(questions: _Partitions, partition: TopicPartition, question: _Question) -> bool:
+    """Add a question. Returns False if it joined another one about the same partition."""
+    known = questions.get(partition)
+    if known is None:
+        questions[partition] = question
+        return True
+    known.outcomes += question.outcomes  # two batches of one producer
+    return False
 
 
 async def _added(
@@ -266,12 +342,15 @@ def _take(gateway: _Gateway) -> dict[_Producer, _Partitions]:
     return batch
 
 
-def _answers(reply: Any) -> Iterator[tuple[tuple[str, TopicPartition], ErrorCode]]:
-    for of_id in reply.results_by_transaction:
-        for topic in of_id.topic_results:
-            for each in topic.results_by_partition:
-                partition = TopicPartition(topic.name, each.partition_index)
-                yield (of_id.transactional_id, partition), each.partition_error_code
+def _answers(reply: Any) -> dict[str, dict[TopicPartition, ErrorCode]]:
+    return {
+        of_id.transactional_id: {
+            TopicPartition(topic.name, each.partition_index): each.partition_error_code
+            for topic in of_id.topic_results
+            for each in topic.results_by_partition
+        }
+        for of_id in reply.results_by_transaction
+    }
 
 
 def _encode(batch: Mapping[_Producer, _Partitions], version: int) -> Buffer:

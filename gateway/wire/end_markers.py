@@ -8,15 +8,26 @@ Source: Kafka, ControlRecordType and EndTransactionMarker.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
-from gateway.wire.batches import CONTROL, HEADER, HEADER_BYTES, TRANSACTIONAL, BatchHeader
+from gateway.wire.batches import (
+    CONTROL,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    PREFIX,
+    PREFIX_BYTES,
+    TRANSACTIONAL,
+    BatchHeader,
+)
 from ledger.crc32c import crc32c
 from ledger.ids import Buffer
 
 _ABORT, _COMMIT = 0, 1
 _VERSION = 0
+_KEPT = 64  # encoded markers that the next partitions of their transactions may use
 # Length, attributes, two deltas, key length, key, value length, value, number of headers. All
 # numbers of this one record fit into a byte, and varints are zigzag.
 _RECORD = Struct(">bbbbbhhbhib")
@@ -52,7 +63,26 @@ def encode_marker(
     )
     fields = (_ATTRIBUTES, 0, timestamp_ms, timestamp_ms, producer_id, epoch, -1, 1)
     crc = crc32c(_FROM_ATTRIBUTES.pack(*fields) + record)
-    return HEADER.pack(0, BATCH_BYTES - 12, -1, 2, crc, *fields) + record
+    return HEADER.pack(0, BATCH_BYTES - LENGTH_OVERHEAD, -1, 2, crc, *fields) + record
+
+
+def stored_marker(
+    fields: tuple[int, int, int], timestamp_ms: int, offset: int, leader_epoch: int, *, commit: bool
+) -> tuple[Buffer, Buffer]:
+    """Return the batch as stored, in two parts.
+
+    `fields` are producer id, epoch and coordinator epoch. The partitions of one transaction share
+    the second part.
+    """
+    return (
+        PREFIX.pack(offset, BATCH_BYTES - LENGTH_OVERHEAD, leader_epoch),
+        _behind_prefix(fields, timestamp_ms, commit),
+    )
+
+
+@lru_cache(maxsize=_KEPT)
+def _behind_prefix(fields: tuple[int, int, int], timestamp_ms: int, commit: bool) -> bytes:
+    return encode_marker(*fields, timestamp_ms, commit=commit)[PREFIX_BYTES:]
 
 
 def read_marker(batch: Buffer, header: BatchHeader) -> StoredMarker | None:
