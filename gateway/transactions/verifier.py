@@ -40,6 +40,8 @@ _RETRY_S_MAX: Final = 0.1  # Kafka: add.partitions.to.txn.retry.backoff.max.ms
 # A question to a coordinator of this process costs little. After a refusal the producer would send
 # its batches of all partitions again.
 _RETRY_HERE_S_MAX: Final = 1.0
+# Pauses above `_RETRY_S` have this share of the time waited, so a stuck transaction costs little.
+_RETRY_SHARE: Final = 0.25
 
 
 class Coordinator(Protocol):
@@ -214,8 +216,10 @@ class CoordinatorVerifier:
 
     def _ask_again(self, producer: _Producer, busy: _Partitions, retry_s_max: float) -> None:
         loop = asyncio.get_running_loop()
-        pause_s = min(question.pause_s for question in busy.values())
-        next_s, longer_s = loop.time() + pause_s, min(2 * pause_s, _RETRY_S)
+        now_s, pause_s = loop.time(), min(question.pause_s for question in busy.values())
+        waited_s = now_s - min(question.begun_s for question in busy.values())
+        next_s = now_s + pause_s
+        longer_s = min(2 * pause_s, max(_RETRY_S, _RETRY_SHARE * waited_s))
         again: _Partitions = {}
         for partition, question in busy.items():
             if question.given_up:

