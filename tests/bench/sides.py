@@ -8,6 +8,7 @@ import resource
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tests.peers import install, java_tools
 from tests.peers.broker import Broker
@@ -36,8 +37,8 @@ class Meter:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._usage = broker.usage()
-        self._machine = _machine_cpu_s()
-        self._tools_s = _tools_cpu_s()
+        self._machine = machine_cpu_s()
+        self._tools_s = tools_cpu_s()
 
     def round(
         self, record_bytes: int, records: int, per_s: float, p50_ms: float = 0, p99_ms: float = 0
@@ -53,13 +54,13 @@ class Meter:
         return self._others_share(self._broker.usage().cpu_s - self._usage.cpu_s)
 
     def _others_share(self, broker_s: float) -> float:
-        busy_s, all_s = _machine_cpu_s()
-        known_s = broker_s + _tools_cpu_s() - self._tools_s
+        busy_s, all_s = machine_cpu_s()
+        known_s = broker_s + tools_cpu_s() - self._tools_s
         others_s = max(0.0, busy_s - self._machine[0] - known_s)
         return others_s / max(0.01, all_s - self._machine[1])
 
 
-def _machine_cpu_s() -> tuple[float, float]:
+def machine_cpu_s() -> tuple[float, float]:
     """Busy and all CPU seconds of the machine since it started."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     ticks = [int(word) for word in words[1:9]]
@@ -68,7 +69,7 @@ def _machine_cpu_s() -> tuple[float, float]:
     return (sum(ticks) - idle) / hertz, sum(ticks) / hertz
 
 
-def _tools_cpu_s() -> float:
+def tools_cpu_s() -> float:
     """CPU seconds of this process and of all tools that have ended."""
     used = [resource.getrusage(of) for of in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF)]
     return sum(each.ru_utime + each.ru_stime for each in used)
@@ -98,14 +99,25 @@ def java(*words: str, classpath: str = "") -> str:
     return done.stdout
 
 
+class Reachable(Protocol):
+    """A broker, or all brokers of a cluster."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
 def create_topic(
-    broker: Broker, topic: str, partitions: int, config: dict[str, str] | None = None
+    broker: Reachable,
+    topic: str,
+    partitions: int,
+    config: dict[str, str] | None = None,
+    replicas: int = 1,
 ) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     for created in admin.create_topics(
-        [NewTopic(topic, partitions, 1, config=config or {})]
+        [NewTopic(topic, partitions, replicas, config=config or {})]
     ).values():
         created.result(30.0)
 
@@ -115,6 +127,16 @@ def produce(
 ) -> Round:
     """ProducerPerformance with acks=all and default client settings, and further options."""
     meter = Meter(broker)
+    reached, p50_ms, p99_ms = producer_performance(
+        broker, topic, record_bytes, records, per_s, *words
+    )
+    return meter.round(record_bytes, records, reached, p50_ms, p99_ms)
+
+
+def producer_performance(
+    broker: Reachable, topic: str, record_bytes: int, records: int, per_s: int = -1, *words: str
+) -> tuple[float, float, float]:
+    """Return records/s, and the latency's p50 and p99 in ms."""
     said = java(
         java_tools.PRODUCER_PERFORMANCE,
         *("--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes)),
@@ -123,7 +145,7 @@ def produce(
         *words,
     )
     reached, p50_ms, p99_ms = map(float, _PRODUCED.findall(said)[-1])
-    return meter.round(record_bytes, records, reached, p50_ms, p99_ms)
+    return reached, p50_ms, p99_ms
 
 
 def consume(broker: Broker, topic: str, record_bytes: int, records: int, *words: str) -> Round:

@@ -122,10 +122,18 @@ class LocalCluster:
         )
         return file
 
+    def local_command(self, name: str) -> list[str]:
+        """The command of a service as it runs here."""
+        servers, data = self.zookeeper.servers, self.directory / name
+        return local_command(self.commands[name], servers, data, self.ports[name])
+
+    def environment(self) -> dict[str, str]:
+        """Variables of all services, besides those of this process."""
+        return {}
+
     def start_one(self, name: str) -> None:
-        data = self.directory / name
-        command = local_command(self.commands[name], self.zookeeper.servers, data, self.ports[name])
-        self.processes[name] = process = Process(command, self.directory / f"{name}.log")
+        log, command = self.directory / f"{name}.log", self.local_command(name)
+        self.processes[name] = process = Process(command, log, self.environment())
         (self.directory / f"{name}.pid").write_text(f"{process.pid}\n")
 
     def wait_started(self, name: str) -> None:

@@ -9,10 +9,11 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 from tests.peers import install
 from tests.peers.broker import Broker
-from tests.peers.processes import free_port
+from tests.peers.processes import Lifecycle, free_port
 
 # The options that Kafka's own start script gives to its JVM.
 JVM_SERVER = (
@@ -37,6 +38,16 @@ ONE_NODE = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
+BROKERS = 3
+THREE_NODES = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+}
 # Fewer internal partitions start faster; of no meaning to what the tests ask.
 FOR_TESTS = {
     "offsets.topic.num.partitions": "1",
@@ -59,7 +70,9 @@ class ApacheKafka(Broker):
         super().__init__(data)
         self.heap = heap
         self.settings = {**ONE_NODE, **(FOR_TESTS if settings is None else settings)}
-        self._controller_port = free_port()
+        self.controller_port = free_port()
+        # Of all controllers. The broker is the only one unless it is told of others.
+        self.voters = f"1@127.0.0.1:{self.controller_port}"
 
     def argv(self) -> list[str]:
         memory = (f"-Xmx{self.heap}", f"-Xms{self.heap}")
@@ -73,15 +86,67 @@ class ApacheKafka(Broker):
         logs = self.data / "logs"
         if not logs.exists():
             shutil.copytree(_formatted(), logs)
-        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port}"
+            written = logs / "meta.properties"
+            node = f"node.id={self.settings['node.id']}"
+            written.write_text(written.read_text().replace("node.id=1", node))
+        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self.controller_port}"
         settings = {
             **self.settings,
             "listeners": listeners,
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "controller.quorum.voters": self.voters,
             "log.dirs": str(logs),
         }
         lines = [f"{key}={value}\n" for key, value in settings.items()]
         (self.data / "server.properties").write_text("".join(lines))
+
+
+class ApacheKafkaCluster(Lifecycle):
+    """Three brokers, each a controller too; every topic has three replicas unless it names less."""
+
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str] | None = None, heap: str = "1g"
+    ) -> None:
+        self.brokers = [
+            ApacheKafka(
+                directory / f"broker-{node_id}",
+                {**THREE_NODES, **(settings or {}), "node.id": str(node_id)},
+                heap,
+            )
+            for node_id in range(1, BROKERS + 1)
+        ]
+        voters = ",".join(
+            f"{one.settings['node.id']}@127.0.0.1:{one.controller_port}" for one in self.brokers
+        )
+        for broker in self.brokers:
+            broker.name = f"Apache Kafka {broker.settings['node.id']}"
+            broker.voters = voters
+
+    @property
+    def bootstrap(self) -> str:
+        """All of them, running or not."""
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def start(self) -> Self:
+        """All of them serve; none is left over if one does not come up."""
+        try:
+            for broker in self.brokers:
+                broker.begin()
+            for broker in self.brokers:
+                broker.wait_started()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Kill -9 of all: a controller that stops waits for a majority that is gone."""
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill -9 of all that run."""
+        for broker in self.brokers:
+            if broker.running:
+                broker.kill()
 
 
 def _formatted() -> Path:
