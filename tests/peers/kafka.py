@@ -86,9 +86,7 @@ class ApacheKafka(Broker):
         logs = self.data / "logs"
         if not logs.exists():
             shutil.copytree(_formatted(), logs)
-            written = logs / "meta.properties"
-            node = f"node.id={self.settings['node.id']}"
-            written.write_text(written.read_text().replace("node.id=1", node))
+            _give_ids(logs / "meta.properties", self.settings["node.id"])
         listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self.controller_port}"
         settings = {
             **self.settings,
@@ -149,6 +147,21 @@ class ApacheKafkaCluster(Lifecycle):
                 broker.kill()
 
 
+def _give_ids(meta: Path, node_id: str) -> None:
+    """Let a copy of a formatted directory belong to this node: brokers share no directory id."""
+    kept = [
+        line
+        for line in meta.read_text().splitlines()
+        if not line.startswith(("node.id=", "directory.id="))
+    ]
+    meta.write_text("\n".join([*kept, f"node.id={node_id}", f"directory.id={_new_id()}", ""]))
+
+
+def _new_id() -> str:
+    """Return an id in Kafka's form; its tools take what begins with `-` for an option."""
+    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+
+
 def _formatted() -> Path:
     """Return a log directory that StorageTool formatted, once for all starts."""
     install.kafka_jars()
@@ -168,9 +181,7 @@ def _formatted() -> Path:
             "log.dirs": str(draft),
         }
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        cluster = cluster.replace("-", "A")  # the tool takes what begins with `-` for an option
-        tool = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+        tool = ["kafka.tools.StorageTool", "format", "-t", _new_id(), "-c", str(properties)]
         done = subprocess.run(
             [install.java(), *JVM_QUIET, "-cp", install.kafka_classpath(), *tool],
             capture_output=True,

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from tests.bench.cells import worst
 from tests.bench.cluster.sides import BEFORE, KAFKA, OURS, SIDES, SYNCED_KAFKA, UNSYNCED
 from tests.bench.cluster.stage import Cells
-from tests.bench.report import machine
 
 Run = dict[str, Cells]
 """The figures of one run, by side."""
@@ -79,9 +78,7 @@ MORE_RATIOS = {
         for size in (100, 1024)
     },
     "pause": Ratio("pause_s", ("kill",)),
-    **{
-        f"cpu_rate_{rate}_vs_before": Ratio(CPU, (f"rate {rate}",), by=BEFORE) for rate in RATES
-    },
+    **{f"cpu_rate_{rate}_vs_before": Ratio(CPU, (f"rate {rate}",), by=BEFORE) for rate in RATES},
     "gateway_lone_vs_before": Ratio("gateways_cpu_s_per_gb", ("rate 400",), by=BEFORE),
 }
 
@@ -194,7 +191,7 @@ def table(runs: Sequence[Run]) -> str:
     return "\n".join(rows)
 
 
-def _named(runs: Sequence[Run], cell: str, figure: str, digits: int) -> str:
+def largest_of_sides(runs: Sequence[Run], cell: str, figure: str, digits: int) -> str:
     """Return the largest value of each side."""
     words: list[str] = []
     for side in SIDES:
@@ -202,12 +199,6 @@ def _named(runs: Sequence[Run], cell: str, figure: str, digits: int) -> str:
         known = [each for each in found if each is not None]
         words += [f"{TITLES[side]} {max(known):.{digits}f}"] if known else []
     return ", ".join(words) or "not measured"
-
-
-def _ratio_rows(runs: Sequence[Run]) -> str:
-    line = summary(runs, [])
-    names = [name for name in line if isinstance(line[name], float | int)]
-    return "\n".join(["| figure | worst |", "|---|---|", *(f"| {n} | {line[n]} |" for n in names)])
 
 
 def read_runs(path: Path) -> list[Run]:

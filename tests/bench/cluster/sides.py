@@ -45,9 +45,7 @@ class Side(Protocol):
 
 def cpu_s_by_role(side: Side) -> dict[str, float]:
     """Return the CPU seconds that the servers have used so far, with all their children."""
-    return {
-        role: sum(tree_usage(pid).cpu_s for pid in pids) for role, pids in side.roles().items()
-    }
+    return {role: sum(tree_usage(pid).cpu_s for pid in pids) for role, pids in side.roles().items()}
 
 
 def memory_by_role(side: Side) -> dict[str, int]:
