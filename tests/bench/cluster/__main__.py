@@ -61,6 +61,7 @@ class Bench:
             with new_side(name, data, self._before) as side:
                 stage = Stage(side, found[name], quick=self._quick)
                 try:
+                    stage.warm()
                     for part in parts:
                         PARTS[part].run(stage)
                 finally:

@@ -14,8 +14,8 @@ from tests.bench.sides import create_topic
 from tests.peers.processes import wait_until
 
 REPLICAS = 3
-WARM_TOPIC, WARM_RECORDS, WARM_BYTES = "warm", 300_000, 100
-WARM_READS = 3
+WARM_TOPIC, WARM_RECORDS, WARM_BYTES, WARM_PARTITIONS = "warm", 600_000, 100, 6
+WARM_READS = 2
 LEADERS_S_MAX = 30.0
 Cells = dict[str, Figures]
 """The figures of one side in one run, by cell."""
@@ -65,6 +65,10 @@ class Stage:
         except KeyError:
             return False
 
+    def warm(self) -> None:
+        """Write enough that the servers run compiled code."""
+        self.fill(WARM_TOPIC, WARM_PARTITIONS, WARM_BYTES, WARM_RECORDS)
+
     def fill(
         self, topic: str, partitions: int, record_bytes: int, records: int, batch: int = BATCH_BYTES
     ) -> None:
@@ -76,9 +80,8 @@ class Stage:
         """Return the reader. At first it starts and reads a topic until its code is compiled."""
         if self._reader is None:
             self._reader = reader = JavaReader(self.side).start()
-            self.fill(WARM_TOPIC, 1, WARM_BYTES, WARM_RECORDS)
             for _ in range(WARM_READS):
-                reader.read(WARM_TOPIC, 1, WARM_RECORDS)
+                reader.read(WARM_TOPIC, WARM_PARTITIONS, self.filled[WARM_TOPIC])
         return self._reader
 
     def read(self, topic: str, partitions: int, record_bytes: int) -> Figures:
