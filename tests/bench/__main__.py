@@ -2,6 +2,7 @@
 
     make bench                     the whole table, worst of three runs
     python -m tests.bench --only fsync --runs 1
+    python -m tests.bench --before DIR    also the gateway of another source tree
 
 Two pairs promise the same: both sync every acknowledged record, or neither does. Each produce
 configuration runs two rounds and the first is thrown away. Figures are ratios ours / Kafka's.
@@ -18,8 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench.report import Figures, one_side, summary, table, write_page
-from tests.bench.sides import Round, consume, create_topic, new_side, produce
+from tests.bench.report import Figures, one_side, summary, table, vs_before, write_page
+from tests.bench.sides import BEFORE, Round, consume, create_topic, new_side, produce
 from tests.peers.broker import Broker
 from tests.peers.install import CACHE
 
@@ -39,8 +40,16 @@ def say(text: str) -> None:
 class Bench:
     """One run: every part asked for, on both sides."""
 
-    def __init__(self, parts: list[str], sides: list[str], megabytes: int, scratch: Path) -> None:
+    def __init__(
+        self,
+        parts: list[str],
+        sides: list[str],
+        megabytes: int,
+        scratch: Path,
+        before: Path | None = None,
+    ) -> None:
         self.figures = Figures()
+        self._before = before
         self._parts = parts
         self._sides = sides
         self._megabytes = megabytes
@@ -59,7 +68,7 @@ class Bench:
     def _pair(self, *, sync: bool) -> None:
         for side in self._sides:
             data = self._scratch / f"{side}-{sync}"
-            with new_side(side, sync, data) as broker:
+            with new_side(side, sync, data, self._before) as broker:
                 if not sync or "fsync" in self._parts:
                     self._load(broker, side, sync)
                 if sync and "latency" in self._parts:
@@ -69,7 +78,7 @@ class Bench:
     def _starts(self, side: str) -> None:
         data = self._scratch / f"{side}-start"
         for number in range(STARTS):
-            with new_side(side, True, data) as broker:
+            with new_side(side, True, data, self._before) as broker:
                 self.figures.add(side, "start", f"{number}", Round(1 / broker.start_s, 0, 0))
                 say(f"{side}: started in {broker.start_s:.2f} s")
         shutil.rmtree(data, ignore_errors=True)
@@ -111,6 +120,7 @@ def main() -> int:
     words.add_argument("--runs", type=int, default=3, help="the worst of so many is reported")
     words.add_argument("--only", choices=PARTS, action="append", help="this part (repeatable)")
     words.add_argument("--target", choices=SIDES, help="one side alone, for a profiler")
+    words.add_argument("--before", type=Path, help="also the gateway of this source tree")
     words.add_argument("--records-mb", type=int, default=200, help="MB of one unsynced round")
     words.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     asked = words.parse_args()
@@ -120,8 +130,10 @@ def main() -> int:
     try:
         for number in range(asked.runs):
             say(f"run {number + 1} of {asked.runs}")
-            sides = [asked.target] if asked.target else list(SIDES)
-            bench = Bench(asked.only or list(PARTS), sides, asked.records_mb, scratch)
+            both = [*SIDES, *([BEFORE] if asked.before else [])]
+            sides = [asked.target] if asked.target else both
+            parts, size = asked.only or list(PARTS), asked.records_mb
+            bench = Bench(parts, sides, size, scratch, asked.before)
             runs.append(bench.run())
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -132,7 +144,8 @@ def main() -> int:
     print(page)
     if asked.write:
         write_page(Path("docs/benchmarks.md"), runs)
-    print(json.dumps(summary(runs)))
+    line = summary(runs)
+    print(json.dumps({**line, **({"vs_before": vs_before(runs)} if asked.before else {})}))
     return 0
 
 

@@ -56,9 +56,9 @@ def _adds(size: str) -> Figure:
     )
 
 
-def _single(key: str, what: str) -> Figure:
+def _single(key: str, what: str, ratio: str = "") -> Figure:
     return Figure(
-        "", f"one add alone, ms, {what}", lambda one: one[SINGLE_SIZE].said[key], False, 2
+        ratio, f"one add alone, ms, {what}", lambda one: one[SINGLE_SIZE].said[key], False, 2
     )
 
 
@@ -87,17 +87,21 @@ FIGURES = (
         False,
         2,
     ),
-    _single("single_ms_p50", "p50"),
+    _single("single_ms_p50", "p50", "single_p50_ratio"),
     _single("single_ms_p99", "p99"),
     Figure("memory_ratio", "largest memory of the servers, MB", _megabytes, False),
-    Figure("", "CPU of the servers, s per GB added and read", _cpu, False, 1),
+    Figure("cpu_ratio", "CPU of the servers, s per GB added and read", _cpu, False, 1),
 )
+
+
+def ratios(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Return the worst round's ratio of each figure with a key."""
+    return {one.key: one.worst(pairs) for one in FIGURES if one.key}
 
 
 def summary(pairs: Sequence[Pair]) -> dict[str, str | float]:
     """The line for machines: the worst round's ratios."""
-    ratios = {one.key: one.worst(pairs) for one in FIGURES if one.key}
-    return {"bench": "ledger", **ratios}
+    return {"bench": "ledger", **ratios(pairs)}
 
 
 def table(pairs: Sequence[Pair]) -> str:

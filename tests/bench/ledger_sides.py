@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from tests.peers import install
 from tests.peers.bookie import SHARED_DISK
 from tests.peers.bookkeeper import JVM_QUIET, ApacheBookKeeper
 from tests.peers.processes import Lifecycle, Process, Usage
+from tests.peers.release import environment_of, python_of
 from tests.peers.zookeeper import ZooKeeper
 
 BOOKIES = 3
@@ -40,6 +42,10 @@ class Side(Protocol):
         ...
 
     def load_argv(self) -> list[str]: ...
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of its client."""
+        ...
 
     def __enter__(self) -> Self: ...
 
@@ -69,6 +75,7 @@ def load(side: Side, entry_bytes: int, seconds: float, parts: str) -> Loaded:
     done = subprocess.run(
         [*side.load_argv(), *words],
         cwd=install.ROOT,
+        env={**os.environ, **side.environment()},
         capture_output=True,
         text=True,
         timeout=LOAD_S_MAX,
@@ -82,12 +89,15 @@ def load(side: Side, entry_bytes: int, seconds: float, parts: str) -> Loaded:
 
 
 class Ours(Lifecycle):
-    """ZooKeeper and three processes of `bookie serve`, as users start them."""
+    """ZooKeeper and three processes of `bookie serve`, as users start them.
 
-    name = "ours"
+    Bookies and client are those of a source tree.
+    """
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, tree: Path = install.ROOT, name: str = "ours") -> None:
+        self.name = name
         self._data = data
+        self._tree = tree
         self._zookeeper = ZooKeeper(data / "zookeeper", synced=True)
         self._bookies: list[Process] = []
 
@@ -102,7 +112,10 @@ class Ours(Lifecycle):
         return self._zookeeper.process.memory_bytes()
 
     def load_argv(self) -> list[str]:
-        return [install.gateway_python(), "-m", "tests.bench.ledger_load", self._zookeeper.servers]
+        return [python_of(self._tree), "-m", "tests.bench.ledger_load", self._zookeeper.servers]
+
+    def environment(self) -> dict[str, str]:
+        return environment_of(self._tree)
 
     def start(self) -> Self:
         try:
@@ -118,8 +131,8 @@ class Ours(Lifecycle):
     def _start_bookie(self, number: int) -> Process:
         place = ["--zookeeper", self._zookeeper.servers, "--data", str(self._data / f"b{number}")]
         words = [*place, *SHARED_DISK, "--port", "0"]
-        argv = [install.gateway_python(), "-m", "ledger", "serve", *words]
-        return Process(argv, self._data / f"b{number}.log")
+        argv = [python_of(self._tree), "-m", "ledger", "serve", *words]
+        return Process(argv, self._data / f"b{number}.log", self.environment())
 
     def stop(self) -> None:
         bookies, self._bookies = self._bookies, []
@@ -154,6 +167,9 @@ class Apache(Lifecycle):
         classpath = install.bookkeeper_classes(JAVA_LOAD)
         words = ["-cp", classpath, JAVA_LOAD.stem, self._cluster.uri]
         return [install.java(), *memory, *JVM_QUIET, *words]
+
+    def environment(self) -> dict[str, str]:
+        return {}
 
     def start(self) -> Self:
         self._cluster.start()

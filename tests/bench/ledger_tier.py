@@ -2,6 +2,7 @@
 
     make bench-ledger                        the whole table, worst of three rounds
     python -m tests.bench.ledger_tier --rounds 1 --seconds 2
+    python -m tests.bench.ledger_tier --before DIR   also bookies and client of another tree
 
 Both sync every add on each of three bookies before it is acknowledged. A new cluster serves each
 side in each round; sides take turns at going first. Figures are ratios ours / Apache's.
@@ -23,14 +24,16 @@ from tests.bench.ledger_report import (
     SIZES,
     Pair,
     SideRound,
+    ratios,
     summary,
     table,
     write_page,
 )
-from tests.bench.ledger_sides import Apache, Loaded, Ours, load
+from tests.bench.ledger_sides import Apache, Loaded, Ours, Side, load
 from tests.peers.install import CACHE, ROOT
 
-SIDES = {"apache": Apache, "ours": Ours}
+SIDES = ("apache", "ours")
+BEFORE = "before"
 WARM_SIZE, WARM_PARTS = 16 * 1024, "adds,single"
 
 
@@ -38,10 +41,20 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run_side(name: str, seconds: float, scratch: Path) -> SideRound:
+def new_side(name: str, data: Path, before: Path | None) -> Side:
+    """Return a cluster that has not started."""
+    if name == "apache":
+        return Apache(data)
+    if name == BEFORE:
+        assert before is not None, "this side needs --before"
+        return Ours(data, before.resolve(), name)
+    return Ours(data)
+
+
+def run_side(name: str, seconds: float, scratch: Path, before: Path | None = None) -> SideRound:
     """One side's loads on a cluster of its own, which is warm before the first counts."""
     loads: SideRound = {}
-    with SIDES[name](scratch / name) as side:
+    with new_side(name, scratch / name, before) as side:
         load(side, WARM_SIZE, seconds, WARM_PARTS)
         for size, entry_bytes in SIZES.items():
             parts = ["adds"]
@@ -70,6 +83,7 @@ def main() -> int:
     words.add_argument("--rounds", type=int, default=3, help="the worst of so many is reported")
     words.add_argument("--seconds", type=float, default=4.0, help="of each part")
     words.add_argument("--target", choices=SIDES, help="one side alone, for a profiler")
+    words.add_argument("--before", type=Path, help="also the bookies of this source tree")
     words.add_argument("--write", action="store_true", help="write docs/benchmarks-ledger.md")
     asked = words.parse_args()
     CACHE.mkdir(exist_ok=True)
@@ -77,11 +91,12 @@ def main() -> int:
     rounds: list[dict[str, SideRound]] = []
     try:
         for number in range(asked.rounds):
-            names = [asked.target] if asked.target else list(SIDES)[:: -1 if number % 2 else 1]
+            every = [*SIDES, *([BEFORE] if asked.before else [])]
+            names = [asked.target] if asked.target else every[:: -1 if number % 2 else 1]
             done: dict[str, SideRound] = {}
             for name in names:
                 say(f"round {number + 1} of {asked.rounds}: {name}")
-                done[name] = run_side(name, asked.seconds, scratch)
+                done[name] = run_side(name, asked.seconds, scratch, asked.before)
             rounds.append(done)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -89,11 +104,15 @@ def main() -> int:
         said = {size: loaded.said for size, loaded in rounds[-1][asked.target].items()}
         print(json.dumps({"bench": "ledger", "target": asked.target, **said}))
         return 0
-    pairs = [Pair(**done) for done in rounds]
+    pairs = [Pair(done["ours"], done["apache"]) for done in rounds]
     print(table(pairs))
     if asked.write:
         write_page(ROOT / "docs" / "benchmarks-ledger.md", pairs)
-    print(json.dumps(summary(pairs)))
+    line: dict[str, object] = {**summary(pairs)}
+    if asked.before:
+        pairs = [Pair(done["ours"], done[BEFORE]) for done in rounds]
+        line["vs_before"] = ratios(pairs)
+    print(json.dumps(line))
     return 0
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.bench.neighbours_hostile import ATTACKS, Attacked, attacked, prepare
 from tests.bench.neighbours_wide import CONSUMERS, WIDTHS, rates
-from tests.bench.sides import new_side
+from tests.bench.sides import BEFORE, new_side
 from tests.peers.install import CACHE
 
 SIDES = ("kafka", "gateway")
@@ -31,10 +31,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def wide(side: str, scratch: Path) -> dict[int, float]:
+def wide(side: str, scratch: Path, before: Path | None) -> dict[int, float]:
     """Return the share kept beside the most consumers, by partitions."""
     kept: dict[int, float] = {}
-    with new_side(side, True, scratch / f"{side}-wide") as broker:
+    with new_side(side, True, scratch / f"{side}-wide", before) as broker:
         for width in WIDTHS:
             found = rates(broker, width)
             kept[width] = found[MOST] / found[0]
@@ -43,12 +43,12 @@ def wide(side: str, scratch: Path) -> dict[int, float]:
     return kept
 
 
-def hostile(side: str, scratch: Path) -> dict[str, Attacked]:
+def hostile(side: str, scratch: Path, before: Path | None) -> dict[str, Attacked]:
     """Return what each attack did to a broker that was started anew."""
     found: dict[str, Attacked] = {}
     for attack in ATTACKS:
         data = scratch / f"{side}-{attack.__name__}"
-        with new_side(side, True, data) as broker:
+        with new_side(side, True, data, before) as broker:
             prepare(broker)
             name = attack.__name__
             found[name] = seen = attacked(broker, attack)
@@ -68,8 +68,10 @@ def main() -> int:
     words = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     words.add_argument("--only", choices=PARTS, action="append", help="this part (repeatable)")
     words.add_argument("--target", choices=SIDES, help="one side alone")
+    words.add_argument("--before", type=Path, help="also the gateway of this source tree")
     asked = words.parse_args()
-    parts, sides = asked.only or list(PARTS), [asked.target] if asked.target else list(SIDES)
+    both = [*SIDES, *([BEFORE] if asked.before else [])]
+    parts, sides = asked.only or list(PARTS), [asked.target] if asked.target else both
     CACHE.mkdir(exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="neighbours-", dir=CACHE))
     shares: dict[str, dict[int, float]] = {}
@@ -77,12 +79,17 @@ def main() -> int:
     try:
         for side in sides:
             if "wide" in parts:
-                shares[side] = wide(side, scratch)
+                shares[side] = wide(side, scratch, asked.before)
             if "hostile" in parts:
-                attacks[side] = hostile(side, scratch)
+                attacks[side] = hostile(side, scratch, asked.before)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    print(json.dumps(_summary(shares, attacks)))
+    line = _summary(shares, attacks)
+    if asked.before:
+        line["before"] = _summary(
+            {"gateway": shares.get(BEFORE, {})}, {"gateway": attacks.get(BEFORE, {})}
+        )
+    print(json.dumps(line))
     return 0
 
 

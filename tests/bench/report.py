@@ -32,11 +32,16 @@ class Figures:
     def names(self, part: str) -> list[str]:
         return [n for side, p, n in self.rounds if p == part and side == "gateway"]
 
-    def ratio(self, part: str, name: str, value: Value) -> float | None:
-        ours, theirs = (
-            self.rounds.get(("gateway", part, name)),
-            self.rounds.get(("kafka", part, name)),
-        )
+    def ratio(self, part: str, name: str, value: Value, by: str = "kafka") -> float | None:
+        """Return ours / the figure of the side `by` in the same part, or None."""
+        return self.ratio_of_parts((part, part), name, value, by)
+
+    def ratio_of_parts(
+        self, parts: tuple[str, str], name: str, value: Value, by: str = "kafka"
+    ) -> float | None:
+        """Return ours in the first part / the figure of the side `by` in the second, or None."""
+        ours = self.rounds.get(("gateway", parts[0], name))
+        theirs = self.rounds.get((by, parts[1], name))
         if ours is None or theirs is None or not value(theirs):
             return None
         return value(ours) / value(theirs)
@@ -85,12 +90,35 @@ def summary(runs: Sequence[Figures]) -> dict[str, str | float | None]:
             for size in ("100", "1024"):
                 found = _over(runs, pair, value, lambda n, s=size: n.startswith(f"{s}-"))
                 line[f"{pair}_{what}_ratio_{size}"] = worst(found, more_is_better=more)
+    for size in ("100", "1024"):
+        found = [
+            run.ratio_of_parts(("fsync", "nosync"), f"{size}-{partitions}", records)
+            for run in runs
+            for partitions in (1, 6)
+        ]
+        line[f"synced_vs_unsynced_ratio_{size}"] = worst(found, more_is_better=True)
     consumed = _over(runs, "consume", records, lambda _: True)
     line["consume_ratio"] = worst(consumed, more_is_better=True)
     speeds = [_start_ratio(run) for run in runs]
     line["start_ratio"] = worst(speeds, more_is_better=False)
     line["memory_ratio"] = worst([_memory_ratio(run) for run in runs], more_is_better=False)
     return line
+
+
+def vs_before(runs: Sequence[Figures]) -> dict[str, dict[str, float | None]]:
+    """Return ours / that of the other source tree, the worst of the runs, by part and load."""
+    values = {"records": records, "cpu": cpu, "memory": memory, "p50": p50, "p99": p99}
+    rounds = {(part, name) for run in runs for _, part, name in run.rounds}
+    return {
+        f"{part} {name}": {
+            what: worst(
+                [run.ratio(part, name, value, "before") for run in runs],
+                more_is_better=what == "records",
+            )
+            for what, value in values.items()
+        }
+        for part, name in sorted(rounds)
+    }
 
 
 def _start_ratio(run: Figures) -> float | None:
@@ -141,6 +169,9 @@ def table(runs: Sequence[Figures]) -> str:
     rows += [
         "",
         f"Produce latency at 1,000 records/s (1 KiB, synced): p50 {middle}, p99 {tail}.",
+        "Ours synced / Kafka unsynced, records/s: "
+        f"100 B {line['synced_vs_unsynced_ratio_100']}, "
+        f"1,024 B {line['synced_vs_unsynced_ratio_1024']}.",
         f"Start-up {line['start_ratio']}, largest resident memory {line['memory_ratio']}.",
     ]
     return "\n".join(rows)

@@ -2,6 +2,7 @@
 
     make bench-scale                                              three sizes of each
     python -m tests.bench.scale --groups 100,1000 --partitions "" --no-rest
+    python -m tests.bench.scale --before DIR          and the servers of another source tree
 
 Every size runs on a new cluster on loopback: ZooKeeper, three bookies, one gateway; a second
 gateway starts, the first is killed (`kill -9`) and the second is asked until it answers for all.
@@ -81,24 +82,37 @@ def show(unit: str, sizes: list[dict[str, Any]], grown: list[dict[str, Any]]) ->
     print()
 
 
+def vs_before(ours: dict[str, Any], before: dict[str, Any]) -> dict[str, float]:
+    """Return ours / the figure of the other tree, for each figure of a size that has one."""
+    return {
+        name: round(ours[name] / before[name], 3)
+        for name in SAID
+        if ours.get(name) is not None and before.get(name)
+    }
+
+
 def counts(text: str) -> list[int]:
     return [int(word) for word in text.split(",") if word]
 
 
-async def run(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
-    """Every size, smallest first."""
+async def run(asked: argparse.Namespace, scratch: Path, tree: Path | None = None) -> dict[str, Any]:
+    """Every size, smallest first, with the servers of `tree` if there is one."""
     groups: list[dict[str, Any]] = []
     for count in asked.groups:
         scale = scratch / f"groups-{count}"
         groups.append(
-            await scale_groups.measure(scale, count, asked.budget, rest=not asked.no_rest)
+            await scale_groups.measure(
+                scale, count, asked.budget, rest=not asked.no_rest, tree=tree
+            )
         )
         print(json.dumps({"groups": groups[-1]}), file=sys.stderr, flush=True)
     partitions: list[dict[str, Any]] = []
     for count in asked.partitions:
         scale = scratch / f"partitions-{count}"
         partitions.append(
-            await scale_partitions.measure(scale, count, asked.budget, unused=asked.unused)
+            await scale_partitions.measure(
+                scale, count, asked.budget, unused=asked.unused, tree=tree
+            )
         )
         print(json.dumps({"partitions": partitions[-1]}), file=sys.stderr, flush=True)
     group_growth = growth(groups, "groups", GROUP_GROWTH)
@@ -123,11 +137,21 @@ def main() -> int:
     words.add_argument("--budget", type=float, default=BUDGET_S, help="seconds, of each part")
     words.add_argument("--no-rest", action="store_true", help="do not wait until groups rest")
     words.add_argument("--unused", action="store_true", help="write to no partition before")
+    words.add_argument("--before", type=Path, help="also the servers of this source tree")
     asked = words.parse_args()
     CACHE.mkdir(exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="bench-scale-", dir=CACHE))
     try:
-        print(json.dumps(asyncio.run(run(asked, scratch))))
+        line = asyncio.run(run(asked, scratch))
+        if asked.before:
+            tree = asked.before.resolve()
+            before = asyncio.run(run(asked, scratch / "before", tree))
+            line["before"] = before
+            line["vs_before"] = {
+                unit: [vs_before(*pair) for pair in zip(line[unit], before[unit], strict=True)]
+                for unit in ("groups", "partitions")
+            }
+        print(json.dumps(line))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return 0

@@ -13,6 +13,7 @@ from tests.cluster.client import Session
 from tests.peers.bookie import BookieProcess
 from tests.peers.gateway import ClusterGateway
 from tests.peers.processes import Lifecycle
+from tests.peers.release import run_tree
 from tests.peers.zookeeper import ZooKeeper
 
 T = TypeVar("T")
@@ -23,10 +24,16 @@ LEDGERS_LOOKED_AT_MAX = 2_000
 
 
 class Cluster(Lifecycle):
-    """ZooKeeper and bookies run inside `with`; gateways when they are asked for."""
+    """ZooKeeper and bookies run inside `with`; gateways when they are asked for.
 
-    def __init__(self, directory: Path, options: Sequence[str] = ()) -> None:
+    Bookies and gateways are those of `tree`, if there is one.
+    """
+
+    def __init__(
+        self, directory: Path, options: Sequence[str] = (), tree: Path | None = None
+    ) -> None:
         self._directory = directory
+        self._tree = tree
         self._options = options
         self.zookeeper = ZooKeeper(directory / "zookeeper", heap_mb=HEAP_MB)
         self._bookies = [
@@ -39,6 +46,9 @@ class Cluster(Lifecycle):
             )
             for number in range(BOOKIES)
         ]
+        if tree is not None:
+            for bookie in self._bookies:
+                run_tree(bookie, tree)
         self._gateways: list[ClusterGateway] = []
 
     def gateway(self) -> ClusterGateway:
@@ -52,6 +62,8 @@ class Cluster(Lifecycle):
             session_ms=SESSION_MS,
         )
         self._gateways.append(started)
+        if self._tree is not None:
+            run_tree(started, self._tree)
         return started.start()
 
     async def open_ledgers(self) -> int:

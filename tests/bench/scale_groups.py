@@ -29,13 +29,15 @@ class Lost(AssertionError):
     """A group's position is not what was committed."""
 
 
-async def measure(directory: Path, count: int, budget_s: float, *, rest: bool) -> dict[str, Any]:
+async def measure(
+    directory: Path, count: int, budget_s: float, *, rest: bool, tree: Path | None = None
+) -> dict[str, Any]:
     """Figures of one size. `budget_s` bounds each of its parts.
 
     The first gateway is killed while each group's segment is open, the second when all of them
     `rest`: their segments are closed, and nobody has claimed them.
     """
-    with Cluster(directory, [STORE]) as cluster:
+    with Cluster(directory, [STORE], tree) as cluster:
         first = cluster.gateway()
         async with Wire(first.bootstrap) as wire:
             assert await wire.create(PROBE_TOPIC, 1, 3, 60_000) == 0

@@ -29,13 +29,15 @@ _NOT_YET = {3, 5, 6, 7, 9, 78}  # unknown, no leader, not the leader, timed out,
 Key = tuple[str, int]
 
 
-async def measure(directory: Path, count: int, budget_s: float, *, unused: bool) -> dict[str, Any]:
+async def measure(
+    directory: Path, count: int, budget_s: float, *, unused: bool, tree: Path | None = None
+) -> dict[str, Any]:
     """Figures of one size. `budget_s` bounds each of its parts.
 
     Each partition has got a record before its owner is killed, so that whoever takes it over has a
     segment to recover; `unused` ones have none.
     """
-    with Cluster(directory) as cluster:
+    with Cluster(directory, tree=tree) as cluster:
         first = cluster.gateway()
         async with Wire(first.bootstrap) as wire:
             assert await wire.create("warm", 1, 3, 60_000) == 0

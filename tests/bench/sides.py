@@ -14,7 +14,9 @@ from tests.peers import install, java_tools
 from tests.peers.broker import Broker
 from tests.peers.gateway import Gateway
 from tests.peers.kafka import JVM_QUIET, ONE_NODE, ApacheKafka
+from tests.peers.release import run_tree
 
+BEFORE = "before"
 TOOL_TIMEOUT_S = 120.0
 _PRODUCED = re.compile(r"([\d.]+) records/sec .*?(\d+) ms 50th, \d+ ms 95th, (\d+) ms 99th")
 
@@ -75,12 +77,19 @@ def tools_cpu_s() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def new_side(side: str, sync: bool, data: Path) -> Broker:
-    """Return Apache Kafka (1 GiB heap) or the gateway, not started, with or without fsync."""
+def new_side(side: str, sync: bool, data: Path, before: Path | None = None) -> Broker:
+    """Return Apache Kafka (1 GiB heap) or the gateway, not started, with or without fsync.
+
+    The side `before` is the gateway of another source tree.
+    """
     if side == "kafka":
         flush = {"log.flush.interval.messages": "1"} if sync else {}
         return ApacheKafka(data, {**ONE_NODE, **flush}, heap="1g")
-    return Gateway(data, () if sync else ("--journal-sync", "never"))
+    gateway = Gateway(data, () if sync else ("--journal-sync", "never"))
+    if side == BEFORE:
+        assert before is not None, "this side needs --before"
+        run_tree(gateway, before.resolve())
+    return gateway
 
 
 def java(*words: str, classpath: str = "") -> str:

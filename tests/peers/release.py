@@ -15,10 +15,28 @@ from typing import NamedTuple
 
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
-from tests.peers.gateway import ClusterGateway
+from tests.peers.gateway import ClusterGateway, Gateway
 from tests.peers.install import PeerMissing
 
 ARCHIVE_S_MAX = 120
+
+
+def python_of(tree: Path) -> str:
+    """Return the interpreter with the packages of a source tree; ours if it has none."""
+    python = tree / ".venv" / "bin" / "python"
+    return str(python) if python.exists() else install.gateway_python()
+
+
+def environment_of(tree: Path) -> dict[str, str]:
+    """Return the variables with which `python -m` runs the code of a source tree."""
+    # Without the first variable the packages of the current directory would be found first.
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(tree)}
+
+
+def run_tree(server: BookieProcess | Gateway, tree: Path) -> None:
+    """Let the next start of the server run the code of a source tree."""
+    server.python = python_of(tree)
+    server.environment = environment_of(tree)
 
 
 class Release(NamedTuple):
@@ -29,9 +47,7 @@ class Release(NamedTuple):
 
     def put_on(self, server: BookieProcess | ClusterGateway) -> None:
         """Let the next start of the server run this release."""
-        server.python = str(self.tree / ".venv" / "bin" / "python")
-        # Without the first variable the packages of the current directory would be found first.
-        server.environment = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(self.tree)}
+        run_tree(server, self.tree)
         if isinstance(server, ClusterGateway):
             server.session_flag = ("--session-ms", "")
 

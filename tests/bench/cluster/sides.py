@@ -12,6 +12,7 @@ from tests.peers import install
 from tests.peers.compose import LocalCluster
 from tests.peers.kafka import ApacheKafkaCluster
 from tests.peers.processes import Lifecycle, tree_memory_bytes, tree_usage
+from tests.peers.release import environment_of, python_of
 
 OURS, UNSYNCED, BEFORE = "ours", "ours-unsynced", "before"
 SYNCED_KAFKA, KAFKA = "kafka-synced", "kafka"
@@ -64,13 +65,11 @@ class TreeCluster(LocalCluster):
 
     def local_command(self, name: str) -> list[str]:
         """Return the command of the service, with the interpreter of the tree."""
-        python = self._tree / ".venv" / "bin" / "python"
         _, *words = super().local_command(name)
-        return [str(python) if python.exists() else install.gateway_python(), *words]
+        return [python_of(self._tree), *words]
 
     def environment(self) -> dict[str, str]:
-        # Without the first variable the packages of the current directory would be found first.
-        return {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(self._tree)}
+        return environment_of(self._tree)
 
 
 class OurCluster(Lifecycle):

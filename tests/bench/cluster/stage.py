@@ -45,6 +45,7 @@ class Stage:
     def add(self, cell: str, figures: Figures) -> None:
         self.cells[cell] = figures
         wanted = ("records_per_s", "p50_ms", "p99_ms", "cpu_s_per_gb", "memory_mb", "others_share")
+        wanted = (*wanted, "core_share", "pause_s")
         shown = [f"{name} {figures[name]:,.2f}" for name in wanted if name in figures]
         say(f"{self.side.name} {cell}: {', '.join(shown)}")
 
