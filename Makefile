@@ -106,7 +106,7 @@ demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and
 	$(DEV)/bin/python -m tests.demo
 
 bench: $(RUN)/.ready $(DEV)/.ready ## against Apache Kafka 4.3, one after the other; ratios
-	$(DEV)/bin/python -m tests.bench --write
+	$(DEV)/bin/python -m tests.bench --write $(if $(BEFORE),--before $(BEFORE))
 
 bench-transactions: $(RUN)/.ready $(DEV)/.ready ## transactions against Apache Kafka 4.3; ratios (QUICK=1 PARTS=produce,commits RUNS=1)
 	$(DEV)/bin/python -m tests.bench.transactions $(BESIDE)
@@ -115,7 +115,11 @@ bench-compaction: $(RUN)/.ready $(DEV)/.ready ## cleaning of compacted topics ag
 	$(DEV)/bin/python -m tests.bench.compaction $(BESIDE)
 
 bench-ledger: $(RUN)/.ready $(DEV)/.ready ## bookies against Apache BookKeeper 4.17; ratios
-	$(DEV)/bin/python -m tests.bench.ledger_tier --write
+	$(DEV)/bin/python -m tests.bench.ledger_tier --write $(if $(BEFORE),--before $(BEFORE))
+
+bench-cluster: $(RUN)/.ready $(DEV)/.ready ## a whole cluster against three Apache Kafka 4.3 brokers; ratios (ONLY=written RUNS=1 QUICK=1 BEFORE=DIR)
+	$(DEV)/bin/python -m tests.bench.cluster $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS)) \
+		$(if $(QUICK),--quick) $(if $(BEFORE),--before $(BEFORE)) $(if $(ONLY)$(RUNS)$(QUICK)$(BEFORE),,--write)
 
 bench-subscriptions: $(RUN)/.ready $(DEV)/.ready ## commits per second, in log segments and in znodes; ratio
 	$(DEV)/bin/python -m tests.bench.subscriptions
@@ -130,10 +134,10 @@ bench-direct-plan: $(RUN)/.ready $(DEV)/.ready ## what a look at 100 to 10,000 p
 	$(DEV)/bin/python -m tests.bench.direct_plan
 
 bench-scale: $(RUN)/.ready $(DEV)/.ready ## 1,000 to 100,000 groups, 100 to 10,000 partitions: growth
-	$(DEV)/bin/python -m tests.bench.scale
+	$(DEV)/bin/python -m tests.bench.scale $(if $(BEFORE),--before $(BEFORE))
 
 bench-neighbours: $(RUN)/.ready $(DEV)/.ready ## what one client costs the others, beside Apache Kafka 4.3
-	$(DEV)/bin/python -m tests.bench.neighbours
+	$(DEV)/bin/python -m tests.bench.neighbours $(if $(BEFORE),--before $(BEFORE))
 
 bench-reading: $(RUN)/.ready $(DEV)/.ready ## what a slow bookie costs readers, and its detection the others; ratios
 	$(DEV)/bin/python -m tests.bench.reading $(if $(BEFORE),--before $(BEFORE))
@@ -146,4 +150,4 @@ bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, bes
 
 .PHONY: help run cluster check test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile demo spark bench \
-	bench-transactions bench-compaction bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start
+	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start

@@ -1,0 +1,87 @@
+"""Goal: the line of `make bench-cluster` gives the worst ratio of all runs, and null for what did not run.
+
+Method: figures by hand, for two runs, as the parts of the bench would have left them.
+"""
+
+from __future__ import annotations
+
+from tests.bench.cluster.report import Run, summary
+
+FIRST_KEYS = [
+    "bench",
+    "produce_100_vs_synced",
+    "produce_1024_vs_synced",
+    "produce_100_vs_default",
+    "produce_1024_vs_default",
+    "cpu_100_vs_synced",
+    "cpu_1024_vs_synced",
+    "read_100",
+    "read_1024",
+    "read_far_100",
+    "read_far_1024",
+    "read_cpu_worst",
+    "memory",
+]
+
+
+def produced(records_per_s: float, cpu_s_per_gb: float, memory_mb: float) -> dict[str, float]:
+    return {
+        "records_per_s": records_per_s,
+        "cpu_s_per_gb": cpu_s_per_gb,
+        "memory_mb": memory_mb,
+        "others_share": 0.1,
+    }
+
+
+def two_runs() -> list[Run]:
+    return [
+        {
+            "ours": {"produce 100": produced(300, 20, 90)},
+            "kafka-synced": {"produce 100": produced(100, 40, 100)},
+            "kafka": {"produce 100": produced(200, 10, 90)},
+        },
+        {
+            "ours": {"produce 100": produced(200, 30, 50)},
+            "kafka-synced": {"produce 100": produced(100, 40, 100)},
+            "kafka": {"produce 100": produced(400, 60, 100)},
+        },
+    ]
+
+
+def test_a_rate_counts_at_its_lowest_ratio_and_a_cost_at_its_highest() -> None:
+    line = summary(two_runs(), [])
+    assert (line["produce_100_vs_synced"], line["produce_100_vs_default"]) == (2.0, 0.5)
+    assert (line["cpu_100_vs_synced"], line["cpu_100_vs_default"]) == (0.75, 2.0)
+
+
+def test_memory_is_compared_with_the_smaller_kafka() -> None:
+    assert summary(two_runs(), [])["memory"] == 1.0
+
+
+def test_what_did_not_run_is_null_and_failures_are_named() -> None:
+    line = summary(two_runs(), ["kafka far: too slow"])
+    assert line["read_far_100"] is None
+    assert line["failed"] == ["kafka far: too slow"]
+
+
+def test_the_line_begins_with_the_figures_that_judge() -> None:
+    assert list(summary(two_runs(), []))[: len(FIRST_KEYS)] == FIRST_KEYS
+
+
+def test_a_figure_of_several_loads_is_the_worst_of_them() -> None:
+    runs: list[Run] = [
+        {
+            "ours": {"written 100-1": produced(90, 3, 1), "behind 100-6": produced(50, 9, 1)},
+            "kafka": {"written 100-1": produced(100, 2, 1), "behind 100-6": produced(100, 2, 1)},
+        }
+    ]
+    line = summary(runs, [])
+    assert (line["read_100"], line["read_cpu_worst"]) == (0.5, 4.5)
+
+
+def test_the_other_tree_has_ratios_of_its_own() -> None:
+    (run, _) = two_runs()
+    run["before"] = {"produce 100": produced(150, 40, 90)}
+    assert summary([run], [])["vs_before"] == {
+        "produce 100": {"records_per_s": 2.0, "cpu_s_per_gb": 0.5, "memory_mb": 1.0}
+    }
