@@ -1,4 +1,4 @@
-"""Goal: the line of `make bench-cluster` gives the worst ratio of all runs, and null for what did not run.
+"""Goal: the line of `make bench-cluster` gives the worst ratio of all runs; null: it did not run.
 
 Method: figures by hand, for two runs, as the parts of the bench would have left them.
 """
