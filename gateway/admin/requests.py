@@ -27,7 +27,7 @@ from ledger.command_line.program import Value, option
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient, AdminError
     from gateway.admin.storage import Storage
-    from ledger.adapters.grpc.grpc_config import TlsFiles
+    from ledger.adapters.links.link_config import TlsFiles
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -161,7 +161,7 @@ def ask_storage(
 def _tls_files(directory: Path | None, output: Format) -> TlsFiles | None:
     if directory is None:
         return None
-    from ledger.adapters.grpc.grpc_config import TlsFiles
+    from ledger.adapters.links.link_config import TlsFiles
 
     files = [directory / name for name in ("tls.crt", "tls.key", "ca.crt")]
     for file in files:

@@ -12,8 +12,9 @@ from typing import Self
 
 from gateway.admin.client import AdminError, Unreachable
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
+from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient

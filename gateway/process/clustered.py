@@ -17,7 +17,8 @@ from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
 from gateway.process.cluster_layout import epoch_base, keeps_log_segments, lay_out_cluster
 from gateway.topics.catalog import Catalog
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.session_closer import SessionCloser
 from ledger.adapters.zookeeper.zookeeper_metadata import ZooKeeperMetadata, connect_zookeeper

@@ -10,25 +10,24 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from google.protobuf.message import DecodeError, Message
-
-from ledger.adapters.grpc.grpc_config import (
-    MESSAGE_BYTES_MAX,
-    WINDOW_BYTES,
-    GrpcServerConfig,
-    TlsFiles,
-)
+from ledger.adapters.grpc.grpc_config import GrpcServerConfig
 from ledger.adapters.grpc.grpc_library import aio, grpc, keep_running
+from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX, WINDOW_BYTES, TlsFiles
 from ledger.adapters.system.memory import keep_freed_memory
 from ledger.bookie.answer_room import AnswerRoom
 from ledger.bookie.config import ENTRY_BYTES_MAX
-from ledger.bookie.grpc_streams import InboundWindow, ServerAddStream, ServerReadStream, check_hello
+from ledger.bookie.control_calls import ControlCall, ControlCalls
 from ledger.bookie.served_bookie import ServedBookie
-from ledger.ids import EntryId, LedgerId
-from ledger.ports.bookies import EntriesReply, Status
+from ledger.bookie.server_streams import (
+    InboundWindow,
+    ServerAddStream,
+    ServerReadStream,
+    check_hello,
+)
+from ledger.ids import Buffer
+from ledger.ports.bookies import Status
 from ledger.tasks import start_once
-from ledger.wire import bookie_pb2 as pb
-from ledger.wire.bookie_frames import VERSION, BadBookieFrame, encode_welcome
+from ledger.wire.bookie_frames import BadBookieFrame, encode_welcome
 
 SERVICE = "ledger.wire.Bookie"
 _Context = aio.ServicerContext[bytes, bytes]
@@ -79,18 +78,10 @@ class BookieServer:
 
     def _handlers(self) -> grpc.GenericRpcHandler:
         streams = {"Adds": self._adds, "Reads": self._reads}
-        calls: dict[str, _Handler] = {
-            "Info": self._info,
-            "ReadLac": self._read_lac,
-            "WriteLac": self._write_lac,
-            "ListEntries": self._list_entries,
-            "EndLimbo": self._end_limbo,
-            "Stats": self._stats,
-        }
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         for name, stream in streams.items():
             handlers[name] = grpc.stream_stream_rpc_method_handler(stream)
-        for name, call in calls.items():
+        for name, call in ControlCalls(self._bookie).by_name().items():
             handlers[name] = grpc.unary_unary_rpc_method_handler(self._bounded(call))
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
@@ -110,7 +101,7 @@ class BookieServer:
     async def _serve(
         self,
         context: _Context,
-        on_message: Callable[[bytes], Awaitable[None]],
+        on_message: Callable[[Buffer], Awaitable[None]],
         next_message: Callable[[], Awaitable[bytes]],
     ) -> None:
         """Receive messages and send responses until either side ends the stream."""
@@ -166,102 +157,27 @@ class BookieServer:
 
     # -- control calls -------------------------------------------------------------------------
 
-    def _bounded(self, call: _Handler) -> _Handler:
+    def _bounded(self, call: ControlCall) -> _Handler:
         """Wrap a handler with a time limit and a refusal of requests that do not parse."""
 
         async def handle(request: bytes, context: _Context) -> bytes:
             try:
                 async with asyncio.timeout(self._config.control_timeout_s):
-                    return await call(request, context)
+                    return await call(request)
             except TimeoutError:
                 await context.abort(
                     grpc.StatusCode.DEADLINE_EXCEEDED, "the call exceeded the bookie's time limit"
                 )
-            except (DecodeError, BadBookieFrame) as error:
+            except BadBookieFrame as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
         return handle
-
-    async def _info(self, request: bytes, _: _Context) -> bytes:
-        _parse(request, pb.InfoRequest())
-        bookie = self._bookie
-        return pb.InfoReply(
-            bookie=bookie.bookie_id,
-            frame_version=VERSION,
-            entry_bytes_max=ENTRY_BYTES_MAX,
-            writable=bookie.writable,
-        ).SerializeToString()
-
-    async def _read_lac(self, data: bytes, _: _Context) -> bytes:
-        request = _ledger_request(data)
-        if not self._is_this_bookie(request.bookie):
-            return pb.LacReply(status=Status.WRONG_INSTANCE, lac=-1).SerializeToString()
-        reply = await self._bookie.read_lac(LedgerId(request.ledger))
-        return pb.LacReply(status=reply.status, lac=reply.lac).SerializeToString()
-
-    async def _write_lac(self, data: bytes, _: _Context) -> bytes:
-        request = _ledger_request(data)
-        status = Status.WRONG_INSTANCE
-        if self._is_this_bookie(request.bookie):
-            ledger, lac = LedgerId(request.ledger), EntryId(request.lac)
-            status = await self._bookie.write_lac(ledger, request.master_key, lac)
-        return pb.StatusReply(status=status).SerializeToString()
-
-    async def _end_limbo(self, data: bytes, _: _Context) -> bytes:
-        request = _ledger_request(data)
-        status = Status.WRONG_INSTANCE
-        if self._is_this_bookie(request.bookie):
-            status = await self._bookie.end_limbo(LedgerId(request.ledger), request.master_key)
-        return pb.StatusReply(status=status).SerializeToString()
-
-    async def _list_entries(self, data: bytes, _: _Context) -> bytes:
-        request = _ledger_request(data)
-        reply = EntriesReply(Status.WRONG_INSTANCE)
-        if self._is_this_bookie(request.bookie):
-            reply = await self._bookie.list_entries(LedgerId(request.ledger))
-        runs: list[int] = []
-        at = 0
-        for first, last in reply.runs:
-            runs += (first - at, last - first + 1)
-            at = last + 1
-        return pb.EntriesReply(status=reply.status, runs=runs).SerializeToString()
-
-    async def _stats(self, data: bytes, _: _Context) -> bytes:
-        request = pb.StatsRequest()
-        _parse(data, request)
-        if not self._is_this_bookie(request.bookie):
-            return pb.StatsReply(status=Status.WRONG_INSTANCE).SerializeToString()
-        stats = await self._bookie.stats()
-        return pb.StatsReply(
-            status=stats.status,
-            disk_bytes=stats.disk_bytes,
-            free_bytes=stats.free_bytes,
-            ledgers=stats.ledgers,
-            writable=stats.writable,
-        ).SerializeToString()
-
-    def _is_this_bookie(self, bookie: str) -> bool:
-        return bookie == self._bookie.bookie_id
 
 
 async def _read(context: _Context) -> bytes | None:
     """Return the next message, or None at the end of the stream."""
     message = cast(object, await context.read())
     return message if isinstance(message, bytes) else None
-
-
-def _parse(data: bytes, message: Message) -> None:
-    """Parse `data` into `message`. Raises DecodeError."""
-    message.ParseFromString(data)
-
-
-def _ledger_request(data: bytes) -> pb.LedgerRequest:
-    """Parse and check a request about one ledger. Raises DecodeError, BadBookieFrame."""
-    request = pb.LedgerRequest()
-    _parse(data, request)
-    if request.ledger < 0 or request.lac < -1:
-        raise BadBookieFrame(f"invalid ledger {request.ledger} or LAC {request.lac}")
-    return request
 
 
 def _options(config: GrpcServerConfig) -> list[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ledger.adapters.grpc.grpc_config import ANSWERS_BYTES_MAX
+from ledger.adapters.links.link_config import ANSWERS_BYTES_MAX
 from ledger.bookie.config import ENTRY_BYTES_MAX, JournalSync
 from ledger.ports.bookies import DEFAULT_RACK
 

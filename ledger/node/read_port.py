@@ -127,8 +127,9 @@ class ReadPort:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, _import_servers)
         await self._prepare()
-        from ledger.adapters.grpc.grpc_config import ANSWERS_BYTES_MAX, GrpcServerConfig
+        from ledger.adapters.grpc.grpc_config import GrpcServerConfig
         from ledger.adapters.grpc.grpc_metadata_server import MetadataServer
+        from ledger.adapters.links.link_config import ANSWERS_BYTES_MAX
         from ledger.bookie.grpc_server import BookieServer
         from ledger.bookie.read_only_view import ReadOnlyView
 

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.system import machine
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ledger.adapters.grpc.grpc_config import GrpcServerConfig, TlsFiles
+from ledger.adapters.grpc.grpc_config import GrpcServerConfig
+from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.posix.posix_disk import PosixDisk
 from ledger.adapters.rocksdb.rocks_table import RocksTable
 from ledger.adapters.system import machine

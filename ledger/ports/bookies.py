@@ -1,5 +1,5 @@
 """The port to the bookies. The embedded gateway calls its bookies in process; a cluster
-uses gRPC.
+uses TCP or gRPC.
 """
 
 from __future__ import annotations
@@ -78,10 +78,16 @@ class BookieInfo(NamedTuple):
     """The address of a registered bookie, and the properties that it published."""
 
     host: str = "127.0.0.1"
-    port: int = 0
+    port: int = 0  # of gRPC; 0 if the bookie serves none
     rack: str = DEFAULT_RACK
     read_only: bool = False
     start: str = ""  # differs with each start of the process; empty if it is unknown
+    tcp_port: int = 0  # of our frames over TCP; 0 if only gRPC is served, at `port`
+
+    @property
+    def main_port(self) -> int:
+        """The port by which people know the bookie."""
+        return self.tcp_port or self.port
 
 
 OnAdded = Callable[[Status], None]

@@ -62,6 +62,14 @@ class FrameKind(IntEnum):
     ADD_STATUSES = 4
     READ_REQUESTS = 5
     READ_RESPONSES = 6
+    # Only over TCP, where both streams and the control calls share a connection: tcp_frames.py.
+    PING = 7
+    PONG = 8
+    ADD_CREDIT = 9
+    CALL = 10
+    CALL_RESPONSE = 11
+    PIECES_BEGIN = 12
+    PIECE = 13
 
 
 class ReadOp(IntEnum):
@@ -134,9 +142,9 @@ def encode_hello(bookie: BookieId) -> bytes:
     return _HEAD.pack(VERSION, FrameKind.HELLO) + name
 
 
-def decode_hello(message: bytes) -> BookieId:
+def decode_hello(message: Buffer) -> BookieId:
     """Return the bookie instance that is addressed. Raises BadBookieFrame."""
-    name = _open(message, FrameKind.HELLO)
+    name = open_message(message, FrameKind.HELLO)
     if len(name) > NAME_BYTES_MAX:
         raise BadBookieFrame(
             f"bookie id has {len(name)} bytes, at most {NAME_BYTES_MAX} are allowed"
@@ -152,13 +160,13 @@ def encode_welcome(status: Status, entry_bytes_max: int) -> bytes:
     return _HEAD.pack(VERSION, FrameKind.WELCOME) + _WELCOME.pack(status, entry_bytes_max)
 
 
-def decode_welcome(message: bytes) -> tuple[Status, int]:
+def decode_welcome(message: Buffer) -> tuple[Status, int]:
     """Return the status and the largest entry that the bookie accepts. Raises BadBookieFrame."""
-    rest = _open(message, FrameKind.WELCOME)
+    rest = open_message(message, FrameKind.WELCOME)
     if len(rest) != _WELCOME.size:
         raise BadBookieFrame(f"WELCOME has {len(rest)} bytes instead of {_WELCOME.size}")
     status, entry_bytes_max = _WELCOME.unpack(rest)
-    return _status(status), entry_bytes_max
+    return status_of(status), entry_bytes_max
 
 
 # -- adds -------------------------------------------------------------------------------------
@@ -208,6 +216,10 @@ class AddBatchWriter:
 
     def encode(self) -> bytes:
         """Return the message, copying the bodies once."""
+        return b"".join(self.parts())
+
+    def parts(self) -> list[Buffer]:
+        """Return the message in parts, without a copy. The parts are unchanged bodies and heads."""
         parts: list[Buffer] = [
             _HEAD.pack(VERSION, FrameKind.ADDS)
             + _ADDS.pack(self.first, self.count, len(self._keys))
@@ -217,12 +229,12 @@ class AddBatchWriter:
             parts.append(key)
         parts += self._heads
         parts += self._bodies
-        return b"".join(parts)
+        return parts
 
 
-def decode_add_batch(message: bytes) -> AddBatch:
+def decode_add_batch(message: Buffer) -> AddBatch:
     """Decode an ADDS message. Raises BadBookieFrame; no add of that message is then valid."""
-    view = _open(message, FrameKind.ADDS)
+    view = open_message(message, FrameKind.ADDS)
     if len(view) < _ADDS.size:
         raise BadBookieFrame("ADDS has no count")
     first, count, key_count = _ADDS.unpack_from(view)
@@ -267,15 +279,15 @@ def encode_add_statuses(runs: Iterable[Sequence[int]]) -> bytes:
     )
 
 
-def decode_add_statuses(message: bytes) -> list[AddStatusRange]:
+def decode_add_statuses(message: Buffer) -> list[AddStatusRange]:
     """Decode the status ranges of a message. Raises BadBookieFrame."""
-    view = _open(message, FrameKind.ADD_STATUSES)
+    view = open_message(message, FrameKind.ADD_STATUSES)
     if len(view) % _ADD_STATUS_RANGE.size:
         raise BadBookieFrame(
             f"ADD_STATUSES has {len(view)} bytes, not a multiple of {_ADD_STATUS_RANGE.size}"
         )
     return [
-        AddStatusRange(first, count, _status(code))
+        AddStatusRange(first, count, status_of(code))
         for first, count, code in _ADD_STATUS_RANGE.iter_unpack(view)
     ]
 
@@ -292,9 +304,9 @@ def encode_read_requests(requests: Iterable[ReadRequest]) -> bytes:
     return b"".join(parts)
 
 
-def decode_read_requests(message: bytes) -> list[ReadRequest]:
+def decode_read_requests(message: Buffer) -> list[ReadRequest]:
     """Decode the read requests of a message. Raises BadBookieFrame, even if only one is invalid."""
-    view = _open(message, FrameKind.READ_REQUESTS)
+    view = open_message(message, FrameKind.READ_REQUESTS)
     at, size = 0, len(view)
     requests: list[ReadRequest] = []
     while at < size:
@@ -321,18 +333,23 @@ def response_bytes(response: ReadResponse) -> int:
 
 def encode_read_responses(responses: Iterable[ReadResponse]) -> bytes:
     """Encode read responses, copying the bodies once."""
+    return b"".join(read_response_parts(responses))
+
+
+def read_response_parts(responses: Iterable[ReadResponse]) -> list[Buffer]:
+    """Return the message with these responses in parts, without a copy of the bodies."""
     parts: list[Buffer] = [_HEAD.pack(VERSION, FrameKind.READ_RESPONSES)]
     for number, status, lac, bodies in responses:
         parts.append(_READ_RESPONSE.pack(number, status, lac, len(bodies)))
         if bodies:
             parts.append(b"".join([len(body).to_bytes(_LENGTHS, "big") for body in bodies]))
             parts += bodies
-    return b"".join(parts)
+    return parts
 
 
-def decode_read_responses(message: bytes) -> list[ReadResponse]:
+def decode_read_responses(message: Buffer) -> list[ReadResponse]:
     """Decode the read responses of a message. Raises BadBookieFrame."""
-    view = _open(message, FrameKind.READ_RESPONSES)
+    view = open_message(message, FrameKind.READ_RESPONSES)
     at, size = 0, len(view)
     responses: list[ReadResponse] = []
     while at < size:
@@ -341,7 +358,7 @@ def decode_read_responses(message: bytes) -> list[ReadResponse]:
         number, status, lac, count = _READ_RESPONSE.unpack_from(view, at)
         at += _READ_RESPONSE.size
         bodies, at = _decode_bodies(view, at, count)
-        responses.append(ReadResponse(number, _status(status), lac, bodies))
+        responses.append(ReadResponse(number, status_of(status), lac, bodies))
     return responses
 
 
@@ -368,7 +385,7 @@ def _decode_bodies(view: memoryview, at: int, count: int) -> tuple[list[memoryvi
 # -- both -------------------------------------------------------------------------------------
 
 
-def _open(message: bytes, kind: FrameKind) -> memoryview:
+def open_message(message: Buffer, kind: FrameKind) -> memoryview:
     """Return the content after the first two bytes. Raises BadBookieFrame for another kind."""
     if len(message) < _HEAD.size:
         raise BadBookieFrame(f"message has only {len(message)} bytes")
@@ -383,7 +400,7 @@ def _open(message: bytes, kind: FrameKind) -> memoryview:
 _STATUSES: Final = {int(status): status for status in Status}
 
 
-def _status(code: int) -> Status:
+def status_of(code: int) -> Status:
     """Return the status. Raises BadBookieFrame for an unknown code."""
     status = _STATUSES.get(code)
     if status is None:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
-from ledger.adapters.grpc.grpc_streams import AddStream
+from ledger.adapters.links.client_streams import AddStream
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.grpc_server import BookieServer
 from ledger.bookie.in_process import open_local_bookie

@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from ledger.adapters.grpc.grpc_config import MESSAGE_BYTES_MAX, GrpcServerConfig, TlsFiles
+from ledger.adapters.grpc.grpc_config import GrpcServerConfig
 from ledger.adapters.grpc.grpc_library import aio, grpc
+from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX, TlsFiles
 from ledger.bookie.grpc_server import BookieServer
 from ledger.ports.bookies import BookieInfo, Status
 from ledger.wire import bookie_pb2 as pb

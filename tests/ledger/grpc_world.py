@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig, TlsFiles
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
+from ledger.adapters.links.link_config import TlsFiles
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.grpc_server import BookieServer
 from ledger.bookie.in_process import LocalBookie, open_local_bookie

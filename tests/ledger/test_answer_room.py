@@ -9,7 +9,7 @@ import pytest
 
 from ledger.adapters.grpc.grpc_config import GrpcServerConfig
 from ledger.bookie.answer_room import AnswerRoom, AnswerShare
-from ledger.bookie.grpc_streams import ServerReadStream
+from ledger.bookie.server_streams import ServerReadStream
 from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import ReadOp, ReadRequest, encode_read_requests
 from tests.ledger.bookie_rig import started_bookie

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig
-from ledger.adapters.grpc.grpc_streams import AddStream, ReadStream
-from ledger.bookie.grpc_streams import InboundWindow
+from ledger.adapters.links.client_streams import AddStream, ReadStream
+from ledger.bookie.server_streams import InboundWindow
 from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import (
     AddStatusRange,

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig, TlsFiles
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client import metadata_format
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from ledger.adapters.grpc.grpc_streams import AddStream, ReadStream
-from ledger.bookie.grpc_streams import InboundWindow, ServerAddStream, ServerReadStream
+from ledger.adapters.links.client_streams import AddStream, ReadStream
+from ledger.bookie.server_streams import InboundWindow, ServerAddStream, ServerReadStream
 from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import ReadResponse
 from tests.sim.seeds import repeat, run_world
@@ -52,7 +52,7 @@ def a_status_joins_whatever_came_before(patch):
             self._statuses[-1][1] += 1
         else:
             self._statuses.append([number, 1, status])
-        self._signal.notify()
+        self._notify()
 
     patch.setattr(ServerAddStream, "_on_added", on_added)
 

@@ -12,6 +12,7 @@ from unittest import mock
 from ledger.adapters.grpc import grpc_bookies, grpc_link
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
+from ledger.adapters.links import remote_bookies
 from ledger.bookie import grpc_server
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.grpc_server import BookieServer
@@ -104,7 +105,8 @@ class TransportWorld:
         asyncio.get_running_loop().set_exception_handler(self._on_exception)
         with (
             mock.patch.object(grpc_link, "open_channel", self.wires.open_channel),
-            mock.patch.multiple(grpc_bookies, keep_running=_nothing, keep_freed_memory=_nothing),
+            mock.patch.multiple(grpc_bookies, keep_running=_nothing),
+            mock.patch.object(remote_bookies, "keep_freed_memory", _nothing),
             mock.patch.multiple(grpc_server, keep_running=_nothing, keep_freed_memory=_nothing),
         ):
             await self.start()

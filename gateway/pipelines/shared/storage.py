@@ -19,7 +19,7 @@ from uuid import UUID
 
 from gateway.pipelines.shared.errors import JobError
 from gateway.topics.catalog import IDS, NAMES, Topic, decode_topic
-from ledger.adapters.grpc.grpc_config import TlsFiles
+from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.system.clock import SystemClock
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig

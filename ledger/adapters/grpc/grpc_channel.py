@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from ledger.adapters.grpc.grpc_config import (
-    MESSAGE_BYTES_MAX,
-    WINDOW_BYTES,
-    GrpcClientConfig,
-    TlsFiles,
-)
+from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.adapters.grpc.grpc_library import aio, grpc
+from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX, WINDOW_BYTES, TlsFiles
 
 SERVICE = "ledger.wire.Bookie"
 

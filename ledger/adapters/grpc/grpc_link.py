@@ -13,12 +13,12 @@ from typing import Any, Final
 from ledger.adapters.grpc.grpc_channel import SERVICE, open_channel
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.adapters.grpc.grpc_library import aio, grpc
-from ledger.adapters.grpc.grpc_streams import AddStream, ReadStream
+from ledger.adapters.links.client_streams import AddStream, ReadStream
+from ledger.adapters.links.link import Endpoint
 from ledger.ids import BookieId
 from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import BadBookieFrame, decode_welcome, encode_hello
 
-Address = tuple[str, int]
 _GOODBYE_S: Final = 0.5  # wait until the bookie ends the streams that this side has ended
 _BROKEN: Final = (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError, BadBookieFrame)
 _Call = aio.StreamStreamCall[bytes, bytes]
@@ -32,12 +32,12 @@ class BookieConnection:
     def __init__(
         self,
         bookie: BookieId,
-        address: Address,
+        endpoint: Endpoint,
         config: GrpcClientConfig,
         credentials: grpc.ChannelCredentials | None,
     ) -> None:
         self.bookie = bookie
-        self.address = address
+        self.endpoint = endpoint
         self.adds = AddStream(config)
         self.reads = ReadStream()
         self.opened: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -66,7 +66,9 @@ class BookieConnection:
         """Connect and serve. Returns after the connection failed or broke and all requests are
         answered.
         """
-        channel = open_channel(*self.address, self._config, self._credentials)
+        channel = open_channel(
+            self.endpoint.host, self.endpoint.port, self._config, self._credentials
+        )
         self._channel = channel
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
@@ -118,7 +120,7 @@ class BookieConnection:
         status, entry_bytes_max = decode_welcome(message)
         if status is not Status.OK:
             self.refusal = status
-            raise BadBookieFrame(f"{self.address} is not {self.bookie}: {status.name}")
+            raise BadBookieFrame(f"{self.endpoint} is not {self.bookie}: {status.name}")
         self.adds.entry_bytes_max = min(entry_bytes_max, self.adds.entry_bytes_max)
         return call
 

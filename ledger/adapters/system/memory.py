@@ -22,3 +22,17 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _BLOCK_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+_new_bytearray = ctypes.pythonapi.PyByteArray_FromStringAndSize
+_new_bytearray.argtypes = (ctypes.c_char_p, ctypes.c_ssize_t)
+_new_bytearray.restype = ctypes.py_object
+
+
+def uninitialized(size: int) -> bytearray:
+    """Return a buffer of `size` bytes whose content is arbitrary, to be overwritten completely.
+
+    `bytearray(size)` writes zeros first, which takes as long as copying the message that follows,
+    and uses memory for a message that may never arrive.
+    """
+    return _new_bytearray(None, size)

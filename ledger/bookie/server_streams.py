@@ -1,20 +1,22 @@
-"""The bookie's ends of a client's two streams: messages in, responses out, without gRPC.
+"""The bookie's ends of a client's two streams: messages in, responses out, on any transport.
 
-A stream takes the next message only while its window has space. The window counts adds that are not
-durable, and responses that a slow reader has not taken. Further messages wait on the connection.
+A window counts adds that are not durable, or responses that a slow reader has not taken. While it
+is full, gRPC leaves further messages on the connection (`on_message` waits). Over TCP, where both
+streams share a connection, no credit for adds is granted, and read requests wait in a queue.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from ledger.adapters.grpc.grpc_config import GrpcServerConfig
+from ledger.adapters.links.link_config import LinkServerConfig
 from ledger.bookie.answer_room import AnswerRoom, AnswerShare
 from ledger.bookie.served_bookie import ServedBookie
-from ledger.ids import BookieId
+from ledger.ids import BookieId, Buffer
 from ledger.ports.bookies import ReadManyReply, ReadReply, Status
 from ledger.tasks import report
 from ledger.wire.bookie_frames import (
@@ -26,7 +28,7 @@ from ledger.wire.bookie_frames import (
     decode_hello,
     decode_read_requests,
     encode_add_statuses,
-    encode_read_responses,
+    read_response_parts,
     response_bytes,
 )
 
@@ -57,6 +59,11 @@ class InboundWindow:
         self.used -= size
         if self._waiters and self.used < self._bytes_max:
             self._wake_next()
+
+    @property
+    def has_space(self) -> bool:
+        """True if less than the bound is in process."""
+        return self.used < self._bytes_max
 
     async def wait(self) -> None:
         """Wait until the window has space."""
@@ -101,24 +108,32 @@ class WriterSignal:
 class ServerAddStream:
     """One client's stream of adds."""
 
-    def __init__(self, bookie: ServedBookie, window: InboundWindow) -> None:
+    def __init__(
+        self, bookie: ServedBookie, window: InboundWindow, notify: Callable[[], None] | None = None
+    ) -> None:
+        """`notify` is called when there are statuses to `pop`; otherwise use `next_message`."""
         self._bookie = bookie
         # Shared by all streams of the bookie.
         self._window = window
         # Ranges of (first number, count, status) that the client has not taken. A status extends
-        # the last range if its number follows and the status is the same. Emptied by
-        # `next_message`.
+        # the last range if its number follows and the status is the same. Emptied by `pop`.
         self._statuses: list[list[int]] = []
         # Numbers of the adds that raised an exception and were answered for it. The bookie may
         # still answer one of them. Lives as long as the stream; such an exception is a bug.
         self._given_up: set[int] = set()
         self._signal = WriterSignal()
-        # Set when `next_message` has emptied `_statuses`. `on_message` waits for it above the
+        self._notify = self._signal.notify if notify is None else notify
+        # Set when `pop` has emptied `_statuses`. `on_message` waits for it above the
         # bound.
         self._drained = asyncio.Event()
 
-    async def on_message(self, message: bytes) -> None:
-        """Pass the adds to the bookie; return once the window has space. Raises BadBookieFrame."""
+    async def on_message(self, message: Buffer) -> None:
+        """Pass the adds to the bookie; return once there is space. Raises BadBookieFrame."""
+        self.take(message)
+        await self.space()
+
+    def take(self, message: Buffer) -> None:
+        """Pass the adds to the bookie, whether or not there is space. Raises BadBookieFrame."""
         first, adds = decode_add_batch(message)
         add, on_added, acquire = self._bookie.add, self._on_added, self._window.acquire
         for number, (recovery, master_key, ledger, entry, body) in enumerate(adds, first):
@@ -131,6 +146,14 @@ class ServerAddStream:
                 report("an add of a client", error)
                 done(Status.IO_ERROR)
                 self._given_up.add(number)
+
+    @property
+    def has_space(self) -> bool:
+        """True if the client may send more adds."""
+        return self._window.has_space and len(self._statuses) <= _STATUS_RANGES_MAX
+
+    async def space(self) -> None:
+        """Wait until the client may send more adds."""
         await self._window.wait()
         while len(self._statuses) > _STATUS_RANGES_MAX:
             self._drained.clear()
@@ -138,8 +161,14 @@ class ServerAddStream:
 
     async def next_message(self) -> bytes:
         """Return the statuses that are ready, waiting for the first."""
-        while not self._statuses:
+        while (message := self.pop()) is None:
             await self._signal.wait()
+        return message
+
+    def pop(self) -> bytes | None:
+        """Return the statuses that are ready, or None if there are none."""
+        if not self._statuses:
+            return None
         statuses, self._statuses = self._statuses, []
         self._drained.set()
         return encode_add_statuses(statuses)
@@ -155,18 +184,25 @@ class ServerAddStream:
                 last[1] += 1
                 return
         statuses.append([number, 1, status])
-        self._signal.notify()
+        self._notify()
 
 
 class ServerReadStream:
     """One client's stream of read requests."""
 
-    def __init__(self, bookie: ServedBookie, config: GrpcServerConfig, room: AnswerRoom) -> None:
+    def __init__(
+        self,
+        bookie: ServedBookie,
+        config: LinkServerConfig,
+        room: AnswerRoom,
+        notify: Callable[[], None] | None = None,
+    ) -> None:
+        """`notify` is called when there are responses to `pop`; otherwise use `next_message`."""
         self._bookie = bookie
         self._config = config
         # Bounds the answers of all streams of the bookie together.
         self._room = room
-        # Shares of the message that is being written. Given back by the next `next_message`.
+        # Shares of the message that is being written. Given back by `written`.
         self._writing: list[AnswerShare] = []
         self._loop = asyncio.get_running_loop()
         # Bytes of responses that the client has not taken, plus reservations for reads in progress.
@@ -175,29 +211,56 @@ class ServerReadStream:
         self._responses: deque[tuple[ReadResponse, int, AnswerShare]] = deque()
         # Tasks of the requests in flight, by number. Each task is removed when it ends.
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        # Requests of `take` that wait for space, by number, oldest first.
+        self._asked: dict[int, ReadRequest] = {}
         self._signal = WriterSignal()
+        self._notify = self._signal.notify if notify is None else notify
 
-    async def on_message(self, message: bytes) -> None:
+    async def on_message(self, message: Buffer) -> None:
         """Start all requests, waiting for space before each. Raises BadBookieFrame."""
         for request in decode_read_requests(message):
             if request.op is ReadOp.CANCEL:
-                task = self._tasks.get(request.number)
-                if task is not None:
-                    task.cancel()
+                self._cancel(request.number)
                 continue
             if request.number in self._tasks:
                 raise BadBookieFrame(f"read request {request.number} is already in flight")
             await self._window.wait()
             self._start(request)
 
+    def take(self, message: Buffer) -> None:
+        """Start the requests that have space and keep the others. Raises BadBookieFrame.
+
+        A cancellation takes effect at once, whatever waits before it.
+        """
+        for request in decode_read_requests(message):
+            number = request.number
+            if request.op is ReadOp.CANCEL:
+                self._cancel(number)
+            elif number in self._tasks or number in self._asked:
+                raise BadBookieFrame(f"read request {number} is already in flight")
+            else:
+                self._asked[number] = request
+        if len(self._asked) > _REQUESTS_MAX:
+            raise BadBookieFrame(f"more than {_REQUESTS_MAX} read requests wait")
+        self._start_asked()
+
     async def next_message(self) -> bytes:
         """Return the responses that are ready, up to one message full.
 
         The last message has been written, so its bytes are free.
         """
-        self._give_back_written()
-        while not self._responses:
+        self.written()
+        while (parts := self.pop()) is None:
             await self._signal.wait()
+        return b"".join(parts)
+
+    def pop(self) -> list[Buffer] | None:
+        """Return a message of the responses that are ready, in parts, or None if there are none.
+
+        Call `written` once it is written.
+        """
+        if not self._responses:
+            return None
         responses: list[ReadResponse] = []
         size = 0
         while self._responses:
@@ -208,22 +271,35 @@ class ServerReadStream:
             responses.append(response)
             self._writing.append(share)
             size += response_size
-        message = encode_read_responses(responses)
         self._window.release(size)
-        return message
+        self._start_asked()
+        return read_response_parts(responses)
 
     def close(self) -> None:
         """Cancel all requests, and drop the responses; the client has gone."""
+        self._asked.clear()
         for task in self._tasks.values():
             task.cancel()
-        self._give_back_written()
+        self.written()
         while self._responses:
             self._responses.popleft()[2].give_back()
 
-    def _give_back_written(self) -> None:
+    def written(self) -> None:
+        """Free the bytes of the message that `pop` returned last."""
         for share in self._writing:
             share.give_back()
         self._writing.clear()
+
+    def _cancel(self, number: int) -> None:
+        self._asked.pop(number, None)
+        task = self._tasks.get(number)
+        if task is not None:
+            task.cancel()
+
+    def _start_asked(self) -> None:
+        while self._asked and self._window.has_space:
+            number = next(iter(self._asked))
+            self._start(self._asked.pop(number))
 
     def _start(self, request: ReadRequest) -> None:
         number = request.number
@@ -247,6 +323,7 @@ class ServerReadStream:
         self._window.release(reserved)
         if task.cancelled() or task.exception() is not None:  # there is no response
             share.give_back()
+        self._start_asked()
 
     async def _respond(self, request: ReadRequest, share: AnswerShare) -> None:
         try:
@@ -272,7 +349,7 @@ class ServerReadStream:
         size = response_bytes(response)
         self._window.acquire(size)
         self._responses.append((response, size, share))
-        self._signal.notify()
+        self._notify()
 
 
 def _response_of(number: int, reply: ReadReply | ReadManyReply) -> ReadResponse:
@@ -282,7 +359,7 @@ def _response_of(number: int, reply: ReadReply | ReadManyReply) -> ReadResponse:
     return ReadResponse(number, reply.status, reply.lac, bodies)
 
 
-def check_hello(message: bytes, bookie: BookieId) -> Status:
+def check_hello(message: Buffer, bookie: BookieId) -> Status:
     """Return OK if the HELLO addresses this instance, else WRONG_INSTANCE.
 
     Raises BadBookieFrame.

@@ -1,17 +1,18 @@
 """The client's ends of the two streams to a bookie.
 
-Both ends live exactly as long as their connection, and do not depend on gRPC. The connection takes
-messages out (`next_message`), brings messages in (`on_message`), and reports the end (`fail`).
+Both ends live exactly as long as their connection, and do not depend on its transport. The
+connection takes messages out (`next_message`, or `pop` after `on_queued`), brings messages in
+(`on_message`), and reports the end (`fail`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from ledger.adapters.grpc.grpc_config import MESSAGE_BYTES_MAX, GrpcClientConfig
+from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX, LinkConfig
 from ledger.ids import Buffer, EntryId, LedgerId
 from ledger.ports.bookies import OnAdded, Status
 from ledger.wire.bookie_frames import (
@@ -50,11 +51,12 @@ class AddStream:
         "_timer",
         "_waiting",
         "entry_bytes_max",
+        "on_queued",
         "over",
         "silent",
     )
 
-    def __init__(self, config: GrpcClientConfig) -> None:
+    def __init__(self, config: LinkConfig) -> None:
         self._config = config
         self._loop = asyncio.get_running_loop()
         # The number of the next add. Each add raises it by one; answers refer to the number.
@@ -70,6 +72,8 @@ class AddStream:
         self._queue_bytes = 0
         # Set while `next_message` waits for the first add.
         self._waiting: asyncio.Future[None] | None = None
+        # Called after each add that was queued, by connections that use `pop`.
+        self.on_queued: Callable[[], None] | None = None
         # The timer of the next tick. None while no add is pending.
         self._timer: asyncio.TimerHandle | None = None
         # The value of `_next` at the last `_TICKS` ticks, oldest first.
@@ -118,9 +122,17 @@ class AddStream:
                 return None
             self._waiting = self._loop.create_future()
             await self._waiting
+        adds = self.pop()
+        assert adds is not None
+        return adds.encode()
+
+    def pop(self) -> AddBatchWriter | None:
+        """Return up to one message of queued adds, or None if none is queued."""
+        if not self._queue:
+            return None
         adds = self._queue.popleft()
         self._queue_bytes -= adds.body_bytes
-        return adds.encode()
+        return adds
 
     async def settled(self, timeout_s: float) -> None:
         """Wait until no add is pending, but not longer than `timeout_s`."""
@@ -128,7 +140,7 @@ class AddStream:
             idle = self._idle = self._loop.create_future()
             await asyncio.wait([idle], timeout=timeout_s)
 
-    def on_message(self, message: bytes) -> None:
+    def on_message(self, message: Buffer) -> None:
         """Answer the adds that a message acknowledges. Raises BadBookieFrame."""
         self._quiet_ticks = 0
         pending = self._pending
@@ -165,6 +177,8 @@ class AddStream:
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+        if self.on_queued is not None:
+            self.on_queued()
 
     def _tell(self, on_added: OnAdded, status: Status) -> None:
         try:
@@ -204,7 +218,7 @@ class ReadStream:
     bookie.
     """
 
-    __slots__ = ("_loop", "_next", "_pending", "_queue", "_waiting", "over")
+    __slots__ = ("_loop", "_next", "_pending", "_queue", "_waiting", "on_queued", "over")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -216,6 +230,8 @@ class ReadStream:
         self._queue: list[ReadRequest] = []
         # Set while `next_message` waits for the first request.
         self._waiting: asyncio.Future[None] | None = None
+        # Called after each request that was queued, by connections that use `pop`.
+        self.on_queued: Callable[[], None] | None = None
         # Set once, by `fail`; every later request is answered at once.
         self.over = False
 
@@ -241,12 +257,23 @@ class ReadStream:
                 return None
             self._waiting = self._loop.create_future()
             await self._waiting
+        return self.pop()
+
+    def pop(self) -> bytes | None:
+        """Return a message of the queued requests, or None if none is queued."""
+        if not self._queue:
+            return None
         questions, self._queue = self._queue, []
         return encode_read_requests(questions)
 
-    def on_message(self, message: bytes) -> None:
-        """Deliver the answers of a message. Raises BadBookieFrame."""
+    def on_message(self, message: Buffer) -> None:
+        """Deliver the answers of a message. Raises BadBookieFrame.
+
+        The bodies are views of `message`.
+        """
         for answer in decode_read_responses(message):
+            if answer.number >= self._next:
+                raise BadBookieFrame(f"an answer to request {answer.number} of {self._next}")
             answered = self._pending.pop(answer.number, None)
             if answered is not None and not answered.done():
                 answered.set_result(answer)
@@ -268,3 +295,5 @@ class ReadStream:
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+        if self.on_queued is not None:
+            self.on_queued()
