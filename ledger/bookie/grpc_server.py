@@ -14,12 +14,11 @@ from ledger.adapters.grpc.grpc_config import GrpcServerConfig
 from ledger.adapters.grpc.grpc_library import aio, grpc, keep_running
 from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX, WINDOW_BYTES, TlsFiles
 from ledger.adapters.system.memory import keep_freed_memory
-from ledger.bookie.answer_room import AnswerRoom
 from ledger.bookie.config import ENTRY_BYTES_MAX
 from ledger.bookie.control_calls import ControlCall, ControlCalls
 from ledger.bookie.served_bookie import ServedBookie
+from ledger.bookie.server_rooms import ServerRooms
 from ledger.bookie.server_streams import (
-    InboundWindow,
     ServerAddStream,
     ServerReadStream,
     check_hello,
@@ -38,17 +37,23 @@ class BookieServer:
     """The server of one bookie. The bookie's owner starts and stops it."""
 
     def __init__(
-        self, bookie: ServedBookie, config: GrpcServerConfig, tls: TlsFiles | None = None
+        self,
+        bookie: ServedBookie,
+        config: GrpcServerConfig,
+        tls: TlsFiles | None = None,
+        rooms: ServerRooms | None = None,
     ) -> None:
+        """`rooms` are shared with another server of this bookie, or None for rooms of its own."""
         self._bookie = bookie
         self._config = config
         self._tls = tls
         keep_running()
         keep_freed_memory()
+        rooms = ServerRooms.of(config) if rooms is None else rooms
         # Bytes of adds that are not durable yet, of all streams together.
-        self._window = InboundWindow(config.queue_bytes_max)
+        self._window = rooms.adds
         # Bytes of answers to reads that are not written yet, of all streams together.
-        self._room = AnswerRoom(config.answers_bytes_max, config.answers_wait_s)
+        self._room = rooms.answers
         # The gRPC server. None before `start` and after `stop`.
         self._server: aio.Server | None = None
 

@@ -25,12 +25,14 @@ from ledger.wire.bookie_frames import BadBookieFrame, FrameKind
 from ledger.wire.tcp_frames import (
     ANSWERED,
     CALL_METHODS,
+    FRAME_BYTES_MAX,
     PING_FRAME,
     FrameReader,
     decode_add_credit,
     decode_call,
     decode_tcp_welcome,
     encode_call,
+    frame,
     frames,
     hello_frame,
     joined,
@@ -40,11 +42,9 @@ WRITE_HIGH_BYTES: Final = 512 * 1024
 """Bytes that wait for the system before no more are taken from the streams."""
 
 _WRITE_LOW_BYTES: Final = 128 * 1024
-_TURN_BYTES_MAX: Final = (
-    1024 * 1024
-)  # written in one turn of the loop; the rest follows in the next
+_TURN_BYTES_MAX: Final = 1024 * 1024  # written in one turn of the loop; the rest follows
 _GOODBYE_S: Final = 0.5  # time for what was written to leave after `close`
-_CALLS_MAX: Final = 2**32
+_CALLS_MAX: Final = 128  # control calls under way on one connection; a bookie allows twice as many
 _BUSY: Final = memoryview(bytearray(4096))  # receives what comes after the end
 
 
@@ -80,7 +80,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self.opened: asyncio.Future[bool] = loop.create_future()
         self._config = config
         self._tls = tls
-        self._reader = FrameReader(staging, uninitialized, self._admit, MESSAGE_BYTES_MAX)
+        self._reader = FrameReader(staging, uninitialized, _admit, MESSAGE_BYTES_MAX)
         # The transport. None before the connection is made.
         self._transport: asyncio.Transport | None = None
         # Done once WELCOME has come or the connection is over.
@@ -91,7 +91,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._lost: asyncio.Future[None] = loop.create_future()
         # True while `_flush` is scheduled, or while the system takes no more bytes.
         self._flushing = self._paused = False
-        # Frames of one message of adds that are not written yet.
+        # Frames of long messages that are not written yet. Those of one message are neighbours.
         self._pieces: deque[list[Buffer]] = deque()
         # Bytes of adds sent so far, and the bytes that the bookie has granted so far.
         self._sent = self._credit = 0
@@ -100,6 +100,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         # Control calls without an answer, by number, and the number of the next one.
         self._calls: dict[int, asyncio.Future[bytes | None]] = {}
         self._next_call = 0
+        # Bounds the calls under way; others wait within their timeout.
+        self._calls_room = asyncio.Semaphore(_CALLS_MAX)
         # True if a byte came since the last look of `_on_keepalive`, and its timer while open.
         self._heard = False
         self._keepalive: asyncio.TimerHandle | None = None
@@ -135,22 +137,27 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._fail()
 
     async def call(self, method: str, request: bytes) -> bytes | None:
-        if not await asyncio.shield(self.opened) or self._over.done():
+        if not await asyncio.shield(self.opened):
             return None
-        number = self._next_call
-        self._next_call = (number + 1) % _CALLS_MAX
-        answer: asyncio.Future[bytes | None] = self._loop.create_future()
-        self._calls[number] = answer
-        message = encode_call(FrameKind.CALL, number, CALL_METHODS[method], request)
-        self._urgent += [part for piece in frames([message]) for part in piece]
-        self._on_queued()
         try:
-            async with asyncio.timeout(self._config.control_timeout_s):
-                return await answer
+            async with asyncio.timeout(self._config.control_timeout_s), self._calls_room:
+                return await self._send_call(CALL_METHODS[method], request)
         except TimeoutError:
             return None
+
+    async def _send_call(self, method: int, request: bytes) -> bytes | None:
+        if self._over.done():
+            return None
+        number = self._next_call
+        self._next_call = number + 1
+        answer: asyncio.Future[bytes | None] = self._loop.create_future()
+        self._calls[number] = answer
+        self._urgent.append(frame(encode_call(FrameKind.CALL, number, method, request)))
+        self._on_queued()
+        try:
+            return await answer
         finally:
-            self._calls.pop(number, None)
+            del self._calls[number]
 
     # -- the transport's calls -----------------------------------------------------------------
 
@@ -198,9 +205,6 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._on_queued()
 
     # -- what comes in -------------------------------------------------------------------------
-
-    def _admit(self, kind: int, size: int) -> None:
-        """Refuse messages that are longer than any of their kind. Raises BadBookieFrame."""
 
     def _on_message(self, message: Buffer) -> None:
         kind = message[1]
@@ -259,8 +263,10 @@ class TcpConnection(asyncio.BufferedProtocol):
             return
         out, self._urgent = self._urgent, []
         requests = self.reads.pop()
-        if requests is not None:
-            out += [part for piece in frames([requests]) for part in piece]
+        if requests is not None and len(requests) <= FRAME_BYTES_MAX:
+            out.append(frame(requests))
+        elif requests is not None:
+            self._pieces += frames([requests])
         size = sum(map(len, out))
         while size < _TURN_BYTES_MAX:
             piece = self._next_piece()
@@ -346,3 +352,7 @@ class TcpConnection(asyncio.BufferedProtocol):
             await asyncio.wait([self._lost], timeout=_GOODBYE_S)
         finally:
             transport.abort()
+
+
+def _admit(kind: int, size: int) -> None:
+    """Admit every message: a client bounds the bytes of responses when it asks for them."""

@@ -1,0 +1,341 @@
+"""The bookie's end of one TCP connection.
+
+    frames in  ─▶ adds to the bookie, reads and calls started ─▶ statuses and responses
+    frames out ◀─ one write per turn: statuses and credit first, then a piece of a response
+
+The connection is always read, so that a fence or a cancellation is taken whatever else waits. Adds
+are bounded by credit instead: the bookie grants none while its room for adds is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, cast
+
+from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX
+from ledger.adapters.system.memory import uninitialized
+from ledger.bookie.config import ENTRY_BYTES_MAX
+from ledger.bookie.server_streams import ServerAddStream, ServerReadStream, check_hello
+from ledger.ids import Buffer
+from ledger.ports.bookies import Status
+from ledger.tasks import start_once
+from ledger.wire.bookie_frames import KEY_BYTES_MAX, BadBookieFrame, FrameKind
+from ledger.wire.tcp_frames import (
+    ANSWERED,
+    FEATURES,
+    FRAME_BYTES_MAX,
+    NOT_ANSWERED,
+    PONG_FRAME,
+    ForeignProtocol,
+    FrameReader,
+    Welcome,
+    decode_call,
+    encode_add_credit,
+    encode_call,
+    encode_tcp_welcome,
+    frame,
+    frames,
+    joined,
+)
+
+if TYPE_CHECKING:
+    from ledger.bookie.tcp_server import TcpServer
+
+_WRITE_HIGH_BYTES: Final = 256 * 1024  # unsent bytes; above, no more is taken from the streams
+_WRITE_LOW_BYTES: Final = 64 * 1024
+_CALLS_MAX: Final = 256  # control calls under way on one connection
+_SIZES_MAX: Final = {
+    FrameKind.HELLO: 2 + 255,
+    FrameKind.ADDS: MESSAGE_BYTES_MAX,
+    FrameKind.READ_REQUESTS: 4 * 1024 * 1024,
+    FrameKind.CALL: 16 * 1024 + KEY_BYTES_MAX,
+    FrameKind.PING: 2,
+}
+"""The kinds that a client may send, and the longest message of each."""
+
+_DROPPED: Final = memoryview(bytearray(4096))  # receives what comes after the end
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """One client, from its first byte until the connection is lost."""
+
+    def __init__(self, server: TcpServer) -> None:
+        config = server.config
+        self._loop = asyncio.get_running_loop()
+        self._server = server
+        self._adds = ServerAddStream(server.bookie, server.rooms.adds, self._on_ready)
+        self._reads = ServerReadStream(server.bookie, config, server.rooms.answers, self._on_ready)
+        self._reader = FrameReader(server.staging, uninitialized, self._admit, MESSAGE_BYTES_MAX)
+        # The transport. None before the connection is made.
+        self._transport: asyncio.Transport | None = None
+        self._client = "unknown"
+        # True once the client has addressed this bookie instance.
+        self._welcomed = False
+        # Set once; nothing is read or written afterwards.
+        self._over = False
+        # True while `_flush` is scheduled, or while the system takes no more bytes.
+        self._flushing = self._paused = False
+        # Bytes of adds that came, and the bytes that were granted, since the beginning.
+        self._received = self._credit = 0
+        # The task that waits until the room for adds has space. None while credit is granted.
+        self._granting: asyncio.Task[None] | None = None
+        # Short frames that go first.
+        self._urgent: list[Buffer] = []
+        self._pong = False
+        # Frames of long messages that are not written yet. Those of one message are neighbours.
+        self._pieces: deque[list[Buffer]] = deque()
+        # Tasks of control calls under way, by number.
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        # This connection's part of `TcpServer.unfinished`.
+        self._unfinished = 0
+        # For the sweep: when the connection began, when bytes came last, since when an unfinished
+        # frame or a blocked write has made no progress, and the count of frames then.
+        self._began_s = self._heard_s = self._stuck_s = self._loop.time()
+        self._paused_s = 0.0
+        self._frames_then = 0
+        self._heard = False
+
+    # -- the transport's calls -----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register the connection, or refuse it if there are too many."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self._client = str(peer[0]) if isinstance(peer, tuple) and peer else "unknown"
+        if not self._server.admit(self):
+            self._end("connections", "too many connections")
+            return
+        self._transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_LOW_BYTES)
+        _send_at_once(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel what the client has asked for."""
+        self._over = True
+        self._server.forget(self)
+        self._count_unfinished(0)
+        self._reads.close()
+        for task in self._calls.values():
+            task.cancel()
+        if self._granting is not None:
+            self._granting.cancel()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer for the next bytes."""
+        return _DROPPED if self._over else self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take the messages that are complete."""
+        if self._over:
+            return
+        self._heard = True
+        try:
+            for message in self._reader.received(nbytes):
+                self._on_message(message)
+                if self._over:
+                    return
+        except ForeignProtocol as error:
+            self._end("protocol", f"it speaks {error}")
+            return
+        except BadBookieFrame as error:
+            self._end("frame", f"bad frame: {error}")
+            return
+        self._count_unfinished(self._reader.unfinished)
+
+    def eof_received(self) -> bool:
+        """The client has closed the connection: close this side too."""
+        if not self._over and self._reader.unfinished:
+            self._end("frame", "it ended inside of a frame")
+        return False
+
+    def pause_writing(self) -> None:
+        """The system takes no more bytes."""
+        self._paused = True
+        self._paused_s = self._loop.time()
+
+    def resume_writing(self) -> None:
+        """The system takes bytes again."""
+        self._paused = False
+        self._on_ready()
+
+    # -- what the server calls -----------------------------------------------------------------
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._over = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def check(self, now_s: float) -> None:
+        """Close a connection that is silent, stuck inside a frame, or takes no answers."""
+        config = self._server.config
+        if self._over:
+            return
+        if self._heard:
+            self._heard, self._heard_s = False, now_s
+        if not self._unfinished or self._reader.frames != self._frames_then:
+            self._frames_then, self._stuck_s = self._reader.frames, now_s
+        if not self._welcomed and now_s - self._began_s > config.hello_timeout_s:
+            self._end("silence", "no HELLO within the time limit")
+        elif self._paused and now_s - self._paused_s > config.write_timeout_s:
+            self._end("silence", "it takes no answers")
+        elif now_s - self._stuck_s > config.frame_timeout_s:
+            self._end("silence", "a frame did not arrive within the time limit")
+        elif now_s - self._heard_s > config.silence_s:
+            self._end("silence", "it was silent for too long")
+
+    # -- what comes in -------------------------------------------------------------------------
+
+    def _admit(self, kind: int, size: int) -> None:
+        """Check a message before it is received. Raises BadBookieFrame."""
+        size_max = _SIZES_MAX.get(cast(FrameKind, kind))
+        if size_max is None:
+            raise BadBookieFrame(f"message of kind {kind}, which no client sends")
+        if size > size_max:
+            raise BadBookieFrame(f"message of kind {kind} with {size} bytes")
+        if self._welcomed == (kind == FrameKind.HELLO):
+            raise BadBookieFrame("a second HELLO" if self._welcomed else "no HELLO")
+        if kind == FrameKind.ADDS:
+            if self._received >= self._credit:
+                raise BadBookieFrame(f"adds beyond the credit of {self._credit} bytes")
+            self._received += size
+
+    def _on_message(self, message: Buffer) -> None:
+        kind = message[1]
+        if kind == FrameKind.ADDS:
+            self._adds.take(message)
+            self._grant()
+        elif kind == FrameKind.READ_REQUESTS:
+            self._reads.take(message)
+        elif kind == FrameKind.CALL:
+            self._on_call(message)
+        elif kind == FrameKind.PING:
+            self._pong = True
+            self._on_ready()
+        else:
+            self._on_hello(message)
+
+    def _on_hello(self, message: Buffer) -> None:
+        status = check_hello(message, self._server.bookie.bookie_id)
+        self._credit = self._server.credit_bytes
+        welcome = Welcome(status, ENTRY_BYTES_MAX, FEATURES, self._credit)
+        assert self._transport is not None
+        self._transport.write(frame(encode_tcp_welcome(welcome)))
+        if status is Status.OK:
+            self._welcomed = True
+        else:  # the client finds its bookie elsewhere
+            self._over = True
+            self._transport.close()
+
+    def _on_call(self, message: Buffer) -> None:
+        number, method, request = decode_call(message)
+        if method not in self._server.calls:
+            raise BadBookieFrame(f"unknown control call {method}")
+        if number in self._calls or len(self._calls) >= _CALLS_MAX:
+            raise BadBookieFrame(f"control call {number} with {len(self._calls)} under way")
+        task = start_once("a control call", self._answer(number, method, request))
+        self._calls[number] = task
+        task.add_done_callback(lambda _: self._calls.pop(number, None))
+
+    async def _answer(self, number: int, method: int, request: bytes) -> None:
+        reply, outcome = b"", NOT_ANSWERED
+        try:
+            async with asyncio.timeout(self._server.config.control_timeout_s):
+                reply, outcome = await self._server.calls[method](request), ANSWERED
+        except BadBookieFrame as error:
+            self._end("frame", f"bad frame: {error}")
+        except TimeoutError:
+            pass
+        finally:
+            response = encode_call(FrameKind.CALL_RESPONSE, number, outcome, reply)
+            if len(response) <= FRAME_BYTES_MAX:
+                self._urgent.append(frame(response))
+            else:
+                self._pieces += frames([response])
+            self._on_ready()
+
+    def _count_unfinished(self, count: int) -> None:
+        server = self._server
+        server.unfinished += count - self._unfinished
+        self._unfinished = count
+        if count and server.unfinished > server.config.unfinished_bytes_max:
+            self._end("frame", "too many bytes of unfinished frames")
+
+    # -- credit --------------------------------------------------------------------------------
+
+    def _grant(self) -> None:
+        """Grant credit for more adds, or wait until there is space for them."""
+        if self._granting is not None:
+            return
+        if not self._adds.has_space:
+            self._granting = start_once("the credit of a client", self._grant_later())
+            return
+        window = self._server.credit_bytes
+        limit = self._received + window
+        if limit - self._credit >= window // 2:
+            self._credit = limit
+            self._urgent.append(frame(encode_add_credit(limit)))
+            self._on_ready()
+
+    async def _grant_later(self) -> None:
+        await self._adds.space()
+        self._granting = None
+        self._grant()
+
+    # -- what goes out -------------------------------------------------------------------------
+
+    def _on_ready(self) -> None:
+        """Write once, at the end of this turn of the loop."""
+        if not self._flushing and not self._paused and not self._over:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write statuses and other short frames, then one piece of a response."""
+        self._flushing = False
+        transport = self._transport
+        if self._over or transport is None:
+            return
+        if not self._pieces:
+            self._reads.written()
+        out, self._urgent = self._urgent, []
+        statuses = self._adds.pop()
+        if statuses is not None:
+            out.insert(0, frame(statuses))
+        if self._pong:
+            out.append(PONG_FRAME)
+            self._pong = False
+        piece = self._next_piece()
+        if piece is not None:
+            out += piece
+        if out:
+            transport.writelines(joined(out))
+        if piece is not None:
+            self._on_ready()
+
+    def _next_piece(self) -> list[Buffer] | None:
+        """Return the next frame of responses to reads and of long responses to calls, if any."""
+        if not self._pieces:
+            parts = self._reads.pop()
+            if parts is None:
+                return None
+            self._pieces += frames(parts)
+        return self._pieces.popleft()
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _end(self, kind: str, reason: str) -> None:
+        """Close the connection, and log why."""
+        if not self._over:
+            self._server.log_end(kind, self._client, reason)
+            self.abort()
+
+
+def _send_at_once(transport: asyncio.BaseTransport) -> None:
+    """Keep few unsent bytes in the system, so that statuses do not queue behind a response."""
+    found = transport.get_extra_info("socket")
+    if found is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        with suppress(OSError):
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _WRITE_HIGH_BYTES)
