@@ -139,12 +139,16 @@ async def connect(
     ca: Path | str | None = None,
     certificate: Path | str | None = None,
     key: Path | str | None = None,
+    bookie_transport: str = "tcp",
     connect_s: float = CONNECT_S,
 ) -> AsyncGenerator[Logs]:
     """Connect to the storage at `address`, for the time of the `async with` block.
 
     `ca`, `certificate` and `key` are PEM files, for bookies that require client certificates.
+    `bookie_transport` is tcp or grpc.
     Raises JobError with the remedy if the storage does not answer within `connect_s` seconds.
     """
-    async with open_storage(address, ca, certificate, key, connect_s=connect_s) as storage:
+    async with open_storage(
+        address, ca, certificate, key, transport=bookie_transport, connect_s=connect_s
+    ) as storage:
         yield Logs(address, storage)

@@ -42,7 +42,7 @@ async def list_bookies(storage: Storage) -> list[Row]:
         rows.append(
             {
                 "bookie": name,
-                "address": None if info is None else f"{info.host}:{info.port}",
+                "address": None if info is None else f"{info.host}:{info.main_port}",
                 "rack": None if info is None else info.rack,
                 "status": f"{status},emptying" if name in draining else status,
                 "ledgers": named.get(name, 0),

@@ -23,6 +23,7 @@ from ledger.command_line.exit_codes import (
 )
 from ledger.command_line.output import Format, fail, usage
 from ledger.command_line.program import Value, option
+from ledger.ports.bookies import BookieTransport
 
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient, AdminError
@@ -34,6 +35,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])"
 _PORT_MAX = 65_535
+_TRANSPORT = f"{__name__}.bookie_transport"  # its key in the context of a command
 _ERRORS_SHOWN = 5  # errors of a partial result that one line shows
 _SERVERS = re.compile(
     rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*|grpc://{_HOST}:\d{{1,5}}"
@@ -49,13 +51,34 @@ bootstrap_option = option(
     help="Servers to connect to: host:port,host:port.",
 )
 yes_option = option("--yes", is_flag=True, help="Confirm; it cannot be undone.")
-tls_option = option(
+_tls_option = option(
     "--tls",
     type=Value("dir", units.path),
     envvar="GATEWAY_TLS",
     show_envvar=True,
     help="Directory with tls.crt, tls.key and ca.crt, if the bookies require certificates.",
 )
+
+
+def _note_transport(context: click.Context, _: click.Parameter, value: str) -> None:
+    context.meta[_TRANSPORT] = value
+
+
+_transport_option = option(
+    "--bookie-transport",
+    type=Value("transport", units.one_of(*BookieTransport)),
+    default=BookieTransport.TCP.value,
+    envvar="GATEWAY_BOOKIE_TRANSPORT",
+    show_envvar=True,
+    expose_value=False,
+    callback=_note_transport,
+    help="How to reach bookies: tcp or grpc.",
+)
+
+
+def tls_option(function: F) -> F:
+    """Add `--tls` and `--bookie-transport` to a command that calls `ask_storage`."""
+    return _tls_option(_transport_option(function))
 
 
 def zookeeper_option(text: str = "", **attributes: Any) -> Callable[[F], F]:
@@ -140,9 +163,10 @@ def ask_storage(
         form = "must be host:port, or several separated by commas, with an optional /chroot"
         usage(f"--zookeeper {zookeeper}: {form}", output)
     files = _tls_files(tls, output)
+    transport = BookieTransport(click.get_current_context().meta[_TRANSPORT])
 
     async def main() -> T:
-        async with StorageConnection(zookeeper, files) as storage:
+        async with StorageConnection(zookeeper, files, transport) as storage:
             return await work(storage)
 
     try:

@@ -11,10 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from gateway.admin.client import AdminError, Unreachable
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig
-from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
 from ledger.adapters.links.link_config import TlsFiles
+from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
@@ -25,7 +23,7 @@ from ledger.errors import CorruptFormat, ForeignLayout, MetadataUnavailable, NoS
 from ledger.ids import BookieId, LedgerId
 from ledger.losses.acceptance import LossAcceptor
 from ledger.losses.survey import LossSurvey
-from ledger.ports.bookies import Bookies
+from ledger.ports.bookies import Bookies, BookieTransport
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.discovery import Discovery
@@ -103,9 +101,17 @@ class StorageConnection:
     read-only.
     """
 
-    def __init__(self, zookeeper: str, tls: TlsFiles | None = None) -> None:
+    def __init__(
+        self,
+        zookeeper: str,
+        tls: TlsFiles | None = None,
+        transport: BookieTransport = BookieTransport.TCP,
+    ) -> None:
         self._zookeeper = zookeeper
         self._tls = tls
+        # The bookies behind the ledger port serve only gRPC.
+        port = zookeeper.startswith(LEDGER_PORT)
+        self._transport = BookieTransport.GRPC if port else transport
         # Functions that close the parts that `open` has opened so far. `close` calls the functions
         # in reverse order, also after an `open` that failed halfway.
         self._stops: list[Callable[[], Awaitable[None]]] = []
@@ -124,7 +130,7 @@ class StorageConnection:
         except ForeignLayout as error:
             raise AdminError(f"zookeeper {self._zookeeper}: {error}", "NO_CLUSTER") from error
         self._stops.append(discovery.stop)
-        bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), self._tls)
+        bookies = open_bookies(discovery.registered, self._transport, self._tls)
         self._stops.append(bookies.close)
         return Storage(store, bookies, SystemClock(), _owner())
 
@@ -133,6 +139,8 @@ class StorageConnection:
             return await connect_zookeeper(
                 self._zookeeper, session_ms=_SESSION_MS, connect_s=_CONNECT_S, make_root=False
             )
+        from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
+
         host, _, port = self._zookeeper.removeprefix(LEDGER_PORT).rpartition(":")
         store = GrpcMetadata(host.strip("[]"), int(port))
         try:

@@ -126,8 +126,8 @@ _SOURCE = "topic:NAME, segments:NAME, archive:PATH[#TOPIC] or iceberg:CATALOG.NS
     "options",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Option of the sources: tls.ca, tls.certificate and tls.key of segments, or kafka.* of "
-    "topics, such as kafka.security.protocol; repeat for several.",
+    help="Option of the sources: tls.ca, tls.certificate, tls.key and bookieTransport of segments, "
+    "or kafka.* of topics, such as kafka.security.protocol; repeat for several.",
 )
 @option(
     "--right-option",

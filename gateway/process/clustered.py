@@ -1,4 +1,4 @@
-"""A gateway of a cluster: metadata in ZooKeeper, bookies over gRPC, other brokers beside it.
+"""A gateway of a cluster: metadata in ZooKeeper, bookies over TCP, other brokers beside it.
 
 `embedded` is the other module that chooses the adapters behind the ports.
 """
@@ -16,9 +16,8 @@ from gateway.log import logger
 from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
 from gateway.process.cluster_layout import epoch_base, keeps_log_segments, lay_out_cluster
 from gateway.topics.catalog import Catalog
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.adapters.links.link_config import TlsFiles
+from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.session_closer import SessionCloser
 from ledger.adapters.zookeeper.zookeeper_metadata import ZooKeeperMetadata, connect_zookeeper
@@ -26,6 +25,7 @@ from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.core.bookie_health import SlowDetection
 from ledger.ids import BookieId
+from ledger.ports.bookies import BookieTransport
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
 from ledger.repair.corruption_reports import CorruptionReporter
@@ -63,7 +63,8 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     discovery = Discovery(metadata)
     await discovery.start()
     stops.append(discovery.stop)
-    bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), _tls(config))
+    transport = BookieTransport(config.bookie_transport)
+    bookies = open_bookies(discovery.registered, transport, _tls(config))
     stops.append(bookies.close)
     clock = SystemClock()
     client = LedgerClient(metadata, bookies, clock, _client_config(config))

@@ -36,6 +36,7 @@ from ledger.command_line.program import (
     words_given,
 )
 from ledger.core.bookie_health import SlowDetection
+from ledger.ports.bookies import BookieTransport
 
 REPLICATION_FACTOR = 3
 SESSION_S_MIN, SESSION_S_MAX = 0.2, 600.0
@@ -43,6 +44,7 @@ WORKERS_MAX = 64
 ANYWHERE = {"0.0.0.0", "::"}
 _DEFAULT = GatewayConfig()
 _DETECTIONS = [mode.value for mode in SlowDetection]
+_TRANSPORTS = [transport.value for transport in BookieTransport]
 
 
 def _serve_options() -> list[click.Parameter]:
@@ -100,6 +102,13 @@ def _serve_options() -> list[click.Parameter]:
         ),
         # The process that started this worker: the worker ends with it.
         Option(["--supervisor"], type=Value("pid", units.integer), hidden=True),
+        Option(
+            ["--bookie-transport"],
+            metavar="TRANSPORT",
+            default=_DEFAULT.bookie_transport,
+            help="How to reach bookies: tcp or grpc. A bookie without a TCP endpoint is reached by "
+            "gRPC.",
+        ),
         _tls_option("cert", "PEM file with the certificate that it shows to bookies."),
         _tls_option("key", "PEM file with its private key; only its owner may read it."),
         _tls_option("ca", "PEM file with the CA certificates that sign bookie certificates."),
@@ -196,6 +205,10 @@ def faults_of(flags: Flags) -> list[str]:
             f"{', '.join(_DETECTIONS[:-1])} or {_DETECTIONS[-1]}",
         ),
         (
+            flags.bookie_transport in _TRANSPORTS,
+            f"--bookie-transport {flags.bookie_transport}: must be {' or '.join(_TRANSPORTS)}",
+        ),
+        (
             flags.peer_port is None or 0 < flags.peer_port <= PORT_MAX,
             f"--peer-port {flags.peer_port}: must be between 1 and {PORT_MAX}",
         ),
@@ -281,6 +294,7 @@ def config_of(flags: Flags) -> GatewayConfig:
         log_segment_based_subscriptions_store_enabled=(
             flags.log_segment_based_subscriptions_store_enabled
         ),
+        bookie_transport=flags.bookie_transport,
         bookie_tls=(cert, key, authority) if cert and key and authority else None,
         connection=connection_limits(flags),
         groups=group_limits(flags),

@@ -103,8 +103,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection, or refuse it if there are too many."""
         self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
-        self._client = str(peer[0]) if isinstance(peer, tuple) and peer else "unknown"
+        self._client = _host_of(transport)
         if not self._server.admit(self):
             self._end("connections", "too many connections")
             return
@@ -339,3 +338,8 @@ def _send_at_once(transport: asyncio.BaseTransport) -> None:
     if found is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with suppress(OSError):
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _WRITE_HIGH_BYTES)
+
+
+def _host_of(transport: asyncio.BaseTransport) -> str:
+    peer: object = transport.get_extra_info("peername")
+    return str(cast(tuple[object, ...], peer)[0]) if isinstance(peer, tuple) and peer else "unknown"

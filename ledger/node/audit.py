@@ -23,6 +23,7 @@ from ledger.ids import LedgerId
 from ledger.log import logger
 from ledger.node.options import AUDIT_OPTIONS, Settings, options_command
 from ledger.node.process import print_faults
+from ledger.ports.bookies import BookieTransport
 from ledger.repair.config import RepairConfig
 from ledger.tasks import start_restarting
 
@@ -103,7 +104,12 @@ async def _run(settings: Settings, flags: Flags) -> int:
     cert, key, authority = _tls_files(settings)
     tls = TlsFiles(cert=cert, key=key, ca=authority) if cert and key and authority else None
     node = RepairNode(
-        settings["zookeeper"], settings["session"], new_owner(), _config(settings), tls
+        settings["zookeeper"],
+        settings["session"],
+        new_owner(),
+        _config(settings),
+        tls,
+        BookieTransport(settings["bookie-transport"]),
     )
     asked = ExitAsked()
     ended = asyncio.ensure_future(asked.wait())

@@ -31,9 +31,13 @@ def offline_faults(settings: Settings) -> list[str]:
 
 
 def port_faults(settings: Settings) -> list[str]:
-    """Return a fault if the address is in use or does not belong to this machine."""
-    host, port = settings["host"], settings["port"]
-    if port == 0 or settings.faulty & {"host", "port"}:
+    """Return a fault of each address that is in use or does not belong to this machine."""
+    return [*_faults_of_port(settings, "port"), *_faults_of_port(settings, "grpc-port")]
+
+
+def _faults_of_port(settings: Settings, name: str) -> list[str]:
+    host, port = settings["host"], settings[name]
+    if port == 0 or settings.faulty & {"host", name}:
         return []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -42,23 +46,23 @@ def port_faults(settings: Settings) -> list[str]:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        return [listen_fault(settings.place("host"), settings.place("port"), error)]
+        return [_listen_fault(settings, name, error)]
     except UnicodeError:  # of a name that IDNA does not encode
         return [f"{settings.place('host')}: is not the name of a host"]
     return []
 
 
-def listen_fault(host: str, port: str, error: OSError) -> str:
-    """Return the fault of an address that cannot be bound.
-
-    `host` and `port` name the settings that contain the address.
-    """
+def _listen_fault(settings: Settings, name: str, error: OSError) -> str:
+    """Return the fault of an address that cannot be bound, with the setting of its port."""
+    host, port = settings.place("host"), settings.place(name)
     if error.errno == errno.EADDRINUSE:
-        return f"{port}: in use; pass another --port"
+        return f"{port}: in use; pass another --{name}"
     return f"{host}, {port}: cannot listen on this address: {error.strerror or error}"
 
 
 def _relation_faults(settings: Settings) -> Iterator[str]:
+    if settings["grpc-port"] == settings["port"] != 0:
+        yield f"{settings.place('grpc-port')}: must differ from port, which serves TCP"
     if settings["disk-used-resume"] >= settings["disk-used-max"]:
         yield f"{settings.place('disk-used-resume')}: must be below disk-used-max"
     if settings["queue-max"] <= settings["entry-max"]:

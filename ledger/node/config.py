@@ -17,7 +17,8 @@ class NodeConfig:
     zookeeper: str = "127.0.0.1:2181"  # host:port of the servers, by commas; /chroot at the end
     data: Path = Path("bookie")  # directory only for the bookie's files; created if missing
     host: str = "127.0.0.1"  # address to listen on
-    port: int = 3181  # port to listen on, by default BookKeeper's; 0: any free port
+    port: int = 3181  # TCP port to listen on, by default BookKeeper's; 0: any free port
+    grpc_port: int = 0  # gRPC port to listen on; 0: any free port, which clients find registered
     advertised_host: str = ""  # address that clients connect to; "": the address it listens on
     rack: str = DEFAULT_RACK  # a path; copies of an entry go to different racks if possible
     name: str = "bookie"  # first part of the bookie id; the second part is the directory's
@@ -39,11 +40,15 @@ class NodeConfig:
     session: float = 10.0  # seconds after which ZooKeeper expires an unresponsive bookie
     zookeeper_wait: float = 60.0  # seconds to wait for ZooKeeper at the start, before exit code 69
     audit: bool = False  # True also runs an auditor and a replication worker, as `bookie audit`
+    bookie_transport: str = "tcp"  # or "grpc": how the replication worker reaches bookies
     audit_delay: float = 10.0  # seconds a bookie may be absent before its ledgers are copied
     drain: float = 0.5  # seconds for calls in flight at shutdown; streams use all of them
 
     def __post_init__(self) -> None:
         assert 0 <= self.port <= 65_535
+        assert 0 <= self.grpc_port <= 65_535
+        assert self.port != self.grpc_port or self.port == 0
+        assert self.bookie_transport in ("tcp", "grpc")
         assert 0 < self.disk_used_resume < self.disk_used_max <= 100
         assert 0 <= self.rewrite_share < 100
         assert self.disk_free_min >= 0

@@ -20,6 +20,7 @@ from ledger.bookie.config import ENTRY_BYTES_MAX
 from ledger.command_line import units
 from ledger.command_line.program import Command, Flags, OldSpelling, Option, flags_given
 from ledger.node.config import NodeConfig
+from ledger.ports.bookies import BookieTransport
 from ledger.repair.config import RepairConfig
 
 _TIB: Final = 2**40
@@ -55,8 +56,9 @@ OPTIONS: Final[dict[str, Setting]] = {
         "DIR", units.path, "Directory of all data of this bookie; made if missing.", _NODE.data
     ),
     "host": Setting("HOST", units.text, "Address to listen on.", _NODE.host),
-    "port": Setting(
-        "PORT", units.whole(0, 65_535), "gRPC port; 0 takes any free port.", _NODE.port
+    "port": Setting("PORT", units.whole(0, 65_535), "TCP port; 0 takes any free port.", _NODE.port),
+    "grpc-port": Setting(
+        "PORT", units.whole(0, 65_535), "gRPC port; 0 takes any free port.", _NODE.grpc_port
     ),
     "advertised-host": Setting(
         "HOST",
@@ -169,6 +171,12 @@ OPTIONS: Final[dict[str, Setting]] = {
         "With --audit: how long a bookie may be absent before its ledgers are re-replicated.",
         _NODE.audit_delay,
     ),
+    "bookie-transport": Setting(
+        "TRANSPORT",
+        units.one_of(*BookieTransport),
+        "With --audit: how to reach other bookies: tcp or grpc.",
+        BookieTransport.TCP.value,
+    ),
     "drain": Setting(
         "DURATION",
         units.duration(0, 600),
@@ -239,10 +247,16 @@ AUDIT_OPTIONS: Final[dict[str, Setting]] = {
     "tls-ca": Setting(
         "FILE", units.path, "PEM file with the CA certificates that sign bookie certificates.", None
     ),
+    "bookie-transport": Setting(
+        "TRANSPORT",
+        units.one_of(*BookieTransport),
+        "How to reach bookies: tcp or grpc.",
+        BookieTransport.TCP.value,
+    ),
 }
 """Options of `bookie audit`."""
 
-_COUNTS: Final = ("port", "ledgers-at-once")
+_COUNTS: Final = ("port", "grpc-port", "ledgers-at-once")
 
 
 def options_command(

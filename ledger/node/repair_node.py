@@ -1,4 +1,4 @@
-"""A process with an auditor and a replication worker, over ZooKeeper and gRPC."""
+"""A process with an auditor and a replication worker, over ZooKeeper and the bookies' port."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import asdict
 from functools import partial
 from typing import Final, NamedTuple
 
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.adapters.links.link_config import TlsFiles
+from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system import machine
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.metadata_format import ledger_path
 from ledger.ids import BookieId, LedgerId
 from ledger.losses.place import accepted_entries
+from ledger.ports.bookies import BookieTransport
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
@@ -65,12 +65,14 @@ class RepairNode:
         owner: BookieId,
         config: RepairConfig,
         tls: TlsFiles | None,
+        transport: BookieTransport = BookieTransport.TCP,
     ) -> None:
         self.owner = owner
         self._zookeeper = zookeeper
         self._session_s = session_s
         self._config = config
         self._tls = tls
+        self._transport = transport
         self._stops: list[Stop] = []
         self._made: _Parts | None = None
 
@@ -84,7 +86,7 @@ class RepairNode:
         discovery = Discovery(store)
         await discovery.start()
         self._stops.append(discovery.stop)
-        bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), self._tls)
+        bookies = open_bookies(discovery.registered, self._transport, self._tls)
         self._stops.append(bookies.close)
         clock = SystemClock()
         accepted = partial(accepted_entries, store)

@@ -26,10 +26,11 @@ from ledger.errors import (
     MetadataUnavailable,
 )
 from ledger.log import logger
-from ledger.node.checks import listen_fault, offline_faults, port_faults
+from ledger.node.checks import offline_faults, port_faults
 from ledger.node.config import NodeConfig
 from ledger.node.options import NodeSettings, serve_command
 from ledger.node.process import print_faults
+from ledger.ports.bookies import BookieTransport
 from ledger.tasks import start_restarting
 
 _RETRY_S: Final = 1.0
@@ -118,7 +119,8 @@ async def _repair(config: NodeConfig) -> None:
     repair = RepairConfig(delay_s=config.audit_delay)
     while True:
         tls = tls_files(config)
-        node = RepairNode(config.zookeeper, config.session, new_owner(), repair, tls)
+        transport = BookieTransport(config.bookie_transport)
+        node = RepairNode(config.zookeeper, config.session, new_owner(), repair, tls, transport)
         try:
             await node.start()
             await node.serve()
@@ -151,8 +153,9 @@ def _code_of_start(
 
 
 def _code_of_os_error(error: OSError, config: NodeConfig, settings: NodeSettings) -> int:
-    if error.filename is None and port_faults(settings):
-        print_faults([listen_fault(settings.place("host"), settings.place("port"), error)])
+    faults = port_faults(settings) if error.filename is None else []
+    if faults:
+        print_faults(faults)
         return EXIT_CONFIG
     print_faults([f"{settings.place('data')}: {error}"])
     return EXIT_DISK

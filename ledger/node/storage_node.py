@@ -1,7 +1,7 @@
 """A bookie process in a cluster: the order of its start and, reversed, of its shutdown.
 
 directory locked and claimed -> cluster and cookie match it -> log replayed -> possible losses
-fenced and in limbo -> this start counted -> gRPC listens -> registered
+fenced and in limbo -> this start counted -> TCP and gRPC listen -> registered
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from ledger.adapters.posix.posix_disk import PosixDisk
 from ledger.adapters.rocksdb.rocks_table import RocksTable
 from ledger.adapters.system import machine
 from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.tcp.tcp_config import TcpServerConfig
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.directory import VERSION, bookie_id, claim_directory
 from ledger.bookie.gc.scheduler import GcScheduler
 from ledger.bookie.grpc_server import BookieServer
 from ledger.bookie.identity_file import StartCount
+from ledger.bookie.tcp_server import TcpServer
 from ledger.errors import LedgerError
 from ledger.ids import BookieId
 from ledger.node.cluster_ledgers import ClusterLedgers
@@ -83,18 +85,16 @@ class StorageNode:
         self._stops.append(store.close)
         cluster = await self._find_cluster(store, new=new)
         start = machine.new_instance().hex()[:8]
-        info = BookieInfo(self.host, config.port, config.rack, start=start)
+        rack, grpc_port = config.rack, config.grpc_port
+        info = BookieInfo(self.host, grpc_port, rack, start=start, tcp_port=config.port)
         await wait_until_unregistered(store, name, info, self._registration_wait_s, replace=False)
         identity = await self._identify(disk, store, cluster, name)
         bookie = await self._open_bookie(disk, store)
         await self._handle_losses(bookie, store, identity)
         await identity.started()
         self._stops.append(lambda: _stop_bookie(bookie, identity))
-        limits = GrpcServerConfig(answers_bytes_max=config.answers_max)
-        server = BookieServer(bookie, limits, tls_files(config))
-        self.port = await server.start(config.host, config.port)
-        self._stops.append(lambda: server.stop(0.0 if bookie.failure else config.drain))
-        info = info._replace(port=self.port, read_only=not bookie.writable)
+        grpc_port = await self._listen(bookie)
+        info = info._replace(port=grpc_port, tcp_port=self.port, read_only=not bookie.writable)
         registration = Registration(
             store, name, info, wait_s=self._registration_wait_s, on_problem=self._on_problem
         )
@@ -110,6 +110,20 @@ class StorageNode:
         collector.start()
         self._stops.append(collector.stop)
         self._watch_disk_space(bookie, registration, collector)
+
+    async def _listen(self, bookie: Bookie) -> int:
+        """Serve TCP, then gRPC within the same bounds. Returns the gRPC port."""
+        config, tls = self._config, tls_files(self._config)
+        tcp = TcpServer(bookie, TcpServerConfig(answers_bytes_max=config.answers_max), tls)
+        grpc = BookieServer(bookie, GrpcServerConfig(), tls, tcp.rooms)
+
+        async def stop() -> None:
+            grace_s = 0.0 if bookie.failure else config.drain
+            await asyncio.gather(tcp.stop(grace_s), grpc.stop(grace_s))
+
+        self._stops.append(stop)
+        self.port = await tcp.start(config.host, config.port)
+        return await grpc.start(config.host, config.grpc_port)
 
     async def stop(self) -> None:
         """Stop the parts, newest first, and settle everything accepted."""

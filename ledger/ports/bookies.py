@@ -5,7 +5,7 @@ uses TCP or gRPC.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple, Protocol
 
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
@@ -28,6 +28,13 @@ class Status(IntEnum):
     UNREACHABLE = 900  # Not a code of BookKeeper. No answer came, so the outcome is unknown
     # Not a code of BookKeeper. Another bookie serves at this address, so the request had no effect
     WRONG_INSTANCE = 901
+
+
+class BookieTransport(StrEnum):
+    """How a process reaches bookies."""
+
+    TCP = "tcp"  # our frames
+    GRPC = "grpc"
 
 
 class ReadReply(NamedTuple):

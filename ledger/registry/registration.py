@@ -208,13 +208,13 @@ def _has_address(data: bytes, bookie: BookieId, info: BookieInfo) -> bool:
         found = service_info.decode(data, bookie, read_only=False)
     except CorruptFormat:
         return False
-    return (found.host, found.port) == (info.host, info.port)
+    return (found.host, found.main_port) == (info.host, info.main_port)
 
 
 def _in_use(bookie: BookieId, data: bytes) -> BookieIdInUse:
     try:
         info = service_info.decode(data, bookie, read_only=False)
-        where = f" at {info.host}:{info.port}"
+        where = f" at {info.host}:{info.main_port}"
     except CorruptFormat:
         where = ""
     return BookieIdInUse(f"bookie {bookie} is registered by another process{where}")

@@ -1,8 +1,9 @@
-"""The service info of a registered bookie: its address and its rack.
+"""The service info of a registered bookie: its endpoints and its rack.
 
 The bytes are Apache BookKeeper's BookieServiceInfoFormat. Bookies of this project publish one
-endpoint with the protocol `bookie-grpc`, and as properties the rack and a random id of the start. A
-bookie that restarts within its session is seen by the new id. Source: BookKeeper,
+endpoint for each transport, `bookie-tcp` and `bookie-grpc`, and as properties the rack and a random
+id of the start. Releases before the TCP transport publish and use only `bookie-grpc`. A bookie that
+restarts within its session is seen by the new id. Source: BookKeeper,
 `discover/BookieServiceInfoUtils.java`, `ZKRegistrationManager.java`.
 """
 
@@ -12,7 +13,9 @@ from ledger.errors import CorruptFormat
 from ledger.ids import BookieId
 from ledger.ports.bookies import DEFAULT_RACK, BookieInfo
 
-PROTOCOL = "bookie-grpc"
+GRPC_PROTOCOL = "bookie-grpc"
+TCP_PROTOCOL = "bookie-tcp"
+"""Never `bookie-rpc`: Java's client would try to use it."""
 _JAVA_PROTOCOL = "bookie-rpc"
 _RACK = "rack"
 _START = "start"
@@ -24,14 +27,17 @@ def encode(bookie: BookieId, info: BookieInfo) -> bytes:
 
     properties = {_RACK: info.rack} | ({_START: info.start} if info.start else {})
     message = BookieServiceInfoFormat(properties=properties)
-    message.endpoints.add(id=bookie, port=info.port, host=info.host, protocol=PROTOCOL)
+    ports = {GRPC_PROTOCOL: info.port, TCP_PROTOCOL: info.tcp_port}
+    for protocol, port in ports.items():
+        if port or (protocol == GRPC_PROTOCOL and not info.tcp_port):
+            message.endpoints.add(id=bookie, port=port, host=info.host, protocol=protocol)
     return message.SerializeToString(deterministic=True)
 
 
 def decode(data: bytes, bookie: BookieId, *, read_only: bool) -> BookieInfo:
-    """Decode the address of `bookie`. Raises CorruptFormat.
+    """Decode the endpoints of `bookie`. Raises CorruptFormat.
 
-    Without a gRPC endpoint (Apache BookKeeper's own bookies) the `bookie-rpc` endpoint is used.
+    Without an endpoint of ours (Apache BookKeeper's own bookies) the `bookie-rpc` endpoint is used.
     Without any data the bookie's id is its address, `host:port`.
     """
     if not data:
@@ -47,11 +53,16 @@ def decode(data: bytes, bookie: BookieId, *, read_only: bool) -> BookieInfo:
         raise CorruptFormat(f"service info of bookie {bookie}: {error}") from error
     rack = message.properties.get(_RACK) or DEFAULT_RACK
     by_protocol = {endpoint.protocol: endpoint for endpoint in reversed(message.endpoints)}
-    endpoint = by_protocol.get(PROTOCOL) or by_protocol.get(_JAVA_PROTOCOL)
+    tcp = by_protocol.get(TCP_PROTOCOL)
+    endpoint = by_protocol.get(GRPC_PROTOCOL) or tcp or by_protocol.get(_JAVA_PROTOCOL)
     if endpoint is None:
-        raise CorruptFormat(f"service info of bookie {bookie}: no endpoint {PROTOCOL}")
+        raise CorruptFormat(
+            f"service info of bookie {bookie}: no endpoint {TCP_PROTOCOL} or {GRPC_PROTOCOL}"
+        )
     start = message.properties.get(_START) or ""
-    return BookieInfo(endpoint.host, endpoint.port, rack, read_only, start)
+    port = 0 if endpoint is tcp else endpoint.port
+    tcp_port = 0 if tcp is None else tcp.port
+    return BookieInfo(endpoint.host, port, rack, read_only, start, tcp_port)
 
 
 def _host_and_port(bookie: BookieId) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
+from gateway.pipelines.direct.options import StorageAddress
 from gateway.pipelines.shared.errors import DataLost, JobError
 from gateway.pipelines.shared.storage import open_storage, read_topic, read_topics
 from gateway.process.dev import LEDGER_PORT
@@ -470,7 +471,7 @@ def test_the_next_task_of_a_worker_reads_on_though_the_gateway_was_killed_in_bet
             loader.send("between", b"c")
             assert rows() == 3
         finally:
-            drop_cached(broker.ledgers, None)
+            drop_cached(StorageAddress(broker.ledgers))
 
 
 async def test_who_asks_for_watches_and_never_reads_is_not_heeded_for_ever(tmp_path):

@@ -63,7 +63,9 @@ def test_what_is_no_cookie_is_refused(data):
 
 
 infos = st.builds(
-    BookieInfo, names, st.integers(0, 65535), names.filter(bool), st.booleans(), names
+    BookieInfo,
+    *(names, st.integers(0, 65535), names.filter(bool), st.booleans(), names),
+    tcp_port=st.integers(0, 65535),
 )
 
 
@@ -82,6 +84,14 @@ def test_a_bookie_publishes_one_grpc_endpoint_and_its_rack():
     assert (endpoint.id, endpoint.host, endpoint.port) == ("b1", "10.0.0.1", 3181)
     assert endpoint.protocol == "bookie-grpc"
     assert dict(message.properties) == {"rack": "/dc/r1"}
+
+
+def test_a_bookie_publishes_an_endpoint_for_each_transport_and_old_clients_find_theirs():
+    both = BookieInfo("10.0.0.1", 3182, tcp_port=3181)
+    message = BookieServiceInfoFormat.FromString(service_info.encode("b1", both))
+    ports = {endpoint.protocol: endpoint.port for endpoint in message.endpoints}
+    assert ports == {"bookie-grpc": 3182, "bookie-tcp": 3181}
+    assert service_info.decode(message.SerializeToString(), "b1", read_only=False) == both
 
 
 def test_among_many_endpoints_the_grpc_one_is_taken_and_without_it_the_java_one():

@@ -104,7 +104,9 @@ async def test_it_says_where_it_is_and_is_registered_there_until_it_stops(bookie
         await cluster.until_serves(bookie.id)
         (info,) = cluster.discovery.registered().values()
         assert len(info.start) == 8
-        assert info == BookieInfo("127.0.0.1", bookie.port, "/row-1", start=info.start)
+        assert info == BookieInfo(
+            "127.0.0.1", info.port, "/row-1", start=info.start, tcp_port=bookie.port
+        )
         cookie = decode((await cluster.store.get(cookie_path(BookieId(bookie.id)))).data)
         assert cookie.bookie_host == bookie.id
         assert cookie.instance_id == await read_instance_id(cluster.store)

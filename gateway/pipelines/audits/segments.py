@@ -124,7 +124,9 @@ def _holes(spark: SparkSession, options: Options, ranges: Ranges) -> DataFrame:
 
 
 async def _plan(options: Options, ranges: Ranges) -> list[SliceTask]:
-    async with open_storage(options.metadata, *(options.tls or ())) as storage:
+    async with open_storage(
+        options.metadata, *(options.tls or ()), transport=options.transport
+    ) as storage:
         sources = PartitionSources(storage, options)
         try:
             found = await sources.refresh()
@@ -145,7 +147,9 @@ async def _look_up(
     options: Options,
 ) -> tuple[Topic, dict[TopicPartition, OffsetBounds], tuple[OffsetRange, ...]]:
     """Return the topic, the bounds of its partitions, and the losses that were accepted."""
-    async with open_storage(options.metadata, *(options.tls or ())) as storage:
+    async with open_storage(
+        options.metadata, *(options.tls or ()), transport=options.transport
+    ) as storage:
         (name,) = options.topics
         topic = await read_topic(storage.store, name)
         sources = PartitionSources(storage, options)

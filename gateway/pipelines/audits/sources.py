@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 KINDS = ("topic", "archive", "iceberg", "segments")
 _ARCHIVES = {"archive": "parquet", "iceberg": "iceberg"}
-_TLS = ("tls.ca", "tls.certificate", "tls.key")
+_TLS = ("tls.ca", "tls.certificate", "tls.key", "bookieTransport")
 _KAFKA = "kafka."
 _SET_BY_SOURCE = frozenset({"kafka.bootstrap.servers", "kafka.isolation.level"})
 _NO_OPTIONS: Mapping[str, str] = {}
@@ -38,8 +38,8 @@ class AuditSource(NamedTuple):
 class SourceAccess(NamedTuple):
     """The access to sources: bootstrap servers, storage metadata, and the isolation level.
 
-    `tls` are the `tls.` options of `format("ledger")`, and `client` the properties of Kafka's
-    client, without the prefix `kafka.`.
+    `tls` are the options `tls.` and `bookieTransport` of `format("ledger")`, and `client` the
+    properties of Kafka's client, without the prefix `kafka.`.
     """
 
     bootstrap: str

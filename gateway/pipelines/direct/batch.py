@@ -29,7 +29,7 @@ class LedgerBatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        connection = BlockingStorageConnection(options.metadata, options.tls)
+        connection = BlockingStorageConnection(options.storage)
         try:
             return [SlicePartition(task) for task in connection.run(self._tasks(connection))]
         finally:

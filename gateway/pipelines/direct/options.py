@@ -27,7 +27,7 @@ _OURS = (
     *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders"),
     *("maxOffsetsPerTrigger", "sliceBytes", "kafka.isolation.level", "isolation", "acceptedLoss"),
     "timestampOutOfRange",
-    *("tls.ca", "tls.certificate", "tls.key"),
+    *("tls.ca", "tls.certificate", "tls.key", "bookieTransport"),
 )
 _ISOLATION = ("kafka.isolation.level", "isolation")
 _KNOWN = {name.lower(): name for name in _OURS}
@@ -52,6 +52,14 @@ class TlsPaths(NamedTuple):
     key: str
 
 
+class StorageAddress(NamedTuple):
+    """A storage, the files that its bookies require, and the transport by which to reach them."""
+
+    metadata: str
+    tls: TlsPaths | None = None
+    transport: str = "tcp"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The parsed options. Exactly one of `topics`, `pattern` and `assigned` is set."""
@@ -71,6 +79,12 @@ class Options:
     offsets_per_trigger_max: int | None = None
     slice_bytes: int = SLICE_BYTES
     tls: TlsPaths | None = None
+    transport: str = "tcp"
+
+    @property
+    def storage(self) -> StorageAddress:
+        """The storage that is read, and how to reach it."""
+        return StorageAddress(self.metadata, self.tls, self.transport)
 
 
 def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
@@ -88,6 +102,9 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
     accepted = texts.get("acceptedLoss", "topic").lower()
     if accepted not in ("topic", "skip"):
         raise _fault(f"acceptedLoss {accepted!r}: must be topic or skip")
+    transport = texts.get("bookieTransport", "tcp").lower()
+    if transport not in ("tcp", "grpc"):
+        raise _fault(f"bookieTransport {transport!r}: must be tcp or grpc")
     beyond = texts.get("timestampOutOfRange", "fail").lower()
     if beyond not in ("fail", "null"):
         raise _fault(f"timestampOutOfRange {beyond!r}: must be fail or null")
@@ -107,6 +124,7 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
         offsets_per_trigger_max=_optional(texts, "maxOffsetsPerTrigger", _positive),
         slice_bytes=_optional(texts, "sliceBytes", _positive) or SLICE_BYTES,
         tls=_tls(texts),
+        transport=transport,
     )
 
 

@@ -11,7 +11,7 @@ import functools
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from gateway.pipelines.direct.options import TlsPaths
+from gateway.pipelines.direct.options import StorageAddress
 from gateway.pipelines.shared.storage import ReadStorage, open_storage
 
 T = TypeVar("T")
@@ -20,10 +20,12 @@ T = TypeVar("T")
 class BlockingStorageConnection:
     """A connection to storage with blocking calls, one at a time. The owner must call `close`."""
 
-    def __init__(self, metadata: str, tls: TlsPaths | None) -> None:
+    def __init__(self, address: StorageAddress) -> None:
         """Connect to the storage. Raises JobError."""
         self._loop = _loop_of_process()
-        self._context = open_storage(metadata, *(tls or ()))
+        self._context = open_storage(
+            address.metadata, *(address.tls or ()), transport=address.transport
+        )
         self.storage: ReadStorage = self._loop.run_until_complete(self._context.__aenter__())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -56,24 +58,24 @@ def _loop_of_process() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-_cached: dict[tuple[str, TlsPaths | None], BlockingStorageConnection] = {}
+_cached: dict[StorageAddress, BlockingStorageConnection] = {}
 
 
-def cached_connection(metadata: str, tls: TlsPaths | None) -> BlockingStorageConnection:
+def cached_connection(address: StorageAddress) -> BlockingStorageConnection:
     """Return the cached connection of this process, or open one. On an error call `drop_cached`."""
-    connection = _cached.get((metadata, tls))
+    connection = _cached.get(address)
     if connection is None:
-        connection = _cached[metadata, tls] = BlockingStorageConnection(metadata, tls)
+        connection = _cached[address] = BlockingStorageConnection(address)
     return connection
 
 
-def is_cached(metadata: str, tls: TlsPaths | None) -> bool:
+def is_cached(address: StorageAddress) -> bool:
     """Return whether this process has a cached connection, which may be broken by now."""
-    return (metadata, tls) in _cached
+    return address in _cached
 
 
-def drop_cached(metadata: str, tls: TlsPaths | None) -> None:
+def drop_cached(address: StorageAddress) -> None:
     """Close the cached connection, so that the next task opens a new one."""
-    connection = _cached.pop((metadata, tls), None)
+    connection = _cached.pop(address, None)
     if connection is not None:
         connection.close()

@@ -107,7 +107,7 @@ class LedgerStreamReader(DataSourceStreamReader, _AvailableNow):
 
     def _connected(self) -> BlockingStorageConnection:
         if self._connection is None:
-            self._connection = BlockingStorageConnection(self._options.metadata, self._options.tls)
+            self._connection = BlockingStorageConnection(self._options.storage)
         return self._connection
 
     def _opened(self) -> Triggers:

@@ -120,14 +120,14 @@ def read_task(task: SliceTask, options: Options) -> Iterator[pa.RecordBatch]:
             yield from _rows(task, kept, decoder, options)
             following = chunk[-1].end_sequence_id
     except EntryLost as error:
-        connection = cached_connection(options.metadata, options.tls)
+        connection = cached_connection(options.storage)
         gap = connection.run(find_loss(connection.storage, piece, error.entry))
         raise not_accepted(task.topic_partition, following, error, gap) from error
     except TimestampOutOfRange as error:
         message = f"{error}; set timestampOutOfRange=null to read its row without a timestamp"
         raise JobError(message, "TIMESTAMP_OUT_OF_RANGE") from error
     except LedgerError as error:
-        drop_cached(options.metadata, options.tls)
+        drop_cached(options.storage)
         left = OffsetRange(*task.topic_partition, following, piece.end)
         if not isinstance(error, _GONE):
             raise _fault(left, error) from error
@@ -174,17 +174,17 @@ def _chunks(piece: StreamSlice, options: Options) -> Iterator[list[ScannedRecord
     A cached connection may be broken, for example after bookies moved to new addresses. A failed
     read over it is continued once over a new connection.
     """
-    where = options.metadata, options.tls
-    was_kept = is_cached(*where)
+    where = options.storage
+    was_kept = is_cached(where)
 
     def read(left: StreamSlice) -> Iterator[list[ScannedRecord]]:
-        connection = cached_connection(*where)
+        connection = cached_connection(where)
         storage = connection.storage
         return connection.iterate(read_slice(storage.store, storage.client, left))
 
     def reconnect() -> bool:
         if was_kept:
-            drop_cached(*where)
+            drop_cached(where)
         return was_kept
 
     return continued(piece, read, reconnect)

@@ -1,6 +1,6 @@
 """Read-only access to storage without a gateway: metadata, and ledgers on their bookies.
 
-    zk://host:port,host:port/chroot   a cluster: ZooKeeper, bookies over gRPC; also without `zk://`
+    zk://host:port,host:port/chroot   a cluster: ZooKeeper, bookies over TCP; also without `zk://`
     grpc://127.0.0.1:3181             the ledger port of `gateway dev`, on the same machine
 
 Readers never write to storage and never fence a ledger.
@@ -30,6 +30,7 @@ from ledger.errors import (
     MetadataUnavailable,
     NoNode,
 )
+from ledger.ports.bookies import BookieTransport
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
@@ -59,12 +60,14 @@ async def open_storage(
     certificate: Path | str | None = None,
     key: Path | str | None = None,
     *,
+    transport: str = BookieTransport.TCP,
     connect_s: float = CONNECT_S,
 ) -> AsyncGenerator[ReadStorage]:
     """Connect to the storage that `metadata` names. Raises JobError with the remedy.
 
-    `ca`, `certificate` and `key` are PEM files, for bookies that require client certificates. A
-    server counts as unreachable if it does not answer within `connect_s` seconds.
+    `ca`, `certificate` and `key` are PEM files, for bookies that require client certificates.
+    `transport` is how bookies are reached, tcp or grpc; the ledger port has only gRPC. A server
+    counts as unreachable if it does not answer within `connect_s` seconds.
     """
     tls = _tls(ca, certificate, key)
     loop = asyncio.get_running_loop()
@@ -72,7 +75,7 @@ async def open_storage(
         loop.set_exception_handler(_report_exception)
     stops: list[Callable[[], Awaitable[None]]] = []
     try:
-        yield await _open(metadata, tls, stops, connect_s)
+        yield await _open(metadata, tls, _transport(metadata, transport), stops, connect_s)
     finally:
         while stops:
             await stops.pop()()
@@ -92,11 +95,11 @@ def _report_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
 async def _open(
     metadata: str,
     tls: TlsFiles | None,
+    transport: BookieTransport,
     stops: list[Callable[[], Awaitable[None]]],
     connect_s: float,
 ) -> ReadStorage:
-    from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-    from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+    from ledger.adapters.open_bookies import open_bookies
 
     store = await _connect(metadata, connect_s)
     stops.append(store.close)
@@ -110,7 +113,7 @@ async def _open(
     except ForeignLayout as error:
         raise JobError(f"metadata {metadata}: {error}", "NO_CLUSTER") from error
     stops.append(discovery.stop)
-    bookies = GrpcBookies(discovery.registered, GrpcClientConfig(), tls)
+    bookies = open_bookies(discovery.registered, transport, tls)
     stops.append(bookies.close)
     return ReadStorage(store, LedgerClient(store, bookies, SystemClock(), LedgerClientConfig()))
 
@@ -159,6 +162,13 @@ async def _connect_port(metadata: str, host: str, port: int, connect_s: float) -
             await store.close()
             raise
         await asyncio.sleep(_RETRY_S)
+
+
+def _transport(metadata: str, name: str) -> BookieTransport:
+    """Return the transport of this name. Raises JobError if there is none."""
+    if name not in list(BookieTransport):
+        raise JobError(f"bookie transport {name!r}: must be tcp or grpc", "USAGE")
+    return BookieTransport.GRPC if metadata.startswith(_GRPC) else BookieTransport(name)
 
 
 def _tls(*files: Path | str | None) -> TlsFiles | None:
