@@ -38,16 +38,15 @@ from ledger.wire.tcp_frames import (
     encode_tcp_welcome,
     frame,
     frames,
-    joined,
 )
 
 if TYPE_CHECKING:
     from ledger.bookie.tcp_server import TcpServer
 
-_WRITE_HIGH_BYTES: Final = 256 * 1024  # unsent bytes; above, no more is taken from the streams
-_WRITE_LOW_BYTES: Final = 64 * 1024
+_UNSENT_BYTES: Final = 256 * 1024  # bytes that the system may hold before it has sent them
 _CALLS_MAX: Final = 256  # control calls under way on one connection
-_SIZES_MAX: Final = {
+_ADDS: Final = int(FrameKind.ADDS)
+_SIZES_MAX: Final[dict[int, int]] = {
     FrameKind.HELLO: 2 + 255,
     FrameKind.ADDS: MESSAGE_BYTES_MAX,
     FrameKind.READ_REQUESTS: 4 * 1024 * 1024,
@@ -76,10 +75,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._welcomed = False
         # Set once; nothing is read or written afterwards.
         self._over = False
-        # True while `_flush` is scheduled, or while the system takes no more bytes.
+        # True while `_flush` is due, or while the system takes no more bytes.
         self._flushing = self._paused = False
+        # True inside of `buffer_updated`, which ends with a flush if one is due.
+        self._receiving = False
         # Bytes of adds that came, and the bytes that were granted, since the beginning.
         self._received = self._credit = 0
+        # Bytes of adds at which more credit is due.
+        self._grant_at = 0
         # The task that waits until the room for adds has space. None while credit is granted.
         self._granting: asyncio.Task[None] | None = None
         # Short frames that go first.
@@ -107,7 +110,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._server.admit(self):
             self._end("connections", "too many connections")
             return
-        self._transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_LOW_BYTES)
+        self._transport.set_write_buffer_limits(0)  # each turn's write goes to the system at once
         _send_at_once(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -129,7 +132,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Take the messages that are complete."""
         if self._over:
             return
-        self._heard = True
+        self._heard = self._receiving = True
         try:
             for message in self._reader.received(nbytes):
                 self._on_message(message)
@@ -141,7 +144,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         except BadBookieFrame as error:
             self._end("frame", f"bad frame: {error}")
             return
-        self._count_unfinished(self._reader.unfinished)
+        finally:
+            self._receiving = False
+        if self._flushing:
+            self._flush()
+        if self._reader.midway or self._unfinished:
+            self._count_unfinished(self._reader.unfinished)
 
     def eof_received(self) -> bool:
         """The client has closed the connection: close this side too."""
@@ -189,23 +197,25 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _admit(self, kind: int, size: int) -> None:
         """Check a message before it is received. Raises BadBookieFrame."""
-        size_max = _SIZES_MAX.get(cast(FrameKind, kind))
+        if kind == _ADDS and size <= MESSAGE_BYTES_MAX and self._received < self._credit:
+            self._received += size  # before HELLO there is no credit
+            return
+        size_max = _SIZES_MAX.get(kind)
         if size_max is None:
             raise BadBookieFrame(f"message of kind {kind}, which no client sends")
         if size > size_max:
             raise BadBookieFrame(f"message of kind {kind} with {size} bytes")
         if self._welcomed == (kind == FrameKind.HELLO):
             raise BadBookieFrame("a second HELLO" if self._welcomed else "no HELLO")
-        if kind == FrameKind.ADDS:
-            if self._received >= self._credit:
-                raise BadBookieFrame(f"adds beyond the credit of {self._credit} bytes")
-            self._received += size
+        if kind == _ADDS:
+            raise BadBookieFrame(f"adds beyond the credit of {self._credit} bytes")
 
     def _on_message(self, message: Buffer) -> None:
         kind = message[1]
-        if kind == FrameKind.ADDS:
+        if kind == _ADDS:
             self._adds.take(message)
-            self._grant()
+            if self._received >= self._grant_at:
+                self._grant()
         elif kind == FrameKind.READ_REQUESTS:
             self._reads.take(message)
         elif kind == FrameKind.CALL:
@@ -218,7 +228,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _on_hello(self, message: Buffer) -> None:
         status = check_hello(message, self._server.bookie.bookie_id)
-        self._credit = self._server.credit_bytes
+        window = self._credit = self._server.credit_bytes
+        self._grant_at = window // 2
         welcome = Welcome(status, ENTRY_BYTES_MAX, FEATURES, self._credit)
         assert self._transport is not None
         self._transport.write(frame(encode_tcp_welcome(welcome)))
@@ -275,6 +286,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         limit = self._received + window
         if limit - self._credit >= window // 2:
             self._credit = limit
+            self._grant_at = limit - window // 2
             self._urgent.append(frame(encode_add_credit(limit)))
             self._on_ready()
 
@@ -289,7 +301,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Write once, at the end of this turn of the loop."""
         if not self._flushing and not self._paused and not self._over:
             self._flushing = True
-            self._loop.call_soon(self._flush)
+            if not self._receiving:
+                self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         """Write statuses and other short frames, then one piece of a response."""
@@ -309,8 +322,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         piece = self._next_piece()
         if piece is not None:
             out += piece
-        if out:
-            transport.writelines(joined(out))
+        if len(out) == 1:
+            transport.write(out[0])
+        elif out:
+            transport.writelines(out)
         if piece is not None:
             self._on_ready()
 
@@ -337,7 +352,7 @@ def _send_at_once(transport: asyncio.BaseTransport) -> None:
     found = transport.get_extra_info("socket")
     if found is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         with suppress(OSError):
-            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _WRITE_HIGH_BYTES)
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
 
 def _host_of(transport: asyncio.BaseTransport) -> str:

@@ -39,13 +39,14 @@ RECOVERY: Final = 1  # flag of an add by a recovery
 
 _HEAD = Struct(">BB")
 _WELCOME = Struct(">HI")
-_ADDS = Struct(">QIH")
+_ADDS = Struct(">BBQIH")
 _ADD = Struct(">BHqqI")
 _ADD_STATUS_RANGE = Struct(">QIH")
+_ONE_ADD_STATUS_RANGE = Struct(">BBQIH")
 _READ_REQUEST = Struct(">BQqqqIB")
 _READ_RESPONSE = Struct(">QHqI")
 _LENGTHS: Final = 4
-_ADDS_AT: Final = _HEAD.size + _ADDS.size
+_ADDS_AT: Final = _ADDS.size
 ADD_HEADER_BYTES: Final = _ADD.size
 
 
@@ -221,8 +222,7 @@ class AddBatchWriter:
     def parts(self) -> list[Buffer]:
         """Return the message in parts, without a copy. The parts are unchanged bodies and heads."""
         parts: list[Buffer] = [
-            _HEAD.pack(VERSION, FrameKind.ADDS)
-            + _ADDS.pack(self.first, self.count, len(self._keys))
+            _ADDS.pack(VERSION, FrameKind.ADDS, self.first, self.count, len(self._keys))
         ]
         for key in self._keys:
             parts.append(bytes((len(key),)))
@@ -234,10 +234,12 @@ class AddBatchWriter:
 
 def decode_add_batch(message: Buffer) -> AddBatch:
     """Decode an ADDS message. Raises BadBookieFrame; no add of that message is then valid."""
-    view = open_message(message, FrameKind.ADDS)
-    if len(view) < _ADDS.size:
+    if len(message) < _ADDS.size:
         raise BadBookieFrame("ADDS has no count")
-    first, count, key_count = _ADDS.unpack_from(view)
+    view = memoryview(message)
+    version, kind, first, count, key_count = _ADDS.unpack_from(view)
+    if version != VERSION or kind != FrameKind.ADDS:
+        raise _unexpected(version, kind, FrameKind.ADDS)
     keys, heads_at = _decode_keys(view, _ADDS.size, key_count)
     at = heads_at + count * ADD_HEADER_BYTES
     size = len(view)
@@ -272,8 +274,10 @@ def _decode_keys(view: memoryview, at: int, count: int) -> tuple[list[bytes], in
     return keys, at
 
 
-def encode_add_statuses(runs: Iterable[Sequence[int]]) -> bytes:
+def encode_add_statuses(runs: Sequence[Sequence[int]]) -> bytes:
     """Encode ranges of (first number, count, status)."""
+    if len(runs) == 1:
+        return _ONE_ADD_STATUS_RANGE.pack(VERSION, FrameKind.ADD_STATUSES, *runs[0])
     return _HEAD.pack(VERSION, FrameKind.ADD_STATUSES) + b"".join(
         [_ADD_STATUS_RANGE.pack(*run) for run in runs]
     )
@@ -391,10 +395,14 @@ def open_message(message: Buffer, kind: FrameKind) -> memoryview:
         raise BadBookieFrame(f"message has only {len(message)} bytes")
     version, found = message[0], message[1]
     if version != VERSION or found != kind:
-        raise BadBookieFrame(
-            f"version {version} kind {found} instead of version {VERSION} kind {kind}"
-        )
+        raise _unexpected(version, found, kind)
     return memoryview(message)[_HEAD.size :]
+
+
+def _unexpected(version: int, kind: int, wanted: FrameKind) -> BadBookieFrame:
+    return BadBookieFrame(
+        f"version {version} kind {kind} instead of version {VERSION} kind {wanted}"
+    )
 
 
 _STATUSES: Final = {int(status): status for status in Status}

@@ -70,6 +70,7 @@ _CREDIT: Final = Struct(">BBQ")
 _CALL: Final = Struct(">BBIB")
 _IN_PLACE_BYTES: Final = 8 * 1024  # longer frames that are not complete get a buffer of their own
 _PEEK_BYTES: Final = 8 * 1024  # received into the staging buffer between two pieces
+_PIECES: Final = min(FrameKind.PIECE, FrameKind.PIECES_BEGIN).value
 _FOREIGN: Final = {0x0A: "BookKeeper's protocol v3", 0x02: "BookKeeper's protocol v2"}
 _TLS_RECORD: Final = 0x16
 
@@ -163,11 +164,21 @@ PING_FRAME: Final = frame(bytes((VERSION, FrameKind.PING)))
 PONG_FRAME: Final = frame(bytes((VERSION, FrameKind.PONG)))
 
 
+def short_frame(parts: Sequence[Buffer], size: int) -> list[Buffer]:
+    """Return a message of `size` bytes as one frame, in parts for one write.
+
+    Long parts are not copied.
+    """
+    assert size <= FRAME_BYTES_MAX
+    whole = [size.to_bytes(_LENGTH, "big"), *parts]
+    return [b"".join(whole)] if size < JOIN_BYTES else joined(whole)
+
+
 def frames(parts: Sequence[Buffer]) -> Iterator[list[Buffer]]:
     """Cut a message into frames, each in parts for one write. Long parts are not copied."""
     size = sum(map(len, parts))
     if size <= FRAME_BYTES_MAX:
-        yield joined([size.to_bytes(_LENGTH, "big"), *parts])
+        yield short_frame(parts, size)
         return
     views = [memoryview(part) for part in joined(parts)]
     room = FRAME_BYTES_MAX - (_BEGIN.size - _LENGTH)
@@ -231,6 +242,7 @@ class FrameReader:
         "_staging",
         "_whole",
         "frames",
+        "midway",
     )
 
     def __init__(
@@ -258,6 +270,8 @@ class FrameReader:
         self._large_at = 0
         # Complete frames so far, for timeouts.
         self.frames = 0
+        # True if a message has arrived in part. False at first, though no frame is known yet.
+        self.midway = False
 
     @property
     def unfinished(self) -> int:
@@ -284,12 +298,24 @@ class FrameReader:
 
         After BadBookieFrame the reader is of no more use.
         """
+        if not self.midway and self._known and count > _HEAD_BYTES:
+            length, version, kind = _HEAD.unpack_from(self._staging)
+            if count == _LENGTH + length and version == VERSION and kind < _PIECES:
+                # Most often, one short frame came alone.
+                self._admit(kind, length)
+                self.frames += 1
+                return [bytes(self._staging[_LENGTH:count])]
         messages: list[Buffer] = []
+        self._receive(count, messages)
+        self.midway = bool(self._fill or self._left or self._large is not None)
+        return messages
+
+    def _receive(self, count: int, messages: list[Buffer]) -> None:
         if self._fill:
             self._fill = self._fill[count:]
             if not self._fill:
                 self._filled(messages)
-            return messages
+            return
         end = len(self._left) + count
         self._left = b""
         at = 0
@@ -300,7 +326,6 @@ class FrameReader:
             at += used
         if at < end:
             self._left = bytes(self._staging[at:end])
-        return messages
 
     def _take(self, view: memoryview, messages: list[Buffer]) -> int:
         """Take one frame, or the beginning of a long one. Returns 0 if more bytes are needed."""

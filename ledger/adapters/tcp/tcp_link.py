@@ -35,13 +35,9 @@ from ledger.wire.tcp_frames import (
     frame,
     frames,
     hello_frame,
-    joined,
+    short_frame,
 )
 
-WRITE_HIGH_BYTES: Final = 512 * 1024
-"""Bytes that wait for the system before no more are taken from the streams."""
-
-_WRITE_LOW_BYTES: Final = 128 * 1024
 _TURN_BYTES_MAX: Final = 1024 * 1024  # written in one turn of the loop; the rest follows
 _GOODBYE_S: Final = 0.5  # time for what was written to leave after `close`
 _CALLS_MAX: Final = 128  # control calls under way on one connection; a bookie allows twice as many
@@ -89,10 +85,14 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._over: asyncio.Future[None] = loop.create_future()
         # Done once the transport is closed.
         self._lost: asyncio.Future[None] = loop.create_future()
-        # True while `_flush` is scheduled, or while the system takes no more bytes.
+        # True while `_flush` is due, or while the system takes no more bytes.
         self._flushing = self._paused = False
+        # True inside of `buffer_updated`, which ends with a flush if one is due.
+        self._receiving = False
         # Frames of long messages that are not written yet. Those of one message are neighbours.
         self._pieces: deque[list[Buffer]] = deque()
+        # About the bytes of the last piece.
+        self._piece_bytes = 0
         # Bytes of adds sent so far, and the bytes that the bookie has granted so far.
         self._sent = self._credit = 0
         # Frames that go first: pings and control calls.
@@ -164,7 +164,7 @@ class TcpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send HELLO."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, _WRITE_LOW_BYTES)
+        self._transport.set_write_buffer_limits(0)  # each turn's write goes to the system at once
         self._transport.write(hello_frame(self.bookie))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -182,6 +182,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._heard = True
         if self._over.done():  # what still comes belongs to a connection that is over
             return
+        self._receiving = True
         try:
             for message in self._reader.received(nbytes):
                 self._on_message(message)
@@ -189,6 +190,10 @@ class TcpConnection(asyncio.BufferedProtocol):
                     return
         except BadBookieFrame as error:
             self._end(error)
+        finally:
+            self._receiving = False
+        if self._flushing:
+            self._flush()
 
     def eof_received(self) -> bool:
         """The bookie has closed the connection: close this side too."""
@@ -254,7 +259,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         """Write once, at the end of this turn of the loop."""
         if not self._flushing and not self._paused and self.was_open:
             self._flushing = True
-            self._loop.call_soon(self._flush)
+            if not self._receiving:
+                self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
@@ -267,17 +273,17 @@ class TcpConnection(asyncio.BufferedProtocol):
             out.append(frame(requests))
         elif requests is not None:
             self._pieces += frames([requests])
-        size = sum(map(len, out))
-        while size < _TURN_BYTES_MAX:
-            piece = self._next_piece()
-            if piece is None:
-                break
+        size = 0
+        while (piece := self._next_piece()) is not None:
             out += piece
-            size += sum(map(len, piece))
-        else:
-            self._on_queued()
-        if out:
-            transport.writelines(joined(out))
+            size += FRAME_BYTES_MAX if self._pieces else self._piece_bytes
+            if size >= _TURN_BYTES_MAX:
+                self._loop.call_soon(self._on_queued)
+                break
+        if len(out) == 1:
+            transport.write(out[0])
+        elif out:
+            transport.writelines(out)
 
     def _next_piece(self) -> list[Buffer] | None:
         """Return the next frame of adds, or None if there is none or no credit."""
@@ -287,7 +293,11 @@ class TcpConnection(asyncio.BufferedProtocol):
             adds = self.adds.pop()
             if adds is None:
                 return None
-            self._sent += adds.size
+            size = adds.size
+            self._sent += size
+            self._piece_bytes = min(size, FRAME_BYTES_MAX)
+            if size <= FRAME_BYTES_MAX:
+                return short_frame(adds.parts(), size)
             self._pieces += frames(adds.parts())
         return self._pieces.popleft()
 
