@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ledger.tasks import ends_by
+from tests.ledger.transports import on_transport
 from tests.peers.iceberg_rest import IcebergRest
 from tests.peers.s3 import S3Server
 from tests.peers.spark import reach
@@ -26,6 +27,13 @@ def no_process_ends() -> Iterator[None]:
     with ends_by(lambda name, error: ended.append(f"{name}: {error!r}")):
         yield
     assert not ended, f"the process would have ended: {ended}"
+
+
+@pytest.fixture(params=["tcp", "grpc"])
+def transport(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The transport between clients and bookies, for tests that hold over each of them."""
+    with on_transport(request.param) as name:
+        yield name
 
 
 @pytest.fixture(scope="session")

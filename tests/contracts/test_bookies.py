@@ -1,7 +1,7 @@
 """Goal: every bookies port answers as the port says. Method: one suite, run on a bookie of this
-process, on the same bookie over gRPC, and on the simulated one.
+process, on the same bookie over TCP and over gRPC, and on the simulated one.
 
-What only connections can do (break, refuse, flood) is in tests/ledger/test_grpc_bookies.py and
+What only connections can do (break, refuse, flood) is in tests/ledger/test_remote_bookies.py and
 tests/hostile/test_grpc.py.
 """
 
@@ -13,15 +13,13 @@ from typing import Any
 
 import pytest
 
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.grpc_server import BookieServer
 from ledger.bookie.in_process import LocalBookies, open_local_bookie
 from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, Bookies, BookieStats, Status
 from tests.ledger.bookie_rig import KEY, OTHER_KEY
+from tests.ledger.transports import bookies_of, on_transport, server_of
 from tests.peers.processes import until
 from tests.sim.bookie_world import entry_buffers, entry_bytes
 from tests.sim.model_bookie import ModelBookie
@@ -69,11 +67,25 @@ async def embedded(tmp_path):
 
 
 @contextlib.asynccontextmanager
+async def over_tcp(tmp_path):
+    with on_transport("tcp"):
+        async with networked(tmp_path) as world:
+            yield world
+
+
+@contextlib.asynccontextmanager
+async def over_grpc(tmp_path):
+    with on_transport("grpc"):
+        async with networked(tmp_path) as world:
+            yield world
+
+
+@contextlib.asynccontextmanager
 async def networked(tmp_path):
     opened = await open_local_bookie(tmp_path / "bookie", config=CONFIG)
-    server = BookieServer(opened.bookie, GrpcServerConfig())
+    server = server_of(opened.bookie)
     registered = {opened.bookie.bookie_id: BookieInfo(port=await server.start("127.0.0.1", 0))}
-    port = GrpcBookies(lambda: registered, GrpcClientConfig())
+    port = bookies_of(lambda: registered)
     yield World(port, opened.bookie.bookie_id, opened.bookie)
     await port.close()
     await server.stop(0)
@@ -90,7 +102,8 @@ async def simulated(tmp_path):
 
 PORTS = [
     pytest.param(embedded, marks=pytest.mark.real_loop),
-    pytest.param(networked, marks=pytest.mark.real_loop),
+    pytest.param(over_tcp, marks=pytest.mark.real_loop),
+    pytest.param(over_grpc, marks=pytest.mark.real_loop),
     simulated,
 ]
 

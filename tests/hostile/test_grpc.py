@@ -37,7 +37,7 @@ from ledger.wire.bookie_frames import (
     encode_read_requests,
 )
 from tests.ledger.bookie_rig import KEY, OTHER_KEY
-from tests.ledger.grpc_world import CONFIG, Client, Served
+from tests.ledger.remote_world import CONFIG, Client, Served
 from tests.peers.processes import until
 from tests.sim.bookie_world import entry_bytes
 

@@ -82,9 +82,10 @@ class BookiePeer:
             self._keeper = start_once("the connection to a bookie", self._keep(link))
             self._use(link)
             return link
-        if self._newest is not None and self._newest.endpoint != endpoint:
+        newest = self._newest
+        if newest is not None and newest.endpoint != endpoint:
             self._moved.set()
-        return self._refusal
+        return newest.refusal if newest is not None and newest.adds.over else self._refusal
 
     async def close(self) -> None:
         """Close the connection and answer everything in flight.

@@ -10,18 +10,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
+from ledger.adapters.links.link_config import LinkConfig
 from ledger.bookie.config import ENTRY_BYTES_MAX, BookieConfig
-from ledger.bookie.grpc_server import BookieServer
 from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, Status
 from tests.ledger.bookie_rig import KEY
-from tests.ledger.grpc_world import Child, Client, Served
+from tests.ledger.remote_world import Child, Client, Served
+from tests.ledger.transports import server_of
 from tests.peers.processes import free_port, until
 from tests.peers.proxy import TO_CLIENT, Proxy
 from tests.sim.bookie_world import entry_buffers, entry_bytes
 
-pytestmark = pytest.mark.real_loop
+pytestmark = [pytest.mark.real_loop, pytest.mark.usefixtures("transport")]
 
 GONE = Status.UNREACHABLE
 AT_ONCE_S = 1.0  # far below any timeout: nobody waited
@@ -139,7 +139,7 @@ class Holding:
 async def test_adds_wait_on_the_wire_while_the_bookie_has_no_room(tmp_path):
     async with serving(tmp_path) as (served, client):
         holding = Holding(served.bookie)
-        server = BookieServer(holding, GrpcServerConfig(queue_bytes_max=500_000))
+        server = server_of(holding, queue_bytes_max=500_000)
         client.places[served.id] = BookieInfo(port=await server.start("127.0.0.1", 0))
         told = [client.add(served.id, entry, bytes(100_000)) for entry in range(150)]
         await until(lambda: len(holding.held) >= 5, "no more room")
@@ -176,7 +176,7 @@ async def test_adds_that_raise_are_answered_once_and_leave_all_room_to_other_cli
     asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
     async with serving(tmp_path) as (served, client), Client(served) as other:
         raising = Raising(served.bookie, after)
-        server = BookieServer(raising, GrpcServerConfig(queue_bytes_max=500_000))
+        server = server_of(raising, queue_bytes_max=500_000)
         place = BookieInfo(port=await server.start("127.0.0.1", 0))
         client.places[served.id] = other.places[served.id] = place
         told = [
@@ -300,7 +300,7 @@ async def test_the_end_of_a_client_waits_for_no_bookie_that_hangs(tmp_path):
 
 @pytest.mark.parametrize("turns", [1, 5])
 async def test_a_cancelled_end_of_a_client_answers_everything_too(tmp_path, turns):
-    config = GrpcClientConfig(close_grace_s=60.0, add_timeout_s=60.0)
+    config = LinkConfig(close_grace_s=60.0, add_timeout_s=60.0)
     async with behind_proxy(tmp_path, config=config) as (served, client, proxy):
         assert await client.add(served.id, 0) is Status.OK
         proxy.drop(TO_CLIENT)
@@ -316,7 +316,7 @@ async def test_a_cancelled_end_of_a_client_answers_everything_too(tmp_path, turn
 
 
 async def test_the_end_of_a_client_answers_everything(tmp_path):
-    config = GrpcClientConfig(close_grace_s=0)
+    config = LinkConfig(close_grace_s=0)
     async with Served(tmp_path) as served, Client(served, config=config) as client:
         told = [client.add(served.id, entry, bytes(100_000)) for entry in range(100)]
         polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 500, 30.0))
@@ -348,7 +348,7 @@ async def test_a_killed_bookie_is_noticed_at_once(tmp_path):
 
 async def test_a_bookie_that_stands_still_is_unreachable_after_the_timeout_and_taken_back(tmp_path):
     with Child(tmp_path) as child:
-        config = GrpcClientConfig(
+        config = LinkConfig(
             add_timeout_s=0.4, control_timeout_s=0.4, connect_timeout_s=0.3, reconnect_s_max=0.1
         )
         async with Client(config=config) as client:
@@ -366,7 +366,7 @@ async def test_a_bookie_that_stands_still_is_unreachable_after_the_timeout_and_t
 
 
 async def test_a_queue_to_a_bookie_that_does_not_read_is_bounded(tmp_path):
-    config = GrpcClientConfig(add_timeout_s=1.0, queue_bytes_max=4 << 20)
+    config = LinkConfig(add_timeout_s=1.0, queue_bytes_max=4 << 20)
     async with behind_proxy(tmp_path, config=config) as (served, client, proxy):
         await client.add(served.id, 0)
         proxy.freeze()
@@ -403,7 +403,7 @@ async def test_a_broken_connection_answers_everything_and_is_made_again(tmp_path
 
 
 async def test_a_connection_on_which_nothing_comes_is_given_up_for_a_new_one(tmp_path):
-    async with behind_proxy(tmp_path, config=GrpcClientConfig(add_timeout_s=0.3)) as (
+    async with behind_proxy(tmp_path, config=LinkConfig(add_timeout_s=0.3)) as (
         served,
         client,
         proxy,

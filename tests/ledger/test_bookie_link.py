@@ -1,6 +1,6 @@
 """Goal: who asks a bookie whose connection ends meanwhile is answered, never cancelled by it.
 
-Method: a real bookie over gRPC behind a proxy that holds what it is given.
+Method: a real bookie over each transport behind a proxy that holds what it is given.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
-from ledger.bookie.grpc_server import BookieServer
+from ledger.adapters.links.link_config import LinkConfig
 from ledger.bookie.in_process import open_local_bookie
 from ledger.ids import LedgerId
 from ledger.ports.bookies import BookieInfo, Status
 from tests.ledger.bookie_rig import KEY
+from tests.ledger.transports import bookies_of, server_of
 from tests.peers.proxy import Proxy
 from tests.sim.bookie_world import entry_buffers
 
-CONFIG = GrpcClientConfig(add_timeout_s=0.2, control_timeout_s=20.0)
+CONFIG = LinkConfig(add_timeout_s=0.2, control_timeout_s=20.0)
+pytestmark = [pytest.mark.real_loop, pytest.mark.usefixtures("transport")]
+
 LONG_S = 10.0  # far less than a control call may take
 
 
@@ -28,10 +29,10 @@ LONG_S = 10.0  # far less than a control call may take
 async def served(tmp_path):
     """The client port, the id of a bookie and the proxy between them."""
     opened = await open_local_bookie(tmp_path / "bookie")
-    server = BookieServer(opened.bookie, GrpcServerConfig())
+    server = server_of(opened.bookie)
     bookie = opened.bookie.bookie_id
     with Proxy(await server.start("127.0.0.1", 0)) as proxy:
-        port = GrpcBookies(lambda: {bookie: BookieInfo(port=proxy.port)}, CONFIG)
+        port = bookies_of(lambda: {bookie: BookieInfo(port=proxy.port)}, CONFIG)
         async with asyncio.timeout(LONG_S):
             yield port, bookie, proxy
         await port.close()
@@ -45,7 +46,6 @@ def add(port, bookie, entry):
     return told
 
 
-@pytest.mark.real_loop
 @pytest.mark.parametrize("call", ["read_lac", "list_entries"])
 async def test_a_call_under_way_when_the_connection_is_given_up_is_unreachable(tmp_path, call):
     async with served(tmp_path) as (port, bookie, proxy):
@@ -57,7 +57,6 @@ async def test_a_call_under_way_when_the_connection_is_given_up_is_unreachable(t
         assert (await asking).status is Status.UNREACHABLE
 
 
-@pytest.mark.real_loop
 async def test_who_gives_up_waiting_is_cancelled_as_elsewhere(tmp_path):
     async with served(tmp_path) as (port, bookie, proxy):
         assert await add(port, bookie, 0) is Status.OK

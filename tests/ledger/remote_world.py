@@ -1,4 +1,4 @@
-"""A bookie behind a gRPC server, in this process or in a child that can be stopped and killed."""
+"""A bookie behind a server of either transport, in this process or in a child to stop and kill."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import Self
 
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
-from ledger.adapters.links.link_config import TlsFiles
+from ledger.adapters.links.link_config import LinkConfig, LinkServerConfig, TlsFiles
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.grpc_server import BookieServer
 from ledger.bookie.in_process import LocalBookie, open_local_bookie
+from ledger.bookie.tcp_server import TcpServer
 from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, Status
 from tests.ledger.bookie_rig import KEY
+from tests.ledger.transports import bookies_of, current, on_transport, server_of
 from tests.peers.processes import ServerProcess
 from tests.sim.bookie_world import entry_buffers
 
@@ -29,22 +29,22 @@ class Served:
         self,
         path: Path,
         config: BookieConfig = CONFIG,
-        server: GrpcServerConfig | None = None,
+        server: LinkServerConfig | None = None,
         tls: TlsFiles | None = None,
     ) -> None:
         self._path = path
         self._config = config
-        self._server_config = server if server is not None else GrpcServerConfig()
+        self._server_config = server
         self._tls = tls
         self._opened: LocalBookie | None = None
-        self._server: BookieServer | None = None
+        self._server: BookieServer | TcpServer | None = None
         self.port = 0
 
     async def __aenter__(self) -> Self:
         self._opened = await open_local_bookie(self._path, config=self._config)
         self.bookie = self._opened.bookie
         self.id: BookieId = self.bookie.bookie_id
-        self._server = BookieServer(self.bookie, self._server_config, self._tls)
+        self._server = server_of(self.bookie, self._tls, self._server_config)
         self.port = await self._server.start("127.0.0.1", 0)
         return self
 
@@ -68,14 +68,13 @@ class Served:
 
 
 class Client:
-    """A `GrpcBookies` that finds bookies where `places` says, and remembers what it was told."""
+    """A client that finds bookies where `places` says, and remembers what it was told."""
 
     def __init__(
-        self, *served: Served, config: GrpcClientConfig | None = None, tls: TlsFiles | None = None
+        self, *served: Served, config: LinkConfig | None = None, tls: TlsFiles | None = None
     ) -> None:
         self.places = {one.id: BookieInfo(port=one.port) for one in served}
-        self.config = config if config is not None else GrpcClientConfig()
-        self.port = GrpcBookies(lambda: self.places, self.config, tls)
+        self.port = bookies_of(lambda: self.places, config, tls)
         self.told: list[tuple[int, Status]] = []
 
     async def __aenter__(self) -> Self:
@@ -109,11 +108,11 @@ class Client:
 class Child(ServerProcess):
     """A bookie in a process of its own, in the directory `path`."""
 
-    name = "a bookie behind gRPC"
+    name = "a bookie behind a server"
     start_s_max = 30.0
 
     def argv(self) -> list[str]:
-        return [sys.executable, "-m", "tests.ledger.grpc_world", str(self.data)]
+        return [sys.executable, "-m", "tests.ledger.remote_world", str(self.data), current()]
 
     def serves(self) -> bool:
         """Return True once its first line has come, which gives its port and id."""
@@ -130,4 +129,5 @@ async def serve(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1])))
+    with on_transport(sys.argv[2]):
+        asyncio.run(serve(Path(sys.argv[1])))
