@@ -228,13 +228,15 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _on_hello(self, message: Buffer) -> None:
         status = check_hello(message, self._server.bookie.bookie_id)
-        window = self._credit = self._server.credit_bytes
-        self._grant_at = window // 2
+        window = self._server.credit_bytes if self._adds.has_space else 0
+        self._credit, self._grant_at = window, window // 2
         welcome = Welcome(status, ENTRY_BYTES_MAX, FEATURES, self._credit)
         assert self._transport is not None
         self._transport.write(frame(encode_tcp_welcome(welcome)))
         if status is Status.OK:
             self._welcomed = True
+            if not window:
+                self._grant()
         else:  # the client finds its bookie elsewhere
             self._over = True
             self._transport.close()

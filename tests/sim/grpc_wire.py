@@ -25,6 +25,7 @@ class Wires:
         self.draw = draw
         self.latency_s = 0.001
         self.server = None
+        self.receiving = None  # each stream has a task of its own
         self.streams = []
 
     def delay_s(self):

@@ -1,8 +1,9 @@
 """Goal: the stream transport answers every add once, in order, and leaks no room, whatever breaks.
 
-Method: the port over gRPC and the bookie's server, both as they are, on virtual time; only the
-channels and contexts of the gRPC library are simulated. Then known mistakes are planted. Repeat a
-seed with `python -m tests.sim.test_stream_transport SEED [SEED]`.
+Method: the port over TCP or gRPC and the bookie's server, both as they are, on virtual time; only
+asyncio's transports, or the channels and contexts of the gRPC library, are simulated. Then known
+mistakes are planted. Repeat a seed over TCP with
+`python -m tests.sim.test_stream_transport SEED [SEED]`.
 """
 
 import sys
@@ -10,11 +11,13 @@ import sys
 import pytest
 
 from ledger.adapters.links.client_streams import AddStream, ReadStream
+from ledger.adapters.tcp.tcp_link import TcpConnection
 from ledger.bookie.server_streams import InboundWindow, ServerAddStream, ServerReadStream
 from ledger.ports.bookies import Status
-from ledger.wire.bookie_frames import ReadResponse
+from ledger.wire.bookie_frames import FrameKind, ReadResponse
+from ledger.wire.tcp_frames import FrameReader
 from tests.sim.seeds import repeat, run_world
-from tests.sim.transport_world import TransportWorld
+from tests.sim.transport_world import GrpcTransportWorld, TcpTransportWorld
 
 pytestmark = pytest.mark.slow
 
@@ -22,13 +25,19 @@ SEEDS = 60
 PLANTED_SEEDS_MAX = 60
 
 
-def run(seed):
+def run(seed, world=TcpTransportWorld):
     """Return the errors found with this seed. A hang or a crash counts as one."""
-    return run_world(TransportWorld, seed)
+    return run_world(world, seed)
 
 
-def test_every_add_is_answered_once_and_every_room_is_given_back():
-    found = {seed: how for seed in range(SEEDS) if (how := run(seed))}
+both = pytest.mark.parametrize(
+    "world", [TcpTransportWorld, GrpcTransportWorld], ids=lambda world: world.__name__
+)
+
+
+@both
+def test_every_add_is_answered_once_and_every_room_is_given_back(world):
+    found = {seed: how for seed in range(SEEDS) if (how := run(seed, world))}
     assert not found
 
 
@@ -78,8 +87,53 @@ def adds_do_not_wait_for_room(patch):
         """No wait."""
 
     patch.setattr(InboundWindow, "wait", at_once)
+    patch.setattr(InboundWindow, "has_space", True)
 
 
+def a_response_of_an_old_connection_is_accepted(patch):
+    """What comes late over an old connection answers what was sent over the new one."""
+    newest = []
+
+    def connection_made(self, transport):
+        newest[:] = [self]
+        made(self, transport)
+
+    def buffer_updated(self, nbytes):
+        if not self._over.done():
+            updated(self, nbytes)
+            return
+        for message in self._reader.received(nbytes):
+            if message[1] in (FrameKind.ADD_STATUSES, FrameKind.READ_RESPONSES):
+                newest[0]._on_message(message)
+
+    made, updated = TcpConnection.connection_made, TcpConnection.buffer_updated
+    patch.setattr(TcpConnection, "connection_made", connection_made)
+    patch.setattr(TcpConnection, "get_buffer", lambda self, _: self._reader.buffer())
+    patch.setattr(TcpConnection, "buffer_updated", buffer_updated)
+
+
+def a_piece_continues_any_message(patch):
+    """A message in pieces forgets how much of it has come when another frame comes between."""
+    received = FrameReader.received
+
+    def forget(self, count):
+        messages = received(self, count)
+        if messages and self._large is not None:
+            self._large_at = 0
+        return messages
+
+    patch.setattr(FrameReader, "received", forget)
+
+
+def credit_is_granted_whatever_waits(patch):
+    patch.setattr(ServerAddStream, "has_space", True)
+
+
+OF_TCP = [
+    a_response_of_an_old_connection_is_accepted,
+    a_piece_continues_any_message,
+    credit_is_granted_whatever_waits,
+]
 PLANTED = [
     the_end_forgets_pending_adds,
     a_status_joins_whatever_came_before,
@@ -89,8 +143,15 @@ PLANTED = [
 ]
 
 
+@both
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_a_planted_mistake_is_found(plant, monkeypatch):
+def test_a_planted_mistake_is_found(plant, world, monkeypatch):
+    plant(monkeypatch)
+    assert any(run(seed, world) for seed in range(PLANTED_SEEDS_MAX))
+
+
+@pytest.mark.parametrize("plant", OF_TCP, ids=lambda plant: plant.__name__)
+def test_a_planted_mistake_of_tcp_is_found(plant, monkeypatch):
     plant(monkeypatch)
     assert any(run(seed) for seed in range(PLANTED_SEEDS_MAX))
 

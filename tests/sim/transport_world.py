@@ -1,4 +1,4 @@
-"""One client of one real bookie: the port over gRPC and the server, on simulated wires.
+"""One client of one real bookie: the port over TCP or gRPC and the server, on simulated wires.
 
 The client adds, reads, polls and gives up; wires break, stand still and slow down, and the process
 of the bookie crashes. `run` returns what was wrong.
@@ -7,22 +7,29 @@ of the bookie crashes. `run` returns what was wrong.
 import asyncio
 import random
 from collections import Counter
+from contextlib import ExitStack
 from unittest import mock
 
 from ledger.adapters.grpc import grpc_bookies, grpc_link
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
 from ledger.adapters.links import remote_bookies
-from ledger.bookie import grpc_server
+from ledger.adapters.tcp import tcp_link
+from ledger.adapters.tcp.tcp_bookies import TcpBookies
+from ledger.adapters.tcp.tcp_config import TcpClientConfig, TcpServerConfig
+from ledger.bookie import grpc_server, tcp_connection, tcp_server
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.grpc_server import BookieServer
+from ledger.bookie.tcp_server import TcpServer
 from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, Status
+from ledger.wire import tcp_frames
 from tests.sim.bookie_world import KEY, entry_buffers, small_config
 from tests.sim.disk import SimDisk
 from tests.sim.grpc_wire import Wires
 from tests.sim.loop import SimClock
 from tests.sim.table import SimTable
+from tests.sim.tcp_wire import TcpWires
 
 LEDGER = 1
 OTHER_KEY = b"o" * 20
@@ -44,7 +51,7 @@ class Told:
         return getattr(self._bookie, name)
 
     def add(self, ledger, entry, key, body, on_added, *, recovery=False):
-        stream = asyncio.current_task()
+        stream = self._world.wires.receiving or asyncio.current_task()
         if entry <= self._highest.get(stream, -1):
             self._world.found.append(f"order: {entry} after {self._highest[stream]}")
         self._highest[stream] = entry
@@ -69,22 +76,23 @@ class TransportWorld:
         self.found = []
         self.sent, self.answers, self.acked = {}, Counter(), set()
         self.config = small_config(draw)
-        self.client_config = GrpcClientConfig(
-            message_bytes=draw.choice([300, 2000, 1 << 20]),
-            queue_bytes_max=draw.choice([3000, 1 << 20]),
-            add_timeout_s=draw.choice([0.5, 4.0]),
-        )
-        self.server_config = GrpcServerConfig(
-            queue_bytes_max=draw.choice([500, 5000, 1 << 20]),
-            answer_bytes_max=draw.choice([2000, 1 << 24]),
-            answers_bytes_max=draw.choice([3000, 1 << 24]),
-            answers_wait_s=0.2,
-            write_timeout_s=1.0,
-            message_bytes=draw.choice([500, 1 << 20]),
-        )
+        self.client_limits = {
+            "message_bytes": draw.choice([300, 2000, 1 << 20]),
+            "queue_bytes_max": draw.choice([3000, 1 << 20]),
+            "add_timeout_s": draw.choice([0.5, 4.0]),
+        }
+        self.server_limits = {
+            "queue_bytes_max": draw.choice([500, 5000, 1 << 20]),
+            "answer_bytes_max": draw.choice([2000, 1 << 24]),
+            "answers_bytes_max": draw.choice([3000, 1 << 24]),
+            "answers_wait_s": 0.2,
+            "write_timeout_s": 1.0,
+            "message_bytes": draw.choice([500, 1 << 20]),
+        }
         entry_bytes = 1100
-        batch = max(self.client_config.message_bytes, entry_bytes)
-        self.bytes_max = self.server_config.queue_bytes_max + 3 * batch
+        batch = max(self.client_limits["message_bytes"], entry_bytes)
+        # Over TCP, a connection may also use its credit, which is no more than the bound.
+        self.bytes_max = 2 * self.server_limits["queue_bytes_max"] + 3 * batch
 
     async def start(self):
         bookie = Bookie(
@@ -97,23 +105,18 @@ class TransportWorld:
         await bookie.start(boot_id="boot", next_ledger=10)
         self.bookie = Told(self, bookie)
         self.name = BookieId(bookie.bookie_id)
-        self.server = self.wires.server = BookieServer(self.bookie, self.server_config)
+        self.server = self.wires.server = self.new_server()
 
     async def run(self):
-        self.wires = Wires(self.draw)
+        self.wires = self.new_wires()
         self.disk, self.table = SimDisk(self.draw), SimTable(self.draw)
         asyncio.get_running_loop().set_exception_handler(self._on_exception)
-        with (
-            mock.patch.object(grpc_link, "open_channel", self.wires.open_channel),
-            mock.patch.multiple(grpc_bookies, keep_running=_nothing),
-            mock.patch.object(remote_bookies, "keep_freed_memory", _nothing),
-            mock.patch.multiple(grpc_server, keep_running=_nothing, keep_freed_memory=_nothing),
-        ):
+        with ExitStack() as patches:
+            self.patch(patches)
+            patches.enter_context(_patched(remote_bookies, keep_freed_memory=_nothing))
             await self.start()
             await self.bookie.write_lac(LEDGER, KEY, -1)  # the key of the ledger is durable
-            self.port = GrpcBookies(
-                lambda: {self.name: BookieInfo("bookie", 1)}, self.client_config
-            )
+            self.port = self.new_port()
             await self._story()
             await self._check()
             await self.port.close()
@@ -163,6 +166,7 @@ class TransportWorld:
 
     async def _add(self):
         draw = self.draw
+        pause_rate = draw.choice([0.02, 0.2])
         for entry in range(draw.choice([30, 150])):
             payload = draw.randbytes(draw.choice([0, 100, 1000]))
             body = entry_buffers(LEDGER, entry, payload)
@@ -178,7 +182,7 @@ class TransportWorld:
                     self.found.append(f"status: entry {entry} is told {status.name}")
 
             self.port.add(self.name, LEDGER, entry, key, body, on_added)
-            if draw.random() < 0.2:
+            if draw.random() < pause_rate:
                 await asyncio.sleep(draw.expovariate(1 / 0.05))
 
     async def _read(self):
@@ -239,6 +243,66 @@ class TransportWorld:
         used = self.server._window.used, self.server._room.used
         if used != (0, 0):
             self.found.append(f"leaks: bytes of adds and answers: {used}")
+
+
+class GrpcTransportWorld(TransportWorld):
+    """One seed over gRPC."""
+
+    def new_wires(self):
+        return Wires(self.draw)
+
+    def patch(self, patches):
+        for each in (
+            _patched(grpc_link, open_channel=self.wires.open_channel),
+            _patched(grpc_bookies, keep_running=_nothing),
+            _patched(grpc_server, keep_running=_nothing, keep_freed_memory=_nothing),
+        ):
+            patches.enter_context(each)
+
+    def new_server(self):
+        return BookieServer(self.bookie, GrpcServerConfig(**self.server_limits))
+
+    def new_port(self):
+        config = GrpcClientConfig(**self.client_limits)
+        return GrpcBookies(lambda: {self.name: BookieInfo("bookie", 1)}, config)
+
+
+class TcpTransportWorld(TransportWorld):
+    """One seed over TCP, often with frames so short that messages travel in pieces."""
+
+    def new_wires(self):
+        return TcpWires(self.draw)
+
+    def patch(self, patches):
+        frame_bytes = self.draw.choice([300, 2000, tcp_frames.FRAME_BYTES_MAX])
+        for module in (tcp_frames, tcp_link, tcp_connection):
+            patches.enter_context(_patched(module, FRAME_BYTES_MAX=frame_bytes))
+        in_place = self.draw.choice([20, 500, 8192])
+        for each in (
+            _patched(tcp_frames, _IN_PLACE_BYTES=in_place, _PEEK_BYTES=max(in_place, 100)),
+            _patched(tcp_link, open_connection=self.wires.open_connection),
+            _patched(tcp_server, keep_freed_memory=_nothing, logger=lambda: self),
+            _patched(tcp_link, logger=lambda: self),
+        ):
+            patches.enter_context(each)
+
+    def warning(self, what, *, reason, **more):
+        """What either end logs. A connection may end inside of a frame, but never for a bad one."""
+        if "bad frame" in reason or "broke" in what:
+            self.found.append(f"frames: {what}: {reason}")
+
+    def new_server(self):
+        server = TcpServer(self.bookie, TcpServerConfig(**self.server_limits, silence_s=60.0))
+        server.begin_sweeps()
+        return server
+
+    def new_port(self):
+        config = TcpClientConfig(**self.client_limits)
+        return TcpBookies(lambda: {self.name: BookieInfo("bookie", tcp_port=1)}, config)
+
+
+def _patched(module, **how):
+    return mock.patch.multiple(module, **how)
 
 
 def _nothing():
