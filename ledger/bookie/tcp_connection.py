@@ -10,13 +10,12 @@ are bounded by credit instead: the bookie grants none while its room for adds is
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX
 from ledger.adapters.system.memory import uninitialized
+from ledger.adapters.tcp.transport import prepare
 from ledger.bookie.config import ENTRY_BYTES_MAX
 from ledger.bookie.server_streams import ServerAddStream, ServerReadStream, check_hello
 from ledger.ids import Buffer
@@ -43,7 +42,6 @@ from ledger.wire.tcp_frames import (
 if TYPE_CHECKING:
     from ledger.bookie.tcp_server import TcpServer
 
-_UNSENT_BYTES: Final = 256 * 1024  # bytes that the system may hold before it has sent them
 _CALLS_MAX: Final = 256  # control calls under way on one connection
 _ADDS: Final = int(FrameKind.ADDS)
 _SIZES_MAX: Final[dict[int, int]] = {
@@ -105,13 +103,11 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection, or refuse it if there are too many."""
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = prepare(transport)
         self._client = _host_of(transport)
         if not self._server.admit(self):
             self._end("connections", "too many connections")
             return
-        self._transport.set_write_buffer_limits(0)  # each turn's write goes to the system at once
-        _send_at_once(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what the client has asked for."""
@@ -347,14 +343,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._over:
             self._server.log_end(kind, self._client, reason)
             self.abort()
-
-
-def _send_at_once(transport: asyncio.BaseTransport) -> None:
-    """Keep few unsent bytes in the system, so that statuses do not queue behind a response."""
-    found = transport.get_extra_info("socket")
-    if found is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
-        with suppress(OSError):
-            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
 
 def _host_of(transport: asyncio.BaseTransport) -> str:

@@ -11,13 +11,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from ssl import SSLContext
-from typing import Final, cast
+from typing import Final
 
 from ledger.adapters.links.client_streams import AddStream, ReadStream
 from ledger.adapters.links.link import Endpoint
 from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX
 from ledger.adapters.system.memory import uninitialized
 from ledger.adapters.tcp.tcp_config import TcpClientConfig
+from ledger.adapters.tcp.transport import prepare
 from ledger.ids import BookieId, Buffer
 from ledger.log import logger
 from ledger.ports.bookies import Status
@@ -163,8 +164,7 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send HELLO."""
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(0)  # each turn's write goes to the system at once
+        self._transport = prepare(transport)
         self._transport.write(hello_frame(self.bookie))
 
     def connection_lost(self, exc: Exception | None) -> None:
