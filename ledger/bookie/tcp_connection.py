@@ -65,7 +65,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._server = server
         self._adds = ServerAddStream(server.bookie, server.rooms.adds, self._on_ready)
         self._reads = ServerReadStream(server.bookie, config, server.rooms.answers, self._on_ready)
-        self._reader = FrameReader(server.staging, uninitialized, self._admit, MESSAGE_BYTES_MAX)
+        self._reader = FrameReader(
+            server.staging, uninitialized, self._admit, self._on_message, MESSAGE_BYTES_MAX
+        )
         # The transport. None before the connection is made.
         self._transport: asyncio.Transport | None = None
         self._client = "unknown"
@@ -112,6 +114,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel what the client has asked for."""
         self._over = True
+        self._reader.stop()
         self._server.forget(self)
         self._count_unfinished(0)
         self._reads.close()
@@ -130,10 +133,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._heard = self._receiving = True
         try:
-            for message in self._reader.received(nbytes):
-                self._on_message(message)
-                if self._over:
-                    return
+            self._reader.received(nbytes)
         except ForeignProtocol as error:
             self._end("protocol", f"it speaks {error}")
             return
@@ -142,6 +142,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         finally:
             self._receiving = False
+        if self._over:
+            return
         if self._flushing:
             self._flush()
         if self._reader.midway or self._unfinished:
@@ -168,6 +170,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close the connection at once."""
         self._over = True
+        self._reader.stop()
         if self._transport is not None:
             self._transport.abort()
 
@@ -181,11 +184,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._unfinished or self._reader.frames != self._frames_then:
             self._frames_then, self._stuck_s = self._reader.frames, now_s
         if not self._welcomed and now_s - self._began_s > config.hello_timeout_s:
-            self._end("silence", "no HELLO within the time limit")
+            self._end("hello", "no HELLO within the time limit")
         elif self._paused and now_s - self._paused_s > config.write_timeout_s:
-            self._end("silence", "it takes no answers")
+            self._end("answers", "it takes no answers")
         elif now_s - self._stuck_s > config.frame_timeout_s:
-            self._end("silence", "a frame did not arrive within the time limit")
+            self._end("slow frame", "a frame did not arrive within the time limit")
         elif now_s - self._heard_s > config.silence_s:
             self._end("silence", "it was silent for too long")
 
@@ -235,6 +238,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._grant()
         else:  # the client finds its bookie elsewhere
             self._over = True
+            self._reader.stop()
             self._transport.close()
 
     def _on_call(self, message: Buffer) -> None:

@@ -76,6 +76,8 @@ _TLS_RECORD: Final = 0x16
 
 Allocate = Callable[[int], bytearray]
 """Returns a buffer of this size, of any content."""
+Deliver = Callable[[Buffer], None]
+"""Takes a message that is complete. Raises BadBookieFrame."""
 Admit = Callable[[int, int], None]
 """Checks the kind and the size of a message before it is received. Raises BadBookieFrame."""
 
@@ -225,14 +227,16 @@ def joined(parts: Sequence[Buffer]) -> list[Buffer]:
 class FrameReader:
     """Messages out of the bytes of one connection.
 
-    The connection receives into `buffer()`, then calls `received`. A short message is copied out
-    of the staging buffer, which all connections of an event loop share. A long one is received
-    into one buffer of its size. Lengths are checked before a buffer is allocated.
+    The connection receives into `buffer()`, then calls `received`, which delivers each message once
+    it is complete, before it looks at the next one. A short message is copied out of the staging
+    buffer, which all connections of an event loop share. A long one is received into one buffer of
+    its size. Lengths are checked before a buffer is allocated.
     """
 
     __slots__ = (
         "_admit",
         "_allocate",
+        "_deliver",
         "_fill",
         "_known",
         "_large",
@@ -243,6 +247,7 @@ class FrameReader:
         "_whole",
         "frames",
         "midway",
+        "stopped",
     )
 
     def __init__(
@@ -250,11 +255,13 @@ class FrameReader:
         staging: bytearray,
         allocate: Allocate,
         admit: Admit,
+        deliver: Deliver,
         message_bytes_max: int,
     ) -> None:
         self._staging = memoryview(staging)
         self._allocate = allocate
         self._admit = admit
+        self._deliver = deliver
         self._message_bytes_max = message_bytes_max
         # True once the first frame has the version of this protocol.
         self._known = False
@@ -268,6 +275,8 @@ class FrameReader:
         # The message that travels in pieces, if any, and its bytes in complete or begun pieces.
         self._large: memoryview | None = None
         self._large_at = 0
+        # Set by `stop`: nothing more is delivered.
+        self.stopped = False
         # Complete frames so far, for timeouts.
         self.frames = 0
         # True if a message has arrived in part. False at first, though no frame is known yet.
@@ -281,6 +290,13 @@ class FrameReader:
             return count + len(self._whole) - len(self._fill)
         return count - len(self._fill)
 
+    def stop(self) -> None:
+        """Deliver nothing more, and free what has arrived of messages that are not complete."""
+        self.stopped = True
+        self._left, self._fill = b"", memoryview(b"")
+        self._whole = self._large = None
+        self._large_at = 0
+
     def buffer(self) -> memoryview:
         """Return the buffer to receive into."""
         if self._fill:
@@ -293,8 +309,8 @@ class FrameReader:
             return self._staging[size : size + _PEEK_BYTES]
         return self._staging[size:]
 
-    def received(self, count: int) -> list[Buffer]:
-        """Return the messages that are complete with `count` more bytes. Raises BadBookieFrame.
+    def received(self, count: int) -> None:
+        """Deliver the messages that are complete with `count` more bytes. Raises BadBookieFrame.
 
         After BadBookieFrame the reader is of no more use.
         """
@@ -304,30 +320,29 @@ class FrameReader:
                 # Most often, one short frame came alone.
                 self._admit(kind, length)
                 self.frames += 1
-                return [bytes(self._staging[_LENGTH:count])]
-        messages: list[Buffer] = []
-        self._receive(count, messages)
+                self._deliver(bytes(self._staging[_LENGTH:count]))
+                return
+        self._receive(count)
         self.midway = bool(self._fill or self._left or self._large is not None)
-        return messages
 
-    def _receive(self, count: int, messages: list[Buffer]) -> None:
+    def _receive(self, count: int) -> None:
         if self._fill:
             self._fill = self._fill[count:]
             if not self._fill:
-                self._filled(messages)
+                self._filled()
             return
         end = len(self._left) + count
         self._left = b""
         at = 0
-        while True:
-            used = self._take(self._staging[at:end], messages)
+        while not self.stopped:
+            used = self._take(self._staging[at:end])
             if not used:
                 break
             at += used
         if at < end:
             self._left = bytes(self._staging[at:end])
 
-    def _take(self, view: memoryview, messages: list[Buffer]) -> int:
+    def _take(self, view: memoryview) -> int:
         """Take one frame, or the beginning of a long one. Returns 0 if more bytes are needed."""
         size = len(view)
         if size < _HEAD_BYTES:
@@ -341,17 +356,17 @@ class FrameReader:
         if version != VERSION or not 2 <= length <= FRAME_BYTES_MAX:
             raise BadBookieFrame(f"frame of {length} bytes with version {version}")
         if kind == FrameKind.PIECE:
-            return self._take_piece(view, _HEAD_BYTES, length, messages)
+            return self._take_piece(view, _HEAD_BYTES, length)
         if kind == FrameKind.PIECES_BEGIN:
             if size < _BEGIN.size + 2:
                 return 0
             self._begin_pieces(view, length)
-            return self._take_piece(view, _BEGIN.size, length, messages)
+            return self._take_piece(view, _BEGIN.size, length)
         end = _LENGTH + length
         if size >= end:
             self._admit(kind, length)
-            messages.append(bytes(view[_LENGTH:end]))
             self.frames += 1
+            self._deliver(bytes(view[_LENGTH:end]))
             return end
         if length < _IN_PLACE_BYTES:
             return 0
@@ -378,9 +393,7 @@ class FrameReader:
         self._large = memoryview(self._allocate(total))
         self._large_at = 0
 
-    def _take_piece(
-        self, view: memoryview, head_bytes: int, length: int, messages: list[Buffer]
-    ) -> int:
+    def _take_piece(self, view: memoryview, head_bytes: int, length: int) -> int:
         large = self._large
         if large is None:
             raise BadBookieFrame("a piece without a beginning")
@@ -394,19 +407,18 @@ class FrameReader:
         large[begin : begin + have] = view[head_bytes : head_bytes + have]
         self._fill = large[begin + have : self._large_at]
         if not self._fill:
-            self._filled(messages)
+            self._filled()
         return head_bytes + have
 
-    def _filled(self, messages: list[Buffer]) -> None:
+    def _filled(self) -> None:
         """Note the end of a frame that was received in place."""
         self.frames += 1
         if self._whole is not None:
-            messages.append(self._whole.toreadonly())
-            self._whole = None
+            whole, self._whole = self._whole, None
+            self._deliver(whole.toreadonly())
         elif self._large is not None and self._large_at == len(self._large):
-            messages.append(self._large.toreadonly())
-            self._large = None
-            self._large_at = 0
+            large, self._large, self._large_at = self._large, None, 0
+            self._deliver(large.toreadonly())
 
     def _check_first(self, length: int, first: int, version: int) -> None:
         """Raise ForeignProtocol unless the first frame is one of this protocol."""

@@ -104,6 +104,17 @@ def test_the_detection_of_slow_bookies_has_three_modes():
     assert fault == f"{flag} on: must be disabled, observe-only or enabled"
 
 
+def test_bookies_are_reached_over_tcp_or_grpc():
+    words, flag = ["--zookeeper", "z:1"], "--bookie-transport"
+    chosen = [
+        serve.config_of(flags_of(serve.serve, [*words, *more])).bookie_transport
+        for more in ([], [flag, "grpc"], [flag, "tcp"])
+    ]
+    assert chosen == ["tcp", "grpc", "tcp"]
+    (fault,) = serve.faults_of(flags_of(serve.serve, [*words, flag, "udp"]))
+    assert fault == "--bookie-transport udp: must be tcp or grpc"
+
+
 @pytest.mark.parametrize(
     ("words", "session_ms", "delay_ms"),
     [

@@ -6,22 +6,16 @@ After every scenario a well-behaved client must be served, and stderr must hold 
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import itertools
 import random
 import socket
 from contextlib import asynccontextmanager
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from ledger.adapters.grpc.grpc_config import GrpcServerConfig
 from ledger.adapters.grpc.grpc_library import aio, grpc
-from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX, TlsFiles
+from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX
 from ledger.bookie.grpc_server import BookieServer
 from ledger.ports.bookies import BookieInfo, Status
 from ledger.wire import bookie_pb2 as pb
@@ -459,108 +453,3 @@ async def test_a_client_that_takes_no_answer_loses_its_stream_and_its_room(tmp_p
                 break
             assert reply.status is Status.OVERLOADED
         await until(lambda: server._room.used == 0, "those who take nothing are let go")
-
-
-# -- mutual TLS --------------------------------------------------------------------------------
-
-
-class Authority:
-    """Signs certificates for 127.0.0.1."""
-
-    def __init__(self, path, name):
-        path.mkdir()
-        self.path = path
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.cert = self._sign(self.name, self.key.public_key(), authority=True)
-        (path / "ca.pem").write_bytes(self.cert.public_bytes(serialization.Encoding.PEM))
-
-    def files(self, who, host="127.0.0.1"):
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, who)])
-        cert = self._sign(name, key.public_key(), host=host)
-        files = TlsFiles(
-            cert=self.path / f"{who}.pem", key=self.path / f"{who}.key", ca=self.path / "ca.pem"
-        )
-        files.cert.write_bytes(cert.public_bytes(serialization.Encoding.PEM))
-        files.key.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-        return files
-
-    def _sign(self, name, public_key, *, host="127.0.0.1", authority=False):
-        now = datetime.datetime.now(datetime.UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(self.name)
-            .public_key(public_key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))]),
-                critical=False,
-            )
-        )
-        return builder.sign(self.key, hashes.SHA256())
-
-
-@asynccontextmanager
-async def served_with_tls(tmp_path):
-    """A bookie with TLS and its authority. Only its owner may have logged an entry at the end."""
-    authority = Authority(tmp_path / "ours", "our authority")
-    async with Served(tmp_path / "bookie", tls=authority.files("bookie")) as served:
-        before = served.bookie.groups
-        yield served, authority
-        assert served.bookie.groups == before
-        async with Client(served, tls=authority.files("gateway")) as client:
-            assert await client.add(served.id, 0) is Status.OK
-            assert (await client.port.read(served.id, 7, 0)).status is Status.OK
-
-
-async def test_peers_with_a_certificate_of_the_same_authority_are_served(tmp_path):
-    async with served_with_tls(tmp_path):
-        pass
-
-
-async def test_a_peer_without_tls_is_refused(tmp_path):
-    async with served_with_tls(tmp_path) as (served, _authority), Client(served) as client:
-        assert await client.add(served.id, 0) is Status.UNREACHABLE
-
-
-async def test_a_peer_without_a_certificate_is_refused(tmp_path):
-    async with served_with_tls(tmp_path) as (served, authority):
-        ca = (authority.path / "ca.pem").read_bytes()
-        channel = aio.secure_channel(
-            f"127.0.0.1:{served.port}", grpc.ssl_channel_credentials(root_certificates=ca)
-        )
-        with pytest.raises(aio.AioRpcError) as refused:
-            await channel.unary_unary(SERVICE + "Info")(b"", timeout=10)
-        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-        await channel.close()
-
-
-async def test_a_peer_of_another_authority_is_refused(tmp_path):
-    async with served_with_tls(tmp_path) as (served, authority):
-        foreign = Authority(tmp_path / "theirs", "another authority").files("gateway")
-        mixed = TlsFiles(cert=foreign.cert, key=foreign.key, ca=authority.path / "ca.pem")
-        for tls in (foreign, mixed):
-            async with Client(served, tls=tls) as client:
-                assert await client.add(served.id, 0) is Status.UNREACHABLE
-
-
-async def test_a_bookie_whose_certificate_names_another_host_is_not_trusted(tmp_path):
-    authority = Authority(tmp_path / "ours", "our authority")
-    elsewhere = authority.files("bookie", host="10.1.2.3")
-    trusting = authority.files("gateway")
-    async with (
-        Served(tmp_path / "bookie", tls=elsewhere) as served,
-        Client(served, tls=trusting) as client,
-    ):
-        assert await client.add(served.id, 0) is Status.UNREACHABLE

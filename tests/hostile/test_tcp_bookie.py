@@ -195,9 +195,9 @@ async def test_adds_beyond_the_credit_end_the_connection(tmp_path, said):
     async with attacked(tmp_path) as one:
         server = TcpServer(Holding(one.served.bookie), TcpServerConfig(queue_bytes_max=100_000))
         raw = await Raw.welcomed(await server.start("127.0.0.1", 0), one.served.id)
-        assert raw.welcome.credit == 100_000
+        assert raw.welcome.credit == 64 * 1024
         for number in range(3):  # the third one begins when the credit is used up
-            body = entry_bytes(7, number, bytes(60_000))
+            body = entry_bytes(7, number, bytes(40_000))
             raw.send(frame(adds_message((7, number, KEY, body), first=number)))
         await raw.ended()
         assert "beyond the credit" in said.lines[0]

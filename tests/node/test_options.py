@@ -92,6 +92,9 @@ FILE_FAULTS = [
         ':1: host = "10.1.2.3": other machines can reach it, so it needs tls-cert',
     ),
     ("port = 1\nport = 2", ":2: Cannot overwrite a value"),
+    ("port = 5\ngrpc-port = 5", ":2: grpc-port = 5: must differ from port, which serves TCP"),
+    ("grpc-port = 3181", ":1: grpc-port = 3181: must differ from port, which serves TCP"),
+    ("bookie-transport = 'udp'", ':1: bookie-transport = "udp": must be tcp or grpc'),
     ("port = ", ":1: Invalid value"),
     ("tls-cert = 'here.pem'", 'tls-cert = "here.pem": needs tls-key and tls-ca too'),
 ]

@@ -23,7 +23,7 @@ from ledger.ports.bookies import BookieInfo, Status
 from ledger.registry.cookie import cookie_path, decode
 from ledger.registry.layout import read_instance_id
 from ledger.registry.limbo_bookies import announced_limbo
-from tests.hostile.test_grpc import Authority
+from tests.ledger.authority import Authority
 from tests.node.cluster_rig import Cluster
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import free_port

@@ -102,11 +102,16 @@ def a_response_of_an_old_connection_is_accepted(patch):
         if not self._over.done():
             updated(self, nbytes)
             return
-        for message in self._reader.received(nbytes):
-            if message[1] in (FrameKind.ADD_STATUSES, FrameKind.READ_RESPONSES):
-                newest[0]._on_message(message)
+        self._reader.stopped = False
+        self._reader.received(nbytes)
+
+    def on_message(self, message):
+        answers = message[1] in (FrameKind.ADD_STATUSES, FrameKind.READ_RESPONSES)
+        heard(newest[0] if self._over.done() and answers else self, message)
 
     made, updated = TcpConnection.connection_made, TcpConnection.buffer_updated
+    heard = TcpConnection._on_message
+    patch.setattr(TcpConnection, "_on_message", on_message)
     patch.setattr(TcpConnection, "connection_made", connection_made)
     patch.setattr(TcpConnection, "get_buffer", lambda self, _: self._reader.buffer())
     patch.setattr(TcpConnection, "buffer_updated", buffer_updated)
@@ -114,15 +119,15 @@ def a_response_of_an_old_connection_is_accepted(patch):
 
 def a_piece_continues_any_message(patch):
     """A message in pieces forgets how much of it has come when another frame comes between."""
-    received = FrameReader.received
+    take = FrameReader._take
 
-    def forget(self, count):
-        messages = received(self, count)
-        if messages and self._large is not None:
+    def forget(self, view):
+        before, used = self.frames, take(self, view)
+        if self.frames > before and self._large is not None and not self._fill:
             self._large_at = 0
-        return messages
+        return used
 
-    patch.setattr(FrameReader, "received", forget)
+    patch.setattr(FrameReader, "_take", forget)
 
 
 def credit_is_granted_whatever_waits(patch):

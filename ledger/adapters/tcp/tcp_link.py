@@ -77,7 +77,9 @@ class TcpConnection(asyncio.BufferedProtocol):
         self.opened: asyncio.Future[bool] = loop.create_future()
         self._config = config
         self._tls = tls
-        self._reader = FrameReader(staging, uninitialized, _admit, MESSAGE_BYTES_MAX)
+        self._reader = FrameReader(
+            staging, uninitialized, _admit, self._on_message, MESSAGE_BYTES_MAX
+        )
         # The transport. None before the connection is made.
         self._transport: asyncio.Transport | None = None
         # Done once WELCOME has come or the connection is over.
@@ -184,15 +186,12 @@ class TcpConnection(asyncio.BufferedProtocol):
             return
         self._receiving = True
         try:
-            for message in self._reader.received(nbytes):
-                self._on_message(message)
-                if self._over.done():
-                    return
+            self._reader.received(nbytes)
         except BadBookieFrame as error:
             self._end(error)
         finally:
             self._receiving = False
-        if self._flushing:
+        if self._flushing and not self._over.done():
             self._flush()
 
     def eof_received(self) -> bool:
@@ -326,6 +325,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         if self._over.done():
             return
         self._over.set_result(None)
+        self._reader.stop()
         if not self._welcomed.done():
             self._welcomed.set_result(None)
         if error is not None:

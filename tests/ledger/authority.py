@@ -1,0 +1,58 @@
+"""A certificate authority of our own, for tests of mutual TLS."""
+
+import datetime
+import ipaddress
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from ledger.adapters.links.link_config import TlsFiles
+
+
+class Authority:
+    """Signs certificates for 127.0.0.1."""
+
+    def __init__(self, path, name):
+        path.mkdir()
+        self.path = path
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.cert = self._sign(self.name, self.key.public_key(), authority=True)
+        (path / "ca.pem").write_bytes(self.cert.public_bytes(serialization.Encoding.PEM))
+
+    def files(self, who, host="127.0.0.1"):
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, who)])
+        cert = self._sign(name, key.public_key(), host=host)
+        files = TlsFiles(
+            cert=self.path / f"{who}.pem", key=self.path / f"{who}.key", ca=self.path / "ca.pem"
+        )
+        files.cert.write_bytes(cert.public_bytes(serialization.Encoding.PEM))
+        files.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return files
+
+    def _sign(self, name, public_key, *, host="127.0.0.1", authority=False):
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self.name)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))]),
+                critical=False,
+            )
+        )
+        return builder.sign(self.key, hashes.SHA256())
