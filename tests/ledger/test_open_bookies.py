@@ -1,4 +1,4 @@
-"""Goal: a client uses the transport that each bookie serves, so that a cluster is upgraded bookie by
+"""Goal: a client uses the transport that each bookie serves, so clusters are upgraded bookie by
 bookie, and loads gRPC only if it must. Method: a real bookie behind both servers.
 """
 
