@@ -196,8 +196,8 @@ async def test_adds_beyond_the_credit_end_the_connection(tmp_path, said):
         server = TcpServer(Holding(one.served.bookie), TcpServerConfig(queue_bytes_max=100_000))
         raw = await Raw.welcomed(await server.start("127.0.0.1", 0), one.served.id)
         assert raw.welcome.credit == 64 * 1024
-        for number in range(3):  # the third one begins when the credit is used up
-            body = entry_bytes(7, number, bytes(40_000))
+        for number in range(3):  # the room is full behind the second one
+            body = entry_bytes(7, number, bytes(90_000))
             raw.send(frame(adds_message((7, number, KEY, body), first=number)))
         await raw.ended()
         assert "beyond the credit" in said.lines[0]
