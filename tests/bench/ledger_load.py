@@ -19,8 +19,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.system.process import loop_factory
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
@@ -28,6 +27,7 @@ from ledger.client.client import LedgerClient
 from ledger.client.writer import LedgerWriter
 from ledger.errors import LedgerError
 from ledger.ids import LedgerId
+from ledger.ports.bookies import BookieTransport
 from ledger.registry.discovery import Discovery
 
 RANGE = 16  # entries that one read asks for
@@ -140,7 +140,7 @@ async def main(
     store = await connect_zookeeper(servers)
     discovery = Discovery(store)
     await discovery.start()
-    bookies = GrpcBookies(discovery.registered, GrpcClientConfig())
+    bookies = open_bookies(discovery.registered, BookieTransport.TCP, None)
     load = Load(LedgerClient(store, bookies, SystemClock()), entry_bytes, in_flight)
     gc.collect()
     gc.freeze()

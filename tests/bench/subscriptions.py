@@ -29,13 +29,13 @@ import time
 from pathlib import Path
 from uuid import UUID
 
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.system.process import loop_factory
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.ids import INVALID_DLSN
+from ledger.ports.bookies import BookieTransport
 from ledger.registry.discovery import Discovery
 from ledger.streams.plain_log import LogQuorum, PlainLogs
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
@@ -123,7 +123,7 @@ async def load(side: str, servers: str, asked: argparse.Namespace) -> Said:
     metadata = await connect_zookeeper(servers)
     discovery = Discovery(metadata)
     await discovery.start()
-    bookies = GrpcBookies(discovery.registered, GrpcClientConfig())
+    bookies = open_bookies(discovery.registered, BookieTransport.TCP, None)
     clock = SystemClock()
     logs = PlainLogs(LedgerClient(metadata, bookies, clock), lambda: LogQuorum(3, 3, 2))
     root = f"/bench/{time.time_ns()}"

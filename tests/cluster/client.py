@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.tcp.tcp_bookies import TcpBookies
+from ledger.adapters.tcp.tcp_config import TcpClientConfig
 from ledger.adapters.zookeeper.zookeeper_metadata import ZooKeeperMetadata, connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
@@ -55,8 +55,8 @@ class Session:
         )
         self.discovery = Discovery(self.metadata)
         await self.discovery.start()
-        wire = GrpcClientConfig(add_timeout_s=ADD_TIMEOUT_S)
-        self.bookies = GrpcBookies(self.discovery.registered, wire)
+        wire = TcpClientConfig(add_timeout_s=ADD_TIMEOUT_S)
+        self.bookies = TcpBookies(self.discovery.registered, wire)
         self.config = LedgerClientConfig(read_timeout_s=2.0)
         self.client = LedgerClient(self.metadata, self.bookies, SystemClock(), self.config)
         return self

@@ -18,16 +18,15 @@ import struct
 import pytest
 
 from gateway.wire.messages import decode_response, encode_request
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.ports.bookies import BookieInfo, Status
 from ledger.wire.bookie_frames import decode_add_statuses, decode_read_responses
 from tests.batches import raw_batch, record
 from tests.disk.mistaken import MISTAKES, without_directory_sync_at_a_roll, without_dsync
 from tests.disk.trace import Durable, Replies, broken_promises, calls_of, traced
+from tests.ledger.transports import bookies_of
 from tests.peers.bookie import BookieProcess
 from tests.peers.gateway import Gateway
-from tests.peers.processes import wait_until
+from tests.peers.processes import free_port, wait_until
 from tests.sim.bookie_world import entry_buffers
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.slow]
@@ -271,10 +270,24 @@ class GrpcMessages:
         return found
 
 
-async def use_bookie(bookie):
+class TcpMessages:
+    """Cuts what a bookie sends over TCP into messages."""
+
+    def __init__(self):
+        self._rest = b""
+
+    def __call__(self, sent):
+        self._rest += sent
+        found = []
+        while len(self._rest) >= 4 + (size := int.from_bytes(self._rest[:4], "big")):
+            found.append(self._rest[4 : 4 + size])
+            self._rest = self._rest[4 + size :]
+        return found
+
+
+async def use_bookie(bookie, port):
     """Add entries to ledgers side by side, then fence them. Returns what each reply promises."""
-    known = {bookie.id: BookieInfo("127.0.0.1", bookie.port)}
-    bookies = GrpcBookies(lambda: known, GrpcClientConfig())
+    bookies = bookies_of(lambda: {bookie.id: BookieInfo("127.0.0.1", port)})
     added, fenced = [], []
 
     async def write(ledger, sizes):
@@ -296,10 +309,14 @@ async def use_bookie(bookie):
     return added, fenced
 
 
-async def test_a_bookie_acknowledges_no_add_and_no_fence_before_it_is_durable(zookeeper, tmp_path):
+async def test_a_bookie_acknowledges_no_add_and_no_fence_before_it_is_durable(
+    zookeeper, tmp_path, transport
+):
     chroot = zookeeper.servers + zookeeper.unused_chroot()
-    with TracedBookie(tmp_path / "data", chroot) as bookie:
-        added, fenced = await use_bookie(bookie)
+    grpc_port = free_port()
+    with TracedBookie(tmp_path / "data", chroot, ["--grpc-port", str(grpc_port)]) as bookie:
+        port = bookie.port if transport == "tcp" else grpc_port
+        added, fenced = await use_bookie(bookie, port)
         calls = ended(bookie, bookie.trace)
 
     def needles_of(message):
@@ -312,6 +329,7 @@ async def test_a_bookie_acknowledges_no_add_and_no_fence_before_it_is_durable(zo
                 yield fenced[reply.number]
 
     durable = Durable(tmp_path / "data", fenced)
-    broken, count = broken_promises(calls, durable, Replies(bookie.port, GrpcMessages), needles_of)
+    cutter = TcpMessages if transport == "tcp" else GrpcMessages
+    broken, count = broken_promises(calls, durable, Replies(port, cutter), needles_of)
     assert broken == []
     assert count == len(added) + len(fenced)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.adapters.links.client_streams import AddStream, ReadStream
+from ledger.adapters.links.link_config import LinkConfig
 from ledger.bookie.server_streams import InboundWindow
 from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import (
@@ -23,7 +23,7 @@ from ledger.wire.bookie_frames import (
 )
 from tests.ledger.bookie_rig import KEY
 
-CONFIG = GrpcClientConfig(add_timeout_s=4.0, message_bytes=1000, queue_bytes_max=5000)
+CONFIG = LinkConfig(add_timeout_s=4.0, message_bytes=1000, queue_bytes_max=5000)
 OK = Status.OK
 
 

@@ -14,14 +14,14 @@ from dataclasses import replace
 import pytest
 
 from gateway.topics.catalog import IDS, NAMES
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.segments import decode_segment
+from ledger.ports.bookies import BookieTransport
 from ledger.registry.discovery import Discovery
 from ledger.sealed import seal
 from ledger.streams.config import StreamConfig
@@ -40,7 +40,7 @@ async def write_and_lose(zookeeper):
     store = await connect_zookeeper(zookeeper)
     discovery = Discovery(store)
     await discovery.start()
-    bookies = GrpcBookies(discovery.registered, GrpcClientConfig())
+    bookies = open_bookies(discovery.registered, BookieTransport.TCP, None)
     client = LedgerClient(store, bookies, SystemClock())
     topic = {"name": TOPIC, "partitions": 1, "replication_factor": 3, "configs": {}}
     await store.create(f"{NAMES}/{TOPIC}", str(TOPIC_ID).encode(), parents=True)

@@ -1,18 +1,17 @@
-"""A client of a real cluster: metadata in ZooKeeper, bookies over gRPC, and what it was told."""
+"""A client of a real cluster: metadata in ZooKeeper, bookies over TCP, and what it was told."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.adapters.links.link_config import TlsFiles
+from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client import metadata_format
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
 from ledger.ids import BookieId, EntryId, LedgerId
-from ledger.ports.bookies import ReadReply, Status
+from ledger.ports.bookies import BookieTransport, ReadReply, Status
 from ledger.registry import layout
 from ledger.registry.discovery import Discovery
 from tests.peers.zookeeper import ZooKeeper
@@ -33,7 +32,7 @@ class Cluster:
         await layout.init_layout(self.store, lambda: "11111111-2222-3333-4444-555555555555")
         self.discovery = Discovery(self.store)
         await self.discovery.start()
-        self.bookies = GrpcBookies(self.discovery.registered, GrpcClientConfig(), self._tls)
+        self.bookies = open_bookies(self.discovery.registered, BookieTransport.TCP, self._tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:

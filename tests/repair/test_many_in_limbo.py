@@ -11,13 +11,12 @@ import time
 
 import pytest
 
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client import metadata_format
 from ledger.core.entry_format import master_key
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
-from ledger.ports.bookies import Status
+from ledger.ports.bookies import BookieTransport, Status
 from ledger.registry.discovery import Discovery
 from ledger.repair.auditor import FULL_CHECK_TIME
 from tests.peers.bookie import BookieProcess
@@ -43,7 +42,7 @@ class View:
         self.store = await connect_zookeeper(self.zookeeper, session_ms=10_000)
         self.discovery = Discovery(self.store)
         await self.discovery.start()
-        self.bookies = GrpcBookies(self.discovery.registered, GrpcClientConfig())
+        self.bookies = open_bookies(self.discovery.registered, BookieTransport.TCP, None)
         return self
 
     async def __aexit__(self, *_):

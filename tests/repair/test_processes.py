@@ -11,11 +11,11 @@ import subprocess
 
 import pytest
 
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
+from ledger.ports.bookies import BookieTransport
 from ledger.registry.discovery import Discovery
 from ledger.repair.election import current_auditor
 from tests.peers import install
@@ -88,7 +88,7 @@ async def write(zookeeper, ack_quorum=2):
     store = await connect_zookeeper(zookeeper)
     discovery = Discovery(store)
     await discovery.start()
-    bookies = GrpcBookies(discovery.registered, GrpcClientConfig())
+    bookies = open_bookies(discovery.registered, BookieTransport.TCP, None)
     client = LedgerClient(store, bookies, SystemClock())
     ledgers = []
     for _ in range(LEDGERS):
