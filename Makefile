@@ -121,6 +121,9 @@ bench-cluster: $(RUN)/.ready $(DEV)/.ready ## a whole cluster against three Apac
 	$(DEV)/bin/python -m tests.bench.cluster $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS)) \
 		$(if $(QUICK),--quick) $(if $(BEFORE),--before $(BEFORE)) $(if $(ONLY)$(RUNS)$(QUICK)$(BEFORE),,--write)
 
+bench-wire: $(DEV)/.ready ## CPU of an add between client and bookie: our frames over TCP / gRPC; ratios
+	$(DEV)/bin/python -m tests.bench.wire_add
+
 bench-subscriptions: $(RUN)/.ready $(DEV)/.ready ## commits per second, in log segments and in znodes; ratio
 	$(DEV)/bin/python -m tests.bench.subscriptions
 
@@ -150,4 +153,4 @@ bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, bes
 
 .PHONY: help run cluster check test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile demo spark bench \
-	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start
+	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start bench-wire
