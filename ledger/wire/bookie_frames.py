@@ -285,6 +285,11 @@ def encode_add_statuses(runs: Sequence[Sequence[int]]) -> bytes:
 
 def decode_add_statuses(message: Buffer) -> list[AddStatusRange]:
     """Decode the status ranges of a message. Raises BadBookieFrame."""
+    if len(message) == _ONE_ADD_STATUS_RANGE.size:
+        version, kind, first, count, code = _ONE_ADD_STATUS_RANGE.unpack(message)
+        if version != VERSION or kind != FrameKind.ADD_STATUSES:
+            raise _unexpected(version, kind, FrameKind.ADD_STATUSES)
+        return [AddStatusRange(first, count, status_of(code))]
     view = open_message(message, FrameKind.ADD_STATUSES)
     if len(view) % _ADD_STATUS_RANGE.size:
         raise BadBookieFrame(

@@ -279,7 +279,7 @@ class FrameReader:
         self.stopped = False
         # Complete frames so far, for timeouts.
         self.frames = 0
-        # True if a message has arrived in part. False at first, though no frame is known yet.
+        # True if a message has arrived in part: in `_left`, `_whole` or `_large`.
         self.midway = False
 
     @property
@@ -299,6 +299,8 @@ class FrameReader:
 
     def buffer(self) -> memoryview:
         """Return the buffer to receive into."""
+        if not self.midway:
+            return self._staging
         if self._fill:
             return self._fill
         left = self._left

@@ -99,7 +99,7 @@ def a_response_of_an_old_connection_is_accepted(patch):
         made(self, transport)
 
     def buffer_updated(self, nbytes):
-        if not self._over.done():
+        if not self._ended:
             updated(self, nbytes)
             return
         self._reader.stopped = False
@@ -107,7 +107,7 @@ def a_response_of_an_old_connection_is_accepted(patch):
 
     def on_message(self, message):
         answers = message[1] in (FrameKind.ADD_STATUSES, FrameKind.READ_RESPONSES)
-        heard(newest[0] if self._over.done() and answers else self, message)
+        heard(newest[0] if self._ended and answers else self, message)
 
     made, updated = TcpConnection.connection_made, TcpConnection.buffer_updated
     heard = TcpConnection._on_message

@@ -40,6 +40,7 @@ from ledger.wire.tcp_frames import (
 )
 
 _TURN_BYTES_MAX: Final = 1024 * 1024  # written in one turn of the loop; the rest follows
+_ADD_STATUSES: Final = int(FrameKind.ADD_STATUSES)
 _GOODBYE_S: Final = 0.5  # time for what was written to leave after `close`
 _CALLS_MAX: Final = 128  # control calls under way on one connection; a bookie allows twice as many
 _BUSY: Final = memoryview(bytearray(4096))  # receives what comes after the end
@@ -86,6 +87,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._welcomed: asyncio.Future[None] = loop.create_future()
         # Done once the connection is over: broken, silent, closed, or ended by a bad frame.
         self._over: asyncio.Future[None] = loop.create_future()
+        # True once `_over` is done, and once WELCOME has come. Read for each message.
+        self._ended = self._open = False
         # Done once the transport is closed.
         self._lost: asyncio.Future[None] = loop.create_future()
         # True while `_flush` is due, or while the system takes no more bytes.
@@ -177,12 +180,12 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next bytes."""
-        return _BUSY if self._over.done() else self._reader.buffer()
+        return _BUSY if self._ended else self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take the frames that are complete."""
         self._heard = True
-        if self._over.done():  # what still comes belongs to a connection that is over
+        if self._ended:  # what still comes belongs to a connection that is over
             return
         self._receiving = True
         try:
@@ -191,7 +194,7 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._end(error)
         finally:
             self._receiving = False
-        if self._flushing and not self._over.done():
+        if self._flushing and not self._ended:
             self._flush()
 
     def eof_received(self) -> bool:
@@ -212,9 +215,9 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def _on_message(self, message: Buffer) -> None:
         kind = message[1]
-        if not self._welcomed.done():
+        if not self._open:
             self._on_welcome(message)
-        elif kind == FrameKind.ADD_STATUSES:
+        elif kind == _ADD_STATUSES:
             self.adds.on_message(message)
         elif kind == FrameKind.READ_RESPONSES:
             self.reads.on_message(message)
@@ -235,6 +238,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self.features = welcome.features
         self._credit = welcome.credit
         self.adds.entry_bytes_max = min(welcome.entry_bytes_max, self.adds.entry_bytes_max)
+        self._open = True
         self._welcomed.set_result(None)
 
     def _on_call_response(self, message: Buffer) -> None:
@@ -256,7 +260,7 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def _on_queued(self) -> None:
         """Write once, at the end of this turn of the loop."""
-        if not self._flushing and not self._paused and self.was_open:
+        if not self._flushing and not self._paused and self._open:
             self._flushing = True
             if not self._receiving:
                 self._loop.call_soon(self._flush)
@@ -264,7 +268,7 @@ class TcpConnection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         self._flushing = False
         transport = self._transport
-        if transport is None or self._over.done():
+        if transport is None or self._ended:
             return
         out, self._urgent = self._urgent, []
         requests = self.reads.pop()
@@ -325,6 +329,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         if self._over.done():
             return
         self._over.set_result(None)
+        self._ended = True
         self._reader.stop()
         if not self._welcomed.done():
             self._welcomed.set_result(None)
