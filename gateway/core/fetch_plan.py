@@ -265,6 +265,11 @@ class FetchPlan(Generic[LogT, RecordT]):
         self._urgent = True
         return True
 
+    @property
+    def bytes_left(self) -> int:
+        """The bytes that the undecided results of this pass may add to the response."""
+        return self._bytes_left
+
     def read_bytes_max(self, asked: FetchPartition) -> int:
         """Return how many bytes to read for a partition; the first batch may be larger."""
         return min(asked.bytes_max, self._bytes_left)

@@ -6,6 +6,7 @@ Source: Kafka, ReplicaManager.readFromLog.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
@@ -17,6 +18,7 @@ from gateway.core.partition_transactions import AbortedTransaction
 from gateway.errors import partition_code
 from gateway.topics.partition import Partition
 from gateway.topics.partitions import Partitions, ReadablePartition
+from gateway.topics.reads_ahead import ReadsAhead, within
 from gateway.topics.replica import ReplicaPartition
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReplyMemory, ReservedReply
 from ledger.errors import LedgerError
@@ -373,19 +375,74 @@ class FetchReader:
         return self.plan.diverges(result, log.log_start_offset, end, log.is_follower)
 
     async def _read_each(self, results: list[FetchResult], refused: OpenErrors) -> None:
-        """Decide these results in order. `refused` has the errors of logs that failed to open."""
-        for seen, result in enumerate(results, 1):
-            if seen % PARTITIONS_PER_TURN == 0:
-                await asyncio.sleep(0)
-            log = self._log_for(result)
-            if log is None:
-                continue
-            if not log.readable:
-                self.plan.refuse(result, refused.get(log, _NOT_LEADER))
-            elif self._needs_read(result, log):
-                await self._read(result, log)
+        """Decide these results in order. `refused` has the errors of logs that failed to open.
 
-    async def _read(self, result: FetchResult, log: ReadablePartition) -> None:
+        While one is read, so are those behind it that the response will have room for.
+        """
+        later = deque(results)
+        with ReadsAhead() as ahead:
+            for seen, result in enumerate(results, 1):
+                if seen % PARTITIONS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                if later and later[0] is result:
+                    later.popleft()
+                log = self._log_for(result)
+                if log is None:
+                    continue
+                if not log.readable:
+                    self.plan.refuse(result, refused.get(log, _NOT_LEADER))
+                elif self._needs_read(result, log):
+                    await self._read(result, log, ahead, later)
+
+    def _start_ahead(self, own_max: int, ahead: ReadsAhead, later: deque[FetchResult]) -> None:
+        """Begin to read partitions behind the present one, of which `own_max` bytes are read.
+
+        Only those that will have room for all that they ask for, so no record is read in vain.
+        """
+        left = self.plan.bytes_left - own_max
+        while later and not ahead.full and ahead.bytes_max + later[0].asked.bytes_max <= left:
+            result = later.popleft()
+            log, asked = result.log, result.asked
+            bytes_max = asked.bytes_max
+            if log is None or bytes_max <= 0 or not self._will_read(result, log):
+                continue
+            if not self.committed:
+                ready = log.read_cached(asked.fetch_offset, bytes_max)
+                if ready is not None:
+                    ahead.put(result, (ready, log.high_watermark), bytes_max)
+                    continue
+            ahead.start(result, self._records_of(result, log, bytes_max), bytes_max)
+
+    def _will_read(self, result: FetchResult, log: ReadablePartition) -> bool:
+        """Return whether the result will need a read, as far as that is known before its turn."""
+        asked = result.asked
+        epoch = asked.leader_epoch
+        if log.closed or not log.readable or not log.serves_fetches or self._elsewhere:
+            return False
+        if asked.last_fetched_epoch >= 0 or (epoch >= 0 and epoch != log.leader_epoch):
+            return False
+        end = _committed_end(log) if self.committed else log.high_watermark
+        return (
+            log.log_start_offset <= asked.fetch_offset < end
+            and log.losses.known_failure(asked.fetch_offset) is None
+        )
+
+    async def _records_of(
+        self, result: FetchResult, log: ReadablePartition, bytes_max: int
+    ) -> tuple[list[StoredRecord], int]:
+        """Read the records of one partition, and the offset at which its reader ends."""
+        if self.committed:
+            return await self._read_committed(result, log, bytes_max)
+        records = await log.read(result.asked.fetch_offset, bytes_max)
+        return records, log.high_watermark
+
+    async def _read(
+        self,
+        result: FetchResult,
+        log: ReadablePartition,
+        ahead: ReadsAhead,
+        later: deque[FetchResult],
+    ) -> None:
         plan, asked = self.plan, result.asked
         if self._refuse_blocked(result, log):
             return
@@ -401,11 +458,13 @@ class FetchReader:
             return
         began_s = loop.time()
         try:
-            if self.committed:
-                records, end = await self._read_committed(result, log)
+            begun = await ahead.take(result)
+            bytes_max = plan.read_bytes_max(asked)
+            if begun is None:
+                self._start_ahead(bytes_max, ahead, later)
+                records, end = await self._records_of(result, log, bytes_max)
             else:
-                records = await log.read(asked.fetch_offset, plan.read_bytes_max(asked))
-                end = log.high_watermark
+                records, end = within(begun[0], bytes_max), begun[1]
         except LedgerError as error:
             plan.refuse(result, partition_code(error))
             self._silence |= loop.time() - began_s >= SLOW_READ_S
@@ -413,14 +472,14 @@ class FetchReader:
             plan.add_records(result, _compact(records), end)
 
     async def _read_committed(
-        self, result: FetchResult, log: ReadablePartition
+        self, result: FetchResult, log: ReadablePartition, bytes_max: int
     ) -> tuple[list[StoredRecord], int]:
         """Read up to the last stable offset, and the aborted transactions of the same records.
 
         If a segment was cleaned meanwhile, both are read again: of a transaction that the cleaner
         dropped, there is no marker that ends it.
         """
-        asked, bytes_max = result.asked, self.plan.read_bytes_max(result.asked)
+        asked = result.asked
         while True:
             rewrites = log.rewrites
             records = await log.read(asked.fetch_offset, bytes_max)
