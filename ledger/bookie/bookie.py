@@ -79,7 +79,8 @@ class Bookie:
         self._index = self.storage.index
         self._files = self.storage.files
         self._journal = self.storage.journal
-        self._reader = EntryReader(self._index, self._files, self._journal, config)
+        self._written = self.storage.write_cache if config.write_cache_bytes else None
+        self._reader = EntryReader(self.storage)
         self._polls = LongPolls(self._index, self._reader, config)
         self._loop = asyncio.get_running_loop()
         # Tasks of running comparisons and index flushes. A task is removed when it ends; `stop`
@@ -319,10 +320,19 @@ class Bookie:
         return await self._reader.read(ledger, entry, room)
 
     async def read_many(
-        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int, room: Share = None
+        self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        max_bytes: int,
+        room: Share = None,
+        *,
+        from_disk: bool = False,
     ) -> ReadManyReply:
         """Implement `Bookies.read_many`."""
-        return await self._reader.read_many(ledger, first, last, max_bytes, room)
+        return await self._reader.read_many(
+            ledger, first, last, max_bytes, room, from_disk=from_disk
+        )
 
     async def read_lac(self, ledger: LedgerId) -> ReadReply:
         """Implement `Bookies.read_lac`."""
@@ -409,7 +419,7 @@ class Bookie:
             self._on_group_failed(records, error)
             return
         file_id, position = first
-        index, add = self._index, RecordType.ADD
+        index, add, written = self._index, RecordType.ADD, self._written
         deleted: list[int] = []
         for record in records:
             state, status = record.ledger, Status.OK
@@ -424,11 +434,17 @@ class Bookie:
                 )
                 if record.lac > state.lac:
                     state.lac = record.lac
+                if written is not None:
+                    written.put(state.ledger, record.entry, record.body)
             else:
                 state.recent.pop(record.entry, None)
                 status = Status.NO_LEDGER
             position += record.size
             self._complete(record, status)
+        if written is not None:
+            written.end_group()
+            if deleted:
+                written.drop(deleted)
         if self._polls.count:
             self._polls.on_logged(records)
         self._update_index(position - first.position, deleted)

@@ -48,6 +48,8 @@ class BookieConfig:
     read_bytes_max: int = (
         4 * 1024 * 1024
     )  # most bytes of one read_many, even if the reader asks for more
+    write_cache_bytes: int = 0  # newest durable entries kept in memory for readers; 0: none
+    read_ahead_bytes: int = 0  # read from disk ahead of a ledger's reader; 0: nothing
     read_gap_bytes_max: int = 16 * 1024  # gaps up to this size are read rather than skipped
     roll_dead_bytes_min: int = (
         4 * 1024 * 1024

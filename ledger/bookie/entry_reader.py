@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import merge
 
 from ledger.bookie.answer_room import Share
-from ledger.bookie.config import BookieConfig
-from ledger.bookie.entry_index import EntryIndex
-from ledger.bookie.journal import Journal
 from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, QueuedRecord
-from ledger.bookie.log_file_cache import LogFileCache
+from ledger.bookie.read_ahead import ReadAhead
+from ledger.bookie.storage import BookieStorage
 from ledger.errors import CorruptFormat
-from ledger.ids import EntryId, LedgerId
+from ledger.ids import Buffer, EntryId, LedgerId
 from ledger.ports.bookies import EntriesReply, ReadManyReply, ReadReply, Status
 
 # Rows of the first lookup; entries of a busy stream are large, so few are needed
@@ -25,13 +23,13 @@ _ROWS_MAX = 4096
 class EntryReader:
     """The reader of one bookie. It reports an entry as missing only if that is certain."""
 
-    def __init__(
-        self, index: EntryIndex, files: LogFileCache, journal: Journal, config: BookieConfig
-    ) -> None:
-        self._index = index
-        self._files = files
-        self._journal = journal
-        self._config = config
+    def __init__(self, storage: BookieStorage) -> None:
+        self._index = storage.index
+        self._files = storage.files
+        self._journal = storage.journal
+        self._config = storage.config
+        self._written = storage.write_cache
+        self._ahead = ReadAhead(storage.files, storage.journal, storage.config.read_ahead_bytes)
 
     async def read(self, ledger: LedgerId, entry: EntryId, room: Share = None) -> ReadReply:
         """Read one entry, or the highest entry accepted before the call if `entry` is -1.
@@ -45,6 +43,13 @@ class EntryReader:
             if state is None or state.deleted or (entry < 0 and self._in_limbo(ledger, state)):
                 return ReadReply(self._absent_status(ledger, state))
             wanted = entry if entry >= 0 else state.last_entry
+            cached = self._written.find(ledger, wanted, wanted, 0)
+            if cached:
+                if room is not None and not await room.take(len(cached[0])):
+                    return ReadReply(Status.OVERLOADED)
+                if not state.deleted:
+                    return ReadReply(Status.OK, bytes(cached[0]), EntryId(state.lac))
+                return ReadReply(Status.NO_LEDGER)
             location = await self._locate(state, wanted)
             if location is None:
                 return ReadReply(self._absent_status(ledger, state))
@@ -60,11 +65,19 @@ class EntryReader:
             return ReadReply(Status.IO_ERROR)
 
     async def read_many(
-        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int, room: Share = None
+        self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        max_bytes: int,
+        room: Share = None,
+        *,
+        from_disk: bool = False,
     ) -> ReadManyReply:
         """Read durable, consecutive entries. Waits only if `first` is not durable yet, or for room.
 
-        Their bytes are taken from `room` first. OVERLOADED if there is none.
+        Their bytes are taken from `room` first. OVERLOADED if there is none. With `from_disk` they
+        are those of the log files, whatever memory has.
         """
         if first < 0 or last < first:
             return ReadManyReply(Status.BAD_REQUEST)
@@ -72,6 +85,12 @@ class EntryReader:
             state = self._index.state(ledger)
             if state is None or state.deleted:
                 return ReadManyReply(self._absent_status(ledger, state))
+            bound = min(max_bytes, self._config.read_bytes_max)
+            cached = [] if from_disk else self._written.find(ledger, first, last, bound)
+            if cached:
+                if room is not None and not await room.take(sum(map(len, cached))):
+                    return ReadManyReply(Status.OVERLOADED)
+                return self._found(state, cached)
             locations = self._locations(state, first, last, max_bytes)
             if not locations:
                 location = await self._locate(state, first)
@@ -80,15 +99,23 @@ class EntryReader:
                 locations = self._locations(state, first, last, max_bytes)
             if room is not None and not await room.take(sum([at.length for at in locations])):
                 return ReadManyReply(Status.OVERLOADED)
+            if not from_disk:
+                self._ahead.on_read(ledger, first, locations)
             try:
                 bodies = await self._files.read_entries(ledger, first, locations)
             except FileNotFoundError:
                 await self._relocated(state, first, locations[0])
                 locations = self._locations(state, first, last, max_bytes)
                 bodies = await self._files.read_entries(ledger, first, locations)
-            return ReadManyReply(Status.OK, bodies, EntryId(state.lac))
+            return self._found(state, bodies)
         except (OSError, CorruptFormat):
             return ReadManyReply(Status.IO_ERROR)
+
+    def _found(self, state: LedgerDescriptor, bodies: Sequence[Buffer]) -> ReadManyReply:
+        """Return the entries, unless their ledger was deleted while the read waited."""
+        if state.deleted:
+            return ReadManyReply(Status.NO_LEDGER)
+        return ReadManyReply(Status.OK, bodies, EntryId(state.lac))
 
     def read_lac(self, ledger: LedgerId) -> ReadReply:
         """Return the highest LAC that is durable here."""

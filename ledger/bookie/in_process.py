@@ -157,12 +157,19 @@ class LocalBookies:
         return await node.read(ledger, entry)
 
     async def read_many(
-        self, bookie: BookieId, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
+        self,
+        bookie: BookieId,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        max_bytes: int,
+        *,
+        from_disk: bool = False,
     ) -> ReadManyReply:
         node = self._bookies.get(bookie)
         if node is None:
             return ReadManyReply(Status.UNREACHABLE)
-        return await node.read_many(ledger, first, last, max_bytes)
+        return await node.read_many(ledger, first, last, max_bytes, from_disk=from_disk)
 
     async def read_lac(self, bookie: BookieId, ledger: LedgerId) -> ReadReply:
         node = self._bookies.get(bookie)

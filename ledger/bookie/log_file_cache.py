@@ -52,6 +52,10 @@ class LogFileCache:
         while self._open:
             self._open.popitem()[1].close()
 
+    def expect_reads(self, file_id: int, position: int, size: int) -> None:
+        """Announce reads of a file. Raises OSError, also for a deleted file."""
+        self.get(file_id).expect_reads(position, size)
+
     async def read_entry(self, ledger: int, entry: int, location: EntryLocation) -> bytes:
         """Read one entry. Raises OSError; CorruptFormat if another entry is at that location."""
         file = self.get(location.file_id)

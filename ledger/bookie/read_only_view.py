@@ -75,9 +75,18 @@ class ReadOnlyView:
         return self._with_writer_lac(ledger, await self._bookie.read(ledger, entry, room))
 
     async def read_many(
-        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int, room: Share = None
+        self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        max_bytes: int,
+        room: Share = None,
+        *,
+        from_disk: bool = False,
     ) -> ReadManyReply:
-        return await self._bookie.read_many(ledger, first, last, max_bytes, room)
+        return await self._bookie.read_many(
+            ledger, first, last, max_bytes, room, from_disk=from_disk
+        )
 
     async def read_lac(self, ledger: LedgerId) -> ReadReply:
         return self._with_writer_lac(ledger, await self._bookie.read_lac(ledger))

@@ -46,7 +46,14 @@ class ServedBookie(Protocol):
     async def read(self, ledger: LedgerId, entry: EntryId, room: Share = None) -> ReadReply: ...
 
     async def read_many(
-        self, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int, room: Share = None
+        self,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        max_bytes: int,
+        room: Share = None,
+        *,
+        from_disk: bool = False,
     ) -> ReadManyReply: ...
 
     async def read_lac(self, ledger: LedgerId) -> ReadReply: ...

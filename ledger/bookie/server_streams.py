@@ -20,6 +20,7 @@ from ledger.ids import BookieId, Buffer
 from ledger.ports.bookies import ReadManyReply, ReadReply, Status
 from ledger.tasks import report
 from ledger.wire.bookie_frames import (
+    FROM_DISK,
     BadBookieFrame,
     ReadOp,
     ReadRequest,
@@ -336,7 +337,8 @@ class ServerReadStream:
     async def _read(self, request: ReadRequest, share: AnswerShare) -> ReadReply | ReadManyReply:
         bookie, ledger, first = self._bookie, request.ledger, request.first
         if request.op is ReadOp.READ_MANY:
-            return await bookie.read_many(ledger, first, request.last, request.bound, share)
+            words = (ledger, first, request.last, request.bound, share)
+            return await bookie.read_many(*words, from_disk=request.key == FROM_DISK)
         if request.op is ReadOp.WAIT_LAC:
             return await bookie.wait_lac(ledger, first, request.bound / 1000, share)
         if request.op is ReadOp.FENCE_AND_READ:

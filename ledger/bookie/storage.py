@@ -12,6 +12,7 @@ from ledger.bookie.journal import Journal, OnGroup
 from ledger.bookie.ledger_descriptor import LedgerDescriptor, QueuedRecord
 from ledger.bookie.log_file_cache import LogFileCache
 from ledger.bookie.replay import LIMBO_BODY, LIMBO_FENCED
+from ledger.bookie.write_cache import WriteCache
 from ledger.core.journal_format import RecordType
 from ledger.ports.bookies import Status
 from ledger.ports.clock import Clock
@@ -30,6 +31,7 @@ class BookieStorage:
         self.disk = disk
         self.index = EntryIndex(table, config)
         self.files = LogFileCache(disk, config.open_files_max, config.read_gap_bytes_max)
+        self.write_cache = WriteCache(config.write_cache_bytes)
         self.journal = Journal(disk, config, clock, on_group)
         self._loop = asyncio.get_running_loop()
         # The 16-byte instance that owns the directory. Empty before `Bookie.start`, constant after.

@@ -33,6 +33,8 @@ class NodeConfig:
         64 * 1024 * 1024
     )  # bytes waiting for the disk; further adds are refused as OVERLOADED
     answers_max: int = ANSWERS_BYTES_MAX  # unsent answers of all clients; then reads are OVERLOADED
+    write_cache: int = 32 * 1024 * 1024  # newest durable entries, kept for readers; 0: none
+    read_ahead: int = 4 * 1024 * 1024  # read from disk ahead of a ledger's reader; 0: nothing
     tls_cert: Path | None = None  # PEM certificate; with it, peers need one signed by tls_ca
     tls_key: Path | None = None  # PEM key; readable by its owner and group only
     tls_ca: Path | None = None  # PEM certificates of the CA
@@ -57,6 +59,7 @@ class NodeConfig:
         assert self.entry_max < self.answers_max
         assert min(self.gc_interval, self.session, self.zookeeper_wait) > 0
         assert self.drain >= 0
+        assert min(self.write_cache, self.read_ahead) >= 0
         assert self.audit_delay >= 0
         tls = (self.tls_cert, self.tls_key, self.tls_ca)
         assert all(tls) or not any(tls)

@@ -123,6 +123,18 @@ OPTIONS: Final[dict[str, Setting]] = {
         "Bytes of unsent answers, of all clients, before reads wait or are refused.",
         _NODE.answers_max,
     ),
+    "write-cache": Setting(
+        "SIZE",
+        units.size(0, _TIB),
+        "Bytes of the newest entries that stay in memory for readers; 0 keeps none.",
+        _NODE.write_cache,
+    ),
+    "read-ahead": Setting(
+        "SIZE",
+        units.size(0, _TIB),
+        "Bytes of the log that are read from disk ahead of a ledger's reader; 0 reads nothing.",
+        _NODE.read_ahead,
+    ),
     "tls-cert": Setting(
         "FILE",
         units.path,

@@ -258,6 +258,8 @@ def _bookie_config(config: NodeConfig) -> BookieConfig:
         journal_sync=config.journal_sync,
         entry_bytes_max=config.entry_max,
         queue_bytes_max=config.queue_max,
+        write_cache_bytes=config.write_cache,
+        read_ahead_bytes=config.read_ahead,
         headroom_bytes=headroom,
         headroom_resume_bytes=max(
             config.disk_free_min + config.disk_free_min // 4,

@@ -148,10 +148,20 @@ class Bookies(Protocol):
         ...
 
     async def read_many(
-        self, bookie: BookieId, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
+        self,
+        bookie: BookieId,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        max_bytes: int,
+        *,
+        from_disk: bool = False,
     ) -> ReadManyReply:
         """Read consecutive entries from `first`: at least one if it is stored, whatever
         its size.
+
+        With `from_disk` the bookie reads its log files even if its memory has the entries, so that
+        the copies on its disk are checked. A bookie without caches ignores this.
         """
         ...
 

@@ -40,6 +40,10 @@ class LogFile(Protocol):
         """Return up to `size` bytes from `position`; fewer only at the end of the file."""
         ...
 
+    def expect_reads(self, position: int, size: int) -> None:
+        """Announce that these bytes will be read soon. Never waits, and may have no effect."""
+        ...
+
     def size(self) -> int:
         """Return the length in bytes, without preallocated space where the system can tell."""
         ...

@@ -348,7 +348,12 @@ class EntryCopier:
         try:
             async with asyncio.timeout(self._timeout_s):
                 reply = await self._bookies.read_many(
-                    bookie, self._metadata.ledger, first, EntryId(last), self._chunk_bytes
+                    bookie,
+                    self._metadata.ledger,
+                    first,
+                    EntryId(last),
+                    self._chunk_bytes,
+                    from_disk=True,
                 )
         except TimeoutError:
             return ReadManyReply(Status.UNREACHABLE)

@@ -35,6 +35,9 @@ KEYS_MAX: Final = 2**16 - 1
 FRAME_BYTES_MAX: Final = 64 * 1024
 """Most bytes that a message with one entry needs beside the entry."""
 
+FROM_DISK: Final = b"\x01"
+"""The key of a READ_MANY that must read the disk. A bookie without caches ignores the key."""
+
 RECOVERY: Final = 1  # flag of an add by a recovery
 
 _HEAD = Struct(">BB")

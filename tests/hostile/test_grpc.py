@@ -368,8 +368,8 @@ class CountingReads:
         self.read_bytes = 0
         self.statuses = []
 
-    async def read_many(self, *what):
-        reply = await self._bookie.read_many(*what)
+    async def read_many(self, *what, **how):
+        reply = await self._bookie.read_many(*what, **how)
         self.read_bytes += sum(map(len, reply.bodies))
         self.statuses.append(reply.status)
         return reply

@@ -38,10 +38,10 @@ class Scripted:
     def __getattr__(self, name):
         return getattr(self.port, name)
 
-    async def read_many(self, bookie, ledger, first, last, max_bytes):
+    async def read_many(self, bookie, ledger, first, last, max_bytes, **how):
         reply = self.replies.get(bookie)
         if reply is None or isinstance(reply, ReadReply):
-            return await self.port.read_many(bookie, ledger, first, last, max_bytes)
+            return await self.port.read_many(bookie, ledger, first, last, max_bytes, **how)
         return reply(first, last) if callable(reply) else reply
 
     async def wait_lac(self, bookie, ledger, previous, timeout_s):

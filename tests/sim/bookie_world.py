@@ -37,10 +37,11 @@ def entry_buffers(ledger: int, entry: int, payload: bytes, lac: int | None = Non
 
 def small_config(random: Random, journal_sync: str = "group") -> BookieConfig:
     """Everything tiny, so that rolls, batches and flushes happen all the time."""
+    preallocate_bytes = random.choice([4096, 16 * 1024, 64 * 1024])
     return BookieConfig(
         journal_sync=journal_sync,
         file_bytes=64 * 1024,
-        preallocate_bytes=random.choice([4096, 16 * 1024, 64 * 1024]),
+        preallocate_bytes=preallocate_bytes,
         group=GroupCommitLimits(
             group_bytes_max=random.choice([4096, 32 * 1024]),
             group_entries_max=random.choice([1, 3, 64]),
@@ -52,6 +53,8 @@ def small_config(random: Random, journal_sync: str = "group") -> BookieConfig:
         headroom_bytes=0,
         headroom_check_ms=1,
         open_files_max=2,
+        write_cache_bytes={4096: 0, 16 * 1024: 3000, 64 * 1024: 1 << 20}[preallocate_bytes],
+        read_ahead_bytes=preallocate_bytes if preallocate_bytes > 4096 else 0,
         ledgers_in_memory_max=random.choice([2, 100]),
         roll_dead_bytes_min=8 * 1024,
     )

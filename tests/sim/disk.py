@@ -317,6 +317,9 @@ class SimLogFile:
             self._content.unsynced = late
         on_synced(None)
 
+    def expect_reads(self, position: int, size: int) -> None:
+        pass
+
     def read_now(self, position: int, size: int) -> bytes | None:
         self._disk._fail_if(EIO_ON_A_READ, errno.EIO)
         if self._disk.random.random() < 0.3:

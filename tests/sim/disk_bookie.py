@@ -284,8 +284,8 @@ class DiskBookie:
     async def read(self, ledger, entry, *, fence_key=None):
         return await self._ask("read", ledger, entry, fence_key=fence_key)
 
-    async def read_many(self, ledger, first, last, max_bytes):
-        return await self._ask("read_many", ledger, first, last, max_bytes)
+    async def read_many(self, ledger, first, last, max_bytes, *, from_disk=False):
+        return await self._ask("read_many", ledger, first, last, max_bytes, from_disk=from_disk)
 
     async def read_lac(self, ledger):
         return await self._ask("read_lac", ledger)

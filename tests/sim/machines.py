@@ -1,6 +1,7 @@
 """Real bookies over simulated disks and tables, and one process's way to them."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 from ledger.bookie.bookie import Bookie
@@ -28,6 +29,8 @@ class Storage:
             idle_mark_ms=50,
             headroom_bytes=0,
         )
+        if self.config.preallocate_bytes == 4096:
+            self.config = replace(self.config, write_cache_bytes=20_000)
         self.bookies = {}
         self.boots = 0
 
@@ -88,9 +91,9 @@ class Port:
                 return ReadReply(status)
         return await self._heard(await node.read(ledger, entry))
 
-    async def read_many(self, bookie, ledger, first, last, max_bytes):
+    async def read_many(self, bookie, ledger, first, last, max_bytes, *, from_disk=False):
         node = await self._node(bookie)
-        reply = await node.read_many(ledger, first, last, max_bytes)
+        reply = await node.read_many(ledger, first, last, max_bytes, from_disk=from_disk)
         assert isinstance(reply, ReadManyReply)
         return await self._heard(reply)
 

@@ -238,7 +238,7 @@ class ModelBookie:
             return Status.NO_LEDGER
         return Status.UNKNOWN_LEDGER_STATE if stored.limbo else Status.NO_ENTRY
 
-    def read_many(self, ledger, first, last, max_bytes):
+    def read_many(self, ledger, first, last, max_bytes, *, from_disk=False):
         bodies, size = [], 0
         reply = self._read(ledger, first)
         entries = self.durable_entries(ledger)

@@ -180,12 +180,14 @@ class SimBookies:
             observer.on_fence_heard(self.host, bookie, ledger, entry, reply)
         return reply
 
-    async def read_many(self, bookie, ledger, first, last, max_bytes):
+    async def read_many(self, bookie, ledger, first, last, max_bytes, *, from_disk=False):
         def heard(reply):
             self.network.observer.on_read_reply(bookie, ledger, first, last, reply)
 
         reply = await self._ask(
-            bookie, lambda b: b.read_many(ledger, first, last, max_bytes), heard
+            bookie,
+            lambda b: b.read_many(ledger, first, last, max_bytes, from_disk=from_disk),
+            heard,
         )
         return reply or ReadManyReply(Status.UNREACHABLE)
 

@@ -34,8 +34,8 @@ class ShortBatches:
     def __getattr__(self, name):
         return getattr(self.port, name)
 
-    async def read_many(self, bookie, *rest):
-        reply = await self.port.read_many(bookie, *rest)
+    async def read_many(self, bookie, *rest, **how):
+        reply = await self.port.read_many(bookie, *rest, **how)
         if bookie not in self.short or reply.status is not Status.OK:
             return reply
         return reply._replace(bodies=reply.bodies[: self._draw.choice([0, 0, 1, 2])])

@@ -28,7 +28,7 @@ from ledger.ports.bookies import (
 )
 from ledger.tasks import start_once
 from ledger.wire import bookie_pb2 as pb
-from ledger.wire.bookie_frames import ReadOp, ReadRequest, ReadResponse
+from ledger.wire.bookie_frames import FROM_DISK, ReadOp, ReadRequest, ReadResponse
 
 Registered = Callable[[], Mapping[BookieId, BookieInfo]]
 EndpointOf = Callable[[BookieId, BookieInfo], Endpoint | None]
@@ -218,10 +218,18 @@ class RemoteBookies:
         )
 
     async def read_many(
-        self, bookie: BookieId, ledger: LedgerId, first: EntryId, last: EntryId, max_bytes: int
+        self,
+        bookie: BookieId,
+        ledger: LedgerId,
+        first: EntryId,
+        last: EntryId,
+        max_bytes: int,
+        *,
+        from_disk: bool = False,
     ) -> ReadManyReply:
         bound = min(max(max_bytes, 0), _BOUND_MAX)
-        question = ReadRequest(ReadOp.READ_MANY, 0, ledger, first, last, bound)
+        key = FROM_DISK if from_disk else b""
+        question = ReadRequest(ReadOp.READ_MANY, 0, ledger, first, last, bound, key)
         answer = await self._ask(bookie, question)
         return ReadManyReply(answer.status, answer.bodies, answer.lac)
 

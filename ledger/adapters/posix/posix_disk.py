@@ -218,6 +218,10 @@ class PosixLogFile:
         reading.add_done_callback(lambda _: self.release())
         return await asyncio.wrap_future(reading)
 
+    def expect_reads(self, position: int, size: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._handle, position, size, os.POSIX_FADV_WILLNEED)
+
     def size(self) -> int:
         return os.fstat(self._handle).st_size
 

@@ -1,0 +1,73 @@
+"""Announces to the disk what the readers of ledgers will read next, so that the system reads ahead.
+
+Entries of a ledger lie in the log in their order, between those of others. So a ledger that is read
+in order from disk is about to read the bytes behind its last entry. The system's page cache holds
+what was read ahead; memory of the bookie does not. Only durable bytes are announced: those behind
+them are about to be written past the page cache.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ledger.bookie.journal import Journal
+from ledger.bookie.ledger_descriptor import EntryLocation
+from ledger.bookie.log_file_cache import LogFileCache
+
+_READERS_MAX: Final = 1024
+_SKIPPED_MAX: Final = 4  # a reader asks several bookies, so it skips entries at each
+
+
+class _Place(NamedTuple):
+    """The place of the reader of a ledger."""
+
+    next_entry: int
+    announced: tuple[int, int]  # file and position up to which reads are announced
+
+
+class ReadAhead:
+    """What is announced for the ledgers that were read last, at most `_READERS_MAX`."""
+
+    def __init__(self, files: LogFileCache, journal: Journal, bytes_ahead: int) -> None:
+        self._files = files
+        self._journal = journal
+        self._bytes_ahead = bytes_ahead
+        # Places by ledger, least recently read first.
+        self._places: OrderedDict[int, _Place] = OrderedDict()
+
+    def on_read(self, ledger: int, first: int, locations: Sequence[EntryLocation]) -> None:
+        """Note a read of entries from `first` on, and announce those behind it if it is in order.
+
+        Raises OSError.
+        """
+        if not self._bytes_ahead or not locations:
+            return
+        before = self._places.pop(ledger, None)
+        file_id, position, length = locations[-1]
+        end = position + length
+        announced = (0, 0)
+        if before is not None:
+            gap = first - before.next_entry
+            if 0 <= gap <= _SKIPPED_MAX * len(locations):
+                announced = self._announce(file_id, end, before.announced)
+        self._places[ledger] = _Place(first + len(locations), announced)
+        if len(self._places) > _READERS_MAX:
+            self._places.popitem(last=False)
+
+    def _announce(self, file_id: int, end: int, announced: tuple[int, int]) -> tuple[int, int]:
+        """Announce the bytes behind `end`, once half of those announced before are read."""
+        begin = end
+        if announced[0] == file_id and announced[1] > end:
+            begin = announced[1]
+            if begin - end > self._bytes_ahead // 2:
+                return announced
+        stop = end + self._bytes_ahead
+        durable = self._journal.end
+        if file_id == durable.file_id:
+            stop = min(stop, durable.position)
+        if stop > begin:
+            self._files.expect_reads(file_id, begin, stop - begin)
+            return file_id, stop
+        return announced

@@ -1,0 +1,127 @@
+"""The entries of the newest groups of a bookie, in memory within a bound. BookKeeper's write cache.
+
+    put (durable) ─▶ found ─▶ evicted with its group │ dropped with its ledger
+
+An entry is put once its group is durable, so nothing else is ever found. A body is a view of the
+message that brought it and keeps all of that message in memory, so whole messages are counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from ledger.ids import Buffer
+
+_SPARSE: Final = 8
+"""Bodies that are a smaller part of their messages than 1 / this are copied when they are read.
+
+Otherwise the answers of a slow client would keep messages in memory that the cache has evicted.
+"""
+
+Body = tuple[Buffer, ...]
+
+
+class WriteCache:
+    """The newest durable entries of all ledgers. Evicts the oldest group first."""
+
+    __slots__ = ("_group", "_groups", "_ledgers", "bytes_held", "bytes_max", "hits", "misses")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        # Bytes of all messages with a cached entry; one in two groups counts twice. At most
+        # `bytes_max` after each `end_group`.
+        self.bytes_held = 0
+        # Bodies by ledger and entry. No ledger is without entries.
+        self._ledgers: dict[int, dict[int, Body]] = {}
+        # The entries of each group and its bytes, oldest first. An entry that was dropped or
+        # replaced has another body in `_ledgers`, or none.
+        self._groups: deque[tuple[list[tuple[int, int, Body]], int]] = deque()
+        # The entries of the group that is being put. Empty after `end_group`.
+        self._group: list[tuple[int, int, Body]] = []
+        # Reads that found their first entry here, and those that did not. Only rise.
+        self.hits = 0
+        self.misses = 0
+
+    def put(self, ledger: int, entry: int, body: Sequence[Buffer]) -> None:
+        """Add an entry that is durable, in the order of the log. Replaces what it had before."""
+        kept = tuple(body)
+        entries = self._ledgers.get(ledger)
+        if entries is None:
+            entries = self._ledgers[ledger] = {}
+        entries[entry] = kept
+        self._group.append((ledger, entry, kept))
+
+    def end_group(self) -> None:
+        """End the group of the entries that were put, and evict the oldest groups."""
+        if self._group:
+            size = _size_of_group(self._group)
+            self._groups.append((self._group, size))
+            self.bytes_held += size
+            self._group = []
+        while self.bytes_held > self.bytes_max:
+            self._evict(*self._groups.popleft())
+
+    def _evict(self, group: list[tuple[int, int, Body]], size: int) -> None:
+        self.bytes_held -= size
+        for ledger, entry, body in group:
+            entries = self._ledgers.get(ledger)
+            if entries is not None and entries.get(entry) is body:
+                del entries[entry]
+                if not entries:
+                    del self._ledgers[ledger]
+
+    def drop(self, ledgers: Collection[int]) -> None:
+        """Forget ledgers that were deleted."""
+        gone = {ledger for ledger in ledgers if self._ledgers.pop(ledger, None) is not None}
+        if not gone:
+            return
+        for at, (group, size) in enumerate(self._groups):
+            kept = [each for each in group if each[0] not in gone]
+            if len(kept) != len(group):
+                left = _size_of_group(kept)
+                self._groups[at] = kept, left
+                self.bytes_held += left - size
+
+    def find(self, ledger: int, first: int, last: int, bytes_max: int) -> list[Buffer]:
+        """Return consecutive entries from `first` on: at least one, if it is here, in `bytes_max`.
+
+        Ends before an entry that is not here.
+        """
+        entries = self._ledgers.get(ledger)
+        if entries is None or first not in entries:
+            self.misses += 1
+            return []
+        self.hits += 1
+        found: list[Buffer] = []
+        left, entry = bytes_max, first
+        while entry <= last and (body := entries.get(entry)) is not None:
+            whole = body[0] if len(body) == 1 else b"".join(body)
+            left -= len(whole)
+            if left < 0 and found:
+                break
+            found.append(whole)
+            entry += 1
+        return _copied_if_sparse(found)
+
+
+def _size_of_group(group: list[tuple[int, int, Body]]) -> int:
+    """Return the bytes of the messages that the entries of a group keep in memory."""
+    wholes = [_whole(part) for _, _, body in group for part in body]
+    return sum({id(whole): _size_of(whole) for whole in wholes}.values())
+
+
+def _copied_if_sparse(bodies: list[Buffer]) -> list[Buffer]:
+    messages = {id(it.obj): _size_of(it.obj) for it in bodies if isinstance(it, memoryview)}
+    if sum(map(len, bodies)) * _SPARSE >= sum(messages.values()):
+        return bodies
+    return [bytes(body) for body in bodies]
+
+
+def _whole(part: Buffer) -> object:
+    return part.obj if isinstance(part, memoryview) else part
+
+
+def _size_of(whole: object) -> int:
+    return len(whole) if isinstance(whole, (bytes, bytearray, memoryview)) else 0

@@ -1,0 +1,79 @@
+"""Goal: a ledger that is read in order from disk is announced to the disk ahead of its reader, never
+past what is durable. Method: a bookie over the simulated disk, whose announcements are recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ledger.ports.bookies import Status
+from tests.ledger.bookie_rig import SMALL, started_bookie
+from tests.sim.disk import SimLogFile
+
+AHEAD = 20_000
+CONFIG = replace(SMALL, read_ahead_bytes=AHEAD)
+BODY = bytes(3000)
+ENTRIES = 60
+
+
+async def filled(rig, monkeypatch):
+    """Write two ledgers, one beside the other. Return the list of announcements to come."""
+    for entry in range(ENTRIES):
+        for ledger in (1, 2):
+            assert await rig.add(ledger, entry, BODY) is Status.OK
+    announced = []
+    monkeypatch.setattr(
+        SimLogFile,
+        "expect_reads",
+        lambda file, position, size: announced.append((file, position, position + size)),
+    )
+    return announced
+
+
+async def read(bookie, first, ledger=1):
+    reply = await bookie.read_many(ledger, first, ENTRIES, 2 * len(BODY) + 100)
+    return first + len(reply.bodies)
+
+
+async def test_what_follows_in_the_log_is_announced_to_a_reader_in_order(monkeypatch):
+    async with started_bookie(CONFIG) as (rig, bookie):
+        announced = await filled(rig, monkeypatch)
+        at = await read(bookie, 0)
+        assert announced == [], "one read is no order"
+        at = await read(bookie, at)
+        assert len(announced) == 1
+        while at < ENTRIES:
+            at = await read(bookie, at)
+        for file in {file for file, _, _ in announced}:
+            spans = [(begin, end) for of, begin, end in announced if of is file]
+            assert all(end - begin <= AHEAD for begin, end in spans)
+            assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+        covered = sum(end - begin for _, begin, end in announced)
+        assert covered > ENTRIES * len(BODY), "most of the log, each byte once"
+
+
+async def test_a_reader_that_jumps_announces_nothing(monkeypatch):
+    async with started_bookie(CONFIG) as (rig, bookie):
+        announced = await filled(rig, monkeypatch)
+        for first in (40, 3, 30, 7, 50, 0):
+            await read(bookie, first)
+        assert announced == []
+
+
+async def test_nothing_is_announced_past_the_durable_end(monkeypatch):
+    async with started_bookie(CONFIG) as (rig, bookie):
+        announced = await filled(rig, monkeypatch)
+        at = ENTRIES - 8
+        while at < ENTRIES:
+            at = await read(bookie, at)
+        last = bookie.storage.journal.end
+        assert announced
+        assert all(end <= last.position for _, _, end in announced)
+
+
+async def test_reads_that_check_copies_announce_nothing(monkeypatch):
+    async with started_bookie(CONFIG) as (rig, bookie):
+        announced = await filled(rig, monkeypatch)
+        for first in range(0, 40, 2):
+            await bookie.read_many(1, first, first + 1, 1 << 20, from_disk=True)
+        assert announced == []
