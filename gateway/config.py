@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,13 @@ class TopicDefaults:
     partitions_total_max: int = 200_000
 
 
+TAIL_CACHE_BYTES: Final = 32 * 1024 * 1024
+"""The tail cache of an embedded gateway, whose bookie is in the same process."""
+
+CLUSTER_TAIL_CACHE_BYTES: Final = 64 * 1024 * 1024
+"""The tail cache of each gateway process of a cluster, where what it lacks costs a remote read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
     """The settings of one gateway process."""
@@ -164,6 +172,7 @@ class GatewayConfig:
     workers: int = 1  # processes of `gateway serve`, each one a broker
     log_segment_based_subscriptions_store_enabled: bool | None = None  # default: the cluster's form
     accept_loss: bool = False  # serve ledgers of which a bookie may have lost entries
+    tail_cache_bytes: int = TAIL_CACHE_BYTES  # newest records of all partitions (--tail-cache)
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     fetch: FetchLimits = field(default_factory=FetchLimits)
     ledger_port: int | None = (

@@ -76,6 +76,12 @@ _FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
         "Bookies that this gateway avoids, or would avoid with mode enabled.",
         ("reason", "detection"),
     ),
+    "gateway_tail_cache_bytes": ("Bytes of the newest records in memory.", ()),
+    "gateway_tail_cache_seconds": ("Age of the oldest of them.", ()),
+    "gateway_tail_cache_reads": (
+        "Reads that the tail cache answered, or that went on to the bookies.",
+        ("result",),
+    ),
     "gateway_metrics_left_out": ("How many are not on this page, for want of room.", ("what",)),
 }
 
@@ -116,6 +122,7 @@ class Samples:
         """Return every family that has a sample."""
         self._brokers()
         self._bookies()
+        self._tail_cache()
         await self._topics()
         await self._blocked()
         await self._cleaning()
@@ -146,6 +153,13 @@ class Samples:
         found = Counter(each.reason for each in bookies)
         for reason in REASONS:
             self._say("gateway_bookies_greylisted", found[reason], reason, detection)
+
+    def _tail_cache(self) -> None:
+        cache = self._ctx.partitions.tail_cache
+        self._say("gateway_tail_cache_bytes", cache.bytes_held)
+        self._say("gateway_tail_cache_seconds", cache.seconds_held())
+        self._say("gateway_tail_cache_reads", cache.hits, "hit")
+        self._say("gateway_tail_cache_reads", cache.misses, "miss")
 
     # -- topics -------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from ledger.registry.discovery import Discovery
 from ledger.registry.layout import read_instance_id
 from ledger.repair.corruption_reports import CorruptionReporter
 from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
+from ledger.streams.config import StreamLimits
 from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.stream import StreamServices
 from subscriptions.rollout.open_store import open_store
@@ -78,7 +79,8 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     supported = supported_levels()
     layout = await lay_out_cluster(metadata, supported)
     flag = config.log_segment_based_subscriptions_store_enabled
-    services = StreamServices(metadata, client, clock, epoch_base=epoch_base(layout))
+    limits = StreamLimits(tail_cache_bytes=config.tail_cache_bytes)
+    services = StreamServices(metadata, client, clock, limits, epoch_base(layout))
 
     async def collected_by_bookies() -> None:
         """Do nothing: each bookie looks for deleted ledgers itself."""

@@ -12,7 +12,13 @@ from typing import Any
 
 import click
 
-from gateway.config import ConnectionLimits, GatewayConfig, GroupLimits, TopicDefaults
+from gateway.config import (
+    TAIL_CACHE_BYTES,
+    ConnectionLimits,
+    GatewayConfig,
+    GroupLimits,
+    TopicDefaults,
+)
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG
 from ledger.command_line.program import Command, Flags, OldSpelling, Option, Value, flags_given
@@ -33,10 +39,11 @@ _EXPECTED = re.compile(r"bookie-[1-3]|metadata\.sqlite[-.]\w+|cluster|lost\+foun
 _DEFAULT = GatewayConfig()
 # Half of the memory is for requests, and the largest request must fit.
 _MEMORY = Value("size", units.size(2 * _DEFAULT.connection.frame_bytes_max, 2**50))
+_TAIL_CACHE = Value("size", units.size(0, 2**50))
 
 
-def common_options() -> list[click.Parameter]:
-    """Return the options that `dev` and `serve` have in common."""
+def common_options(tail_cache_bytes: int = TAIL_CACHE_BYTES) -> list[click.Parameter]:
+    """Return the options that `dev` and `serve` have in common, with this default of one."""
     topics, groups = _DEFAULT.topics, _DEFAULT.groups
     return [
         Option(
@@ -73,8 +80,14 @@ def common_options() -> list[click.Parameter]:
             ["--memory"],
             type=_MEMORY,
             default=units.show_size(_DEFAULT.connection.memory_bytes_max),
-            help="Memory for requests, replies and fetch sessions of all clients. Caches and the "
-            "program itself need about 128MiB more.",
+            help="Memory for requests, replies and fetch sessions of all clients. --tail-cache and "
+            "the program itself need more.",
+        ),
+        Option(
+            ["--tail-cache"],
+            type=_TAIL_CACHE,
+            default=units.show_size(tail_cache_bytes),
+            help="Memory for the newest records of all partitions, for each process.",
         ),
         Option(
             ["--group-initial-rebalance-delay"],
@@ -309,6 +322,7 @@ def config_of(flags: Flags) -> GatewayConfig:
         ledger_port=None if flags.no_ledger_port else flags.ledger_port,
         any_ledger_port=flags.given("ledger_port") is None,
         metrics_port=flags.metrics_port,
+        tail_cache_bytes=flags.tail_cache,
         connection=connection_limits(flags),
         groups=group_limits(flags),
         topics=replace(

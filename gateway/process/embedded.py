@@ -46,6 +46,7 @@ from ledger.node.cluster_ledgers import ClusterLedgers
 from ledger.node.identity import BookieIdentity
 from ledger.registry.ledger_ids import first_unused_ledger
 from ledger.repair.entry_ranges import count
+from ledger.streams.config import StreamLimits
 from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.segment_store import ROOT as STREAMS
 from ledger.streams.stream import StreamServices
@@ -108,7 +109,8 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     stops.append(watch.stop)
     watch.start()
     layout = await lay_out_cluster(metadata, supported)
-    services = StreamServices(metadata, client, clock, epoch_base=epoch_base(layout))
+    limits = StreamLimits(tail_cache_bytes=config.tail_cache_bytes)
+    services = StreamServices(metadata, client, clock, limits, epoch_base(layout))
     parts = Parts(
         services,
         layout,

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gateway.config import GatewayConfig, TopicDefaults
+from gateway.config import CLUSTER_TAIL_CACHE_BYTES, GatewayConfig, TopicDefaults
 from gateway.process.dev import (
     COUNT,
     DURATION,
@@ -168,7 +168,11 @@ def _callback(**_: Any) -> int:
 
 serve = Command(
     "serve",
-    params=[*_zookeeper_options(), *common_options(), *_serve_options()],
+    params=[
+        *_zookeeper_options(),
+        *common_options(CLUSTER_TAIL_CACHE_BYTES),
+        *_serve_options(),
+    ],
     help="Run one gateway of a cluster, with ZooKeeper and bookies.",
     callback=_callback,
 )
@@ -296,6 +300,7 @@ def config_of(flags: Flags) -> GatewayConfig:
         ),
         bookie_transport=flags.bookie_transport,
         bookie_tls=(cert, key, authority) if cert and key and authority else None,
+        tail_cache_bytes=flags.tail_cache,
         connection=connection_limits(flags),
         groups=group_limits(flags),
         topics=replace(

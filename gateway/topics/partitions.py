@@ -38,6 +38,7 @@ from ledger.ids import BookieId
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
+from ledger.streams.tail_cache import TailCache
 from ledger.tasks import reported, start_once, start_restarting
 
 StoredPartition = Partition | ReplicaPartition
@@ -132,6 +133,11 @@ class Partitions:
         catalog.on_forgotten.append(self._topic_forgotten)
 
     # -- lookups ------------------------------------------------------------------------------
+
+    @property
+    def tail_cache(self) -> TailCache:
+        """The newest records of all partitions that this process serves."""
+        return self._services.cache
 
     def find(self, topic: str, index: int) -> Partition | None:
         """Return the partition if this broker leads it. Opens it if necessary.

@@ -29,7 +29,7 @@ class ReadsAhead:
     __slots__ = ("_reads", "bytes_max")
 
     def __init__(self) -> None:
-        # The reads that nobody has taken, each with its bytes at most. Records that memory had are no task.
+        # The reads that nobody has taken, each with its bytes at most. What memory had is no task.
         self._reads: dict[object, tuple[asyncio.Task[PartitionRecords] | PartitionRecords, int]]
         self._reads = {}
         # The sum of these bytes.

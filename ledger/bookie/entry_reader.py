@@ -87,29 +87,42 @@ class EntryReader:
                 return ReadManyReply(self._absent_status(ledger, state))
             bound = min(max_bytes, self._config.read_bytes_max)
             cached = [] if from_disk else self._written.find(ledger, first, last, bound)
-            if cached:
-                if room is not None and not await room.take(sum(map(len, cached))):
-                    return ReadManyReply(Status.OVERLOADED)
-                return self._found(state, cached)
-            locations = self._locations(state, first, last, max_bytes)
-            if not locations:
-                location = await self._locate(state, first)
-                if location is None:
-                    return ReadManyReply(self._absent_status(ledger, state))
-                locations = self._locations(state, first, last, max_bytes)
-            if room is not None and not await room.take(sum([at.length for at in locations])):
+            if not cached:
+                return await self._read_files(state, first, last, bound, room, not from_disk)
+            if room is not None and not await room.take(sum(map(len, cached))):
                 return ReadManyReply(Status.OVERLOADED)
-            if not from_disk:
-                self._ahead.on_read(ledger, first, locations)
-            try:
-                bodies = await self._files.read_entries(ledger, first, locations)
-            except FileNotFoundError:
-                await self._relocated(state, first, locations[0])
-                locations = self._locations(state, first, last, max_bytes)
-                bodies = await self._files.read_entries(ledger, first, locations)
-            return self._found(state, bodies)
+            return self._found(state, cached)
         except (OSError, CorruptFormat):
             return ReadManyReply(Status.IO_ERROR)
+
+    async def _read_files(
+        self,
+        state: LedgerDescriptor,
+        first: EntryId,
+        last: EntryId,
+        max_bytes: int,
+        room: Share,
+        ahead: bool,
+    ) -> ReadManyReply:
+        """Read as `read_many`, from the log files; `ahead` tells the disk what may follow."""
+        ledger = LedgerId(state.ledger)
+        locations = self._locations(state, first, last, max_bytes)
+        if not locations:
+            location = await self._locate(state, first)
+            if location is None:
+                return ReadManyReply(self._absent_status(ledger, state))
+            locations = self._locations(state, first, last, max_bytes)
+        if room is not None and not await room.take(sum([at.length for at in locations])):
+            return ReadManyReply(Status.OVERLOADED)
+        if ahead:
+            self._ahead.on_read(ledger, first, locations)
+        try:
+            bodies = await self._files.read_entries(ledger, first, locations)
+        except FileNotFoundError:
+            await self._relocated(state, first, locations[0])
+            locations = self._locations(state, first, last, max_bytes)
+            bodies = await self._files.read_entries(ledger, first, locations)
+        return self._found(state, bodies)
 
     def _found(self, state: LedgerDescriptor, bodies: Sequence[Buffer]) -> ReadManyReply:
         """Return the entries, unless their ledger was deleted while the read waited."""
@@ -175,7 +188,7 @@ class EntryReader:
 
         If `first` is durable, its location is returned even above the limits.
         """
-        left = min(max_bytes, self._config.read_bytes_max)
+        left = max_bytes
         limit = _LOCATIONS_FIRST
         found: list[EntryLocation] = []
         while True:

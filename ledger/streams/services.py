@@ -36,7 +36,7 @@ class StreamServices:
         # For decisions to delete. One for all streams, so that any stream's look notices a jump.
         self.steady_clock = SteadyClock(clock)
         self.limits = limits or StreamLimits()
-        self.cache = TailCache(self.limits.tail_cache_bytes)
+        self.cache = TailCache(self.limits.tail_cache_bytes, clock.monotonic_s)
         self.cursors = CursorLimit(self.limits.cursors_max)
         # Taken to rebuild from the log what a lost snapshot had. Each may hold megabytes.
         self.rebuilding = asyncio.Semaphore(_REBUILDS_AT_ONCE)

@@ -567,7 +567,10 @@ class Stream(ListedStream):
         at = self._tail.find(sequence_id)
         if at >= 0:
             return self._tail.take(at, bytes_max)
-        return self._reads.read_ready(sequence_id, bytes_max)
+        ready = self._reads.read_ready(sequence_id, bytes_max)
+        if ready is not None:
+            self._tail.missed()
+        return ready
 
     async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
         """Read consecutive durable records, beginning with the one that holds `sequence_id`.
@@ -581,6 +584,7 @@ class Stream(ListedStream):
         cached = self.read_cached(sequence_id, bytes_max)
         if cached is not None:
             return cached
+        self._tail.missed()
         records = await self._reads.read(sequence_id, bytes_max, self._check_owner)
         if not records and sequence_id < self.end_sequence_id:
             raise StreamUnavailable(f"{self.name}: {sequence_id} cannot be read now")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ledger.core.accepted_losses import LostRange
@@ -30,16 +31,36 @@ class StoredRecord(NamedTuple):
 _EVICTED = StoredRecord(0, 0, -1, 0, ())
 """Placeholder for an evicted record until the list is compacted. Its bytes are freed at once."""
 _VOID_MAX = 1024
+_MARK_BYTES = 256 * 1024  # after so many bytes the time is noted
 
 
 class TailCache:
     """The byte bound of a process and the order of eviction."""
 
-    __slots__ = ("_order", "_void", "bytes_held", "bytes_max")
+    __slots__ = (
+        "_added",
+        "_marks",
+        "_now_s",
+        "_order",
+        "_void",
+        "bytes_held",
+        "bytes_max",
+        "hits",
+        "misses",
+    )
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, now_s: Callable[[], float] | None = None) -> None:
+        """`now_s()` is a monotonic time, for `seconds_held`."""
         assert bytes_max >= 0
         self.bytes_max = bytes_max
+        self._now_s = now_s
+        # Bytes of all records that were ever added, and how many there were at some times, oldest
+        # first. A mark is removed once its bytes are evicted.
+        self._added = 0
+        self._marks: deque[tuple[int, float]] = deque()
+        # Reads that the cache answered, and those that went on to the storage. Only rise.
+        self.hits = 0
+        self.misses = 0
         # Bytes of all cached records, at most `bytes_max` after each call.
         self.bytes_held = 0
         # The stream of each record, oldest first, in the order of `added`. A place is void if its
@@ -55,6 +76,11 @@ class TailCache:
     def added(self, tail: StreamTail, size: int) -> None:
         self._order.append(tail)
         self.bytes_held += size
+        self._added += size
+        if self._now_s is not None and (
+            not self._marks or self._added - self._marks[-1][0] >= _MARK_BYTES
+        ):
+            self._mark(self._now_s())
         while self.bytes_held > self.bytes_max:
             self.bytes_held -= self._order.popleft().evict()
 
@@ -65,6 +91,21 @@ class TailCache:
         if self._void > _VOID_MAX and self._void * 2 > len(self._order):
             self._order = deque(tail for tail in self._order if not tail.skip_void())
             self._void = 0
+
+    def _mark(self, now_s: float) -> None:
+        self._marks.append((self._added, now_s))
+        evicted = self._added - self.bytes_held
+        while len(self._marks) > 1 and self._marks[1][0] <= evicted:
+            self._marks.popleft()
+
+    def seconds_held(self) -> float:
+        """Return about how long ago the oldest record was added, 0 without records."""
+        if not self.bytes_held or self._now_s is None:
+            return 0.0
+        now_s = self._now_s()
+        evicted = self._added - self.bytes_held
+        oldest_s = next((at_s for added, at_s in self._marks if added > evicted), now_s)
+        return now_s - oldest_s
 
     def on_void_skipped(self) -> None:
         self._void -= 1
@@ -130,6 +171,10 @@ class StreamTail:
         self._void += len(dropped)
         self._cache.dropped(sum(record.size_bytes for record in dropped), len(dropped))
 
+    def missed(self) -> None:
+        """Count a read that goes on to the storage."""
+        self._cache.misses += 1
+
     def find(self, sequence_id: int) -> int:
         """Return the index for `take` of the record that holds `sequence_id`, -1 if not cached."""
         at = bisect_right(self._starts, sequence_id, self._head) - 1
@@ -139,6 +184,7 @@ class StreamTail:
 
     def take(self, at: int, bytes_max: int) -> list[StoredRecord]:
         """Return records from index `at`: at least one, and further ones within `bytes_max`."""
+        self._cache.hits += 1
         records = self._records
         taken = [records[at]]
         size = taken[0].size_bytes

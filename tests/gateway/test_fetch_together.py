@@ -1,5 +1,5 @@
-"""Goal: the partitions of one Fetch are read at the same time, and the response is the one that reads
-in turn give: its order, its limits, and nothing of a partition that was lost meanwhile.
+"""Goal: the partitions of one Fetch are read at the same time, and the response is the one that
+reads in turn give: its order, its limits, and nothing of a partition that was lost meanwhile.
 
 Method: Fetch in Kafka's own bytes on virtual time, over real streams without a tail cache whose
 reads take a second each, beside the same requests with one read at a time.

@@ -1,10 +1,11 @@
-"""Goal: a ledger that is read in order from disk is announced to the disk ahead of its reader, never
-past what is durable. Method: a bookie over the simulated disk, whose announcements are recorded.
+"""Goal: a ledger that is read in order from disk is announced to the disk ahead of its reader,
+never past what is durable. Method: a bookie over the simulated disk that records announcements.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import SMALL, started_bookie
@@ -47,7 +48,7 @@ async def test_what_follows_in_the_log_is_announced_to_a_reader_in_order(monkeyp
         for file in {file for file, _, _ in announced}:
             spans = [(begin, end) for of, begin, end in announced if of is file]
             assert all(end - begin <= AHEAD for begin, end in spans)
-            assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+            assert all(before[1] <= after[0] for before, after in pairwise(spans))
         covered = sum(end - begin for _, begin, end in announced)
         assert covered > ENTRIES * len(BODY), "most of the log, each byte once"
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from ledger.streams.tail_cache import StoredRecord, StreamTail, TailCache
 
+MIB = 1 << 20
+
 
 def record(at, records=2, size=10, data=b""):
     return StoredRecord(at, at + records, -1, size, (data,))
@@ -76,3 +78,22 @@ def test_streams_that_come_and_go_leave_nothing_behind():
         tail.clear()
     assert cache.bytes_held == 0
     assert len(cache) < 5000
+
+
+def test_it_says_how_old_its_oldest_record_is_and_what_it_answered():
+    now = [100.0]
+    cache = TailCache(10 * MIB, lambda: now[0])
+    tail = StreamTail(cache)
+    for number in range(40):
+        now[0] = 100.0 + number
+        tail.append(StoredRecord(number, number + 1, -1, MIB, ()))
+    assert cache.bytes_held == 10 * MIB
+    assert cache.seconds_held() == 9.0
+    now[0] = 200.0
+    assert cache.seconds_held() == 70.0
+    for number in (35, 39):
+        tail.take(tail.find(number), 1)
+    tail.missed()
+    assert (cache.hits, cache.misses) == (2, 1)
+    tail.clear()
+    assert cache.seconds_held() == 0.0

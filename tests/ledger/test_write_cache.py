@@ -1,5 +1,5 @@
-"""Goal: a bookie serves its newest entries from memory: only durable ones, none of a deleted ledger,
-within its bound, and a reader that checks copies sees the disk.
+"""Goal: a bookie serves its newest entries from memory: only durable ones, none of a deleted
+ledger, within its bound, and a reader that checks copies sees the disk.
 
 Method: a bookie over the simulated disk on virtual time, whose files are damaged or counted.
 """
@@ -206,4 +206,3 @@ def test_held_bytes_are_those_of_all_messages_whatever_is_put_dropped_and_evicte
     cache.drop(range(5))
     assert cache.bytes_held == 0
     assert all(cache.find(ledger, 0, 9, 1) == [] for ledger in range(5))
-
