@@ -99,7 +99,12 @@ def parse_entry(payload: Buffer) -> Iterator[LogRecord]:
     """
     view = memoryview(payload)
     _open_envelope(view)
-    at, slot, end = ENVELOPE_BYTES, 0, len(view)
+    yield from _parse(view, ENVELOPE_BYTES)
+
+
+def _parse(view: memoryview, at: int) -> Iterator[LogRecord]:
+    """Yield the records from byte `at` on; `slot` counts from there. Raises CorruptFormat."""
+    slot, end = 0, len(view)
     unpack_head, unpack_record = SET_HEAD.unpack_from, RECORD.unpack_from
     while at < end:
         if end - at < RECORD_BYTES:
@@ -129,3 +134,35 @@ def parse_entry(payload: Buffer) -> Iterator[LogRecord]:
             yield LogRecord(slot, position, txid, count, control, view[body : body + length])
             slot += 1
         at = body + length
+
+
+def user_records(
+    view: memoryview, at: int, most: int
+) -> tuple[list[tuple[int, int, memoryview]], int]:
+    """Return up to `most` records of an entry from byte `at` on, and the byte behind them.
+
+    Each has its position, the count of its user records, and its data. Control records are left
+    out. It takes fewer steps for each record than `parse_entry`, for readers of many entries; `at`
+    is 0 at first, and the end of the entry is its length. Raises CorruptFormat.
+    """
+    if not at:
+        _open_envelope(view)
+        at = ENVELOPE_BYTES
+    found: list[tuple[int, int, memoryview]] = []
+    last, unpack = len(view) - SET_HEAD_BYTES, SET_HEAD.unpack_from
+    for _ in range(most):
+        if at > last:
+            break
+        metadata, _, length, tag, count, raw, stored = unpack(view, at)
+        begin = at + SET_HEAD_BYTES
+        whole = 0 <= stored == raw == length - SET_BYTES <= len(view) - begin
+        if not metadata & FLAG_RECORD_SET or tag != _SET_TAG or count < 1 or not whole:
+            break
+        at = begin + stored
+        found.append((metadata >> 16 & POSITION_MAX, count, view[begin:at]))
+    if found or at == len(view):
+        return found, at
+    record = next(_parse(view, at))  # it is no set, or corrupt
+    if not record.control:
+        found.append((record.position, record.records, record.data))
+    return found, at + RECORD_BYTES + len(record.data)

@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable
 
 from ledger.client.client import LedgerClient
 from ledger.client.reader import Entries, LedgerReader
-from ledger.core import records as log_records
 from ledger.core.entry_search import Place, PlaceSearch, Unreadable
 from ledger.core.loss import EntryAwaited, EntryLost
+from ledger.core.records import user_records
 from ledger.core.segment_table import SegmentTable
 from ledger.core.segments import Segment
 from ledger.core.sparse_index import SparseIndex
@@ -403,16 +403,17 @@ class SegmentReads:
         found: list[StoredRecord] = []
         timestamp_max, left = self._timestamp_max, RECORDS_PER_TURN
         for _, body in entries:
-            for record in log_records.parse_entry(body):
-                if not left:
+            at = 0
+            while not at or at < len(body):
+                if left <= 0:
                     await self._cursor_limit.turns.take()
                     left = RECORDS_PER_TURN
-                left -= 1
-                if record.control:
-                    continue
-                first, data = base + record.position, record.data
-                end = first + record.records
-                found.append(StoredRecord(first, end, timestamp_max(data), len(data), (data,)))
+                records, at = user_records(body, at, left)
+                left -= max(1, len(records))
+                for position, count, data in records:
+                    first = base + position
+                    size, latest = len(data), timestamp_max(data)
+                    found.append(StoredRecord(first, first + count, latest, size, (data,)))
         return found
 
     async def _reader(self, segment: Segment) -> LedgerReader:

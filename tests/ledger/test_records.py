@@ -155,3 +155,34 @@ def test_a_record_set_that_we_never_write_is_refused(tag, count, raw, stored):
     head = records.SET_HEAD.pack(4 | 1 << 16, 0, 20, tag, count, raw, stored)
     with pytest.raises(CorruptFormat):
         parsed(entry(head, b"data"))
+
+
+def stepped(payload, most):
+    """Return what a reader of user records finds, `most` at a time."""
+    view, at, found = memoryview(payload), 0, []
+    while not at or at < len(view):
+        some, at = records.user_records(view, at, most)
+        assert len(some) <= most
+        found += some
+    return [(position, count, bytes(data)) for position, count, data in found]
+
+
+@given(st.data(), st.integers(1, 5))
+def test_a_reader_of_user_records_finds_what_the_parser_finds(data, most):
+    kinds = st.lists(sets | controls, max_size=6)
+    damaged = bytearray(packed(data.draw(kinds))[0])
+    for _ in range(data.draw(st.integers(0, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        due = [(each[1], each[3], each[5]) for each in parsed(bytes(damaged)) if not each[4]]
+    except CorruptFormat:
+        with pytest.raises(CorruptFormat):
+            stepped(damaged, most)
+        return
+    assert stepped(damaged, most) == due
+
+
+@pytest.mark.parametrize("size", [0, 5, 12])
+def test_a_reader_of_user_records_refuses_what_is_no_entry(size):
+    with pytest.raises(CorruptFormat):
+        stepped(bytes(size), 9)
