@@ -23,6 +23,7 @@ from gateway.topics.replica import ReplicaPartition
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReplyMemory, ReservedReply
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
+from ledger.streams.read_cursor import pinned_bytes
 from ledger.streams.read_turns import READER
 from ledger.streams.tail_cache import StoredRecord
 
@@ -32,8 +33,11 @@ FetchResult = LogReadResult[ReadablePartition, StoredRecord]
 PartitionsPlan = FetchPlan[ReadablePartition, StoredRecord]
 OpenErrors = dict[ReadablePartition, ErrorCode]
 
-COPIED_BYTES_MAX = 512 * 1024
-"""Half of the chunk that a read takes from disk (`StreamLimits.read_chunk_bytes`)."""
+PINNED_MAX = 5
+"""The bytes that records of a response may keep in memory, in sizes of these records.
+
+A response of 1 MiB may consist of the end of one message of 2 MiB and the beginning of the next.
+"""
 
 SLOW_READ_S = 1.0
 """A read that failed after this time met a silent bookie. The fetch does not wait for another."""
@@ -522,11 +526,13 @@ def _named(aborted: Iterable[AbortedTransaction]) -> list[tuple[int, int]]:
 
 
 def _compact(records: list[StoredRecord]) -> list[StoredRecord]:
-    """Copy a few small records out of the large chunk that was read for them.
+    """Copy a few records out of the large messages that bookies sent with them.
 
-    Otherwise a small record of each of many partitions keeps as many chunks in memory.
+    Otherwise a small record of each of many partitions keeps as many messages in memory. So the
+    records of a response keep at most `PINNED_MAX` times their size.
     """
-    if sum(record.size_bytes for record in records) > COPIED_BYTES_MAX:
+    size = sum(record.size_bytes for record in records)
+    if pinned_bytes(part for record in records for part in record.data) <= PINNED_MAX * size:
         return records
     return [record._replace(data=(b"".join(record.data),)) for record in records]
 

@@ -37,8 +37,11 @@ class StreamLimits:
     index_stride_bytes: int = 1024 * 1024  # a seek reads at most one stride
     tail_cache_bytes: int = 32 * 1024 * 1024  # recent records of all streams together
     read_chunk_bytes: int = 1024 * 1024  # one step of reading ahead, for a reader that is behind
+    read_window_bytes: int = 2 * 1024 * 1024  # the same, for a reader that takes more and more
+    read_ahead_bytes: int = 64 * 1024 * 1024  # what all cursors hold, whole messages counted
     cursors_max: int = 64  # cursors of readers that are behind, over all streams
 
     def __post_init__(self) -> None:
         assert 64 * 1024 <= self.entry_bytes_max <= 16 * 1024 * 1024
+        assert self.read_ahead_bytes >= 0
         assert self.index_stride_bytes <= self.snapshot_bytes

@@ -6,11 +6,30 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from ledger.core.accepted_losses import LostRange, StreamLosses
 from ledger.core.sparse_index import NO_TIMESTAMP
 from ledger.errors import CorruptFormat
+from ledger.ids import Buffer
 from ledger.streams.tail_cache import StoredRecord
+
+
+class Chunk(NamedTuple):
+    """What one read brought, and the bytes that its records keep in memory: whole messages."""
+
+    records: list[StoredRecord]
+    pinned_bytes: int
+
+
+def pinned_bytes(bodies: Iterable[Buffer]) -> int:
+    """Return the bytes that these views keep in memory."""
+    wholes = {id(body.obj): body.obj for body in bodies if isinstance(body, memoryview)}
+    return sum(memoryview(whole).nbytes for whole in wholes.values())
+
+
+_AWAY_S: Final = 1.0
+"""A reader that stayed away for longer does not need much at its next read."""
 
 
 @dataclass(slots=True)
@@ -26,7 +45,44 @@ class Cursor:
     rewrites: int
     # Records that were read and not yet returned.
     ready: deque[StoredRecord] = field(default_factory=deque[StoredRecord])
-    ahead: asyncio.Task[list[StoredRecord]] | None = None  # reads the chunk after `ready`
+    ahead: asyncio.Task[Chunk] | None = None  # reads the chunk after `ready`
+    # The bytes that each chunk with records in `ready` keeps in memory, oldest first, with the end
+    # of its last record.
+    chunks: deque[tuple[int, int]] = field(default_factory=deque[tuple[int, int]])
+    ready_bytes: int = 0  # the sizes of the records in `ready`
+    chunk_bytes: int = 0  # how much to read next; grows with what its reader takes
+    idle_since_s: float = 0.0  # when its reader left last
+    at: int = -1  # the sequence id that its reader will request next, while it is idle
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that the records in `ready` keep in memory."""
+        return sum(size for _, size in self.chunks)
+
+    def put(self, chunk: Chunk) -> None:
+        """Add a chunk behind `ready`."""
+        self.ready.extend(chunk.records)
+        self.ready_bytes += size_of(chunk.records)
+        if chunk.records:
+            self.chunks.append((chunk.records[-1].end_sequence_id, chunk.pinned_bytes))
+
+    def adapt(self, taken_bytes: int, now_s: float, least: int, most: int) -> None:
+        """Choose how much to read next, after its reader took `taken_bytes` bytes.
+
+        It is twice as much as before if the reader takes all that is ready within two such reads,
+        and the least again if it stayed away for long.
+        """
+        if not self.chunk_bytes or now_s - self.idle_since_s > _AWAY_S:
+            self.chunk_bytes = least
+        elif self.ready_bytes < taken_bytes and 2 * taken_bytes >= least:
+            self.chunk_bytes = min(2 * self.chunk_bytes, max(least, most))
+        self.idle_since_s = now_s
+
+    def forget_taken(self, sequence_id: int) -> None:
+        """Stop counting chunks of which all records below `sequence_id` were taken."""
+        chunks = self.chunks
+        while chunks and (chunks[0][0] <= sequence_id or not self.ready):
+            chunks.popleft()
 
 
 def lost_record(lost: LostRange) -> StoredRecord:
@@ -46,13 +102,14 @@ def take_ready(cursor: Cursor, following: int, bytes_max: int, taken: list[Store
         record = ready[0]
         # A loss of which a side is unknown may reach over records behind it.
         if record.end_sequence_id <= following and (not taken or taken[-1].lost is not None):
-            ready.popleft()
+            cursor.ready_bytes -= ready.popleft().size_bytes
             continue
         if record.sequence_id != following and (taken or record.sequence_id > following):
             raise CorruptFormat(f"expected record {following}, read {record.sequence_id}")
         if taken and record.size_bytes > left:
             return 0
         taken.append(ready.popleft())
+        cursor.ready_bytes -= record.size_bytes
         left -= record.size_bytes
         following = record.end_sequence_id
     return max(left, 0)
@@ -74,7 +131,7 @@ def collect_ahead(cursor: Cursor) -> None:
         return
     cursor.ahead = None
     if not ahead.cancelled() and ahead.exception() is None:
-        cursor.ready.extend(ahead.result())
+        cursor.put(ahead.result())
 
 
 def size_of(records: Iterable[StoredRecord]) -> int:

@@ -2,7 +2,8 @@
 
 A cursor keeps the place of a reader that is behind, under the sequence id that it will request
 next. The next chunk is read ahead for it. A cursor holds at most two chunks, and a process at most
-`cursors_max` cursors, so a slow reader pauses by itself and memory stays bounded.
+`cursors_max` cursors and about `read_ahead_bytes` bytes, so a slow reader pauses by itself and
+memory stays bounded. Whole messages of bookies count, because a record keeps its message.
 
 An accepted loss is returned in its place as one record without data. Its entries are never read,
 so a copy that turns up again changes nothing. A loss that no operator accepted is an error at its
@@ -35,10 +36,12 @@ from ledger.ids import EntryId
 from ledger.streams.config import StreamLimits
 from ledger.streams.place_seek import bounds_between, check_found, find_place
 from ledger.streams.read_cursor import (
+    Chunk,
     Cursor,
     collect_ahead,
     drop_ahead,
     lost_record,
+    pinned_bytes,
     size_of,
     take_ready,
 )
@@ -52,28 +55,55 @@ _TURNS_BEFORE_READING_AHEAD = 4
 """Turns of the loop until the response of the present read has been written to its client."""
 
 _READERS_MAX = 8
+_CHUNKS_LEFT = 4  # chunks larger than the least one are read while so many more fit
 _WALK_MAX = 16  # entries that a seek reads from the first one on, where no index says more
 
 
 class CursorLimit:
-    """The bound on the cursors of all streams of a process. Evicts the least recently used one."""
+    """The bound on the cursors of all streams of a process, and on what was read ahead for them.
 
-    def __init__(self, cursors_max: int) -> None:
+    Evicts the least recently used cursor. The newest one stays, whatever it holds.
+    """
+
+    def __init__(self, cursors_max: int, bytes_max: int) -> None:
         self._cursors_max = cursors_max
+        self.bytes_max = bytes_max
+        # The sum of `_used`. At most `bytes_max`, unless a single cursor holds more.
+        self.bytes_held = 0
         # Shared by the reads of all streams.
         self.turns = ReadTurns()
-        # One key per idle cursor, least recently used first. `SegmentReads` adds and removes it.
-        self._used: OrderedDict[tuple[SegmentReads, int], None] = OrderedDict()
+        # The bytes of each idle cursor, least recently used first. They include those of a read
+        # under way. `SegmentReads` adds and removes a cursor.
+        self._used: OrderedDict[tuple[SegmentReads, int], int] = OrderedDict()
 
-    def remember(self, owner: SegmentReads, sequence_id: int) -> None:
-        self._used[owner, sequence_id] = None
-        self._used.move_to_end((owner, sequence_id))
-        while len(self._used) > self._cursors_max:
-            (victim, at), _ = self._used.popitem(last=False)
-            victim.forget(at)
+    def chunk_bytes_max(self, limits: StreamLimits) -> int:
+        """Return how much one cursor may read at once: less once others hold much."""
+        left = max(0, self.bytes_max - self.bytes_held)
+        return min(limits.read_window_bytes, left // _CHUNKS_LEFT)
+
+    def remember(self, owner: SegmentReads, sequence_id: int, size: int) -> None:
+        self.taken(owner, sequence_id)
+        self._used[owner, sequence_id] = size
+        self.bytes_held += size
+        self._evict()
+
+    def resize(self, owner: SegmentReads, sequence_id: int, size: int) -> None:
+        """Note that an idle cursor holds `size` bytes now."""
+        before = self._used.get((owner, sequence_id))
+        if before is not None:
+            self._used[owner, sequence_id] = size
+            self.bytes_held += size - before
+            self._evict()
 
     def taken(self, owner: SegmentReads, sequence_id: int) -> None:
-        self._used.pop((owner, sequence_id), None)
+        self.bytes_held -= self._used.pop((owner, sequence_id), 0)
+
+    def _evict(self) -> None:
+        used = self._used
+        while len(used) > self._cursors_max or (self.bytes_held > self.bytes_max and len(used) > 1):
+            (victim, at), size = used.popitem(last=False)
+            self.bytes_held -= size
+            victim.forget(at)
 
 
 class SegmentReads:
@@ -130,8 +160,7 @@ class SegmentReads:
         `sequence_id` is at or past the readable end. Raises EntryLost if the record is lost and no
         operator accepted that.
         """
-        self._cursor_limit.taken(self, sequence_id)
-        cursor = self._cursors.pop(sequence_id, None)
+        cursor = self._take_cursor(sequence_id)
         if cursor is None or self._is_stale(cursor):
             drop_ahead(cursor)
             cursor = await self._seek(sequence_id)
@@ -160,13 +189,21 @@ class SegmentReads:
             self._keep_cursor(cursor, taken, _TURNS_BEFORE_READING_AHEAD)
         return taken
 
+    def _take_cursor(self, sequence_id: int) -> Cursor | None:
+        """Return the idle cursor at this place, which is idle no more, or None."""
+        self._cursor_limit.taken(self, sequence_id)
+        cursor = self._cursors.pop(sequence_id, None)
+        if cursor is not None:
+            cursor.at = -1
+        return cursor
+
     def read_ready(self, sequence_id: int, bytes_max: int) -> list[StoredRecord] | None:
         """Read without waiting. Returns None if less than `bytes_max` bytes were read ahead."""
         cursor = self._cursors.get(sequence_id)
         if cursor is None or self._is_stale(cursor):
             return None
         collect_ahead(cursor)
-        if not cursor.ready or size_of(cursor.ready) < bytes_max:
+        if not cursor.ready or cursor.ready_bytes < bytes_max:
             return None
         taken: list[StoredRecord] = []
         try:
@@ -174,6 +211,7 @@ class SegmentReads:
         except CorruptFormat:
             taken.clear()
         self._cursor_limit.taken(self, sequence_id)
+        cursor.at = -1
         if not taken:  # `read` seeks again, and raises the error
             self.forget(sequence_id)
             return None
@@ -203,12 +241,22 @@ class SegmentReads:
         if sequence_id in self._cursors:
             self.forget(sequence_id)
         self._cursors[sequence_id] = cursor
-        self._cursor_limit.remember(self, sequence_id)
+        cursor.at = sequence_id
+        cursor.forget_taken(sequence_id)
+        limits, limit = self._limits, self._cursor_limit
+        taken_bytes = size_of(taken)
+        now_s = asyncio.get_running_loop().time()
+        cursor.adapt(taken_bytes, now_s, limits.read_chunk_bytes, limit.chunk_bytes_max(limits))
+        self._start_ahead(cursor, taken_bytes, turns)
+        reading = cursor.chunk_bytes if cursor.ahead is not None else 0
+        limit.remember(self, sequence_id, cursor.held_bytes + reading)
+
+    def _start_ahead(self, cursor: Cursor, taken_bytes: int, turns: int) -> None:
+        """Read the next chunk of an idle cursor ahead, if little is ready."""
         if cursor.ahead is not None:
             return
-        ready = size_of(cursor.ready)
-        chunk = self._limits.read_chunk_bytes
-        if 2 * ready >= chunk and (ready >= chunk or ready >= size_of(taken)):
+        ready, chunk = cursor.ready_bytes, cursor.chunk_bytes
+        if 2 * ready >= chunk and (ready >= chunk or ready >= taken_bytes):
             return
         segment, at = self._table.segment(cursor.number), cursor.next_entry
         if segment is None or cursor.losses.at_entry(cursor.number, at) is not None:
@@ -219,11 +267,15 @@ class SegmentReads:
                 "a read ahead", self._read_ahead(cursor, turns), expected=LedgerError
             )
 
-    async def _read_ahead(self, cursor: Cursor, turns: int) -> list[StoredRecord]:
+    async def _read_ahead(self, cursor: Cursor, turns: int) -> Chunk:
         """Read the next chunk, once the client has the response of the present one."""
         for _ in range(turns):
             await asyncio.sleep(0)
-        return await self._read_chunk(cursor)
+        chunk = await self._read_chunk(cursor)
+        if self._cursors.get(cursor.at) is cursor:
+            held = cursor.held_bytes + chunk.pinned_bytes
+            self._cursor_limit.resize(self, cursor.at, held)
+        return chunk
 
     async def _seek(self, sequence_id: int) -> Cursor | None:
         table = self._table
@@ -340,7 +392,7 @@ class SegmentReads:
                 continue
             if cursor.ahead is not None:
                 ahead, cursor.ahead = cursor.ahead, None
-                cursor.ready.extend(await ahead)
+                cursor.put(await ahead)
                 continue
             segment = self._listed_segment(cursor.number)
             lost = cursor.losses.at_entry(cursor.number, cursor.next_entry)
@@ -350,7 +402,7 @@ class SegmentReads:
                 cursor.next_entry = lost.last + 1
                 continue
             if cursor.next_entry <= self._table.last_readable_entry(segment):
-                cursor.ready.extend(await self._read_chunk(cursor))
+                cursor.put(await self._read_chunk(cursor))
                 continue
             # The next segment begins at the end of this one, which only a completed one has.
             if not segment.completed or not self._move_on(cursor):
@@ -377,7 +429,7 @@ class SegmentReads:
             raise Truncated(f"segment {number} was removed")
         return segment
 
-    async def _read_chunk(self, cursor: Cursor) -> list[StoredRecord]:
+    async def _read_chunk(self, cursor: Cursor) -> Chunk:
         await self._cursor_limit.turns.take()
         reader = await self._reader(self._listed_segment(cursor.number))
         segment = self._listed_segment(cursor.number)  # again: it may have been completed meanwhile
@@ -389,14 +441,13 @@ class SegmentReads:
             raise StreamUnavailable(f"segment {cursor.number} is being recovered")
         if reader.last_add_confirmed < last_entry:
             reader.last_add_confirmed = last_entry
-        entries = await reader.read(
-            EntryId(cursor.next_entry), last_entry, self._limits.read_chunk_bytes
-        )
+        chunk_bytes = max(cursor.chunk_bytes, self._limits.read_chunk_bytes)
+        entries = await reader.read(EntryId(cursor.next_entry), last_entry, chunk_bytes)
         if not entries:
             raise NoSuchEntry(f"ledger {segment.ledger} entry {cursor.next_entry}")
         found = await self._records_of(entries, segment.start_sequence_id - 1)
         cursor.next_entry = entries[-1][0] + 1
-        return found
+        return Chunk(found, pinned_bytes(body for _, body in entries))
 
     async def _records_of(self, entries: Entries, base: int) -> list[StoredRecord]:
         """Return the user records of these entries. `base` + 1 is the first sequence id."""

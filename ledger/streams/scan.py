@@ -97,7 +97,7 @@ class StreamScan:
             client,
             self._table,
             self._limits,
-            CursorLimit(1),
+            CursorLimit(1, self._limits.read_ahead_bytes),
             timestamp_max,
         )
 

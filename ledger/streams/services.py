@@ -37,7 +37,7 @@ class StreamServices:
         self.steady_clock = SteadyClock(clock)
         self.limits = limits or StreamLimits()
         self.cache = TailCache(self.limits.tail_cache_bytes, clock.monotonic_s)
-        self.cursors = CursorLimit(self.limits.cursors_max)
+        self.cursors = CursorLimit(self.limits.cursors_max, self.limits.read_ahead_bytes)
         # Taken to rebuild from the log what a lost snapshot had. Each may hold megabytes.
         self.rebuilding = asyncio.Semaphore(_REBUILDS_AT_ONCE)
         # The ledgers that no stream lists now and that are no orphans, and the monotonic time

@@ -353,7 +353,13 @@ class StreamView:
         first = next(table.with_timestamp(ms, start), None)
         if first is None or first.number != segment.number:
             return None
-        reads = SegmentReads(self._client, table, StreamLimits(), CursorLimit(1), timestamp_max)
+        reads = SegmentReads(
+            self._client,
+            table,
+            StreamLimits(),
+            CursorLimit(1, StreamLimits().read_ahead_bytes),
+            timestamp_max,
+        )
         try:
             return await reads.find_in(segment, ms, start, reads.read)
         finally:
