@@ -42,6 +42,24 @@ _MEMORY = Value("size", units.size(2 * _DEFAULT.connection.frame_bytes_max, 2**5
 _TAIL_CACHE = Value("size", units.size(0, 2**50))
 
 
+def _memory_options(tail_cache_bytes: int) -> list[click.Parameter]:
+    return [
+        Option(
+            ["--memory"],
+            type=_MEMORY,
+            default=units.show_size(_DEFAULT.connection.memory_bytes_max),
+            help="Memory for requests, replies and fetch sessions of all clients. --tail-cache and "
+            "the program itself need more.",
+        ),
+        Option(
+            ["--tail-cache"],
+            type=_TAIL_CACHE,
+            default=units.show_size(tail_cache_bytes),
+            help="Memory for the newest records of all partitions, for each process.",
+        ),
+    ]
+
+
 def common_options(tail_cache_bytes: int = TAIL_CACHE_BYTES) -> list[click.Parameter]:
     """Return the options that `dev` and `serve` have in common, with this default of one."""
     topics, groups = _DEFAULT.topics, _DEFAULT.groups
@@ -76,19 +94,7 @@ def common_options(tail_cache_bytes: int = TAIL_CACHE_BYTES) -> list[click.Param
             default=_DEFAULT.metrics_port,
             help="Port of the metrics page for Prometheus, on --host; 0 takes any free port.",
         ),
-        Option(
-            ["--memory"],
-            type=_MEMORY,
-            default=units.show_size(_DEFAULT.connection.memory_bytes_max),
-            help="Memory for requests, replies and fetch sessions of all clients. --tail-cache and "
-            "the program itself need more.",
-        ),
-        Option(
-            ["--tail-cache"],
-            type=_TAIL_CACHE,
-            default=units.show_size(tail_cache_bytes),
-            help="Memory for the newest records of all partitions, for each process.",
-        ),
+        *_memory_options(tail_cache_bytes),
         Option(
             ["--group-initial-rebalance-delay"],
             type=DURATION,

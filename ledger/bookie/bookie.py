@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Iterable, Sequence
-from struct import Struct
 from typing import Final
 
 from ledger.bookie import directory
 from ledger.bookie.answer_room import Share
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.disk_space import DiskSpaceMonitor
+from ledger.bookie.entry_head import parse_head
 from ledger.bookie.entry_reader import EntryReader
 from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, QueuedRecord
 from ledger.bookie.long_poll import LongPolls
@@ -46,8 +46,6 @@ from ledger.tasks import start_once, start_vital
 
 # Above every ledger id. Passed as `next_ledger`, it means that any ledger may exist.
 EVERY_LEDGER: Final = LedgerId(2**63 - 1)
-_HEAD = Struct(">qqq")  # start of an entry's header: ledger, entry and LAC
-_HEAD_BYTES: Final = 32  # size of an entry's header, including the length field after `_HEAD`
 _REFUSALS: Final = {
     AddDecision.FENCED: Status.FENCED,
     AddDecision.WRONG_KEY: Status.UNAUTHORIZED,
@@ -221,7 +219,7 @@ class Bookie:
     ) -> None:
         """Accept one add, as described at `Bookies.add`."""
         length = sum(map(len, body))
-        lac = _parse_head(ledger, entry, body)
+        lac = parse_head(ledger, entry, body)
         if lac is None or length > self._config.entry_bytes_max:
             self._loop.call_soon(on_added, Status.BAD_REQUEST)
             return
@@ -600,16 +598,3 @@ class Bookie:
     def _track(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _parse_head(ledger: int, entry: int, body: Sequence[Buffer]) -> int | None:
-    """Return the LAC in the header of `body`, or None if the header is not that of the entry."""
-    head = body[0] if body else b""
-    if len(head) < _HEAD_BYTES:
-        head = b"".join(body)
-        if len(head) < _HEAD_BYTES:
-            return None
-    ledger_read, entry_read, lac = _HEAD.unpack_from(head)
-    if ledger_read != ledger or entry_read != entry or ledger < 0 or not -1 <= lac < entry:
-        return None
-    return lac

@@ -480,7 +480,7 @@ class FollowedStream(ListedStream):
         cached = self.read_cached(sequence_id, bytes_max)
         if cached is not None:
             return cached
-        self._tail.missed()
+        self._tail.missed([])
         records = await self._reads.read(sequence_id, bytes_max, self._refresh_list)
         if records:
             self.note_read(records[-1].end_sequence_id)

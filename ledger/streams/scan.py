@@ -26,7 +26,8 @@ from ledger.errors import CorruptFormat, NoSuchLedger, StreamUnavailable, Trunca
 from ledger.ids import NO_ENTRY, EntryId, LedgerId
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.config import StreamLimits
-from ledger.streams.reads import CursorLimit, SegmentReads
+from ledger.streams.cursor_limit import CursorLimit
+from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import OwnerState
 from ledger.streams.segment_list import SegmentList
 from ledger.streams.segment_tail import SegmentTail

@@ -10,7 +10,7 @@ from ledger.ids import LedgerId
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.config import StreamLimits
-from ledger.streams.reads import CursorLimit
+from ledger.streams.cursor_limit import CursorLimit
 from ledger.streams.steady_clock import SteadyClock
 from ledger.streams.tail_cache import TailCache
 

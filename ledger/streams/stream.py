@@ -567,24 +567,20 @@ class Stream(ListedStream):
         at = self._tail.find(sequence_id)
         if at >= 0:
             return self._tail.take(at, bytes_max)
-        ready = self._reads.read_ready(sequence_id, bytes_max)
-        if ready is not None:
-            self._tail.missed()
-        return ready
+        return self._tail.missed(self._reads.read_ready(sequence_id, bytes_max))
 
     async def read(self, sequence_id: int, bytes_max: int) -> list[StoredRecord]:
         """Read consecutive durable records, beginning with the one that holds `sequence_id`.
 
-        Returns at least one whole record, however large, and in all about `bytes_max` bytes.
-        Returns no record only at the end. Raises Truncated below the start.
+        Returns at least one whole record, and about `bytes_max` bytes; none only at the end.
+        Raises Truncated below the start.
         """
         self._table.check_start(sequence_id)
         if sequence_id >= self.end_sequence_id:
             return []
-        cached = self.read_cached(sequence_id, bytes_max)
-        if cached is not None:
+        if (cached := self.read_cached(sequence_id, bytes_max)) is not None:
             return cached
-        self._tail.missed()
+        self._tail.missed([])
         records = await self._reads.read(sequence_id, bytes_max, self._check_owner)
         if not records and sequence_id < self.end_sequence_id:
             raise StreamUnavailable(f"{self.name}: {sequence_id} cannot be read now")

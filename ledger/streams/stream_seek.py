@@ -29,7 +29,8 @@ from ledger.errors import InvalidArgument
 from ledger.ids import Dlsn, EntryId, LedgerId
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.config import StreamLimits
-from ledger.streams.reads import CursorLimit, SegmentReads
+from ledger.streams.cursor_limit import CursorLimit
+from ledger.streams.reads import SegmentReads
 from ledger.streams.recovery import read_head_snapshot
 from ledger.streams.scan import StreamScan
 from ledger.streams.segment_list import SegmentList

@@ -171,9 +171,10 @@ class StreamTail:
         self._void += len(dropped)
         self._cache.dropped(sum(record.size_bytes for record in dropped), len(dropped))
 
-    def missed(self) -> None:
-        """Count a read that goes on to the storage."""
-        self._cache.misses += 1
+    def missed(self, found: list[StoredRecord] | None) -> list[StoredRecord] | None:
+        """Count a read that goes on to the storage, unless it has not found anything (None)."""
+        self._cache.misses += found is not None
+        return found
 
     def find(self, sequence_id: int) -> int:
         """Return the index for `take` of the record that holds `sequence_id`, -1 if not cached."""

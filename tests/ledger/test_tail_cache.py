@@ -93,7 +93,8 @@ def test_it_says_how_old_its_oldest_record_is_and_what_it_answered():
     assert cache.seconds_held() == 70.0
     for number in (35, 39):
         tail.take(tail.find(number), 1)
-    tail.missed()
+    tail.missed([])
+    tail.missed(None)
     assert (cache.hits, cache.misses) == (2, 1)
     tail.clear()
     assert cache.seconds_held() == 0.0
