@@ -19,7 +19,9 @@ class ConnectionLimits:
     idle_s_max: float = 600.0  # Kafka: connections.max.idle.ms
     connections_max: int = 10_000
     connections_per_address_max: int = 1_000  # loopback addresses are exempt
-    memory_bytes_max: int = 512 * 1024 * 1024  # requests, replies and fetch sessions (--memory)
+    memory_bytes_max: int = (
+        512 * 1024 * 1024
+    )  # requests, replies, read-ahead and fetch sessions (--memory)
 
     def __post_init__(self) -> None:
         assert 1024 <= self.frame_bytes_max <= 2**31 - 1
@@ -42,7 +44,13 @@ class ConnectionLimits:
 
         The parts are separate: unread replies never keep a request from being read.
         """
-        return self.memory_bytes_max - self.request_bytes_max - self.session_bytes_max
+        others = self.request_bytes_max + self.session_bytes_max + self.read_ahead_bytes_max
+        return self.memory_bytes_max - others
+
+    @property
+    def read_ahead_bytes_max(self) -> int:
+        """The part of the memory for what is read ahead of clients that are behind."""
+        return self.memory_bytes_max // 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,10 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     supported = supported_levels()
     layout = await lay_out_cluster(metadata, supported)
     flag = config.log_segment_based_subscriptions_store_enabled
-    limits = StreamLimits(tail_cache_bytes=config.tail_cache_bytes)
+    limits = StreamLimits(
+        tail_cache_bytes=config.tail_cache_bytes,
+        read_ahead_bytes=config.connection.read_ahead_bytes_max,
+    )
     services = StreamServices(metadata, client, clock, limits, epoch_base(layout))
 
     async def collected_by_bookies() -> None:

@@ -109,7 +109,10 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     stops.append(watch.stop)
     watch.start()
     layout = await lay_out_cluster(metadata, supported)
-    limits = StreamLimits(tail_cache_bytes=config.tail_cache_bytes)
+    limits = StreamLimits(
+        tail_cache_bytes=config.tail_cache_bytes,
+        read_ahead_bytes=config.connection.read_ahead_bytes_max,
+    )
     services = StreamServices(metadata, client, clock, limits, epoch_base(layout))
     parts = Parts(
         services,
