@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, NewType
 
 LedgerId = NewType("LedgerId", int)
@@ -12,6 +13,12 @@ NO_ENTRY = EntryId(-1)
 
 Buffer = bytes | bytearray | memoryview
 """Bytes to write or send without a copy. They never change after they were passed on."""
+
+
+def pinned_bytes(parts: Iterable[Buffer]) -> int:
+    """Return the bytes that these buffers keep in memory: a view keeps all that it is a part of."""
+    wholes = [part.obj if isinstance(part, memoryview) else part for part in parts]
+    return sum({id(whole): memoryview(whole).nbytes for whole in wholes}.values())
 
 
 class Dlsn(NamedTuple):

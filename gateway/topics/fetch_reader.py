@@ -22,8 +22,7 @@ from gateway.topics.reads_ahead import ReadsAhead, within
 from gateway.topics.replica import ReplicaPartition
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReplyMemory, ReservedReply
 from ledger.errors import LedgerError
-from ledger.ids import Buffer
-from ledger.streams.read_cursor import pinned_bytes
+from ledger.ids import Buffer, pinned_bytes
 from ledger.streams.read_turns import READER
 from ledger.streams.tail_cache import StoredRecord
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from ledger.ids import Buffer
+from ledger.ids import Buffer, pinned_bytes
 
 _SPARSE: Final = 8
 """Bodies that are a smaller part of their messages than 1 / this are copied when they are read.
@@ -108,20 +108,10 @@ class WriteCache:
 
 def _size_of_group(group: list[tuple[int, int, Body]]) -> int:
     """Return the bytes of the messages that the entries of a group keep in memory."""
-    wholes = [_whole(part) for _, _, body in group for part in body]
-    return sum({id(whole): _size_of(whole) for whole in wholes}.values())
+    return pinned_bytes(part for _, _, body in group for part in body)
 
 
 def _copied_if_sparse(bodies: list[Buffer]) -> list[Buffer]:
-    messages = {id(it.obj): _size_of(it.obj) for it in bodies if isinstance(it, memoryview)}
-    if sum(map(len, bodies)) * _SPARSE >= sum(messages.values()):
+    if sum(map(len, bodies)) * _SPARSE >= pinned_bytes(bodies):
         return bodies
     return [bytes(body) for body in bodies]
-
-
-def _whole(part: Buffer) -> object:
-    return part.obj if isinstance(part, memoryview) else part
-
-
-def _size_of(whole: object) -> int:
-    return len(whole) if isinstance(whole, (bytes, bytearray, memoryview)) else 0

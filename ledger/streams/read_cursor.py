@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from ledger.core.accepted_losses import LostRange, StreamLosses
 from ledger.core.sparse_index import NO_TIMESTAMP
 from ledger.errors import CorruptFormat
-from ledger.ids import Buffer
 from ledger.streams.tail_cache import StoredRecord
 
 
@@ -20,12 +19,6 @@ class Chunk(NamedTuple):
 
     records: list[StoredRecord]
     pinned_bytes: int
-
-
-def pinned_bytes(bodies: Iterable[Buffer]) -> int:
-    """Return the bytes that these views keep in memory."""
-    wholes = {id(body.obj): body.obj for body in bodies if isinstance(body, memoryview)}
-    return sum(memoryview(whole).nbytes for whole in wholes.values())
 
 
 _AWAY_S: Final = 1.0

@@ -32,7 +32,7 @@ from ledger.errors import (
     StreamUnavailable,
     Truncated,
 )
-from ledger.ids import EntryId
+from ledger.ids import EntryId, pinned_bytes
 from ledger.streams.config import StreamLimits
 from ledger.streams.cursor_limit import CursorLimit
 from ledger.streams.place_seek import bounds_between, check_found, find_place
@@ -42,7 +42,6 @@ from ledger.streams.read_cursor import (
     collect_ahead,
     drop_ahead,
     lost_record,
-    pinned_bytes,
     size_of,
     take_ready,
 )
