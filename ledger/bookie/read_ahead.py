@@ -17,6 +17,7 @@ from ledger.bookie.ledger_descriptor import EntryLocation
 from ledger.bookie.log_file_cache import LogFileCache
 
 _READERS_MAX: Final = 1024
+_SPREAD_MAX: Final = 4  # entries of one read lie within so many times the bytes that are read ahead
 _SKIPPED_MAX: Final = 4  # a reader asks several bookies, so it skips entries at each
 
 
@@ -45,21 +46,28 @@ class ReadAhead:
         if not self._bytes_ahead or not locations:
             return
         before = self._places.pop(ledger, None)
-        file_id, position, length = locations[-1]
-        end = position + length
         announced = (0, 0)
         if before is not None:
             gap = first - before.next_entry
             if 0 <= gap <= _SKIPPED_MAX * len(locations):
-                announced = self._announce(file_id, end, before.announced)
+                announced = self._announce(locations, before.announced)
         self._places[ledger] = _Place(first + len(locations), announced)
         if len(self._places) > _READERS_MAX:
             self._places.popitem(last=False)
 
-    def _announce(self, file_id: int, end: int, announced: tuple[int, int]) -> tuple[int, int]:
-        """Announce the bytes behind `end`, once half of those announced before are read."""
-        begin = end
-        if announced[0] == file_id and announced[1] > end:
+    def _announce(
+        self, locations: Sequence[EntryLocation], announced: tuple[int, int]
+    ) -> tuple[int, int]:
+        """Announce these entries and the bytes behind them, unless enough is announced already.
+
+        Entries that lie far apart are not: most of what would be read ahead is of other ledgers.
+        """
+        file_id, position, length = locations[-1]
+        end = position + length
+        begin = next(at.position for at in locations if at.file_id == file_id)
+        if end - begin > _SPREAD_MAX * self._bytes_ahead:
+            return announced
+        if announced[0] == file_id and announced[1] > begin:
             begin = announced[1]
             if begin - end > self._bytes_ahead // 2:
                 return announced
