@@ -7,6 +7,7 @@ import asyncio
 import signal
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from ledger.bookie.config import ENTRY_BYTES_MAX, BookieConfig
 from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, Status
 from tests.ledger.bookie_rig import KEY
-from tests.ledger.remote_world import Child, Client, Served
+from tests.ledger.remote_world import CONFIG, Child, Client, Served
 from tests.ledger.transports import server_of
 from tests.peers.processes import free_port, until
 from tests.peers.proxy import TO_CLIENT, Proxy
@@ -75,6 +76,21 @@ async def test_the_largest_entry_arrives_and_a_larger_one_is_refused_alone(tmp_p
         assert reply.body == entry_bytes(7, 0, largest)
         many = await client.port.read_many(served.id, 7, 0, 9, 1 << 20)
         assert [len(body) for body in many.bodies] == [ENTRY_BYTES_MAX]
+
+
+async def test_a_read_that_checks_copies_says_so_to_the_bookie(tmp_path):
+    config = replace(CONFIG, write_cache_bytes=1 << 20)
+    async with serving(tmp_path, config) as (served, client):
+        assert await client.add(served.id, 0, b"on the disk") is Status.OK
+        cache = served.bookie.storage.write_cache
+        cache.put(7, 0, (b"in memory",))
+        cache.end_group()
+        read_many = client.port.read_many
+        assert [bytes(it) for it in (await read_many(served.id, 7, 0, 0, 99)).bodies] == [
+            b"in memory"
+        ]
+        checked = await read_many(served.id, 7, 0, 0, 99, from_disk=True)
+        assert [bytes(it) for it in checked.bodies] == [entry_bytes(7, 0, b"on the disk")]
 
 
 async def test_ids_that_cannot_be_are_refused_and_harm_nobody_else(tmp_path):

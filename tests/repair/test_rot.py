@@ -4,7 +4,10 @@ Method: real bookies on simulated disks; bytes flip in their log files.
 """
 
 import asyncio
+from dataclasses import replace
 from random import Random
+
+import pytest
 
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.in_process import LocalBookies
@@ -70,7 +73,8 @@ async def test_a_rotten_copy_is_not_replaced_by_one_that_does_not_verify_either(
         assert await done is Status.BAD_REQUEST
 
 
-async def test_the_worker_mends_a_rotten_copy_where_it_lies():
+@pytest.mark.parametrize("cached", [0, 1 << 20])
+async def test_the_worker_mends_a_rotten_copy_where_it_lies_whatever_memory_has(cached):
     disks = [SimDisk(Random(number)) for number in range(3)]
     nodes = []
     for number, disk in enumerate(disks):
@@ -78,7 +82,7 @@ async def test_the_worker_mends_a_rotten_copy_where_it_lies():
         node = Bookie(
             *(disk, SimTable(Random(1)), SimClock(), lambda instance=instance: instance),
             name=f"b{number}",
-            config=SMALL,
+            config=replace(SMALL, write_cache_bytes=cached),
         )
         await node.start(boot_id="boot")
         nodes.append(node)
@@ -104,6 +108,8 @@ async def test_the_worker_mends_a_rotten_copy_where_it_lies():
     worker = ReplicationWorker(store, LocalBookies(nodes), SimClock(), "worker", Random(1).random)
     assert (await worker.repair(1)).result is RepairStatus.REPAIRED
     assert (await nodes[1].read(1, 1)).body == entry_bytes(1, 1, PAYLOAD)
+    on_disk = await nodes[1].read_many(1, 1, 1, 99, from_disk=True)
+    assert [bytes(body) for body in on_disk.bodies] == [entry_bytes(1, 1, PAYLOAD)]
     assert await underreplicated.ledgers() == []
     for node in nodes:
         await node.stop()
