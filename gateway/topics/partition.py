@@ -12,7 +12,8 @@ unknown, and producers retry (idempotent ones without duplicates).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from itertools import count, takewhile
 from typing import Protocol
 from uuid import UUID
@@ -28,6 +29,7 @@ from gateway.core.producer_states import ProducerStates
 from gateway.topics.configs import TopicConfig
 from gateway.topics.long_work import LongWork
 from gateway.topics.loss_delivery import LossDelivery
+from gateway.topics.opening_turns import OpeningTurns
 from gateway.topics.outcomes import Outcomes
 from gateway.topics.partition_observer import ObservedOwnership, PartitionObserver
 from gateway.topics.partition_state import PartitionState
@@ -82,7 +84,7 @@ class Partition:
         stream_config: Callable[[], StreamConfig],
         lease_held: Callable[[], bool] = lambda: True,
         on_opened: Callable[[int], None] = lambda _: None,
-        opening: asyncio.Semaphore | None = None,
+        opening: OpeningTurns | None = None,
         long_work: LongWork | None = None,
         *,
         begin: bool = False,
@@ -94,16 +96,18 @@ class Partition:
     ) -> None:
         """Create the partition, closed. `on_opened(epoch)` runs each time it was opened.
 
-        `opening` limits how many are opened at once. With `begin`, a stream to which a former owner
-        was writing is writable as soon as it is open. Log lines name the partition by `named`. With
-        `state` the log is that of another object, and clients append nothing. `verifier` is needed
-        for transactions. While `may_exist` returns False, the log certainly has none of them.
+        `opening` decides which ones are opened first. With `begin`, a stream to which a former
+        owner was writing is writable as soon as it is open, if a batch waits for it by then. Log
+        lines name the partition by `named`. With `state` the log is that of another object, and
+        clients append nothing. `verifier` is needed for transactions. While `may_exist` returns
+        False, the log certainly has none of them.
         """
         self.name = name  # the stream's; it and the callables below never change
         # The id of the topic, or None if it was not created for one. Set once, after creation.
         self.topic_id: UUID | None = None
         self._lease_held, self._on_opened, self._begins = lease_held, on_opened, begin
-        self._opening_permits = opening or asyncio.Semaphore()
+        self._turns = opening or OpeningTurns()
+        self._asked = state is not None  # True while a request may wait for the opening
         self._long_work = long_work or LongWork()
         self._lost = False  # True once taken over or deleted: acknowledges nothing, is closed
         self.closed = False  # True once it was handed over, lost or deleted; never reset
@@ -179,10 +183,7 @@ class Partition:
             try:
                 # An opening that failed may have left the stream half open.
                 await self.stream.close()
-                async with self._opening_permits:
-                    await self._wait_for_lease()
-                    whole = self._needs_state or attempt < _WHOLE_ATTEMPTS
-                    await self._open_once(whole=whole)
+                await self._open_once(whole=self._needs_state or attempt < _WHOLE_ATTEMPTS)
             except LedgerError as error:
                 self._log.warn("cannot open a partition; will retry", error)
                 self.losses.on_open_failed(error)
@@ -191,7 +192,7 @@ class Partition:
                 await self._pause()
             else:
                 self._advanced_since_open = False
-                self._opened = True
+                self._opened, self._asked = True, self._needs_state
                 if self._serves_transactions:
                     self._outcomes.on_opened()
                 self.losses.on_opened()
@@ -218,21 +219,42 @@ class Partition:
 
     async def _open_once(self, *, whole: bool) -> None:
         try:
-            await self.stream.open(begin=self._begins, whole=whole)
+            await self.stream.open(whole=whole, turns=self)
         # A crash between creating the topic and its streams left the topic without them.
         except NoNode:
             services = self._services
             await create_streams(services.metadata, [self.name], services.epoch_base)
-            await self.stream.open()
+            await self.stream.open(turns=self)
         self.transactions.leader_epoch = self.stream.epoch
         self._state.cover(self._newest_start())
         await learn_certain_id(self._state.producers.losses, self._services.metadata)
 
+    @asynccontextmanager
+    async def list_turn(self) -> AsyncGenerator[None]:
+        """See `ledger.streams.opening.OpeningTurns`."""
+        async with self._turns.lists.turn(self, asked=self._asked):
+            yield
+
+    @asynccontextmanager
+    async def recovery_turn(self, recency: int) -> AsyncGenerator[bool]:
+        """See `ledger.streams.opening.OpeningTurns`.
+
+        A stream that no batch waits for begins with its first batch.
+        """
+        async with self._turns.recoveries.turn(self, asked=self._asked, recency=recency):
+            await self._wait_for_lease()
+            yield self._begins and (self._needs_state or self.first_waiting is not None)
+
     async def ensure_readable(self) -> None:
-        """Wait until the partition is readable. Raises NotOwner if it is closed."""
+        """Wait until the partition is readable, ahead of those that no request waits for.
+
+        Raises NotOwner if it is closed.
+        """
         while not self.readable:
             if self.closed:
                 raise NotOwner(self.name)
+            self._asked = True
+            self._turns.ask(self)
             opening = self.open()
             await asyncio.wait([opening])
             if not opening.cancelled():

@@ -25,6 +25,7 @@ from gateway.topics.catalog import Catalog, Topic
 from gateway.topics.configs import TopicConfig
 from gateway.topics.empty_partition import EmptyPartition
 from gateway.topics.long_work import LongWork
+from gateway.topics.opening_turns import OpeningTurns
 from gateway.topics.orphans import Orphans, delete_stream_and_ledgers
 from gateway.topics.partition import DELETED, LOST, Partition
 from gateway.topics.partition_host import PartitionHost
@@ -52,7 +53,6 @@ _CLOSING_AT_ONCE = 64
 _ROUNDS_PER_HOUR = 720
 _OPENED_PER_ROUND = 64
 _PARTITIONS_PER_TURN = 50  # the number of partitions between two pauses for other tasks
-_OPENING_AT_ONCE = 64
 
 
 def _ignore_opened(key: StreamKey, epoch: int) -> None:
@@ -116,8 +116,10 @@ class Partitions:
         self._handed_over: set[StreamKey] = set()
         # Background tasks that close partitions. `stop` waits for them.
         self._ending: set[asyncio.Task[None]] = set()
-        # Limit the partitions that are opened, and the replicas that read a snapshot, at once.
-        self._opening, self._loading = map(asyncio.Semaphore, (_OPENING_AT_ONCE, LOADING_AT_ONCE))
+        # Limits the partitions that are opened at once, and decides which ones are opened first.
+        self._opening = OpeningTurns()
+        # Limits the replicas that read a snapshot at once.
+        self._loading = asyncio.Semaphore(LOADING_AT_ONCE)
         # Checks and searches of records that take long, of all partitions.
         self._long_work = LongWork()
         # The bytes of the partitions on each bookie, for requests about disk usage.

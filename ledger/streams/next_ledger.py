@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ledger.client.writer import LedgerWriter
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, NotEnoughBookies
 from ledger.ids import LedgerId
 from ledger.ports.clock import Clock
 from ledger.tasks import start_once
@@ -56,6 +56,14 @@ class NextLedger:
         # If this wait is cancelled, the creation continues for the next attempt.
         await asyncio.wait([creating])
         creating.result()
+
+    async def is_ready(self) -> bool:
+        """Wait as `wait_until_ready`. Returns False if too few bookies can take a ledger now."""
+        try:
+            await self.wait_until_ready()
+        except NotEnoughBookies:
+            return False
+        return True
 
     def take(self) -> LedgerWriter:
         """Hand the ledger over. Call it after `wait_until_ready`, with no await in between."""

@@ -10,7 +10,7 @@ sequence ids are missing from the replay. A cleaned segment is never replayed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -96,24 +96,29 @@ class LoadedStream:
     blocked: EntryLost | EntryAwaited | None = None
 
 
+def recency(segments: Sequence[Segment]) -> int:
+    """Return the ledger of the newest segment in progress, -1 if there is none.
+
+    Ledger ids rise, so streams with higher ones began their segments more recently.
+    """
+    return max((each.ledger for each in segments if not each.completed), default=-1)
+
+
 async def load_stream(
     store: SegmentStore,
+    segments: list[Segment],
     client: LedgerClient,
     clock: Clock,
     state: OwnerState,
-    on_left_over: Callable[[], None] | None = None,
     *,
     whole: bool = True,
 ) -> LoadedStream:
     """Recover and close all ledgers, and set `state` to that after the last durable record.
 
-    Lists every recovered segment as completed, except `left_over`. Calls `on_left_over` before the
-    first recovery, if one is due. Raises EntryLost if the end of the stream lies in a loss that
-    nobody accepted. For `whole` see `load_state`.
+    `segments` are those that `store` has loaded. Lists every recovered segment as completed, except
+    `left_over`. Raises EntryLost if the end of the stream lies in a loss that nobody accepted. For
+    `whole` see `load_state`.
     """
-    segments = await store.load()
-    if on_left_over is not None and not all(segment.completed for segment in segments):
-        on_left_over()
     left_over: tuple[Segment, Segment] | None = None
     last: _LastEntry | None = None
     for at, segment in enumerate(segments):

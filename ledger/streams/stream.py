@@ -25,7 +25,6 @@ from ledger.core.sparse_index import SparseIndex
 from ledger.errors import (
     BadVersion,
     LedgerError,
-    NotEnoughBookies,
     NotOwner,
     StreamUnavailable,
     Truncated,
@@ -35,7 +34,8 @@ from ledger.streams.accepted_losses import WatchedLosses
 from ledger.streams.config import StreamConfig
 from ledger.streams.listed_stream import ListedStream
 from ledger.streams.next_ledger import NextLedger
-from ledger.streams.recovery import LoadedStream, OwnerState, load_state, load_stream
+from ledger.streams.opening import AtOnce, OpeningTurns
+from ledger.streams.recovery import LoadedStream, OwnerState, load_state, load_stream, recency
 from ledger.streams.retention import Retention
 from ledger.streams.segment_replacement import RewrittenSegment, SegmentReplacement
 from ledger.streams.segment_store import SegmentStore
@@ -116,7 +116,9 @@ class Stream(ListedStream):
 
     # -- life ---------------------------------------------------------------------------------
 
-    async def open(self, *, begin: bool = False, whole: bool = True) -> None:
+    async def open(
+        self, *, begin: bool = False, whole: bool = True, turns: OpeningTurns | None = None
+    ) -> None:
         """Recover and complete segments in progress, and rebuild the state. Then it is readable.
 
         With `begin` (a takeover) it is also writable, and the head snapshot of its first segment
@@ -125,29 +127,31 @@ class Stream(ListedStream):
 
         If the owner's state lies in a loss, it is readable only, until `on_failed` runs because an
         operator accepted losses. Without `whole` the same if the state cannot be read now: `begin`
-        reads it again.
+        reads it again. With `turns` its two parts wait, and the second turn decides for `begin`.
         """
+        turns = turns or AtOnce(begin=begin)
         async with self._change_lock:
             self._drop_writer()
             self._losses.start()
-            services = self.services
-            loaded = await load_stream(
-                self._store,
-                services.client,
-                services.clock,
-                self._state,
-                on_left_over=self._next_ledger.begin_creating if begin else None,
-                whole=whole,
-            )
-            left_over, self._blocked = loaded.left_over, loaded.blocked
-            beginning = begin and left_over is not None and await self._has_next_ledger()
-            if left_over is not None and not beginning:
-                await self._store.complete(*left_over)
-            self._reset_table(loaded)
-            if beginning:
-                await self._start_segment(left_over=left_over)
-                assert self._writer is not None
-                await self._writer.wait_until_durable()
+            async with turns.list_turn():
+                segments = await self._store.load()
+            async with turns.recovery_turn(recency(segments)) as begins:
+                await self._recover(segments, begin=begins, whole=whole)
+
+    async def _recover(self, segments: list[Segment], *, begin: bool, whole: bool) -> None:
+        if begin and recency(segments) >= 0:
+            self._next_ledger.begin_creating()
+        client, clock = self.services.client, self.services.clock
+        loaded = await load_stream(self._store, segments, client, clock, self._state, whole=whole)
+        left_over, self._blocked = loaded.left_over, loaded.blocked
+        beginning = begin and left_over is not None and await self._has_next_ledger()
+        if left_over is not None and not beginning:
+            await self._store.complete(*left_over)
+        self._reset_table(loaded)
+        if beginning:
+            await self._start_segment(left_over=left_over)
+            assert self._writer is not None
+            await self._writer.wait_until_durable()
 
     def _reset_table(self, loaded: LoadedStream) -> None:
         self._reads.clear()
@@ -183,13 +187,7 @@ class Stream(ListedStream):
 
     async def _has_next_ledger(self) -> bool:
         """Wait for the next ledger. Returns False if nothing can be written now."""
-        if self._blocked is not None:
-            return False
-        try:
-            await self._next_ledger.wait_until_ready()
-        except NotEnoughBookies:
-            return False
-        return not self._closing
+        return self._blocked is None and await self._next_ledger.is_ready() and not self._closing
 
     async def begin(self) -> None:
         """Create the first segment of this ownership, headed by a state snapshot.
