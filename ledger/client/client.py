@@ -11,7 +11,7 @@ from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
 from ledger.client.health import BookieHealth
 from ledger.client.reader import LedgerReader
-from ledger.client.recover import recover_ledger
+from ledger.client.recover import Recovered, recover_ledger
 from ledger.client.tail import TailReader
 from ledger.client.update_metadata import LedgerMetadataStore, RetryBudget
 from ledger.client.writer import LedgerWriter
@@ -173,9 +173,12 @@ class LedgerClient:
 
         Raises NoSuchLedger. May be retried after EntryUnknown, AddFailed or MetadataUnavailable.
         """
-        return self._reader(await self._recover(ledger))
+        recovered = await self._recover(ledger)
+        reader = self._reader(recovered.stored)
+        reader.last_read = recovered.last
+        return reader
 
-    async def _recover(self, ledger: LedgerId) -> Versioned:
+    async def _recover(self, ledger: LedgerId) -> Recovered:
         return await recover_ledger(
             ledger, self._metadata, self._bookies, self.health, self._config
         )
@@ -199,7 +202,7 @@ class LedgerClient:
         unanswered = False
         while True:
             try:
-                stored = await self._recover(ledger)
+                stored = (await self._recover(ledger)).stored
                 await self._store.delete(path, stored.version)
             except NoSuchLedger:
                 if unanswered:

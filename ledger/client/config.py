@@ -42,6 +42,7 @@ class LedgerClientConfig:
     slow_average_s: float = 1800.0  # how long a sample counts in the average of a bookie
     load_half_life_s: float = 600.0  # bytes placed on a bookie count half after this time
     recovery_window_entries: int = 16  # entries that recovery reads ahead
+    recovery_patience_s: float = 0.1  # wait for all fences; with all of them most reads are spared
     metadata_attempts_max: int = 8  # about 2.5 s in all, because metadata_retry_s doubles
     metadata_retry_s: float = 0.02
     ledger_id_attempts_max: int = (
@@ -61,6 +62,7 @@ class LedgerClientConfig:
         self.health_rules()  # checks its own fields
         assert self.load_half_life_s > 0
         assert self.recovery_window_entries >= 1
+        assert self.recovery_patience_s >= 0
         assert self.metadata_attempts_max >= 1
         assert self.metadata_retry_s > 0
         assert self.ledger_id_attempts_max >= 1

@@ -61,6 +61,8 @@ class LedgerReader:
         # The highest LAC that this reader knows, which never falls. A writer in the same process
         # may raise it too.
         self.last_add_confirmed: EntryId = NO_ENTRY
+        # The last entry of a ledger that was just recovered, so that it need not be read. Set once.
+        self.last_read: tuple[EntryId, memoryview] | None = None
         self._metadata_store = metadata_store
         self._bookies = bookies
         self._loop = asyncio.get_running_loop()
@@ -105,6 +107,8 @@ class LedgerReader:
         Raises EntryUnknown if no replica can be read now, or `first` is above the LAC.
         """
         assert 0 <= first <= last
+        if self.last_read is not None and self.last_read[0] == first:
+            return [self.last_read]
         if last > self.last_add_confirmed and not self.metadata.closed:
             await self.read_lac()
         if first > self.last_add_confirmed:

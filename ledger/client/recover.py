@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple, cast
 
 from ledger.client.config import LedgerClientConfig
 from ledger.client.health import BookieHealth
@@ -20,6 +21,7 @@ from ledger.core.recovery import (
     Close,
     Fence,
     Found,
+    Highest,
     ReadEntry,
     Recovery,
     RecoveryAdd,
@@ -37,13 +39,20 @@ _CHECKED_BY_BOOKIES = (DigestType.CRC32C, DigestType.CRC32)
 digest. With any other digest, a copy is added exactly as found."""
 
 
+class Recovered(NamedTuple):
+    """A closed ledger, and its last entry with its payload if the recovery has seen it."""
+
+    stored: Versioned
+    last: tuple[EntryId, memoryview] | None = None
+
+
 async def recover_ledger(
     ledger: LedgerId,
     metadata_store: LedgerMetadataStore,
     bookies: Bookies,
     health: BookieHealth,
     config: LedgerClientConfig,
-) -> Versioned:
+) -> Recovered:
     """Fence and close the ledger, with every entry that was ever acknowledged.
 
     The old writer can add no more entries. Concurrent recoveries all return the same last entry.
@@ -52,9 +61,9 @@ async def recover_ledger(
     """
     current = await metadata_store.read_latest(ledger)
     while True:
-        current = await metadata_store.update(current, _start_recovery)
+        current = await metadata_store.update(current, start_recovery)
         if current.metadata.closed:
-            return current
+            return Recovered(current)
         began_with = current.metadata
         close = await RecoveryRun(began_with, bookies, health, config).run()
         length = close.length
@@ -62,11 +71,18 @@ async def recover_ledger(
             length = await _length_up_to(close.last_entry, began_with, bookies, config)
         closed = close.metadata.close(close.last_entry, length)
         current = await metadata_store.update(current, partial(_close, began_with, closed))
+        if current.metadata == closed:
+            return Recovered(current, last_of(close))
         if current.metadata.closed:
-            return current
+            return Recovered(current)
 
 
-def _start_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
+def last_of(close: Close) -> tuple[EntryId, memoryview] | None:
+    """Return the last entry of a ledger with its payload, if its recovery has seen it."""
+    return None if close.last is None else (close.last_entry, memoryview(close.last.payload))
+
+
+def start_recovery(current: LedgerMetadata) -> LedgerMetadata | None:
     return current.in_recovery() if current.state is LedgerState.OPEN else None
 
 
@@ -114,8 +130,12 @@ class RecoveryRun:
             )
 
         self._core = Recovery(
-            metadata, window=config.recovery_window_entries, choose_spare=choose_spare
+            metadata,
+            window=config.recovery_window_entries,
+            choose_spare=choose_spare,
+            patient=True,
         )
+        self._patience_s = config.recovery_patience_s
         # Replies, as calls of `_core`. Each request in flight adds one reply at most.
         self._events: asyncio.Queue[Callable[[], list[Action]]] = asyncio.Queue()
         # Fences and reads in flight. `run` cancels the remaining ones when it ends.
@@ -128,6 +148,7 @@ class RecoveryRun:
 
     async def run(self) -> Close:
         """Return the `Close` that ends recovery. Raises the error if recovery cannot end now."""
+        patience = self._loop.call_later(self._patience_s, self._begin)
         try:
             close = self._perform_all(self._core.start())
             while close is None:
@@ -135,9 +156,28 @@ class RecoveryRun:
             return close
         finally:
             self._over = True
+            patience.cancel()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close_by_fences(self, replies: Sequence[ReadReply]) -> Close | None:
+        """Return the `Close` if these replies to the fence, one for each bookie, are enough.
+
+        Otherwise the caller recovers the ledger by `run`, of another object.
+        """
+        fences = self._core.start()
+        actions: list[Action] = []
+        for fence, reply in zip(fences, replies, strict=True):
+            assert isinstance(fence, Fence)
+            actions += self._on_fence_reply(fence, reply)
+        close = actions[-1] if actions else None
+        alone = len(actions) == 1 and isinstance(close, Close) and close.length is not None
+        return cast(Close, close) if alone else None
+
+    def _begin(self) -> None:
+        """Wait no longer for bookies that have not answered the fence."""
+        self._events.put_nowait(self._core.begin)
 
     def _perform_all(self, actions: list[Action]) -> Close | None:
         for action in actions:
@@ -197,19 +237,21 @@ class RecoveryRun:
     def _on_fence_reply(self, fence: Fence, reply: ReadReply) -> list[Action]:
         core = self._core
         if reply.status in _ABSENT:
-            return core.on_fenced(fence.index, NO_ENTRY)
+            return core.on_fenced(fence.index, NO_ENTRY, Highest(NO_ENTRY))
         if reply.status is Status.UNAUTHORIZED:
             error = Unauthorized(f"ledger {self._ledger} at {fence.bookie}")
             return core.on_fence_failed(fence.index, error)
         if reply.status is not Status.OK:
             return core.on_fence_failed(fence.index)
         try:
-            self._format.unpack(reply.body, self._ledger, NO_ENTRY)
+            payload = self._format.unpack(reply.body, self._ledger, NO_ENTRY)
         except CorruptFormat:
             return core.on_fenced(fence.index, NO_ENTRY)  # the ledger is fenced all the same
         # Only the entry's own LAC counts, because its digest covers it. The LAC beside the entry
         # may come from a damaged add. A LAC that is too low costs time; one too high loses data.
-        return core.on_fenced(fence.index, read_header(reply.body).lac)
+        header = read_header(reply.body)
+        highest = Highest(header.entry, Found(header.length, payload, reply.body))
+        return core.on_fenced(fence.index, header.lac, highest)
 
     async def _read(self, read: ReadEntry) -> None:
         reply = await self._read_fenced(read.bookie, read.entry)

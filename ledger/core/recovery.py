@@ -3,6 +3,11 @@
     fence the last ensemble ─▶ base = highest LAC inside a covering set's last entries
     ─▶ read base+1, base+2 … each with the fence flag ─▶ add each one again ─▶ close at the last
 
+The answers to the fence spare most of this. A bookie that has fenced durably and names its highest
+entry has shown that entry, and lacks all above it. It need not be asked for any of them. An entry
+that its whole write set has shown is not added again. Usually all bookies name the same entry, and
+the ledger is closed without a read or an add.
+
 Pure: replies come in as calls, each returns the next actions. Three rules where the original text
 would lose or lock up data:
 - Every recovery read fences too: the fence may have been answered by other bookies.
@@ -17,7 +22,7 @@ Source: seed 001, "Closing a ledger as a reader"; apache/bookkeeper #2614, #2615
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ledger.core.add_pipeline import AddPipeline
@@ -67,6 +72,7 @@ class Close:
     last_entry: EntryId
     length: int | None
     metadata: LedgerMetadata  # IN_RECOVERY, with the ensembles of the entries added again
+    last: Found | None = None  # a copy of the last entry, if this attempt has found it
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,17 @@ class Unknown:
 Answer = Found | Absent | Unknown
 
 
+@dataclass(frozen=True, slots=True)
+class Highest:
+    """What a bookie that has fenced durably shows besides: its highest entry, -1 if it has none.
+
+    It lacks all entries above, so a bookie in limbo, which may have lost some, shows nothing.
+    """
+
+    entry: EntryId
+    copy: Found | None = None  # of that entry
+
+
 ChooseSpare = Callable[[tuple[BookieId, ...], int, Collection[BookieId]], BookieId | None]
 """Chooses a bookie for an index of an ensemble, never one that has refused, or None."""
 
@@ -121,15 +138,34 @@ def in_order(spares: Iterable[BookieId]) -> ChooseSpare:
 class _Reading:
     """One entry that is being read from its whole write set at once."""
 
-    __slots__ = ("absent", "found", "unanswered")
+    __slots__ = ("absent", "found", "holders", "unanswered")
 
     def __init__(self, indexes: tuple[int, ...], ack_quorum: int) -> None:
         # Negative answers. Once they cover the write set, the entry was never acknowledged.
         self.absent = Coverage((indexes,), ack_quorum)
         # The first correct copy, which outweighs all negative answers.
         self.found: Found | None = None
+        # Ensemble indexes whose bookies showed their copy when they fenced.
+        self.holders: set[int] = set()
         # Ensemble indexes without an answer yet.
         self.unanswered = set(indexes)
+
+    def weigh(self, entry: EntryId, highest: Mapping[int, Highest]) -> None:
+        """Count what the bookies showed when they fenced as their answers."""
+        for index in [one for one in self.unanswered if one in highest]:
+            shown = highest[index]
+            if shown.entry == entry and shown.copy is not None:
+                self.found = self.found or shown.copy
+                self.holders.add(index)
+                self.unanswered.discard(index)
+            elif shown.entry < entry:
+                self.absent.on_known(index)
+                self.unanswered.discard(index)
+
+    @property
+    def decided(self) -> bool:
+        """True if it is certain whether the ledger has the entry."""
+        return self.found is not None or self.absent.reached
 
     @property
     def hopeless(self) -> bool:
@@ -147,8 +183,12 @@ class Recovery:
         window: int,
         spares: Iterable[BookieId] = (),
         choose_spare: ChooseSpare | None = None,
+        patient: bool = False,
     ) -> None:
         """`metadata` are the stored metadata, in state IN_RECOVERY.
+
+        If `patient`, reading begins when all bookies have answered the fence, or when the caller
+        calls `begin`, because the answers of all spare most reads and adds.
 
         Bookies that refuse adds are replaced by the choice of `choose_spare`, or by the first
         usable bookie of `spares`.
@@ -173,6 +213,10 @@ class Recovery:
         self._fenced: Coverage = Coverage(sets, metadata.ack_quorum)
         # The highest LAC in the answers to the fence.
         self._lac = NO_ENTRY
+        # What bookies showed when they fenced, by ensemble index. Constant once reading begins.
+        self._highest: dict[int, Highest] = {}
+        # Ensemble indexes without an answer to the fence, while the caller is patient.
+        self._awaited = set(range(metadata.ensemble_size)) if patient else set[int]()
         # Entries _next, _next + 1 ... that are being read. The head is decided first.
         self._reading: deque[_Reading] = deque()
         # The first entry that is neither found nor absent yet.
@@ -181,6 +225,8 @@ class Recovery:
         self._adding: AddPipeline[Found] | None = None
         # Payload bytes up to the last found entry; None while no entry was found above the base.
         self._length: int | None = None
+        # The last entry that was found, None while none was found above the base.
+        self._last: Found | None = None
         # True once entry `_next` is absent, so that the ledger ends before it. Never reset.
         self._end_found = False
         # True once `Close` or `Abort` was returned. All later replies are ignored.
@@ -190,13 +236,16 @@ class Recovery:
         """Return the first actions: fence every bookie of the last ensemble."""
         return [Fence(index, bookie) for index, bookie in enumerate(self._read_ensemble)]
 
-    def on_fenced(self, index: int, lac: EntryId) -> list[Action]:
-        """Count the fence of the bookie at `index`, which knows `lac`."""
+    def on_fenced(self, index: int, lac: EntryId, highest: Highest | None = None) -> list[Action]:
+        """Count the fence of the bookie at `index`, which knows `lac` and shows `highest`."""
         if self._over or self._adding is not None:
             return []
         self._fenced.on_known(index)
+        self._awaited.discard(index)
         self._lac = max(self._lac, lac)
-        return self._begin_reading() if self._fenced.reached else []
+        if highest is not None:
+            self._highest[index] = highest
+        return [] if self._awaited else self.begin()
 
     def on_fence_failed(self, index: int, error: LedgerError | None = None) -> list[Action]:
         """Continue without the bookie at `index`, which may or may not have fenced the ledger."""
@@ -205,9 +254,16 @@ class Recovery:
         if isinstance(error, Unauthorized):
             return self._abort(error)
         self._fenced.on_unknown(index)
+        self._awaited.discard(index)
         if self._fenced.lost:
             return self._abort(EntryUnknown(f"{self._name}: too few bookies confirmed the fence"))
-        return []
+        return [] if self._awaited else self.begin()
+
+    def begin(self) -> list[Action]:
+        """Begin to read with the answers so far, if the ledger is fenced by now."""
+        if self._over or self._adding is not None or not self._fenced.reached:
+            return []
+        return self._begin_reading()
 
     def _begin_reading(self) -> list[Action]:
         metadata = self._metadata
@@ -283,10 +339,13 @@ class Recovery:
         actions: list[Action] = []
         adding = self._adding
         assert adding is not None
-        while not self._end_found and self._reading and not adding.full:
+        while not self._end_found:
+            actions += self._read_ahead()
+            if adding.full or not self._reading:
+                break
             head = self._reading[0]
             if head.found is not None:
-                actions += self._accept(head.found)
+                actions += self._accept(head, head.found)
             elif head.absent.reached:
                 self._end_found = True
             elif head.hopeless:
@@ -294,21 +353,33 @@ class Recovery:
                 return self._abort(EntryUnknown(error))
             else:
                 break
-        actions += self._read_ahead()
         if self._end_found and adding.empty:
             self._over = True
-            actions.append(Close(adding.lap, self._length, self._metadata))
+            actions.append(Close(adding.lap, self._length, self._metadata, self._last))
         return actions
 
-    def _accept(self, found: Found) -> list[Action]:
+    def _accept(self, reading: _Reading, found: Found) -> list[Action]:
         adding = self._adding
         assert adding is not None
         self._reading.popleft()
         entry = adding.add(len(found.payload), found)
         assert entry == self._next
         self._next = EntryId(entry + 1)
-        self._length = found.length
-        return [self._recovery_add(index, entry, found) for index in adding.write_set(entry)]
+        self._length, self._last = found.length, found
+        indexes = adding.write_set(entry)
+        safe = self._safe_at(reading, indexes)
+        for index in safe:
+            adding.on_added(index, entry)
+        return [self._recovery_add(index, entry, found) for index in indexes if index not in safe]
+
+    def _safe_at(self, reading: _Reading, indexes: tuple[int, ...]) -> set[int]:
+        """Return the indexes whose bookies need no copy, because the whole write set has one.
+
+        A bookie that this attempt has put in the place of another one needs it all the same.
+        """
+        if not reading.holders.issuperset(indexes):
+            return set()
+        return {i for i in indexes if self._ensemble[i] == self._read_ensemble[i]}
 
     def _recovery_add(self, index: int, entry: EntryId, found: Found) -> RecoveryAdd:
         # The LAC of a restored copy is the base. This attempt's own progress may rest on spares
@@ -318,13 +389,20 @@ class Recovery:
         return RecoveryAdd(index, bookie, entry, self.base, length, found.payload, found.whole)
 
     def _read_ahead(self) -> list[Action]:
+        """Read up to `window` entries at once, none of them above an entry that is absent."""
         actions: list[Action] = []
         metadata = self._metadata
-        while not self._end_found and len(self._reading) < self._window:
+        while len(self._reading) < self._window:
+            if self._reading and self._reading[-1].found is None and self._reading[-1].decided:
+                break
             entry = EntryId(self._next + len(self._reading))
             indexes = write_set(entry, metadata.ensemble_size, metadata.write_quorum)
-            self._reading.append(_Reading(indexes, metadata.ack_quorum))
-            actions += [ReadEntry(i, self._read_ensemble[i], entry) for i in indexes]
+            one = _Reading(indexes, metadata.ack_quorum)
+            one.weigh(entry, self._highest)
+            self._reading.append(one)
+            if not one.decided:
+                asked = [i for i in indexes if i in one.unanswered]
+                actions += [ReadEntry(i, self._read_ensemble[i], entry) for i in asked]
         return actions
 
     def _abort(self, error: LedgerError) -> list[Action]:

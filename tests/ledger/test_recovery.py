@@ -20,6 +20,7 @@ from ledger.core.recovery import (
     Close,
     Fence,
     Found,
+    Highest,
     ReadEntry,
     Recovery,
     RecoveryAdd,
@@ -54,6 +55,7 @@ class World:
     silent: set = field(default_factory=set)
     shuffled: random.Random | None = None  # None: answers come in the order of the questions
     asked: list = field(default_factory=list)
+    shows: bool = False  # bookies show their highest entry when they fence
 
     def run(self, recovery):
         """Answers until recovery is over; returns its last action."""
@@ -76,7 +78,8 @@ class World:
         if isinstance(action, Fence):
             if lost:
                 return recovery.on_fence_failed(index)
-            return recovery.on_fenced(index, self.lacs.get(bookie, -1))
+            shown = highest(max(self.holds[bookie], default=-1)) if self.shows else None
+            return recovery.on_fenced(index, self.lacs.get(bookie, -1), shown)
         if isinstance(action, ReadEntry):
             if lost:
                 return recovery.on_read(index, entry, Unknown())
@@ -310,3 +313,89 @@ def test_without_qa_copies_it_ends_the_attempt():
 def test_only_a_ledger_in_recovery_is_recovered():
     with pytest.raises(AssertionError):
         Recovery(replace(recovering().close(-1, 0)), window=1)
+
+
+# -- what the answers to the fence spare -----------------------------------------------------------
+
+
+def highest(entry):
+    return Highest(entry, found(entry) if entry >= 0 else None)
+
+
+def fenced(recovery, *answers):
+    """The actions behind the answers (LAC, highest entry), in the order of the ensemble."""
+    recovery.start()
+    actions = []
+    for index, (lac, entry) in enumerate(answers):
+        actions += recovery.on_fenced(index, lac, highest(entry))
+    return actions
+
+
+def test_a_ledger_whose_bookies_name_the_same_entry_is_closed_without_a_read_or_an_add():
+    [end] = fenced(Recovery(recovering(), window=16, patient=True), (4, 5), (4, 5), (3, 5))
+    assert (end.last_entry, end.length, end.last) == (5, 6, found(5))
+
+
+def test_an_empty_ledger_is_closed_without_a_read():
+    [end] = fenced(Recovery(recovering(), window=16, patient=True), *[(-1, -1)] * 3)
+    assert (end.last_entry, end.length, end.last) == (-1, 0, None)
+
+
+def test_an_entry_that_one_bookie_lacks_is_added_again_to_all():
+    actions = fenced(Recovery(recovering(), window=1, patient=True), (4, 5), (4, 5), (3, 4))
+    assert sorted((type(one).__name__, one.bookie, one.entry) for one in actions) == [
+        ("RecoveryAdd", f"b{n}", 5) for n in range(3)
+    ]
+
+
+def test_only_bookies_that_did_not_show_it_are_asked_for_an_entry():
+    recovery = Recovery(recovering(), window=1, patient=True)
+    actions = fenced(recovery, (3, 5), (3, 6), (3, 3))
+    assert {(one.bookie, one.entry) for one in actions} == {("b0", 4), ("b1", 4)}
+
+
+def test_a_bookie_that_shows_nothing_denies_nothing():
+    recovery = Recovery(recovering(), window=1, patient=True)
+    recovery.start()
+    assert recovery.on_fenced(0, 4, highest(5)) == []
+    assert recovery.on_fenced(1, -1) == []
+    actions = recovery.on_fenced(2, -1)
+    assert [(type(one), one.entry) for one in actions[:3]] == [(RecoveryAdd, 5)] * 3
+    assert {(one.bookie, one.entry) for one in actions[3:]} == {("b1", 6), ("b2", 6)}
+
+
+def test_a_patient_recovery_begins_without_a_silent_bookie_when_it_is_told_to():
+    recovery = Recovery(recovering(), window=1, patient=True)
+    recovery.start()
+    assert recovery.on_fenced(0, 4, highest(5)) == []
+    assert recovery.begin() == []  # one of three is no evidence
+    assert recovery.on_fenced(1, 4, highest(5)) == []
+    assert [one.entry for one in recovery.begin()] == [5, 5, 5]
+
+
+def test_a_bookie_in_the_place_of_another_gets_what_the_whole_write_set_had_shown():
+    recovery = Recovery(recovering(), window=2, spares=["b9"], patient=True)
+    recovery.start()
+    for index, entry in enumerate((5, 6, 6)):
+        actions = recovery.on_fenced(index, 4, highest(entry))
+    assert {(one.bookie, one.entry) for one in actions} >= {("b0", 5)}
+    recovery.on_read(1, 5, found(5))
+    resent = recovery.on_add_failed(0, "b0", 5)
+    assert ("b9", 5) in {(one.bookie, one.entry) for one in resent}
+
+
+@pytest.mark.slow
+@settings(max_examples=500)
+@given(worlds(silence=True), st.integers(1, 4), st.booleans())
+def test_what_was_acknowledged_is_kept_also_with_the_evidence_of_fences(drawn, window, patient):
+    (e, qw, qa), acked, world = drawn
+    world.shows = True
+    recovery = Recovery(recovering(e, qw, qa), window=window, patient=patient)
+    end = world.run(recovery)
+    if isinstance(end, Abort):
+        assert world.silent
+        return
+    assert end.last_entry >= acked
+    for entry in range(recovery.base + 1, end.last_entry + 1):
+        holders = [n for n in write_set(entry, e, qw) if entry in world.holds[f"b{n}"]]
+        assert len(holders) >= qa

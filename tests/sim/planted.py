@@ -15,8 +15,19 @@ from ledger.ids import EntryId
 from ledger.ports.bookies import ReadReply, Status
 
 
+class Bare(core.Recovery):
+    """No mistake: all answers to fences have damaged entries, so all must be read."""
+
+    def on_fenced(self, index, lac, highest=None):
+        return super().on_fenced(index, lac)
+
+
 class UnfencedReads(recover.RecoveryRun):
     """T1: reading forward does not fence; a fence answer of other bookies seems enough."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._core.__class__ = Bare
 
     async def _read_fenced(self, bookie, entry):
         if entry < 0:
@@ -41,7 +52,7 @@ class AnyLac(recover.RecoveryRun):
         return self._core.on_fenced(fence.index, read_header(reply.body).lac)
 
 
-class OneNoIsEnough(core.Recovery):
+class OneNoIsEnough(Bare):
     """T3: the first bookie that does not have an entry ends recovery."""
 
     def _read_ahead(self):
@@ -51,7 +62,7 @@ class OneNoIsEnough(core.Recovery):
         return actions
 
 
-class ErrorIsNo(core.Recovery):
+class ErrorIsNo(Bare):
     """T4: a timeout or an I/O error counts as "no such entry"."""
 
     def on_read(self, index, entry, answer):
@@ -75,7 +86,7 @@ class CommittedChange(recover.RecoveryRun):
         super()._perform(action)
 
 
-class ReadsFromTheNew(core.Recovery):
+class ReadsFromTheNew(Bare):
     """T9: reading forward asks the ensemble as changed by this recovery."""
 
     def _read_ahead(self):
@@ -110,6 +121,20 @@ class FencesOne(core.Recovery):
         return super().start()
 
 
+class OneHolderIsEnough(core.Recovery):
+    """An entry that any bookie has shown is not added again."""
+
+    def _safe_at(self, reading, indexes):
+        return set(indexes) if reading.holders else set()
+
+
+class SkipsOneCopy(core.Recovery):
+    """An entry that all bookies but one have shown is not added again."""
+
+    def _safe_at(self, reading, indexes):
+        return set(indexes) if len(reading.holders) >= len(indexes) - 1 else set()
+
+
 class NoWriteBack(core.Recovery):
     """What was found is taken for safe where it is."""
 
@@ -140,4 +165,5 @@ PLANTS = {
     "recovery reads from the changed bookies": ReadsFromTheNew,
     "a copy tells of unpublished progress": OwnProgress,
     "recovery starts below the last fragment": NoFloor,
+    "what one bookie has shown is not added again": OneHolderIsEnough,
 }

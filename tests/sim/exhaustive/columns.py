@@ -84,10 +84,12 @@ def handle(column, message, faults):
     if request.kind != "U":
         column = column._replace(fenced=True)
     has_it = column.held >> request.entry & 1 if request.entry >= 0 else column.held
-    if column.limbo and not has_it and "limbo denies" not in faults:
-        return column, ("read", request.entry, "unknown") if "unknown" in faults else None
+    unsure = column.limbo and (request.kind == "F" or not has_it)  # a higher one may be lost
+    if unsure and "limbo denies" not in faults:
+        unknown = ("read", request.entry, "unknown") if request.kind != "F" else None
+        return column, unknown if "unknown" in faults else None
     if request.kind == "F":
-        return column, ("fence", column.lac)
+        return column, ("fence", column.lac, column.held.bit_length() - 1)
     return column, ("read", request.entry, "found" if has_it else "absent")
 
 

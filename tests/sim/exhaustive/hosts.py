@@ -5,8 +5,8 @@ runs the real code once for each (state, event) and remembers the outcome: a sta
 a value and its number stands for it. Bookies are numbers, "b0" is the name of bookie 0.
 
     writer      ("added", i, e)  ("lost", i, e)  ("cas", metadata)  ("learn",)
-    recoverer   ("added", i, e)  ("lost", i, e)  ("start", metadata)  ("fence", i, lac)
-                ("read", i, e, "found" | "absent" | "unknown")
+    recoverer   ("added", i, e)  ("lost", i, e)  ("start", metadata)  ("fence", i, lac, highest)
+                ("begin",)  ("read", i, e, "found" | "absent" | "unknown")
     both        ("end",)
 
 Effects: ("send", i, Request) · ("acked", e) · ("store", metadata)
@@ -209,6 +209,7 @@ class Recoverer:
 
     recovery_type = recovery.Recovery
     read_kind = "R"
+    hears_highest = True  # else every answer to a fence has a damaged entry
 
     def __init__(self, window, spares):
         self.window = window
@@ -238,6 +239,7 @@ class Recoverer:
         elif self.core is not None and self.core._adding is not None:
             self.core._fenced = None
             self.core._lac = None
+            self.core._awaited = None
 
     def on_end(self):
         self.over, self.closing, self.began_with = True, None, None
@@ -248,13 +250,26 @@ class Recoverer:
             self.over = True
             return []
         self.began_with = stored.value
-        self.core = self.recovery_type(stored.value, window=self.window, spares=self.spares)
+        self.core = self.recovery_type(
+            stored.value, window=self.window, spares=self.spares, patient=True
+        )
         return self.core.start()
 
-    def on_fence(self, bookie, lac):
+    def on_fence(self, bookie, lac, highest):
         if self.core._adding is not None:
             return []
-        return self.core.on_fenced(self._place(self.core._read_ensemble, bookie), lac)
+        index = self._place(self.core._read_ensemble, bookie)
+        if not self.hears_highest:
+            return self.core.on_fenced(index, -1)
+        copy = recovery.Found(highest + 1, payload_of(highest)) if highest >= 0 else None
+        return self.core.on_fenced(index, lac, recovery.Highest(highest, copy))
+
+    def may_begin(self):
+        """It may lose its patience with the bookies that have not answered."""
+        return self.active and self.core._adding is None and self.core._fenced.reached
+
+    def on_begin(self):
+        return self.core.begin()
 
     def on_read(self, bookie, entry, answer):
         core = self.core
@@ -297,7 +312,12 @@ class Recoverer:
 
     def _check_evidence(self, close):
         began = self.began_with
-        noes = len({bookie for bookie, entry in self.absent if entry == close.last_entry + 1})
+        end = close.last_entry + 1
+        ensemble, shown = self.core._read_ensemble, self.core._highest
+        noes = {bookie for bookie, entry in self.absent if entry == end}
+        noes.update(number_of(ensemble[i]) for i in shown if shown[i].entry < end)
+        noes &= {number_of(name) for name in began.bookies_of(end)}
+        noes = len(noes)
         needed = coverage_size(began.write_quorum, began.ack_quorum)
         assert noes >= needed, f"L12: {noes} noes ended the recovery, {needed} are needed"
 

@@ -10,14 +10,25 @@ from tests.sim.exhaustive.world import Bounds, World
 
 class _UnfencedReads(Recoverer):
     read_kind = "U"
+    hears_highest = False
+
+
+class _OneHolderIsEnough(Recoverer):
+    recovery_type = planted.OneHolderIsEnough
+
+
+class _SkipsOneCopy(Recoverer):
+    recovery_type = planted.SkipsOneCopy
 
 
 class _OneNoIsEnough(Recoverer):
     recovery_type = planted.OneNoIsEnough
+    hears_highest = False
 
 
 class _ErrorIsNo(Recoverer):
     recovery_type = planted.ErrorIsNo
+    hears_highest = False
 
 
 class _OwnProgress(Recoverer):
@@ -69,7 +80,8 @@ _SPARE = Bounds(recoverers=0, spares=1, timeouts=1)
 MISTAKES = {
     "T1 recovery reads do not fence": Mistake(_ONE, recoverer=_UnfencedReads),
     "T2 a fence is forgotten by a restart": Mistake(
-        Bounds(entries=1, recoverers=1, wipes=1), faults=frozenset({"fences are forgotten"})
+        Bounds(entries=1, recoverers=1, wipes=1, timeouts=1),
+        faults=frozenset({"fences are forgotten"}),
     ),
     "T3 one no ends recovery": Mistake(_ONE, recoverer=_OneNoIsEnough),
     "T4 an error counts as no": Mistake(
@@ -86,6 +98,10 @@ MISTAKES = {
     "T10 what a replaced bookie said still counts": Mistake(_SPARE, writer=_CountsReplaced),
     "T12 entries are acknowledged while bookies are being changed": Mistake(
         _SPARE, writer=_ConfirmsMeanwhile
+    ),
+    "what one bookie has shown is not added again": Mistake(_ONE, recoverer=_OneHolderIsEnough),
+    "an entry that one bookie lacks is not added again": Mistake(
+        Bounds(entries=1, recoverers=1, ack_quorum=3), recoverer=_SkipsOneCopy
     ),
     "a copy tells of unpublished progress": Mistake(
         Bounds(spares=1, timeouts=1), recoverer=_OwnProgress

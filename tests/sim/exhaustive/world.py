@@ -251,6 +251,8 @@ class World:
                 after = self._stored_anew(state, metadata.in_recovery())
             event = ("start", self.stored[after.metadata])
             yield f"r{host} starts", self._step(after, host, event)
+        elif machine.may_begin():
+            yield f"r{host} waits for no more fences", self._step(state, host, ("begin",))
         elif machine.closing is not None:
             after = self._step(state, host, ("end",))
             if metadata == machine.began_with:
@@ -488,7 +490,7 @@ def who(host):
 
 def _good_answer(request: Request, bookie):
     if request.kind == "F":
-        return ("fence", bookie, -1)
+        return ("fence", bookie, -1, -1)
     if request.kind in "RU":
         return ("read", bookie, request.entry, "absent")
     return ("added", bookie, request.entry)
