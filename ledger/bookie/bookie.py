@@ -269,6 +269,35 @@ class Bookie:
         await self._journal.settled()
         return Status.OK if self.failure is None else Status.IO_ERROR
 
+    async def fence_many(
+        self, ledgers: Sequence[tuple[LedgerId, bytes]], room: Share = None
+    ) -> list[ReadReply]:
+        """Fence ledgers durably in one group, and read the highest entry of each.
+
+        See `Bookies.fence_many`.
+        """
+        states = [self._begin_fence(ledger, key) for ledger, key in ledgers]
+        await self._journal.settled()  # every fence, and every add that was accepted before
+        replies: list[ReadReply] = []
+        for (ledger, _), state in zip(ledgers, states, strict=True):
+            if isinstance(state, Status):
+                replies.append(ReadReply(state))
+            elif self.failure is not None or not (state.fence_logged or state.deleted):
+                replies.append(ReadReply(Status.IO_ERROR))
+            else:
+                replies.append(await self.read(ledger, EntryId(-1), room))
+        return replies
+
+    def _begin_fence(self, ledger: LedgerId, master_key: bytes) -> LedgerDescriptor | Status:
+        """Fence the ledger and log that. The fence is durable once the journal has settled."""
+        state = self._authorize(ledger, master_key)
+        if isinstance(state, Status):
+            return state
+        state.fenced = True
+        if not state.fence_logged:
+            self.storage.append(RecordType.FENCE, state, -1)
+        return state
+
     async def write_lac(self, ledger: LedgerId, master_key: bytes, lac: EntryId) -> Status:
         """Implement `Bookies.write_lac`."""
         state = self._authorize(ledger, master_key)

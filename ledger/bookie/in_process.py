@@ -156,6 +156,14 @@ class LocalBookies:
                 return ReadReply(status)
         return await node.read(ledger, entry)
 
+    async def fence_many(
+        self, bookie: BookieId, ledgers: Sequence[tuple[LedgerId, bytes]]
+    ) -> Sequence[ReadReply]:
+        node = self._bookies.get(bookie)
+        if node is None:
+            return [ReadReply(Status.UNREACHABLE)] * len(ledgers)
+        return await node.fence_many(ledgers)
+
     async def read_many(
         self,
         bookie: BookieId,

@@ -11,7 +11,8 @@ from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
 from ledger.client.health import BookieHealth
 from ledger.client.reader import LedgerReader
-from ledger.client.recover import Recovered, recover_ledger
+from ledger.client.recover import Recovered
+from ledger.client.recover_many import LedgerRecoveries
 from ledger.client.tail import TailReader
 from ledger.client.update_metadata import LedgerMetadataStore, RetryBudget
 from ledger.client.writer import LedgerWriter
@@ -66,6 +67,7 @@ class LedgerClient:
         self._writers: WeakValueDictionary[LedgerId, LedgerWriter] = WeakValueDictionary()
         random = random or seeded_random(clock.now_ms())
         self.health = BookieHealth(bookies, self._config, clock.monotonic_s, random)
+        self.recoveries = LedgerRecoveries(self._metadata, bookies, self.health, self._config)
 
     async def create(
         self,
@@ -179,9 +181,7 @@ class LedgerClient:
         return reader
 
     async def _recover(self, ledger: LedgerId) -> Recovered:
-        return await recover_ledger(
-            ledger, self._metadata, self._bookies, self.health, self._config
-        )
+        return await self.recoveries.recover(ledger)
 
     def _reader(self, stored: Versioned) -> LedgerReader:
         return LedgerReader(stored, self._metadata, self._bookies, self._config, self.health)

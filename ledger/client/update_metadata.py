@@ -9,12 +9,20 @@ Source: BookKeeper, `MetadataUpdateLoop.java`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
 from ledger.core.ledger_metadata import LedgerMetadata, Versioned
-from ledger.errors import BadVersion, MetadataUnavailable, NodeExists, NoNode, NoSuchLedger
+from ledger.errors import (
+    BadVersion,
+    CorruptFormat,
+    LedgerError,
+    MetadataUnavailable,
+    NodeExists,
+    NoNode,
+    NoSuchLedger,
+)
 from ledger.ids import LedgerId
 from ledger.ports.metadata import MetadataStore
 
@@ -77,6 +85,31 @@ class LedgerMetadataStore:
             except NoNode as error:
                 raise NoSuchLedger(f"ledger {ledger}") from error
             return await self.read(ledger)
+
+    async def read_many(self, ledgers: Sequence[LedgerId]) -> dict[LedgerId, Versioned]:
+        """Read the metadata of these ledgers as `read_latest`, in one pipelined batch.
+
+        A ledger that cannot be read is missing in the result.
+        """
+        if not ledgers:
+            return {}
+        try:
+            await self.store.sync(metadata_format.ledger_path(ledgers[0]))
+        except (MetadataUnavailable, NoNode):
+            return {}
+        gets = (self.store.get(metadata_format.ledger_path(each)) for each in ledgers)
+        nodes = await asyncio.gather(*gets, return_exceptions=True)
+        found: dict[LedgerId, Versioned] = {}
+        for ledger, node in zip(ledgers, nodes, strict=True):
+            if isinstance(node, LedgerError):
+                continue
+            if isinstance(node, BaseException):
+                raise node
+            try:
+                found[ledger] = Versioned(metadata_format.decode(node.data, ledger), node.version)
+            except CorruptFormat:
+                continue
+        return found
 
     async def create(self, metadata: LedgerMetadata) -> bool:
         """Store the metadata of a new ledger. Returns False if another ledger has that id."""

@@ -4,11 +4,12 @@ uses TCP or gRPC.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from typing import NamedTuple, Protocol
 
-from ledger.ids import BookieId, Buffer, EntryId, LedgerId
+from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 
 
 class Status(IntEnum):
@@ -97,6 +98,9 @@ class BookieInfo(NamedTuple):
         return self.tcp_port or self.port
 
 
+FENCED_MAX = 100
+"""Ledgers of one `Bookies.fence_many`."""
+
 OnAdded = Callable[[Status], None]
 
 
@@ -144,6 +148,17 @@ class Bookies(Protocol):
         bookie fences the ledger durably before it replies; a ledger that it does not store is
         created fenced. `reply.lac` is the highest LAC that the bookie has, a hint for
         readers. No digest covers it, so a recovery uses the LAC inside the entry.
+        """
+        ...
+
+    async def fence_many(
+        self, bookie: BookieId, ledgers: Sequence[tuple[LedgerId, bytes]]
+    ) -> Sequence[ReadReply]:
+        """Fence ledgers, each with its key, and read the highest entry of each.
+
+        Reply i is that of `read(bookie, ledger, -1, fence_key=key)` for ledger i: it comes after
+        the fence is durable. The bookie makes all fences durable together. An implementation may
+        send single requests, as `fence_each` does. At most `FENCED_MAX` ledgers.
         """
         ...
 
@@ -199,3 +214,11 @@ class Bookies(Protocol):
     async def stats(self, bookie: BookieId) -> BookieStats:
         """Return the current statistics. The status is UNREACHABLE if no answer came."""
         ...
+
+
+async def fence_each(
+    bookies: Bookies, bookie: BookieId, ledgers: Sequence[tuple[LedgerId, bytes]]
+) -> Sequence[ReadReply]:
+    """Implement `Bookies.fence_many` by single requests, all in flight at once."""
+    asked = (bookies.read(bookie, each, NO_ENTRY, fence_key=key) for each, key in ledgers)
+    return await asyncio.gather(*asked)

@@ -254,6 +254,36 @@ async def test_a_fence_sees_the_adds_that_were_taken_before_it(opened):
         assert {told[one].result() for one in range(len(taken), 39)} <= {Status.FENCED}
 
 
+async def test_many_fences_are_answered_in_order_as_single_ones(opened):
+    async with opened() as world:
+        await world.add_all(7, [0, 1])
+        await world.add_all(9, [0])
+        await world.lose(5)
+        asked = [(7, KEY), (8, KEY), (9, OTHER_KEY), (5, KEY)]
+        replies = await world.port.fence_many(world.id, asked)
+        assert [reply.status for reply in replies] == [
+            Status.OK,
+            Status.NO_ENTRY,
+            Status.UNAUTHORIZED,
+            Status.UNKNOWN_LEDGER_STATE,
+        ]
+        assert replies[0].body == entry_bytes(7, 1, b"x")
+        assert await world.add(7, 2) is Status.FENCED
+        assert await world.add(8, 0) is Status.FENCED
+        assert await world.add(9, 1) is Status.OK
+        assert await world.add(7, 2, recovery=True) is Status.OK
+
+
+async def test_many_fences_see_the_adds_that_were_taken_before_them(opened):
+    async with opened() as world:
+        told = [world.add(ledger, 0) for ledger in range(1, 40)]
+        asked = [(ledger, KEY) for ledger in range(1, 40)]
+        replies = await world.port.fence_many(world.id, asked)
+        for reply, status in zip(replies, await asyncio.gather(*told), strict=True):
+            taken = status is Status.OK
+            assert reply.status is (Status.OK if taken else Status.NO_ENTRY)
+
+
 async def test_many_entries_come_up_to_a_hole(opened):
     async with opened() as world:
         await world.add_all(7, [0, 1, 2, 4])

@@ -31,7 +31,7 @@ from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.client.client import LedgerClient
 from ledger.ids import BookieId
-from ledger.ports.bookies import BookieInfo, ReadManyReply, ReadReply, Status
+from ledger.ports.bookies import BookieInfo, ReadManyReply, ReadReply, Status, fence_each
 from ledger.streams.config import StreamLimits
 from ledger.streams.stream import StreamServices
 from tests.batches import plain_batch
@@ -139,6 +139,9 @@ class Port:
         if (ledger, entry) in self.missing:
             return ReadReply(self.missing[ledger, entry])
         return await self.bookie.read(ledger, entry)
+
+    async def fence_many(self, bookie, ledgers):
+        return await fence_each(self, bookie, ledgers)
 
     async def read_many(self, bookie, ledger, first, last, max_bytes):
         self.reads += 1

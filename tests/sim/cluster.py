@@ -33,6 +33,8 @@ class Cluster:
         self.network = Network(self.draw, self.weather, self.bookies)
         self.tree = MetadataTree()
         self.metadata_faults = MetadataFaults(self.draw, node_by_node=True)
+        # In every other world a lone recovery takes the way of many.
+        self.together_min = random.Random(f"{seed}:together").choice([1, 2])
         self.clocks = {}  # by host: its wall clock, which differs from the others'
         self.draw_clock = random.Random(f"{seed}:clocks")
         self.ports = {}
@@ -57,7 +59,9 @@ class Cluster:
     def client(self, host, faults=None):
         """A new process on `host`: its own metadata session and its own connections."""
         port, session = self.connect(host, faults)
-        return LedgerClient(session, port, self.clock(host), self.config)
+        client = LedgerClient(session, port, self.clock(host), self.config)
+        client.recoveries.together_min = self.together_min
+        return client
 
     def clock(self, host):
         """The clock of the machine on which `host` runs; its processes come and go."""

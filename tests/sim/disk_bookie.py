@@ -284,6 +284,9 @@ class DiskBookie:
     async def read(self, ledger, entry, *, fence_key=None):
         return await self._ask("read", ledger, entry, fence_key=fence_key)
 
+    async def fence_many(self, ledgers):
+        return await self._ask("fence_many", ledgers)
+
     async def read_many(self, ledger, first, last, max_bytes, *, from_disk=False):
         return await self._ask("read_many", ledger, first, last, max_bytes, from_disk=from_disk)
 

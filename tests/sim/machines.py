@@ -91,6 +91,10 @@ class Port:
                 return ReadReply(status)
         return await self._heard(await node.read(ledger, entry))
 
+    async def fence_many(self, bookie, ledgers):
+        node = await self._node(bookie)
+        return await self._heard(await node.fence_many(ledgers))
+
     async def read_many(self, bookie, ledger, first, last, max_bytes, *, from_disk=False):
         node = await self._node(bookie)
         reply = await node.read_many(ledger, first, last, max_bytes, from_disk=from_disk)

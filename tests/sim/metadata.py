@@ -331,7 +331,14 @@ class SimMetadata:
         await self._write(self.tree.delete, path, version)
 
     async def multi(self, ops):
-        await self._write(self.tree.multi, ops, self.session)
+        changes = [(op.path, op.data) for op in ops if isinstance(op, Set)]
+        for path, data in changes:
+            self.on_set(path, data, True)
+        try:
+            await self._write(self.tree.multi, ops, self.session)
+        finally:
+            for path, data in changes:
+                self.on_set(path, data, False)
 
     def _names(self, path):
         nodes = self._follower()

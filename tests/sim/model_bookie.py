@@ -175,6 +175,10 @@ class ModelBookie:
             self._journal(ledger, fence)
         return self._settled(ledger, lambda: self._read(ledger, entry))
 
+    async def fence_many(self, ledgers):
+        asked = [self.read(ledger, NO_ENTRY, fence_key=key) for ledger, key in ledgers]
+        return list(await asyncio.gather(*asked))
+
     def _at_once(self, reply):
         answer = asyncio.get_running_loop().create_future()
         answer.set_result(reply)

@@ -96,6 +96,15 @@ async def fence_answered_at_once(self, ledger, master_key):
     return Status.OK
 
 
+async def fences_answered_at_once(self, ledgers, room=None):
+    """The same of many fences."""
+    states = [self._begin_fence(ledger, key) for ledger, key in ledgers]
+    return [
+        ReadReply(state) if isinstance(state, Status) else await self.read(ledger, -1, room)
+        for (ledger, _), state in zip(ledgers, states, strict=True)
+    ]
+
+
 _append = Journal.append
 
 
@@ -333,6 +342,12 @@ MUTATIONS = (
         "T2",
         "a fence is answered before it is durable",
         patched(Bookie, fence=fence_answered_at_once),
+        families.RealTaken,
+    ),
+    Mutation(
+        "own",
+        "many fences are answered before they are durable",
+        patched(Bookie, fence_many=fences_answered_at_once),
         families.RealTaken,
     ),
     Mutation("T3", "one no ends recovery", recovery_as(planted.OneNoIsEnough)),

@@ -180,6 +180,23 @@ class SimBookies:
             observer.on_fence_heard(self.host, bookie, ledger, entry, reply)
         return reply
 
+    async def fence_many(self, bookie, ledgers):
+        observer = self.network.observer
+
+        def heard(replies):
+            for (ledger, _), reply in zip(ledgers, replies, strict=True):
+                observer.on_fence_reply(self.host, bookie, ledger, reply)
+                observer.on_read_reply(bookie, ledger, -1, -1, reply)
+
+        for ledger, _ in ledgers:
+            observer.on_recovery_read(self.host, bookie, ledger, -1)
+        replies = await self._ask(bookie, lambda b: b.fence_many(ledgers), heard)
+        if replies is None:
+            return [ReadReply(Status.UNREACHABLE)] * len(ledgers)
+        for (ledger, _), reply in zip(ledgers, replies, strict=True):
+            observer.on_fence_heard(self.host, bookie, ledger, -1, reply)
+        return replies
+
     async def read_many(self, bookie, ledger, first, last, max_bytes, *, from_disk=False):
         def heard(reply):
             self.network.observer.on_read_reply(bookie, ledger, first, last, reply)

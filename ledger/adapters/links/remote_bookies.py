@@ -25,6 +25,7 @@ from ledger.ports.bookies import (
     ReadManyReply,
     ReadReply,
     Status,
+    fence_each,
 )
 from ledger.tasks import start_once
 from ledger.wire import bookie_pb2 as pb
@@ -216,6 +217,11 @@ class RemoteBookies:
         return _read_reply(
             await self._ask(bookie, ReadRequest(ask, 0, ledger, entry, key=fence_key or b""))
         )
+
+    async def fence_many(
+        self, bookie: BookieId, ledgers: Sequence[tuple[LedgerId, bytes]]
+    ) -> Sequence[ReadReply]:
+        return await fence_each(self, bookie, ledgers)
 
     async def read_many(
         self,
