@@ -15,16 +15,10 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ledger.client import metadata_format
+from ledger.client import metadata_format, recover
 from ledger.client.config import LedgerClientConfig
 from ledger.client.health import BookieHealth
-from ledger.client.recover import (
-    Recovered,
-    RecoveryRun,
-    last_of,
-    recover_ledger,
-    start_recovery,
-)
+from ledger.client.recover import Recovered, last_of, start_recovery
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.entry_format import master_key
 from ledger.core.ledger_metadata import LedgerMetadata, Versioned
@@ -123,7 +117,7 @@ class LedgerRecoveries:
                 one.done.set_result(found.get(ledger))
 
     async def _alone(self, ledger: LedgerId) -> Recovered:
-        return await recover_ledger(
+        return await recover.recover_ledger(
             ledger, self._metadata_store, self._bookies, self._health, self._config
         )
 
@@ -138,7 +132,7 @@ class LedgerRecoveries:
         if known:
             replies = await self._fence(known)
             for ledger, one in known.items():
-                run = RecoveryRun(one.metadata, self._bookies, self._health, self._config)
+                run = recover.RecoveryRun(one.metadata, self._bookies, self._health, self._config)
                 close = run.close_by_fences(replies[ledger])
                 if close is not None:
                     closes[ledger] = close

@@ -260,7 +260,8 @@ class Recovery:
         return [] if self._awaited else self.begin()
 
     def begin(self) -> list[Action]:
-        """Begin to read with the answers so far, if the ledger is fenced by now."""
+        """Wait for no more answers than are needed: begin to read once the ledger is fenced."""
+        self._awaited.clear()
         if self._over or self._adding is not None or not self._fenced.reached:
             return []
         return self._begin_reading()

@@ -368,9 +368,16 @@ def test_a_patient_recovery_begins_without_a_silent_bookie_when_it_is_told_to():
     recovery = Recovery(recovering(), window=1, patient=True)
     recovery.start()
     assert recovery.on_fenced(0, 4, highest(5)) == []
-    assert recovery.begin() == []  # one of three is no evidence
     assert recovery.on_fenced(1, 4, highest(5)) == []
     assert [one.entry for one in recovery.begin()] == [5, 5, 5]
+
+
+def test_a_recovery_without_patience_begins_as_soon_as_the_ledger_is_fenced():
+    recovery = Recovery(recovering(), window=1, patient=True)
+    recovery.start()
+    assert recovery.on_fenced(0, 4, highest(5)) == []
+    assert recovery.begin() == []  # one of three is no evidence
+    assert [one.entry for one in recovery.on_fenced(1, 4, highest(5))] == [5, 5, 5]
 
 
 def test_a_bookie_in_the_place_of_another_gets_what_the_whole_write_set_had_shown():

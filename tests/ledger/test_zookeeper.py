@@ -14,7 +14,8 @@ from kazoo.protocol import serialization as wire
 
 from ledger.adapters.system.clock import monotonic_s
 from ledger.adapters.zookeeper.zookeeper_bridge import IN_FLIGHT_MAX, _Inbox
-from ledger.errors import EntryTooLarge, MetadataUnavailable
+from ledger.adapters.zookeeper.zookeeper_requests import MultiRead
+from ledger.errors import EntryTooLarge, MetadataUnavailable, NoNode
 from ledger.ports.metadata import ANY_VERSION, NODE_BYTES_MAX, Create, Delete, Node, Set
 from tests.ledger.zookeeper_rig import SHORT_MS, Told, World, connected, no_thread_is_left, waits
 from tests.peers.processes import until
@@ -126,6 +127,47 @@ async def test_a_connection_cut_in_the_middle_of_a_reply_leaves_nothing_for_the_
         assert world.proxy.accepted == 2
 
 
+def counted(store):
+    """The requests that the store hands to its connection from now on."""
+    asked, ask = [], store._bridge.ask
+
+    def note(request):
+        asked.append(request)
+        return ask(request)
+
+    store._bridge.ask = note
+    return asked
+
+
+async def test_reads_of_one_turn_are_one_request_and_each_gets_its_own_answer(sessions):
+    async with sessions() as world:
+        store = world.far
+        for number in range(3):
+            await store.create(f"/n{number}", b"%d" % number * number)
+        asked = counted(store)
+        paths = ["/n0", "/n1", "/missing", "/n2"]
+        reads = [*map(store.get, paths), store.children("/"), store.children("/missing")]
+        found = await asyncio.gather(*reads, return_exceptions=True)
+        assert [type(each).__name__ for each in asked] == ["MultiRead"]
+        assert [node.data for node in found[:2]] == [b"", b"1"]
+        assert isinstance(found[2], NoNode)
+        assert found[3].data == b"22"
+        assert {"n0", "n1", "n2"} <= set(found[4])
+        assert isinstance(found[5], NoNode)
+
+
+async def test_a_read_sees_no_later_write_of_the_same_turn(sessions):
+    async with sessions() as world:
+        store = world.far
+        await store.create("/n", b"before")
+        reads = [asyncio.ensure_future(store.get("/n")) for _ in range(2)]
+        write = asyncio.ensure_future(store.set("/n", b"after", 0))
+        late = asyncio.ensure_future(store.get("/n"))
+        assert [(await read).data for read in reads] == [b"before"] * 2
+        await write
+        assert (await late).data == b"after"
+
+
 async def test_replies_that_come_together_are_answered_together(sessions):
     async with sessions() as world:
         world.proxy.freeze(TO_CLIENT)
@@ -141,7 +183,7 @@ async def test_a_request_that_kazoo_loses_fails_with_its_connection(sessions):
     async with sessions() as world:
         connection = world.far._bridge._connection
         connection.submit = lambda request, answer: None
-        asked = asyncio.ensure_future(world.far.get("/"))
+        asked = asyncio.ensure_future(world.far.exists("/"))
         await asyncio.sleep(0)
         del connection.submit
         assert await waits(asked)

@@ -31,6 +31,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from ledger.adapters.zookeeper.close_session import Session
 from ledger.adapters.zookeeper.zookeeper_bridge import ZooKeeperBridge
+from ledger.adapters.zookeeper.zookeeper_reads import ReadBatches
 from ledger.adapters.zookeeper.zookeeper_requests import (
     RemoveWatches,
     SetWatches,
@@ -122,7 +123,8 @@ class ZooKeeperMetadata:
         self._on_session = on_session
         proof_path = (root or "/") if prove_session else None
         self._bridge = ZooKeeperBridge(servers, session_ms, self, proof_path)
-        self._watches = Watches(_WatchRequests(self._bridge))
+        self._reads = ReadBatches(self._bridge)
+        self._watches = Watches(_WatchRequests(self._bridge, self._reads))
         # Callbacks of `watch_session`, in the order in which they were set.
         self._session_watchers: list[Callable[[], None]] = []
         # Lost sessions of which some callback was not notified yet; the lease is not held
@@ -157,7 +159,7 @@ class ZooKeeperMetadata:
         return 0.0 if self._untold else self._bridge.confirmed_s
 
     async def get(self, path: str) -> Node:
-        data, stat = await self._ask(wire.GetData(self._full(path), None), path)
+        data, stat = await self._ask_read(wire.GetData(self._full(path), None), path)
         return Node(data or b"", stat.version)
 
     async def exists(self, path: str) -> bool:
@@ -225,7 +227,7 @@ class ZooKeeperMetadata:
                 raise _as_ours(result, op.path)
 
     async def children(self, path: str) -> list[str]:
-        return sorted(await self._ask(wire.GetChildren(self._full(path), None), path))
+        return sorted(await self._ask_read(wire.GetChildren(self._full(path), None), path))
 
     async def read_tree(self, path: str) -> dict[str, Node]:
         """Return every node below `path`, as the port describes."""
@@ -307,7 +309,14 @@ class ZooKeeperMetadata:
 
     # The following methods send requests.
 
+    async def _ask_read(self, request: Any, path: str) -> Any:
+        try:
+            return await self._reads.ask(request)
+        except KazooException as error:
+            raise _as_ours(error, path) from error
+
     async def _ask(self, request: Any, path: str) -> Any:
+        self._reads.flush()
         try:
             return await self._bridge.ask(request)
         except KazooException as error:
@@ -317,7 +326,7 @@ class ZooKeeperMetadata:
         """Yield (node, answer) for each of `nodes` that exists, with several requests in flight."""
         waiting = iter(nodes)
         while some := list(islice(waiting, _WALK_REQUESTS)):
-            asked = [self._bridge.ask(request(self._full(node), None)) for node in some]
+            asked = [self._reads.ask(request(self._full(node), None)) for node in some]
             answers = await asyncio.gather(*asked, return_exceptions=True)
             for node, answer in zip(some, answers, strict=True):
                 if isinstance(answer, NoNodeError):
@@ -350,8 +359,13 @@ class ZooKeeperMetadata:
 class _WatchRequests:
     """The requests of `Watches`, on full paths."""
 
-    def __init__(self, bridge: ZooKeeperBridge) -> None:
-        self._ask = bridge.ask
+    def __init__(self, bridge: ZooKeeperBridge, reads: ReadBatches) -> None:
+        self._bridge = bridge
+        self._reads = reads
+
+    def _ask(self, request: Any) -> asyncio.Future[Any]:
+        self._reads.flush()
+        return self._bridge.ask(request)
 
     def arm(self, path: str) -> tuple[asyncio.Future[Any], asyncio.Future[Any]]:
         return self._ask(WatchNode(path)), self._ask(WatchChildren(path))

@@ -1,7 +1,7 @@
 # kazoo has no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
-"""Requests about watches that kazoo lacks, or that it would remember for each path.
+"""Requests that kazoo lacks, or about watches that it would remember for each path.
 
 kazoo keeps a dictionary entry for each watch. The requests here have no attribute `watcher`, so
 kazoo keeps none: the connection reports every watch event, and `Watches` knows the paths.
@@ -14,11 +14,13 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kazoo.exceptions import EXCEPTIONS
 from kazoo.protocol import serialization as wire
 
 _ANY_WATCHER = 3  # WatcherType.ANY: watches of data and of children
 _INT = struct.Struct("!i")
 _LONG = struct.Struct("!q")
+_MULTI_HEADER = struct.Struct("!iBi")
 
 
 class WatchNode(NamedTuple):
@@ -90,6 +92,60 @@ class RemoveWatches(NamedTuple):
 
     def deserialize(self, data: bytes, offset: int) -> bool:
         return True
+
+
+class MultiRead(NamedTuple):
+    """Reads of several nodes (`GetData`, `GetChildren`) in one request. Servers from 3.6 on.
+
+    Each answer is the one of the single read, or its exception. Not a transaction.
+    """
+
+    reads: Sequence[Any]
+
+    @property
+    def type(self) -> int:
+        return 22
+
+    def serialize(self) -> bytes:
+        parts: list[bytes] = []
+        for read in self.reads:
+            parts += (_MULTI_HEADER.pack(read.type, 0, -1), read.serialize())
+        parts.append(_MULTI_HEADER.pack(-1, 1, -1))
+        return b"".join(parts)
+
+    def deserialize(self, data: bytes, offset: int) -> list[Any]:
+        found: list[Any] = []
+        kind, done, _ = _MULTI_HEADER.unpack_from(data, offset)
+        offset += _MULTI_HEADER.size
+        while not done:
+            if kind == wire.GetData.type:
+                value, offset = _data_at(data, offset)
+            elif kind == wire.GetChildren.type:
+                value, offset = _names_at(data, offset)
+            else:
+                value = EXCEPTIONS[_INT.unpack_from(data, offset)[0]]()
+                offset += _INT.size
+            found.append(value)
+            kind, done, _ = _MULTI_HEADER.unpack_from(data, offset)
+            offset += _MULTI_HEADER.size
+        if len(found) != len(self.reads):
+            raise ValueError(f"{len(found)} answers to {len(self.reads)} reads")
+        return found
+
+
+def _data_at(data: bytes, offset: int) -> tuple[Any, int]:
+    answer = wire.GetData.deserialize(data, offset)
+    return answer, offset + _INT.size + len(answer[0] or b"") + wire.stat_struct.size
+
+
+def _names_at(data: bytes, offset: int) -> tuple[list[str], int]:
+    count = _INT.unpack_from(data, offset)[0]
+    offset += _INT.size
+    names: list[str] = []
+    for _ in range(count):
+        name, offset = wire.read_string(data, offset)
+        names.append(name or "")
+    return names, offset
 
 
 def _strings(texts: Sequence[str]) -> bytes:
