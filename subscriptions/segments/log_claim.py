@@ -31,6 +31,7 @@ from ledger.ports.clock import Clock
 from ledger.ports.metadata import Check, Delete, MetadataStore, Node, Op
 from ledger.streams.plain_log import ENTRY_BYTES, PlainLog, PlainLogs
 from ledger.streams.steady_clock import SteadyClock
+from ledger.tasks import start_once
 from subscriptions.committed_offset import WHOLE_STREAM
 from subscriptions.records_pb2 import Subscription as SubscriptionRecord
 from subscriptions.segments.in_steps import decode_records, in_steps
@@ -109,6 +110,28 @@ class LogStoreServices:
         self.config = config
         self.native = native
         self.store = secrets.randbits(64)
+        # Ledgers that no node names any more, to be deleted by `_deleting`.
+        self._unnamed: set[LedgerId] = set()
+        # The task that deletes them, one after the other. None while there are none.
+        self._deleting: asyncio.Task[None] | None = None
+
+    def delete_later(self, ledgers: set[LedgerId]) -> None:
+        """Delete ledgers in the background: nothing depends on it. See `delete_ledgers`."""
+        self._unnamed |= ledgers
+        if self._unnamed and self._deleting is None:
+            self._deleting = start_once("the deletion of old segments", self._delete_unnamed())
+
+    async def _delete_unnamed(self) -> None:
+        try:
+            while self._unnamed:
+                await delete_ledgers(self.logs, {self._unnamed.pop()})
+        finally:
+            self._deleting = None
+
+    async def wait_deleted(self) -> None:
+        """Wait until the ledgers of `delete_later` are deleted, or are left as orphans."""
+        if self._deleting is not None:
+            await asyncio.wait([self._deleting])
 
 
 async def delete_ledgers(logs: PlainLogs, ledgers: set[LedgerId]) -> None:
@@ -449,10 +472,10 @@ class SegmentClaim:
         record.snapshot_id = log.ledger
 
     async def _set_record(self) -> None:
-        """Write `_record` to the node, and delete the ledgers that it no longer names."""
+        """Write `_record` to the node, and later delete the ledgers that it no longer names."""
         await self._set(encode_node(self._record, self._shared.store))
         before, self._named = self._named, ledgers_named(self._record)
-        await delete_ledgers(self._shared.logs, before - self._named)
+        self._shared.delete_later(before - self._named)
 
     async def _remove_children(self) -> None:
         if self._children:

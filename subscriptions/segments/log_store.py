@@ -324,6 +324,7 @@ class SubscriptionLogStore:
                 await self.unload(name)
 
         await asyncio.gather(*(unload_some() for _ in range(self.config.unloads_at_once)))
+        await self._shared.wait_deleted()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -14,7 +14,6 @@ from kazoo.protocol import serialization as wire
 
 from ledger.adapters.system.clock import monotonic_s
 from ledger.adapters.zookeeper.zookeeper_bridge import IN_FLIGHT_MAX, _Inbox
-from ledger.adapters.zookeeper.zookeeper_requests import MultiRead
 from ledger.errors import EntryTooLarge, MetadataUnavailable, NoNode
 from ledger.ports.metadata import ANY_VERSION, NODE_BYTES_MAX, Create, Delete, Node, Set
 from tests.ledger.zookeeper_rig import SHORT_MS, Told, World, connected, no_thread_is_left, waits
@@ -154,6 +153,15 @@ async def test_reads_of_one_turn_are_one_request_and_each_gets_its_own_answer(se
         assert found[3].data == b"22"
         assert {"n0", "n1", "n2"} <= set(found[4])
         assert isinstance(found[5], NoNode)
+
+
+async def test_syncs_of_one_turn_are_one_request_ahead_of_the_reads(sessions):
+    async with sessions() as world:
+        store = world.far
+        await store.create("/n")
+        asked = counted(store)
+        await asyncio.gather(store.get("/n"), *(store.sync(f"/{n}") for n in range(9)))
+        assert [type(each).__name__ for each in asked] == ["Sync", "GetData"]
 
 
 async def test_a_read_sees_no_later_write_of_the_same_turn(sessions):

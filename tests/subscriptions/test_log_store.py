@@ -524,3 +524,31 @@ def proposals_messages():
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"proposal.{name}"))
         for name in shapes
     }
+
+
+async def test_a_load_does_not_wait_for_the_deletion_of_an_old_segment():
+    async with log_world() as world:
+        first, store = await loaded(world, carry_bytes=0)
+        await store.advance("g", {KEY: at(1)})
+        await store.unload("g")
+        await store.load("g")
+        await store._owned["g"].claim.begin_segment()  # it holds only a copy of the state
+        await asyncio.sleep(1)
+        first.kill()
+        second = world.process()
+        going, delete, deleted = asyncio.Event(), second.logs.delete, []
+
+        async def late_delete(ledger):
+            await going.wait()
+            deleted.append(ledger)
+            await delete(ledger)
+
+        second.logs.delete = late_delete
+        other = second.store()
+        async with asyncio.timeout(10):
+            found = await other.load("g")
+        assert found.offsets[KEY].offset == 1
+        assert not deleted
+        going.set()
+        await other.close()
+        assert len(deleted) == 1

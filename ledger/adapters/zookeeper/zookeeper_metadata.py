@@ -261,7 +261,10 @@ class ZooKeeperMetadata:
         return sorted(found)
 
     async def sync(self, path: str) -> None:
-        await self._ask(wire.Sync(self._full(path)), path)
+        try:
+            await self._reads.sync(wire.Sync(self._full(path)))
+        except KazooException as error:
+            raise _as_ours(error, path) from error
 
     def watch(self, path: str, on_changed: Callable[[], None]) -> Unwatch:
         """Watch `path` for changes after this call, or after any read that follows it."""

@@ -10,10 +10,12 @@ the loop more than the node in it. Servers know the request from ZooKeeper 3.6 o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from ledger.adapters.zookeeper.zookeeper_bridge import ZooKeeperBridge
 from ledger.adapters.zookeeper.zookeeper_requests import MultiRead
+from ledger.errors import MetadataUnavailable
 
 READS_MAX: Final = 64
 """Reads of one request; each node has up to a megabyte."""
@@ -32,54 +34,83 @@ class ReadBatches:
         self._loop = asyncio.get_running_loop()
         # Reads that are not sent yet. `flush` is due while there are any.
         self._reads: list[_Read] = []
+        # Callers of `sync` since the last `flush`, which sends one request for all of them.
+        self._syncs: list[_Read] = []
+
+    def sync(self, request: Any) -> asyncio.Future[Any]:
+        """Send a sync after all earlier requests, and before the reads of this turn."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if not self._reads and not self._syncs:
+            self._loop.call_soon(self.flush)
+        self._syncs.append(_Read(request, future))
+        return future
 
     def ask(self, request: Any) -> asyncio.Future[Any]:
         """Send a read after all earlier requests, at the latest in the next turn of the loop."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._reads.append(_Read(request, future))
-        if len(self._reads) == 1:
+        if len(self._reads) == 1 and not self._syncs:
             self._loop.call_soon(self.flush)
         elif len(self._reads) >= READS_MAX:
             self.flush()
         return future
 
     def flush(self) -> None:
-        """Send the reads that wait."""
+        """Send what waits."""
+        syncs, self._syncs = self._syncs, []
         reads, self._reads = self._reads, []
-        if not reads:
-            return
-        try:
-            if len(reads) == 1:
-                self._pass_on(reads[0])
-            else:
-                asked = self._bridge.ask(MultiRead([read.request for read in reads]))
-                asked.add_done_callback(lambda answered: self._on_answer(reads, answered))
-        except Exception as error:  # noqa: BLE001  the store is closed: each caller learns it
-            for read in reads:
-                if not read.future.done():
-                    read.future.set_exception(error)
+        if syncs:
+            self._send(syncs[0].request, syncs, self._on_synced)
+        if len(reads) == 1:
+            self._send(reads[0].request, reads, self._on_read)
+        elif reads:
+            self._send(MultiRead([read.request for read in reads]), reads, self._on_reads)
 
-    def _pass_on(self, read: _Read) -> None:
-        """Send one read as a request of its own."""
+    def _send(
+        self,
+        request: Any,
+        asked: list[_Read],
+        on_answer: Callable[[list[_Read], Any], None],
+    ) -> None:
+        """Send one request for all that `asked`. An error is for each of them."""
 
-        def on_answer(answered: asyncio.Future[Any]) -> None:
+        def on_done(answered: asyncio.Future[Any]) -> None:
             error = answered.exception()
-            if read.future.done():
-                return
-            if error is not None:
-                read.future.set_exception(error)
+            if error is None:
+                on_answer(asked, answered.result())
             else:
-                read.future.set_result(answered.result())
+                _fail(asked, error)
 
-        self._bridge.ask(read.request).add_done_callback(on_answer)
+        try:
+            self._bridge.ask(request).add_done_callback(on_done)
+        except MetadataUnavailable as error:  # the store is closed
+            _fail(asked, error)
 
-    def _on_answer(self, reads: list[_Read], answered: asyncio.Future[Any]) -> None:
-        error = answered.exception()
-        answers: list[Any] = [error] * len(reads) if error is not None else answered.result()
-        for read, answer in zip(reads, answers, strict=True):
-            if read.future.done():
-                continue
-            if isinstance(answer, BaseException):
-                read.future.set_exception(answer)
-            else:
-                read.future.set_result(answer)
+    @staticmethod
+    def _on_synced(asked: list[_Read], answer: Any) -> None:
+        for each in asked:
+            _answer(each, answer)
+
+    @staticmethod
+    def _on_read(asked: list[_Read], answer: Any) -> None:
+        _answer(asked[0], answer)
+
+    @staticmethod
+    def _on_reads(asked: list[_Read], answers: list[Any]) -> None:
+        for each, answer in zip(asked, answers, strict=True):
+            _answer(each, answer)
+
+
+def _answer(read: _Read, answer: Any) -> None:
+    if read.future.done():
+        return
+    if isinstance(answer, BaseException):
+        read.future.set_exception(answer)
+    else:
+        read.future.set_result(answer)
+
+
+def _fail(asked: list[_Read], error: BaseException) -> None:
+    for each in asked:
+        if not each.future.done():
+            each.future.set_exception(error)
