@@ -46,6 +46,8 @@ from ledger.tasks import start_once, start_vital
 
 # Above every ledger id. Passed as `next_ledger`, it means that any ledger may exist.
 EVERY_LEDGER: Final = LedgerId(2**63 - 1)
+FENCED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Most bytes of entries in the replies of `Bookie.fence_many`, unless the caller bounds them."""
 _REFUSALS: Final = {
     AddDecision.FENCED: Status.FENCED,
     AddDecision.WRONG_KEY: Status.UNAUTHORIZED,
@@ -270,11 +272,11 @@ class Bookie:
         return Status.OK if self.failure is None else Status.IO_ERROR
 
     async def fence_many(
-        self, ledgers: Sequence[tuple[LedgerId, bytes]], room: Share = None
+        self, ledgers: Sequence[tuple[LedgerId, bytes]], bytes_max: int = FENCED_BYTES_MAX
     ) -> list[ReadReply]:
         """Fence ledgers durably in one group, and read the highest entry of each.
 
-        See `Bookies.fence_many`.
+        Beyond `bytes_max` bytes of entries the reply is OVERLOADED. See `Bookies.fence_many`.
         """
         states = [self._begin_fence(ledger, key) for ledger, key in ledgers]
         await self._journal.settled()  # every fence, and every add that was accepted before
@@ -285,7 +287,9 @@ class Bookie:
             elif self.failure is not None or not (state.fence_logged or state.deleted):
                 replies.append(ReadReply(Status.IO_ERROR))
             else:
-                replies.append(await self.read(ledger, EntryId(-1), room))
+                reply = await self.read(ledger, EntryId(-1))
+                bytes_max -= len(reply.body)
+                replies.append(reply if bytes_max >= 0 else ReadReply(Status.OVERLOADED))
         return replies
 
     def _begin_fence(self, ledger: LedgerId, master_key: bytes) -> LedgerDescriptor | Status:

@@ -5,6 +5,7 @@ Each request names the bookie instance that it addresses; another instance answe
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from google.protobuf.message import DecodeError, Message
@@ -12,9 +13,12 @@ from google.protobuf.message import DecodeError, Message
 from ledger.bookie.config import ENTRY_BYTES_MAX
 from ledger.bookie.served_bookie import ServedBookie
 from ledger.ids import EntryId, LedgerId
-from ledger.ports.bookies import EntriesReply, Status
+from ledger.ports.bookies import EntriesReply, ReadReply, Status
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import VERSION, BadBookieFrame
+from ledger.wire.fence_frames import BODIES_BYTES_MAX, decode_fences, encode_fence_replies
+
+_FENCING_MAX = 4
 
 ControlCall = Callable[[bytes], Awaitable[bytes]]
 """A call: the request in, the response out. Raises BadBookieFrame for a request that is invalid."""
@@ -25,6 +29,8 @@ class ControlCalls:
 
     def __init__(self, bookie: ServedBookie) -> None:
         self._bookie = bookie
+        # Held while entries are read for `FenceMany`.
+        self._fencing = asyncio.Semaphore(_FENCING_MAX)
 
     def by_name(self) -> Mapping[str, ControlCall]:
         """Return all calls, by the names that `bookie.proto` gives them."""
@@ -36,6 +42,17 @@ class ControlCalls:
             "EndLimbo": self._end_limbo,
             "Stats": self._stats,
         }
+
+    def over_tcp(self) -> Mapping[str, ControlCall]:
+        """Return all calls, with the one that only connections over TCP have."""
+        return {**self.by_name(), "FenceMany": self._fence_many}
+
+    async def _fence_many(self, request: bytes) -> bytes:
+        name, ledgers = decode_fences(request)
+        if not self._is_this_bookie(name):
+            return encode_fence_replies([ReadReply(Status.WRONG_INSTANCE)] * len(ledgers))
+        async with self._fencing:  # bounds the entries in memory
+            return encode_fence_replies(await self._bookie.fence_many(ledgers, BODIES_BYTES_MAX))
 
     async def _info(self, request: bytes) -> bytes:
         _parse(request, pb.InfoRequest())

@@ -63,6 +63,11 @@ class ReadOnlyView:
     async def fence(self, ledger: LedgerId, master_key: bytes) -> Status:
         return Status.READ_ONLY
 
+    async def fence_many(
+        self, ledgers: Sequence[tuple[LedgerId, bytes]], bytes_max: int
+    ) -> Sequence[ReadReply]:
+        return [ReadReply(Status.READ_ONLY)] * len(ledgers)
+
     async def write_lac(self, ledger: LedgerId, master_key: bytes, lac: EntryId) -> Status:
         return Status.READ_ONLY
 

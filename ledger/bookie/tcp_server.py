@@ -44,7 +44,7 @@ class TcpServer:
         self._room = rooms.answers
         self.rooms = rooms
         self.calls: dict[int, ControlCall] = {
-            CALL_METHODS[name]: call for name, call in ControlCalls(bookie).by_name().items()
+            CALL_METHODS[name]: call for name, call in ControlCalls(bookie).over_tcp().items()
         }
         # Shared by all connections: each receive is handled before the next one.
         self.staging = bytearray(STAGING_BYTES)

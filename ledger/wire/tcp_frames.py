@@ -45,8 +45,9 @@ JOIN_BYTES: Final = 16 * 1024
 STAGING_BYTES: Final = 64 * 1024
 """The size of the buffer into which frames are received, unless they are long."""
 
-FEATURES: Final = 0
-"""The feature bits of this release: none is needed for what the first release over TCP can do."""
+FENCE_MANY: Final = 1
+FEATURES: Final = FENCE_MANY
+"""The feature bits of this release: FENCE_MANY, the control call that fences many ledgers."""
 
 CALL_METHODS: Final = {
     "Info": 1,
@@ -55,6 +56,7 @@ CALL_METHODS: Final = {
     "ListEntries": 4,
     "EndLimbo": 5,
     "Stats": 6,
+    "FenceMany": 7,
 }
 """The number of each control call."""
 

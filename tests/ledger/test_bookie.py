@@ -289,6 +289,30 @@ async def test_a_fence_stops_all_but_recovery_at_once_and_for_ever():
         assert await rig.bookie.fence(1, KEY) is Status.OK
 
 
+async def test_many_fences_are_durable_together_when_they_are_answered():
+    async with started_bookie() as (rig, bookie):
+        ledgers = range(1, 40)
+        for ledger in ledgers:
+            await rig.add(ledger, 0)
+        groups = bookie.groups
+        replies = await bookie.fence_many([(ledger, KEY) for ledger in ledgers])
+        assert {reply.status for reply in replies} == {Status.OK}
+        assert bookie.groups <= groups + 2
+        again = await rig.kill()
+        for ledger in ledgers:
+            assert await add(again, ledger, 1) is Status.FENCED
+
+
+async def test_entries_beyond_the_bytes_of_a_response_are_not_returned():
+    async with started_bookie() as (rig, bookie):
+        for ledger in range(1, 6):
+            await rig.add(ledger, 0)
+        size = len((await bookie.read(1, 0)).body)
+        replies = await bookie.fence_many([(ledger, KEY) for ledger in range(1, 6)], 3 * size)
+        assert [reply.status for reply in replies] == [Status.OK] * 3 + [Status.OVERLOADED] * 2
+        assert await rig.add(5, 1) is Status.FENCED
+
+
 async def test_an_unknown_ledger_is_created_fenced():
     async with started_bookie() as (rig, bookie):
         assert await bookie.fence(9, KEY) is Status.OK

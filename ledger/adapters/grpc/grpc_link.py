@@ -59,6 +59,11 @@ class BookieConnection:
         return self.was_open and not self.adds.over
 
     @property
+    def fences_many(self) -> bool:
+        """See `Link`. gRPC has no such call."""
+        return False
+
+    @property
     def was_open(self) -> bool:
         return self.opened.done() and self.opened.result()
 

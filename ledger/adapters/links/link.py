@@ -36,6 +36,11 @@ class Link(Protocol):
         ...
 
     @property
+    def fences_many(self) -> bool:
+        """True if the connection is open, and the bookie takes the control call FenceMany."""
+        ...
+
+    @property
     def was_open(self) -> bool:
         """True if the bookie has confirmed its identity, even if the connection broke since."""
         ...

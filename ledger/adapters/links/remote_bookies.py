@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from google.protobuf.message import DecodeError, Message
@@ -29,7 +30,14 @@ from ledger.ports.bookies import (
 )
 from ledger.tasks import start_once
 from ledger.wire import bookie_pb2 as pb
-from ledger.wire.bookie_frames import FROM_DISK, ReadOp, ReadRequest, ReadResponse
+from ledger.wire.bookie_frames import (
+    FROM_DISK,
+    BadBookieFrame,
+    ReadOp,
+    ReadRequest,
+    ReadResponse,
+)
+from ledger.wire.fence_frames import decode_fence_replies, encode_fences
 
 Registered = Callable[[], Mapping[BookieId, BookieInfo]]
 EndpointOf = Callable[[BookieId, BookieInfo], Endpoint | None]
@@ -221,7 +229,14 @@ class RemoteBookies:
     async def fence_many(
         self, bookie: BookieId, ledgers: Sequence[tuple[LedgerId, bytes]]
     ) -> Sequence[ReadReply]:
-        return await fence_each(self, bookie, ledgers)
+        link = self._link(bookie)
+        if isinstance(link, Status) or not link.fences_many:
+            return await fence_each(self, bookie, ledgers)
+        answer = await link.call("FenceMany", encode_fences(bookie, ledgers))
+        if answer is not None:
+            with suppress(BadBookieFrame):
+                return decode_fence_replies(answer, len(ledgers))
+        return [ReadReply(link.refusal)] * len(ledgers)
 
     async def read_many(
         self,

@@ -26,6 +26,7 @@ from ledger.wire.bookie_frames import BadBookieFrame, FrameKind
 from ledger.wire.tcp_frames import (
     ANSWERED,
     CALL_METHODS,
+    FENCE_MANY,
     FRAME_BYTES_MAX,
     PING_FRAME,
     FrameReader,
@@ -115,6 +116,11 @@ class TcpConnection(asyncio.BufferedProtocol):
     @property
     def is_open(self) -> bool:
         return self.was_open and not self.adds.over
+
+    @property
+    def fences_many(self) -> bool:
+        """See `Link`."""
+        return self.is_open and bool(self.features & FENCE_MANY)
 
     @property
     def was_open(self) -> bool:

@@ -1,0 +1,53 @@
+"""Goal: FENCE_MANY goes only to bookies that announced it; others get single requests.
+
+Method: a real bookie behind its TCP server, whose calls are counted.
+"""
+
+import pytest
+
+from ledger.bookie import tcp_connection
+from ledger.bookie.in_process import open_local_bookie
+from ledger.bookie.tcp_server import TcpServer
+from ledger.ports.bookies import BookieInfo, Status
+from ledger.wire.tcp_frames import CALL_METHODS
+from tests.contracts.test_bookies import CONFIG
+from tests.ledger.bookie_rig import KEY
+from tests.ledger.transports import bookies_of, on_transport, server_of
+
+pytestmark = pytest.mark.real_loop
+
+
+async def asked(tmp_path):
+    """How many calls a bookie got for 50 fences after the connection was open."""
+    calls = 0
+    with on_transport("tcp"):
+        opened = await open_local_bookie(tmp_path / "bookie", config=CONFIG)
+        server = server_of(opened.bookie)
+        assert isinstance(server, TcpServer)
+        answer = server.calls[CALL_METHODS["FenceMany"]]
+
+        async def counted(request):
+            nonlocal calls
+            calls += 1
+            return await answer(request)
+
+        server.calls[CALL_METHODS["FenceMany"]] = counted
+        name = opened.bookie.bookie_id
+        registered = {name: BookieInfo(port=await server.start("127.0.0.1", 0))}
+        port = bookies_of(lambda: registered)
+        assert (await port.read_lac(name, 1)).status is Status.NO_LEDGER
+        replies = await port.fence_many(name, [(ledger, KEY) for ledger in range(50)])
+        assert [reply.status for reply in replies] == [Status.NO_ENTRY] * 50
+        await port.close()
+        await server.stop(0)
+        await opened.close()
+    return calls
+
+
+async def test_a_bookie_that_announced_it_gets_one_call_for_all(tmp_path):
+    assert await asked(tmp_path) == 1
+
+
+async def test_a_bookie_that_did_not_announce_it_gets_single_requests(tmp_path, monkeypatch):
+    monkeypatch.setattr(tcp_connection, "FEATURES", 0)
+    assert await asked(tmp_path) == 0
