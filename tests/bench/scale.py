@@ -2,7 +2,6 @@
 
     make bench-scale                                              three sizes of each
     python -m tests.bench.scale --groups 100,1000 --partitions "" --no-rest
-    python -m tests.bench.scale --before DIR          and the servers of another source tree
 
 Every size runs on a new cluster on loopback: ZooKeeper, three bookies, one gateway; a second
 gateway starts, the first is killed (`kill -9`) and the second is asked until it answers for all.
@@ -82,21 +81,12 @@ def show(unit: str, sizes: list[dict[str, Any]], grown: list[dict[str, Any]]) ->
     print()
 
 
-def vs_before(ours: dict[str, Any], before: dict[str, Any]) -> dict[str, float]:
-    """Return ours / the figure of the other tree, for each figure of a size that has one."""
-    return {
-        name: round(ours[name] / before[name], 3)
-        for name in SAID
-        if ours.get(name) is not None and before.get(name)
-    }
-
-
 def counts(text: str) -> list[int]:
     return [int(word) for word in text.split(",") if word]
 
 
-async def run(asked: argparse.Namespace, scratch: Path, tree: Path | None = None) -> dict[str, Any]:
-    """Every size, smallest first, with the servers of `tree` if there is one."""
+async def measured(asked: argparse.Namespace, scratch: Path, tree: Path | None) -> dict[str, Any]:
+    """Every size of one side, smallest first."""
     groups: list[dict[str, Any]] = []
     for count in asked.groups:
         scale = scratch / f"groups-{count}"
@@ -120,13 +110,35 @@ async def run(asked: argparse.Namespace, scratch: Path, tree: Path | None = None
     show("groups", groups, group_growth)
     show("partitions", partitions, partition_growth)
     return {
-        "bench": "scale",
-        "session_ms": SESSION_MS,
         "groups": groups,
         "each_group": group_growth,
         "partitions": partitions,
         "each_partition": partition_growth,
     }
+
+
+def ratios(now: dict[str, Any], before: dict[str, Any]) -> dict[str, float]:
+    """The largest size of this tree over that of the tree before it."""
+    found: dict[str, float] = {}
+    if now["partitions"] and before["partitions"]:
+        last_s = before["partitions"][-1]["takeover_last_s"]
+        found["takeover_vs_before"] = now["partitions"][-1]["takeover_last_s"] / last_s
+        found["asked_p99_vs_before"] = now["partitions"][-1]["asked_p99_s"] / last_s
+    if now["groups"] and before["groups"]:
+        found["load_vs_before"] = (
+            before["groups"][-1]["loads_per_s"] / now["groups"][-1]["loads_per_s"]
+        )
+    return {name: round(ratio, 4) for name, ratio in found.items()}
+
+
+async def run(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """This tree, and the one before it if it is asked for."""
+    result = {"bench": "scale", "session_ms": SESSION_MS}
+    if asked.before is None:
+        return result | await measured(asked, scratch, None)
+    before = await measured(asked, scratch / "before", asked.before.resolve())
+    now = await measured(asked, scratch / "now", None)
+    return result | now | {"before": before} | ratios(now, before)
 
 
 def main() -> int:
@@ -136,22 +148,13 @@ def main() -> int:
     words.add_argument("--partitions", type=counts, default=PARTITIONS, help="sizes, with commas")
     words.add_argument("--budget", type=float, default=BUDGET_S, help="seconds, of each part")
     words.add_argument("--no-rest", action="store_true", help="do not wait until groups rest")
+    words.add_argument("--before", type=Path, help="a tree whose servers are measured first")
     words.add_argument("--unused", action="store_true", help="write to no partition before")
-    words.add_argument("--before", type=Path, help="also the servers of this source tree")
     asked = words.parse_args()
     CACHE.mkdir(exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="bench-scale-", dir=CACHE))
     try:
-        line = asyncio.run(run(asked, scratch))
-        if asked.before:
-            tree = asked.before.resolve()
-            before = asyncio.run(run(asked, scratch / "before", tree))
-            line["before"] = before
-            line["vs_before"] = {
-                unit: [vs_before(*pair) for pair in zip(line[unit], before[unit], strict=True)]
-                for unit in ("groups", "partitions")
-            }
-        print(json.dumps(line))
+        print(json.dumps(asyncio.run(run(asked, scratch))))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return 0

@@ -13,7 +13,6 @@ from tests.cluster.client import Session
 from tests.peers.bookie import BookieProcess
 from tests.peers.gateway import ClusterGateway
 from tests.peers.processes import Lifecycle
-from tests.peers.release import run_tree
 from tests.peers.zookeeper import ZooKeeper
 
 T = TypeVar("T")
@@ -23,10 +22,40 @@ HEAP_MB = 3_072  # of ZooKeeper: what is measured is the gateway
 LEDGERS_LOOKED_AT_MAX = 2_000
 
 
+def in_tree(argv: list[str], tree: Path | None) -> list[str]:
+    """The command `python -m module ...` with the sources of another tree, if one is given."""
+    if tree is None:
+        return argv
+    python, _, module, *words = argv
+    run = (
+        f"import runpy, sys; sys.path.insert(0, {str(tree)!r}); sys.argv[0] = {module!r}; "
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    )
+    return [python, "-c", run, *words]
+
+
+class TreeBookie(BookieProcess):
+    """A bookie of a source tree."""
+
+    tree: Path | None = None
+
+    def argv(self) -> list[str]:
+        return in_tree(super().argv(), self.tree)
+
+
+class TreeGateway(ClusterGateway):
+    """A gateway of a source tree."""
+
+    tree: Path | None = None
+
+    def argv(self) -> list[str]:
+        return in_tree(super().argv(), self.tree)
+
+
 class Cluster(Lifecycle):
     """ZooKeeper and bookies run inside `with`; gateways when they are asked for.
 
-    Bookies and gateways are those of `tree`, if there is one.
+    `tree` has the sources of the bookies and gateways, this one's by default.
     """
 
     def __init__(
@@ -37,7 +66,7 @@ class Cluster(Lifecycle):
         self._options = options
         self.zookeeper = ZooKeeper(directory / "zookeeper", heap_mb=HEAP_MB)
         self._bookies = [
-            BookieProcess(
+            TreeBookie(
                 directory / f"bookie-{number}" / "data",
                 self.zookeeper.servers,
                 name=f"bookie-{number}",
@@ -46,24 +75,22 @@ class Cluster(Lifecycle):
             )
             for number in range(BOOKIES)
         ]
-        if tree is not None:
-            for bookie in self._bookies:
-                run_tree(bookie, tree)
+        for bookie in self._bookies:
+            bookie.tree = tree
         self._gateways: list[ClusterGateway] = []
 
     def gateway(self) -> ClusterGateway:
         """One more serves."""
         node_id = len(self._gateways)
-        started = ClusterGateway(
+        started = TreeGateway(
             self._directory / f"gateway-{node_id}",
             self.zookeeper.servers,
             self._options,
             node_id=node_id,
             session_ms=SESSION_MS,
         )
+        started.tree = self._tree
         self._gateways.append(started)
-        if self._tree is not None:
-            run_tree(started, self._tree)
         return started.start()
 
     async def open_ledgers(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ TOPICS_WATCHED_MAX = 2  # looking is work for the gateway that takes over
 LOOK_S = 0.2
 AGAIN_S = 0.05
 TOPIC_S_MAX = 60.0
+ASKED_MAX, ASKED_AT_ONCE = 200, 4  # partitions that are asked for while all are due
+REFUSED_S_MAX = 0.5  # a partition that is not claimed is refused sooner
 WRITTEN_TO_MAX, WRITTEN_S_MAX = 100, 60.0  # partitions that get a record after the takeover
 _EXISTS = 36
 _NOT_YET = {3, 5, 6, 7, 9, 78}  # unknown, no leader, not the leader, timed out, ...
@@ -131,7 +134,9 @@ async def _metadata_ms(wire: Wire) -> float:
 async def _take_over(wire: Wire, keys: list[Key], until_s: float) -> dict[str, float]:
     """The gateway answers for every partition as its leader. When each was led: by a sample."""
     killed_s = time.monotonic()
+    asking = asyncio.ensure_future(_ask_for_some(wire.address, keys, until_s))
     led_s = await _led_again(wire, keys, killed_s, until_s)
+    asked = await asking
     left = set(keys)
     while left and time.monotonic() < until_s:
         for topic, indexes in _by_topic(left).items():
@@ -146,7 +151,42 @@ async def _take_over(wire: Wire, keys: list[Key], until_s: float) -> dict[str, f
         else {}
     )
     figures["takeover_last_s"] = round(time.monotonic() - killed_s, 3)  # of all, not of the sample
-    return {"of": len(keys), "taken_over": len(keys) - len(left), **figures}
+    return {"of": len(keys), "taken_over": len(keys) - len(left), **figures, **asked}
+
+
+async def _ask_for_some(address: str, keys: Sequence[Key], until_s: float) -> dict[str, float]:
+    """How long those took that were asked for while the others were due, from the claim on."""
+    some = random.Random(1).sample(keys, min(len(keys), ASKED_MAX))
+    took_s: list[float] = []
+
+    async def ask(key: Key, _: int) -> None:
+        async with Wire(address) as wire:
+            took_s.append(await _answered_s(wire, key))
+
+    await spread(some, ask, at_once=ASKED_AT_ONCE, until_s=until_s)
+    ordered = sorted(took_s)
+    return {
+        "asked": len(ordered),
+        "asked_p50_s": round(ordered[len(ordered) // 2], 3),
+        "asked_p99_s": round(ordered[len(ordered) * 99 // 100], 3),
+    }
+
+
+async def _answered_s(wire: Wire, key: Key) -> float:
+    """Seconds from the first request after the claim: one before it is refused at once."""
+    claimed_s = 0.0
+    topic, index = key
+    while True:
+        sent_s = time.monotonic()
+        code, _ = (await wire.ends({topic: [index]}))[key]
+        now_s = time.monotonic()
+        waited = now_s - sent_s > REFUSED_S_MAX
+        if code == 0 or waited:
+            claimed_s = claimed_s or sent_s
+        if code == 0:
+            return now_s - claimed_s
+        assert code in _NOT_YET, f"{key}: error {code}"
+        await asyncio.sleep(AGAIN_S)
 
 
 async def _led_again(

@@ -330,6 +330,10 @@ class Recoverer:
         return Request("G", action.entry, action.lac)
 
 
+class BareRecoverer(Recoverer):
+    hears_highest = False
+
+
 class Machines:
     """All local states met so far, by number, how each was reached, and what each event does."""
 

@@ -81,6 +81,8 @@ QUICK = (
     Bounds(recoverers=2, entries=1, write_quorum=2),
     Bounds(recoverers=1, entries=1, wipes=1),
     Bounds(recoverers=0, spares=1, timeouts=1, late=1),
+    Bounds(recoverers=1, bare=True),
+    Bounds(recoverers=1, write_quorum=2, bare=True),
 )
 FULL = (
     *QUICK,
@@ -91,6 +93,9 @@ FULL = (
     Bounds(recoverers=1, spares=1, timeouts=1),
     Bounds(recoverers=1, entries=1, spares=1, timeouts=1, late=1),
     Bounds(entries=1, write_quorum=2, spares=1, timeouts=1),
+    Bounds(entries=1, wipes=1, spares=1),
+    Bounds(entries=1, bare=True),
+    Bounds(recoverers=1, spares=1, timeouts=1, bare=True),
 )
 
 
@@ -101,6 +106,7 @@ def say(bounds):
     for name in ("spares", "timeouts", "late", "wipes"):
         if getattr(bounds, name):
             words += f", {name} {getattr(bounds, name)}"
+    words += ", damaged answers to fences" if bounds.bare else ""
     return words
 
 

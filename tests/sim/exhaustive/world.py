@@ -33,6 +33,7 @@ from tests.sim.exhaustive.columns import (
 )
 from tests.sim.exhaustive.freeze import Interner, freeze
 from tests.sim.exhaustive.hosts import (
+    BareRecoverer,
     Machines,
     Recoverer,
     Request,
@@ -64,6 +65,7 @@ class Bounds:
     timeouts: int = 0  # adds whose sender gives up waiting and takes a spare
     late: int = 0  # replies to adds that are held up
     wipes: int = 0  # bookies that lose their disk and come back in limbo
+    bare: bool = False  # the answers to fences have damaged entries: all must be read
     symmetric: bool = True  # bookies are interchangeable where Qw = E
 
 
@@ -92,7 +94,7 @@ class World:
         self.stored = []
         self._metadata_numbers = Interner()
         self._writer = writer
-        self._recoverer = recoverer
+        self._recoverer = BareRecoverer if bounds.bare else recoverer
         self._handled = {}
         self._tidied = {}
         self._checked = set()
