@@ -98,16 +98,14 @@ class Partition:
 
         `opening` decides which ones are opened first. With `begin`, a stream to which a former
         owner was writing is writable as soon as it is open, if a batch waits for it by then. Log
-        lines name the partition by `named`. With `state` the log is that of another object, and
-        clients append nothing. `verifier` is needed for transactions. While `may_exist` returns
-        False, the log certainly has none of them.
+        lines name the partition by `named`. With `state` the log is that of another object; clients
+        append nothing. `verifier` is for transactions; while `may_exist` is False it has none.
         """
         self.name = name  # the stream's; it and the callables below never change
         # The id of the topic, or None if it was not created for one. Set once, after creation.
         self.topic_id: UUID | None = None
         self._lease_held, self._on_opened, self._begins = lease_held, on_opened, begin
-        self._turns = opening or OpeningTurns()
-        self._asked = state is not None  # True while a request may wait for the opening
+        self._turns, self._asked = opening or OpeningTurns(), state is not None  # asked: wanted now
         self._long_work = long_work or LongWork()
         self._lost = False  # True once taken over or deleted: acknowledges nothing, is closed
         self.closed = False  # True once it was handed over, lost or deleted; never reset

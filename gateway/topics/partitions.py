@@ -116,10 +116,8 @@ class Partitions:
         self._handed_over: set[StreamKey] = set()
         # Background tasks that close partitions. `stop` waits for them.
         self._ending: set[asyncio.Task[None]] = set()
-        # Limits the partitions that are opened at once, and decides which ones are opened first.
-        self._opening = OpeningTurns()
-        # Limits the replicas that read a snapshot at once.
-        self._loading = asyncio.Semaphore(LOADING_AT_ONCE)
+        # Decides which partitions are opened first. Limits the replicas that read a snapshot.
+        self._opening, self._loading = OpeningTurns(), asyncio.Semaphore(LOADING_AT_ONCE)
         # Checks and searches of records that take long, of all partitions.
         self._long_work = LongWork()
         # The bytes of the partitions on each bookie, for requests about disk usage.

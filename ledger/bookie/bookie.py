@@ -18,6 +18,7 @@ from ledger.bookie.config import BookieConfig
 from ledger.bookie.disk_space import DiskSpaceMonitor
 from ledger.bookie.entry_head import parse_head
 from ledger.bookie.entry_reader import EntryReader
+from ledger.bookie.fences import FENCED_BYTES_MAX, Fences
 from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, QueuedRecord
 from ledger.bookie.long_poll import LongPolls
 from ledger.bookie.replay import LIMBO_KNOWN, LIMBO_NEW, LogReplay, ReplayResult
@@ -46,8 +47,6 @@ from ledger.tasks import start_once, start_vital
 
 # Above every ledger id. Passed as `next_ledger`, it means that any ledger may exist.
 EVERY_LEDGER: Final = LedgerId(2**63 - 1)
-FENCED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Most bytes of entries in the replies of `Bookie.fence_many`, unless the caller bounds them."""
 _REFUSALS: Final = {
     AddDecision.FENCED: Status.FENCED,
     AddDecision.WRONG_KEY: Status.UNAUTHORIZED,
@@ -81,6 +80,7 @@ class Bookie:
         self._journal = self.storage.journal
         self._written = self.storage.write_cache if config.write_cache_bytes else None
         self._reader = EntryReader(self.storage)
+        self._fences = Fences(self.storage, self._authorize, self.read)
         self._polls = LongPolls(self._index, self._reader, config)
         self._loop = asyncio.get_running_loop()
         # Tasks of running comparisons and index flushes. A task is removed when it ends; `stop`
@@ -258,18 +258,8 @@ class Bookie:
         self._journal.append(record)
 
     async def fence(self, ledger: LedgerId, master_key: bytes) -> Status:
-        """Fence the ledger durably: only recovery adds are accepted from now on.
-
-        Returns after every earlier add is durable or has failed.
-        """
-        state = self._authorize(ledger, master_key)
-        if isinstance(state, Status):
-            return state
-        state.fenced = True
-        if not state.fence_logged:
-            return await self._log(RecordType.FENCE, state, -1)
-        await self._journal.settled()
-        return Status.OK if self.failure is None else Status.IO_ERROR
+        """Fence the ledger durably, after every earlier add. It then takes only recovery adds."""
+        return await self._fences.fence(ledger, master_key)
 
     async def fence_many(
         self, ledgers: Sequence[tuple[LedgerId, bytes]], bytes_max: int = FENCED_BYTES_MAX
@@ -278,29 +268,7 @@ class Bookie:
 
         Beyond `bytes_max` bytes of entries the reply is OVERLOADED. See `Bookies.fence_many`.
         """
-        states = [self._begin_fence(ledger, key) for ledger, key in ledgers]
-        await self._journal.settled()  # every fence, and every add that was accepted before
-        replies: list[ReadReply] = []
-        for (ledger, _), state in zip(ledgers, states, strict=True):
-            if isinstance(state, Status):
-                replies.append(ReadReply(state))
-            elif self.failure is not None or not (state.fence_logged or state.deleted):
-                replies.append(ReadReply(Status.IO_ERROR))
-            else:
-                reply = await self.read(ledger, EntryId(-1))
-                bytes_max -= len(reply.body)
-                replies.append(reply if bytes_max >= 0 else ReadReply(Status.OVERLOADED))
-        return replies
-
-    def _begin_fence(self, ledger: LedgerId, master_key: bytes) -> LedgerDescriptor | Status:
-        """Fence the ledger and log that. The fence is durable once the journal has settled."""
-        state = self._authorize(ledger, master_key)
-        if isinstance(state, Status):
-            return state
-        state.fenced = True
-        if not state.fence_logged:
-            self.storage.append(RecordType.FENCE, state, -1)
-        return state
+        return await self._fences.fence_many(ledgers, bytes_max)
 
     async def write_lac(self, ledger: LedgerId, master_key: bytes, lac: EntryId) -> Status:
         """Implement `Bookies.write_lac`."""

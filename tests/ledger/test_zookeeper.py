@@ -14,7 +14,7 @@ from kazoo.protocol import serialization as wire
 
 from ledger.adapters.system.clock import monotonic_s
 from ledger.adapters.zookeeper.zookeeper_bridge import IN_FLIGHT_MAX, _Inbox
-from ledger.errors import EntryTooLarge, MetadataUnavailable, NoNode
+from ledger.errors import EntryTooLarge, MetadataUnavailable
 from ledger.ports.metadata import ANY_VERSION, NODE_BYTES_MAX, Create, Delete, Node, Set
 from tests.ledger.zookeeper_rig import SHORT_MS, Told, World, connected, no_thread_is_left, waits
 from tests.peers.processes import until
@@ -124,56 +124,6 @@ async def test_a_connection_cut_in_the_middle_of_a_reply_leaves_nothing_for_the_
         world.proxy.heal()
         assert (await world.far.get("/a")).data == large
         assert world.proxy.accepted == 2
-
-
-def counted(store):
-    """The requests that the store hands to its connection from now on."""
-    asked, ask = [], store._bridge.ask
-
-    def note(request):
-        asked.append(request)
-        return ask(request)
-
-    store._bridge.ask = note
-    return asked
-
-
-async def test_reads_of_one_turn_are_one_request_and_each_gets_its_own_answer(sessions):
-    async with sessions() as world:
-        store = world.far
-        for number in range(3):
-            await store.create(f"/n{number}", b"%d" % number * number)
-        asked = counted(store)
-        paths = ["/n0", "/n1", "/missing", "/n2"]
-        reads = [*map(store.get, paths), store.children("/"), store.children("/missing")]
-        found = await asyncio.gather(*reads, return_exceptions=True)
-        assert [type(each).__name__ for each in asked] == ["MultiRead"]
-        assert [node.data for node in found[:2]] == [b"", b"1"]
-        assert isinstance(found[2], NoNode)
-        assert found[3].data == b"22"
-        assert {"n0", "n1", "n2"} <= set(found[4])
-        assert isinstance(found[5], NoNode)
-
-
-async def test_syncs_of_one_turn_are_one_request_ahead_of_the_reads(sessions):
-    async with sessions() as world:
-        store = world.far
-        await store.create("/n")
-        asked = counted(store)
-        await asyncio.gather(store.get("/n"), *(store.sync(f"/{n}") for n in range(9)))
-        assert [type(each).__name__ for each in asked] == ["Sync", "GetData"]
-
-
-async def test_a_read_sees_no_later_write_of_the_same_turn(sessions):
-    async with sessions() as world:
-        store = world.far
-        await store.create("/n", b"before")
-        reads = [asyncio.ensure_future(store.get("/n")) for _ in range(2)]
-        write = asyncio.ensure_future(store.set("/n", b"after", 0))
-        late = asyncio.ensure_future(store.get("/n"))
-        assert [(await read).data for read in reads] == [b"before"] * 2
-        await write
-        assert (await late).data == b"after"
 
 
 async def test_replies_that_come_together_are_answered_together(sessions):

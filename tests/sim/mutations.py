@@ -96,11 +96,11 @@ async def fence_answered_at_once(self, ledger, master_key):
     return Status.OK
 
 
-async def fences_answered_at_once(self, ledgers, room=None):
+async def fences_answered_at_once(self, ledgers, bytes_max=0):
     """The same of many fences."""
-    states = [self._begin_fence(ledger, key) for ledger, key in ledgers]
+    states = [self._fences.begin(ledger, key) for ledger, key in ledgers]
     return [
-        ReadReply(state) if isinstance(state, Status) else await self.read(ledger, -1, room)
+        ReadReply(state) if isinstance(state, Status) else await self.read(ledger, -1)
         for (ledger, _), state in zip(ledgers, states, strict=True)
     ]
 
