@@ -12,7 +12,7 @@ with another process, one whose bookies have to be asked for more, one that cann
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ledger.client import metadata_format, recover
@@ -214,7 +214,7 @@ class LedgerRecoveries:
                 done, left = await asyncio.wait(left, timeout=wait_s, return_when=first)
                 fences.take_all(done, tasks)
         finally:
-            for task in left:
+            for task in tasks:  # in order, so that simulated runs repeat
                 task.cancel()
         return fences.replies
 
@@ -243,9 +243,9 @@ class _Fences:
     def cover_all(self) -> bool:
         return not self._uncovered
 
-    def take_all(self, done: Iterable[_Asking], rows: Mapping[_Asking, Sequence[_Row]]) -> None:
+    def take_all(self, done: set[_Asking], rows: Mapping[_Asking, Sequence[_Row]]) -> None:
         """Take the replies of these tasks, which asked for `rows`."""
-        for task in done:
+        for task in [one for one in rows if one in done]:
             self._take(rows[task], task.result())
 
     def _take(self, rows: Sequence[_Row], replies: Sequence[ReadReply]) -> None:
