@@ -102,6 +102,12 @@ def _serve_options() -> list[click.Parameter]:
         ),
         # The process that started this worker: the worker ends with it.
         Option(["--supervisor"], type=Value("pid", units.integer), hidden=True),
+        *_bookie_options(),
+    ]
+
+
+def _bookie_options() -> list[click.Parameter]:
+    return [
         Option(
             ["--bookie-transport"],
             metavar="TRANSPORT",

@@ -102,8 +102,7 @@ class Partition:
         append nothing. `verifier` is for transactions; while `may_exist` is False it has none.
         """
         self.name = name  # the stream's; it and the callables below never change
-        # The id of the topic, or None if it was not created for one. Set once, after creation.
-        self.topic_id: UUID | None = None
+        self.topic_id: UUID | None = None  # set once, after creation, if it is of a topic
         self._lease_held, self._on_opened, self._begins = lease_held, on_opened, begin
         self._turns, self._asked = opening or OpeningTurns(), state is not None  # asked: wanted now
         self._long_work = long_work or LongWork()
@@ -120,7 +119,6 @@ class Partition:
         self.stream.on_segment = self._on_segment
         configs, work = (topic_config, stream_config), (self._long_work, verifier)
         self._path = ProducePath(self, self._state, services, configs, self._log, work, named)
-        self._serves_transactions = verifier is not None
         self._state.transactions.leader_epoch = NO_LEADER_EPOCH
         self._outcomes = Outcomes(self._state, self.stream, self._log, self._notify, may_exist)
         # See `ProducePath`. Attributes, because methods would add a call to each batch.
@@ -133,13 +131,12 @@ class Partition:
         self._waiters: set[FetchWaiter] = set()  # fetches to notify, until they remove themselves
         # The task that opens the stream. Done once it is open; None before the first `open`.
         self._opening: asyncio.Task[None] | None = None
-        # True while the stream is open for reading: from the end of `_opening` until it fails.
-        self._opened = False
-        # The pause before the next opening. Doubles up to _REOPEN_S_MAX; a durable batch resets it.
-        self._reopen_s = _REOPEN_S_FIRST
+        self._opened = False  # True while it is open for reading: from then until it fails
+        self._reopen_s = _REOPEN_S_FIRST  # doubles up to _REOPEN_S_MAX; a durable batch resets it
         self._advanced_since_open = True  # False from an opening until a batch of it is durable
         self._ownership = ObservedOwnership(observer)
-        self._needs_state = state is not None  # that object is of no use without its whole state
+        # A `state` of another object is of no use unless it is whole.
+        self._serves_transactions, self._needs_state = verifier is not None, state is not None
 
     def belongs_to(self, topic_id: UUID) -> bool:
         """Return whether this is a partition of the topic, which may have been created again."""

@@ -473,14 +473,7 @@ class ProducePath:
         `on_done` runs exactly once: after the marker is durable, or inside this method if it is
         refused.
         """
-        queued = QueuedMarker(marker, on_done, self._may_acknowledge)
-        if self.ready and self._partition.is_leader:
-            try:
-                self.transactions.mark(queued)
-            except Exception as error:  # noqa: BLE001  whatever it is, the next batches are served
-                self._after_failed_append(queued, error)
-            return
-        self._queue(queued)
+        self._queue(QueuedMarker(marker, on_done, self._may_acknowledge))
 
     def append_transactional(
         self,
@@ -551,15 +544,11 @@ class ProducePath:
             elif isinstance(queued, OwnBatch):
                 self._append_own(queued)
         except Exception as error:  # noqa: BLE001  whatever it is, the next batches are served
-            self._after_failed_append(queued, error)
-
-    def _after_failed_append(self, queued: _Waiting, error: Exception) -> None:
-        """Answer after an unexpected exception, and end the ownership."""
-        if isinstance(queued, ProducedBatch):
-            queued.give_up()
-        else:
-            queued.refuse(StreamUnavailable(f"{self._partition.name}: {error!r}"))
-        self._end_after(error)
+            if isinstance(queued, ProducedBatch):
+                queued.give_up()
+            else:
+                queued.refuse(StreamUnavailable(f"{self._partition.name}: {error!r}"))
+            self._end_after(error)
 
     def _append_own(self, own: OwnBatch) -> None:
         """Append without a check. Its records have the timestamps that the batch has."""

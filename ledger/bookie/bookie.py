@@ -272,8 +272,7 @@ class Bookie:
 
     async def write_lac(self, ledger: LedgerId, master_key: bytes, lac: EntryId) -> Status:
         """Implement `Bookies.write_lac`."""
-        state = self._authorize(ledger, master_key)
-        if isinstance(state, Status):
+        if isinstance(state := self._authorize(ledger, master_key), Status):
             return state
         return await self._log(RecordType.EXPLICIT_LAC, state, lac)
 

@@ -49,8 +49,10 @@ class Fences:
         replies: list[ReadReply] = []
         for (ledger, _), state in zip(ledgers, states, strict=True):
             reply = await self._reply(ledger, state)
+            if len(reply.body) > bytes_max:  # a shorter one may still have room
+                reply = ReadReply(Status.OVERLOADED)
             bytes_max -= len(reply.body)
-            replies.append(reply if bytes_max >= 0 else ReadReply(Status.OVERLOADED))
+            replies.append(reply)
         return replies
 
     def begin(self, ledger: LedgerId, master_key: bytes) -> LedgerDescriptor | Status:

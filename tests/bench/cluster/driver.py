@@ -12,6 +12,7 @@ import json
 import signal
 import struct
 import sys
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -86,7 +87,7 @@ class Offer:
     def _rest(self, wait_ns: int) -> None:
         """Wait until a record is due; of many, until several are, which costs less CPU."""
         self._producer.poll(0)
-        time.sleep(max(wait_ns / NS, TICK_S if self._rate > 1 / TICK_S else 0.0))
+        threading.Event().wait(max(wait_ns / NS, TICK_S if self._rate > 1 / TICK_S else 0.0))
 
     def end(self) -> None:
         """Mark the end in each partition, and wait until all records were acknowledged."""
