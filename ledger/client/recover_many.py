@@ -98,7 +98,14 @@ class LedgerRecoveries:
             self._settle(batch, {})
         else:
             self._batches += 1
-            start_once("a batch of recoveries", self._run(batch))
+            task = start_once("a batch of recoveries", self._run(batch))
+
+            def on_done(_: object) -> None:
+                if all(one.done.done() for one in batch.values()):  # all callers have given up
+                    task.cancel()
+
+            for one in batch.values():
+                one.done.add_done_callback(on_done)
         self._wake()
 
     async def _run(self, batch: Mapping[LedgerId, _Waiting]) -> None:

@@ -336,9 +336,16 @@ class SimMetadata:
             self.on_set(path, data, True)
         try:
             await self._write(self.tree.multi, ops, self.session)
-        finally:
-            for path, data in changes:
-                self.on_set(path, data, False)
+        except GeneratorExit:  # of a dead process, whenever its memory is collected
+            raise
+        except BaseException:
+            self._multi_over(changes)
+            raise
+        self._multi_over(changes)
+
+    def _multi_over(self, changes):
+        for path, data in changes:
+            self.on_set(path, data, False)
 
     def _names(self, path):
         nodes = self._follower()
