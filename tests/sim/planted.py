@@ -142,9 +142,9 @@ class SkipsOneCopy(core.Recovery):
 class NoWriteBack(core.Recovery):
     """What was found is taken for safe where it is."""
 
-    def _accept(self, found):
+    def _accept(self, reading, found):
         entry = self._next
-        super()._accept(found)
+        super()._accept(reading, found)
         for index in self._adding.write_set(entry):
             self._adding.on_added(index, entry)
         return []
