@@ -17,23 +17,20 @@ from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX
 from ledger.adapters.system.memory import uninitialized
 from ledger.adapters.tcp.transport import prepare
 from ledger.bookie.config import ENTRY_BYTES_MAX
+from ledger.bookie.server_calls import ServerCallStream
 from ledger.bookie.server_streams import ServerAddStream, ServerReadStream, check_hello
 from ledger.ids import Buffer
 from ledger.ports.bookies import Status
 from ledger.tasks import start_once
 from ledger.wire.bookie_frames import KEY_BYTES_MAX, BadBookieFrame, FrameKind
 from ledger.wire.tcp_frames import (
-    ANSWERED,
     FEATURES,
     FRAME_BYTES_MAX,
-    NOT_ANSWERED,
     PONG_FRAME,
     ForeignProtocol,
     FrameReader,
     Welcome,
-    decode_call,
     encode_add_credit,
-    encode_call,
     encode_tcp_welcome,
     frame,
     frames,
@@ -42,7 +39,7 @@ from ledger.wire.tcp_frames import (
 if TYPE_CHECKING:
     from ledger.bookie.tcp_server import TcpServer
 
-_CALLS_MAX: Final = 256  # control calls under way on one connection
+_TURN_BYTES: Final = 64 * 1024  # responses to calls that are written in one turn, about
 _ADDS: Final = int(FrameKind.ADDS)
 _SIZES_MAX: Final[dict[int, int]] = {
     FrameKind.HELLO: 2 + 255,
@@ -65,6 +62,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._server = server
         self._adds = ServerAddStream(server.bookie, server.rooms.adds, self._on_ready)
         self._reads = ServerReadStream(server.bookie, config, server.rooms.answers, self._on_ready)
+        self._calls = ServerCallStream(
+            server.calls,
+            config.control_timeout_s,
+            config.answer_bytes_max,
+            self._on_ready,
+            self._on_bad,
+        )
         self._reader = FrameReader(
             server.staging, uninitialized, self._admit, self._on_message, MESSAGE_BYTES_MAX
         )
@@ -90,8 +94,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._pong = False
         # Frames of long messages that are not written yet. Those of one message are neighbours.
         self._pieces: deque[list[Buffer]] = deque()
-        # Tasks of control calls under way, by number.
-        self._calls: dict[int, asyncio.Task[None]] = {}
         # This connection's part of `TcpServer.unfinished`.
         self._unfinished = 0
         # For the sweep: when the connection began, when bytes came last, since when an unfinished
@@ -118,8 +120,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._server.forget(self)
         self._count_unfinished(0)
         self._reads.close()
-        for task in self._calls.values():
-            task.cancel()
+        self._calls.close()
         if self._granting is not None:
             self._granting.cancel()
 
@@ -138,7 +139,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._end("protocol", f"it speaks {error}")
             return
         except BadBookieFrame as error:
-            self._end("frame", f"bad frame: {error}")
+            self._on_bad(error)
             return
         finally:
             self._receiving = False
@@ -218,7 +219,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         elif kind == FrameKind.READ_REQUESTS:
             self._reads.take(message)
         elif kind == FrameKind.CALL:
-            self._on_call(message)
+            self._calls.take(message)
         elif kind == FrameKind.PING:
             self._pong = True
             self._on_ready()
@@ -241,32 +242,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._reader.stop()
             self._transport.close()
 
-    def _on_call(self, message: Buffer) -> None:
-        number, method, request = decode_call(message)
-        if method not in self._server.calls:
-            raise BadBookieFrame(f"unknown control call {method}")
-        if number in self._calls or len(self._calls) >= _CALLS_MAX:
-            raise BadBookieFrame(f"control call {number} with {len(self._calls)} under way")
-        task = start_once("a control call", self._answer(number, method, request))
-        self._calls[number] = task
-        task.add_done_callback(lambda _: self._calls.pop(number, None))
-
-    async def _answer(self, number: int, method: int, request: bytes) -> None:
-        reply, outcome = b"", NOT_ANSWERED
-        try:
-            async with asyncio.timeout(self._server.config.control_timeout_s):
-                reply, outcome = await self._server.calls[method](request), ANSWERED
-        except BadBookieFrame as error:
-            self._end("frame", f"bad frame: {error}")
-        except TimeoutError:
-            pass
-        finally:
-            response = encode_call(FrameKind.CALL_RESPONSE, number, outcome, reply)
-            if len(response) <= FRAME_BYTES_MAX:
-                self._urgent.append(frame(response))
-            else:
-                self._pieces += frames([response])
-            self._on_ready()
+    def _on_bad(self, error: BadBookieFrame) -> None:
+        self._end("frame", f"bad frame: {error}")
 
     def _count_unfinished(self, count: int) -> None:
         server = self._server
@@ -321,6 +298,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._pong:
             out.append(PONG_FRAME)
             self._pong = False
+        left = _TURN_BYTES
+        while left > 0 and (response := self._calls.pop(FRAME_BYTES_MAX)) is not None:
+            out.append(frame(response))
+            left -= len(response)
         piece = self._next_piece()
         if piece is not None:
             out += piece
@@ -328,13 +309,14 @@ class ClientConnection(asyncio.BufferedProtocol):
             transport.write(out[0])
         elif out:
             transport.writelines(out)
-        if piece is not None:
+        if piece is not None or left <= 0:
             self._on_ready()
 
     def _next_piece(self) -> list[Buffer] | None:
         """Return the next frame of responses to reads and of long responses to calls, if any."""
         if not self._pieces:
-            parts = self._reads.pop()
+            response = self._calls.pop(MESSAGE_BYTES_MAX)
+            parts = self._reads.pop() if response is None else [response]
             if parts is None:
                 return None
             self._pieces += frames(parts)

@@ -32,8 +32,10 @@ from ledger.wire.bookie_frames import (
 )
 from ledger.wire.tcp_frames import (
     FRAME_BYTES_MAX,
+    NOT_ANSWERED,
     PONG_FRAME,
     Welcome,
+    decode_call,
     encode_add_credit,
     encode_call,
     encode_tcp_welcome,
@@ -129,6 +131,7 @@ BAD_FRAMES = {
     "a call of ledger -5": frame(
         encode_call(FrameKind.CALL, 0, 2, pb.LedgerRequest(ledger=-5).SerializeToString())
     ),
+    "one number of two calls": frame(encode_call(FrameKind.CALL, 0, 6, b"")) * 2,
     "half a call": raw_frame(FrameKind.CALL, b"xx"),
 }
 
@@ -418,6 +421,47 @@ async def test_too_many_waiting_reads_end_the_connection(tmp_path, said):
             raw.writer.transport.resume_reading()
             await raw.ended()
             assert "read requests wait" in said.lines[0]
+
+
+class Stuck:
+    """A bookie whose disk never answers."""
+
+    bookie_id = BookieId("stuck-00000000")
+
+    async def stats(self):
+        await asyncio.Event().wait()
+
+
+STATS = pb.StatsRequest(bookie=Stuck.bookie_id).SerializeToString()
+
+
+async def test_a_call_without_an_answer_is_answered_when_its_time_is_up():
+    server = TcpServer(Stuck(), TcpServerConfig(control_timeout_s=0.1))
+    raw = await Raw.welcomed(await server.start("127.0.0.1", 0), Stuck.bookie_id)
+    raw.send(frame(encode_call(FrameKind.CALL, 7, 6, STATS)))
+    assert decode_call(await raw.message()) == (7, NOT_ANSWERED, b"")
+    raw.close()
+    await server.stop(0)
+
+
+async def test_too_many_calls_without_an_answer_end_the_connection(said):
+    server = TcpServer(Stuck(), TcpServerConfig())
+    raw = await Raw.welcomed(await server.start("127.0.0.1", 0), Stuck.bookie_id)
+    raw.send(*[frame(encode_call(FrameKind.CALL, number, 6, STATS)) for number in range(257)])
+    await raw.ended()
+    assert "control call 256" in said.lines[0]
+    await server.stop(0)
+
+
+async def test_a_client_holds_back_calls_that_would_be_too_many():
+    server = TcpServer(Stuck(), TcpServerConfig())
+    places = {Stuck.bookie_id: BookieInfo(tcp_port=await server.start("127.0.0.1", 0))}
+    port = TcpBookies(lambda: places, TcpClientConfig(control_timeout_s=0.5))
+    calls = [port.stats(Stuck.bookie_id) for _ in range(400)]
+    assert {reply.status for reply in await asyncio.gather(*calls)} == {Status.UNREACHABLE}
+    assert len(server._connections) == 1, "the connection has lasted"
+    await port.close()
+    await server.stop(0)
 
 
 # -- a bookie that is none -------------------------------------------------------------------------

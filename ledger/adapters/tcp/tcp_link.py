@@ -40,7 +40,7 @@ from ledger.wire.tcp_frames import (
     short_frame,
 )
 
-_TURN_BYTES_MAX: Final = 1024 * 1024  # written in one turn of the loop; the rest follows
+_TURN_FRAMES_MAX: Final = 4  # frames of adds in one turn of the loop: a mebibyte at most
 _ADD_STATUSES: Final = int(FrameKind.ADD_STATUSES)
 _GOODBYE_S: Final = 0.5  # time for what was written to leave after `close`
 _CALLS_MAX: Final = 128  # control calls under way on one connection; a bookie allows twice as many
@@ -98,8 +98,6 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._receiving = False
         # Frames of long messages that are not written yet. Those of one message are neighbours.
         self._pieces: deque[list[Buffer]] = deque()
-        # About the bytes of the last piece.
-        self._piece_bytes = 0
         # Bytes of adds sent so far, and the bytes that the bookie has granted so far.
         self._sent = self._credit = 0
         # Frames that go first: pings and control calls.
@@ -282,13 +280,13 @@ class TcpConnection(asyncio.BufferedProtocol):
             out.append(frame(requests))
         elif requests is not None:
             self._pieces += frames([requests])
-        size = 0
-        while (piece := self._next_piece()) is not None:
-            out += piece
-            size += FRAME_BYTES_MAX if self._pieces else self._piece_bytes
-            if size >= _TURN_BYTES_MAX:
-                self._loop.call_soon(self._on_queued)
+        for _ in range(_TURN_FRAMES_MAX):
+            piece = self._next_piece()
+            if piece is None:
                 break
+            out += piece
+        else:
+            self._loop.call_soon(self._on_queued)
         if len(out) == 1:
             transport.write(out[0])
         elif out:
@@ -304,7 +302,6 @@ class TcpConnection(asyncio.BufferedProtocol):
                 return None
             size = adds.size
             self._sent += size
-            self._piece_bytes = min(size, FRAME_BYTES_MAX)
             if size <= FRAME_BYTES_MAX:
                 return short_frame(adds.parts(), size)
             self._pieces += frames(adds.parts())
