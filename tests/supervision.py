@@ -34,7 +34,11 @@ PLAIN = {
         "_open",
     ): "awaited there; every outcome is read or cancelled",
     ("ledger/adapters/grpc/grpc_link.py", "BookieConnection._serve"): "`_report` reports each end",
-    ("ledger/bookie/server_streams.py", "ServerReadStream._start"): "`_respond` answers any failure",
+    ("ledger/bookie/server_streams.py", "ServerReadStream._start"): "`_respond` answers failures",
+    (
+        "ledger/bookie/server_calls.py",
+        "ServerCallStream._start_asked",
+    ): "`_answer` answers failures",
     ("ledger/client/reader.py", "LedgerReader._read_lacs"): "awaited there; each result is read",
     ("ledger/client/recover.py", "_length_up_to"): "awaited there",
     (
