@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.core.cleaned_batches import DELETE_HORIZON, plain_records, with_kept
 from gateway.core.cleaning import COUNT_MAX, Cleaning
 from gateway.core.cleaning_keys import KEY_BYTES, KeyMap, key_words
-from gateway.core.cleaning_results import PoisonedBatch
+from gateway.core.cleaning_results import NOT_FULL, PoisonedBatch
 from gateway.core.cleaning_transactions import CleanedTransactions
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.wire.batches import BatchRefused, read_header, with_records
@@ -352,9 +352,9 @@ def test_a_batch_of_many_records_takes_little_memory():
     cleaning = Cleaning()
     tracemalloc.start()
     try:
-        cleaning.begin_map(ROOM, 0)
+        cleaning.begin_map(64 * KEY_BYTES, 0)
         cleaning.begin_segment(0, count, [])
-        cleaning.map_batches(batch)
+        assert cleaning.map_batches(batch) == NOT_FULL
         cleaning.begin_filter(0, 0)
         cleaning.begin_segment(0, count, [])
         (kept,) = cleaning.filter_batches(batch)
@@ -362,7 +362,8 @@ def test_a_batch_of_many_records_takes_little_memory():
     finally:
         tracemalloc.stop()
     assert read_header(kept.data).records == 64
-    assert peak < 5 * plain  # decompression alone holds them three times
+    # Zlib alone takes 3.8 times: it doubles its output until all fits, and then copies it.
+    assert peak < 4 * plain
 
 
 def test_a_rewritten_batch_is_as_compressed_as_its_producer_made_it():
