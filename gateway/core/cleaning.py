@@ -28,6 +28,8 @@ from gateway.core.cleaning_results import (
     CleanedBatch,
     PoisonedBatch,
     SegmentEnd,
+    poisoning,
+    unexpected,
 )
 from gateway.core.cleaning_transactions import CleanedTransactions
 from gateway.core.columns import Bytes, Flags
@@ -121,12 +123,17 @@ class Cleaning:
         PoisonedBatch.
         """
         for block in blocks(self._each(data, self._live)):
-            chosen = block.columns.keyed & (block.offsets >= self._from_offset)
-            offsets = block.offsets[chosen]
-            noted = self._keys.put(block.columns.words[chosen], offsets)
-            if noted < len(offsets):
-                return int(offsets[noted])
+            with poisoning(block.first_offset):
+                full_at = self._map(block)
+            if full_at != NOT_FULL:
+                return full_at
         return NOT_FULL
+
+    def _map(self, block: Block) -> int:
+        chosen = block.columns.keyed & (block.offsets >= self._from_offset)
+        offsets = block.offsets[chosen]
+        noted = self._keys.put(block.columns.words[chosen], offsets)
+        return int(offsets[noted]) if noted < len(offsets) else NOT_FULL
 
     def _live(self, batch: memoryview, header: BatchHeader) -> LiveBatch | None:
         """Return a batch with records of clients that were not aborted, or None."""
@@ -161,19 +168,21 @@ class Cleaning:
 
     def mark_batches(self, data: Buffer) -> None:
         """Mark the records that the map shows to be outdated. Raises PoisonedBatch."""
+        for block in blocks(self._each(data, _with_records)):
+            with poisoning(block.first_offset):
+                self._mark(block)
+
+    def _mark(self, block: Block) -> None:
         assert self._outdated is not None
         start, bits = self._outdated
-        for block in blocks(self._each(data, _with_records)):
-            outdated = block.columns.keyed & (
-                self._keys.newest(block.columns.words) > block.offsets
-            )
-            at = block.offsets[outdated] - start
-            outside = (at < 0) | (at >= 8 * len(bits))
-            if outside.any():
-                owner = int(block.owners[outdated][outside][0])
-                offset = block.batches[owner].header.base_offset
-                raise PoisonedBatch(offset, "a record of it is outside of its segment")
-            np.bitwise_or.at(bits, at >> 3, (1 << (at & 7)).astype(np.uint8))
+        outdated = block.columns.keyed & (self._keys.newest(block.columns.words) > block.offsets)
+        at = block.offsets[outdated] - start
+        outside = (at < 0) | (at >= 8 * len(bits))
+        if outside.any():
+            owner = int(block.owners[outdated][outside][0])
+            offset = block.batches[owner].header.base_offset
+            raise PoisonedBatch(offset, "a record of it is outside of its segment")
+        np.bitwise_or.at(bits, at >> 3, (1 << (at & 7)).astype(np.uint8))
 
     def drop_marks(self) -> None:
         """Forget the marks: the segment was rewritten, or is read by another owner."""
@@ -192,7 +201,8 @@ class Cleaning:
         self._queue.clear()
         try:
             for block in blocks(self._each(data, self._queued)):
-                keep(block, self._stays(block))
+                with poisoning(block.first_offset):
+                    keep(block, self._stays(block))
                 self._finish()
         except PoisonedBatch:
             self._finish()  # an earlier batch may have another error
@@ -242,7 +252,7 @@ class Cleaning:
             except (BatchRefused, BadRecord) as refused:
                 raise PoisonedBatch(read.header.base_offset, str(refused)) from None
             except Exception as error:  # a later attempt would fail too, as in Kafka
-                raise _unexpected(read.header.base_offset, error) from error
+                raise unexpected(read.header.base_offset, error) from error
             queue.popleft()
 
     def _check_place(self, header: BatchHeader) -> None:
@@ -337,11 +347,7 @@ class Cleaning:
         except (BatchRefused, BadRecord) as refused:
             raise PoisonedBatch(at, str(refused)) from None
         except Exception as error:  # a later attempt would fail too, as in Kafka
-            raise _unexpected(at, error) from error
-
-
-def _unexpected(offset: int, error: Exception) -> PoisonedBatch:
-    return PoisonedBatch(offset, f"{type(error).__name__}: {error}")
+            raise unexpected(at, error) from error
 
 
 def _with_records(batch: memoryview, header: BatchHeader) -> LiveBatch | None:

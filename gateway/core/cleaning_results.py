@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from gateway.core.partition_transactions import AbortedTransaction
@@ -18,6 +20,25 @@ class PoisonedBatch(Exception):
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"the batch at offset {offset} cannot be cleaned: {reason}")
         self.offset, self.reason = offset, reason
+
+
+def unexpected(offset: int, error: Exception) -> PoisonedBatch:
+    """Return the error of a batch for which nothing was planned."""
+    return PoisonedBatch(offset, f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def poisoning(offset: int) -> Iterator[None]:
+    """Name the batch at `offset` in any error: a later attempt would fail too, as in Kafka.
+
+    Raises PoisonedBatch.
+    """
+    try:
+        yield
+    except PoisonedBatch:
+        raise
+    except Exception as error:
+        raise unexpected(offset, error) from error
 
 
 class CleanedBatch(NamedTuple):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gateway.core.cleaning_results import PoisonedBatch
+from gateway.core.cleaning_results import PoisonedBatch, poisoning
 from gateway.core.columns import Flags, Numbers
 from gateway.core.record_columns import (
     Columns,
@@ -57,6 +57,11 @@ class Block(NamedTuple):
     owners: Numbers  # the place in `batches` of the batch of each record
     offsets: Numbers
 
+    @property
+    def first_offset(self) -> int:
+        """Return the base offset of the first batch."""
+        return self.batches[0].header.base_offset
+
 
 def blocks(live: Iterable[LiveBatch]) -> Iterator[Block]:
     """Yield the records of batches. Raises PoisonedBatch behind the records before the damage.
@@ -87,20 +92,26 @@ def blocks(live: Iterable[LiveBatch]) -> Iterator[Block]:
 
 def _portions(live: Iterable[LiveBatch]) -> Iterator[tuple[LiveBatch, Portion]]:
     for batch in live:
-        for portion in portions_of(batch.data, batch.header.records, RECORDS_MAX):
+        portions = portions_of(batch.data, batch.header.records, RECORDS_MAX)
+        while True:
+            with poisoning(batch.header.base_offset):
+                portion = next(portions, None)
+            if portion is None:
+                break
             yield batch, portion
 
 
 def _block(batches: list[LiveBatch], portions: list[Portion]) -> Iterator[Block]:
-    columns, damage = columns_of(portions), None
-    if columns is None:
-        columns, damage = columns_by_record(portions)
-    rows = len(columns.starts)
-    if rows:
+    with poisoning(batches[0].header.base_offset):
+        columns, damage = columns_of(portions), None
+        if columns is None:
+            columns, damage = columns_by_record(portions)
         bases = np.array([batch.header.base_offset for batch in batches], np.int64)
         counts = [max(one.records, 0) for one in portions]
-        owners = np.repeat(np.arange(len(batches)), counts)[:rows]
-        yield Block(batches, portions, columns, owners, bases[owners] + columns.offsets)
+        owners = np.repeat(np.arange(len(batches)), counts)[: len(columns.starts)]
+        block = Block(batches, portions, columns, owners, bases[owners] + columns.offsets)
+    if len(columns.starts):
+        yield block
     if damage is not None:
         at, error = damage
         raise PoisonedBatch(batches[at].header.base_offset, str(error))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core import cleaned_batches, record_blocks
 from gateway.core.cleaned_batches import DELETE_HORIZON, plain_records, with_kept
 from gateway.core.cleaning import COUNT_MAX, Cleaning
 from gateway.core.cleaning_keys import KEY_BYTES, KeyMap, key_words
@@ -319,6 +320,61 @@ def test_a_damaged_batch_is_named_by_its_offset():
             assert "CRC" in str(poisoned)
         else:
             raise AssertionError("the damage was not noticed")
+
+
+def a_block_cannot_be_looked_up(patch):
+    patch.setattr(KeyMap, "newest", failing)
+
+
+def a_block_cannot_be_put(patch):
+    patch.setattr(KeyMap, "put", failing)
+
+
+def columns_cannot_be_built(patch):
+    patch.setattr(record_blocks, "columns_of", failing)
+
+
+def a_batch_cannot_be_divided(patch):
+    patch.setattr(record_blocks, "portions_of", lambda *_: map(failing, [0]))
+
+
+def a_batch_cannot_be_decompressed(patch):
+    patch.setattr(cleaned_batches, "plain_records", failing)
+
+
+def failing(*_):
+    raise IndexError("nobody expected this")
+
+
+UNEXPECTED = [
+    (a_block_cannot_be_looked_up, [Cleaning.mark_batches, Cleaning.filter_batches]),
+    (a_block_cannot_be_put, [Cleaning.map_batches]),
+    *(
+        (mistake, [Cleaning.map_batches, Cleaning.mark_batches, Cleaning.filter_batches])
+        for mistake in (
+            columns_cannot_be_built,
+            a_batch_cannot_be_divided,
+            a_batch_cannot_be_decompressed,
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "work"),
+    [(mistake, work) for mistake, works in UNEXPECTED for work in works],
+    ids=lambda each: each.__name__,
+)
+def test_what_nobody_expected_of_a_batch_names_its_offset_too(mistake, work, monkeypatch):
+    cleaning = Cleaning()
+    cleaning.begin_map(ROOM, 0)
+    cleaning.begin_marks(100, 103)
+    cleaning.begin_filter(0, 0)
+    cleaning.begin_segment(100, 103, [])
+    batches = keyed_batch([(b"a", b"one"), (b"b", b"two")], base=100, codec=1)
+    mistake(monkeypatch)
+    with pytest.raises(PoisonedBatch, match="offset 100 cannot be cleaned: IndexError: nobody"):
+        work(cleaning, batches + keyed_batch([(b"a", b"three")], base=102))
 
 
 def test_a_record_outside_of_its_segment_is_named_by_its_batch():
