@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from gateway.cleaning import frames
 from gateway.cleaning.frames import HEAD, Kind
-from gateway.core.cleaning import Cleaning
 from gateway.core.cleaning_results import PoisonedBatch
+
+if TYPE_CHECKING:
+    from gateway.core.cleaning import Cleaning
 
 _NICE = 10
 
@@ -44,9 +46,21 @@ def answer(cleaning: Cleaning, kind: int, payload: bytes) -> bytes:
     return b""
 
 
+def _cleaning() -> Cleaning:
+    """Raises ImportError if a package is not installed."""
+    from gateway.core.cleaning import Cleaning  # numpy and the codecs
+
+    return Cleaning(hash(b"places of keys"))  # Python draws its hashes anew for each process
+
+
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until they end."""
-    cleaning = Cleaning(hash(b"places of keys"))  # Python draws its hashes anew for each process
+    """Answer requests until they end. If a package is missing, the first answer says so."""
+    try:
+        cleaning = _cleaning()
+    except ImportError as error:
+        requests.read(HEAD.size)  # otherwise a request would find a closed pipe, and no reply
+        _reply(replies, Kind.UNABLE, f"cannot work: {error}".encode())
+        return
     while len(head := requests.read(HEAD.size)) == HEAD.size:
         size, kind = HEAD.unpack(head)
         payload = requests.read(size)
@@ -58,9 +72,13 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         except PoisonedBatch as poisoned:
             reply = Kind.POISONED
             payload = frames.OFFSET.pack(poisoned.offset) + poisoned.reason.encode()
-        replies.write(HEAD.pack(len(payload), reply))
-        replies.write(payload)
-        replies.flush()
+        _reply(replies, reply, payload)
+
+
+def _reply(replies: BinaryIO, kind: Kind, payload: bytes) -> None:
+    replies.write(HEAD.pack(len(payload), kind))
+    replies.write(payload)
+    replies.flush()
 
 
 def main() -> None:

@@ -43,6 +43,7 @@ class Kind(IntEnum):
     END_SEGMENT = 9
     DONE = 100
     POISONED = 101  # the offset of a batch that cannot be read, and the reason
+    UNABLE = 102  # why the child cannot answer any request; it ends
 
 
 def encode_segment(start: int, end: int, aborted: Sequence[AbortedTransaction]) -> bytes:

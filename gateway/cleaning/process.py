@@ -90,8 +90,10 @@ class CleanerProcess:
                 await child.stdin.drain()
                 size, reply = HEAD.unpack(await child.stdout.readexactly(HEAD.size))
                 assert size <= frames.FRAME_BYTES_MAX
-                assert reply in (Kind.DONE, Kind.POISONED)
+                assert reply in (Kind.DONE, Kind.POISONED, Kind.UNABLE)
                 answer = await child.stdout.readexactly(size)
+            if reply == Kind.UNABLE:
+                raise self._ended(answer.decode())
             answered = True
         except TimeoutError as error:
             raise self._ended(f"did not answer for {_ANSWER_S_MAX:.0f} s") from error

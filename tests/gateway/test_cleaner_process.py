@@ -143,3 +143,18 @@ async def test_the_process_imports_nothing_from_the_working_directory(tmp_path, 
         assert await mapped(process) == NOT_FULL
     finally:
         await process.stop()
+
+
+async def test_a_process_without_numpy_says_so_and_prints_no_traceback(
+    tmp_path, monkeypatch, capfd
+):
+    missing = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')"
+    (tmp_path / "numpy.py").write_text(missing)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    process = CleanerProcess()
+    await process.start()
+    reason = "^the cleaner process cannot work: No module named 'numpy'$"
+    with pytest.raises(CleanerEnded, match=reason):
+        await process.ask(Kind.DROP_MARKS)
+    assert process.pid is None
+    assert capfd.readouterr() == ("", "")
