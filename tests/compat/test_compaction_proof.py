@@ -1,12 +1,16 @@
 """Goal: cleaning leaves what Apache Kafka's cleaner leaves, and kill -9 loses nothing.
 
-Method: the same records, plain and in transactions, go to Apache Kafka 4.3 and to the gateway, with
-small segments. What both leave of them is compared record by record. Then a gateway is killed again
-and again while it cleans, and its readers are held against the answers that the producer got.
+Method: the same records, in transactions, go to Apache Kafka 4.3 and to the gateway, with small
+segments. Readers from the beginning must find the last record of each key at its offset while both
+clean, and nothing else behind it. Then a gateway is killed again and again while it cleans, and its
+readers are held against the answers that the producer got.
+
+    COMPACTION_RECORDS=1000000 pytest -n 0 -s -m proof tests/compat/test_compaction_proof.py
 """
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -33,40 +37,49 @@ from tests.peers.processes import wait_until
 
 pytestmark = [pytest.mark.compat, pytest.mark.proof]
 
-RECORDS = 20_000
-KEYS = 700
-VALUE_BYTES = 500
+RECORDS = int(os.environ.get("COMPACTION_RECORDS", "20000"))
+KEYS = max(700, RECORDS // 100)
+VALUE_BYTES = 500 if RECORDS <= 100_000 else 100
+TRANSACTION = 500  # records, behind which lies one marker
 START_MS = 1_600_000_000_000
 KILLS = 10
 CLEAN_S_MAX = 240
 
 
 def write_all(broker):
-    """Write the same records to any broker, and return the end of those that are compared."""
+    """Write the same records to any broker.
+
+    Return the end of those that are compared, and the last one of each key that was committed.
+    """
+    last = {}
     draw = random.Random(11)
     producer = Producer({**servers(broker), "transactional.id": "writer", "linger.ms": 5})
     producer.init_transactions(SECONDS_MAX)
-    for at in range(0, RECORDS, 500):
+    for at in range(0, RECORDS, TRANSACTION):
         producer.begin_transaction()
-        for number in range(at, at + 500):
+        written = {}
+        for number in range(at, at + TRANSACTION):
             key = b"key-%d" % draw.randrange(KEYS)
             value = None if draw.random() < 0.05 else draw.randbytes(VALUE_BYTES)
             headers = [("number", b"%d" % number)]
             producer.produce("t", value, key, timestamp=START_MS + number, headers=headers)
             producer.poll(0)
+            offset = number + number // TRANSACTION
+            written[key] = (offset, key, value, START_MS + number, headers)
         if draw.random() < 0.2:
             producer.flush(SECONDS_MAX)
             producer.abort_transaction(SECONDS_MAX)
         else:
             producer.commit_transaction(SECONDS_MAX)
-    end = RECORDS + RECORDS // 500
+            last |= written
+    end = RECORDS + RECORDS // TRANSACTION
     # Enough behind them that their segments are completed and cleaned.
     tail = Producer({**servers(broker), "linger.ms": 5})
     for number in range(40):
         value = draw.randbytes(100_000)
         tail.produce("t", value, b"tail-%d" % number, timestamp=START_MS + RECORDS + number)
         tail.flush(SECONDS_MAX)
-    return end
+    return end, sorted(last.values())
 
 
 def survivors(broker, end):
@@ -86,20 +99,26 @@ def survivors(broker, end):
         found.append((message.offset(), message.key(), message.value(), stamp, message.headers()))
 
 
-def cleaned(broker, end, count):
-    """Return the survivors once there are no more than `count`."""
+def cleaned(broker, end, last):
+    """Return the survivors once they are `last`, which every reader finds before too."""
+    sizes = []
 
     def few():
         found = survivors(broker, end)
-        return found if len(found) <= count else None
+        sizes.append(len(found))
+        assert newest(found) == last
+        return found if len(found) <= len(last) else None
 
-    return wait_until(few, f"a cleaned log at {broker.name}", CLEAN_S_MAX)
+    found = wait_until(few, f"a cleaned log at {broker.name}", CLEAN_S_MAX)
+    print(f"{broker.name}: readers found", *dict.fromkeys(sizes))
+    return found
 
 
 def newest(records):
     return sorted({record[1]: record for record in records}.values())
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_the_gateway_leaves_the_records_that_kafka_leaves(tmp_path: Path, policy: str):
     settings = {**FOR_TESTS, "log.cleaner.backoff.ms": "100"}
@@ -112,12 +131,10 @@ def test_the_gateway_leaves_the_records_that_kafka_leaves(tmp_path: Path, policy
         admin = AdminClient(servers(kafka))
         admin.create_topics([new])["t"].result(SECONDS_MAX)
         prepared(ours, **configs)
-        end = write_all(kafka)
-        assert write_all(ours) == end
-        theirs = cleaned(kafka, end, KEYS)
-        found = cleaned(ours, end, KEYS)
-        assert found == theirs
-        assert found == newest(found)
+        end, last = write_all(ours)
+        found = cleaned(ours, end, last)
+        assert write_all(kafka) == (end, last)
+        assert found == cleaned(kafka, end, last)
         assert len(found) > KEYS // 2
 
 
