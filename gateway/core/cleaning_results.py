@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ def unexpected(offset: int, error: Exception) -> PoisonedBatch:
 
 
 @contextmanager
-def poisoning(offset: int) -> Iterator[None]:
+def poisoning(offset: int) -> Generator[None]:
     """Name the batch at `offset` in any error: a later attempt would fail too, as in Kafka.
 
     Raises PoisonedBatch.
