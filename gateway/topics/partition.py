@@ -118,10 +118,11 @@ class Partition:
         )
         self.stream.on_segment = self._on_segment
         configs, work = (topic_config, stream_config), (self._long_work, verifier)
+        self._ownership = ObservedOwnership(observer)
         self._path = ProducePath(self, self._state, services, configs, self._log, work, named)
         self._state.transactions.leader_epoch = NO_LEADER_EPOCH
         self._outcomes = Outcomes(self._state, self.stream, self._log, self._notify, may_exist)
-        # See `ProducePath`. Attributes, because methods would add a call to each batch.
+        # See `ProducePath`. Methods would add a call to each batch.
         self.append = self._path.append if state is None else _refuse_client
         self.append_transactional = self._path.append_transactional
         self.append_marker = self._path.append_marker
@@ -134,8 +135,7 @@ class Partition:
         self._opened = False  # True while it is open for reading: from then until it fails
         self._reopen_s = _REOPEN_S_FIRST  # doubles up to _REOPEN_S_MAX; a durable batch resets it
         self._advanced_since_open = True  # False from an opening until a batch of it is durable
-        self._ownership = ObservedOwnership(observer)
-        # A `state` of another object is of no use unless it is whole.
+        # The state of another object is of no use unless it is whole.
         self._serves_transactions, self._needs_state = verifier is not None, state is not None
 
     def belongs_to(self, topic_id: UUID) -> bool:

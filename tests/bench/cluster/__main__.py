@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from tests.bench.cluster.loads import PARTS
@@ -43,6 +44,7 @@ class Bench:
         self._before = before
         self._scratch = scratch
         self._quick = quick
+        self._under_way = ""  # the part that a side is at
 
     def run(self, sides: Sequence[str]) -> Run:
         """Run all parts once, one side after the other."""
@@ -56,18 +58,18 @@ class Bench:
 
     def _one_side(self, name: str, parts: Sequence[str], found: Run) -> None:
         """A side that fails, or takes too long, is killed; its other parts do not run."""
-        began_s, data, part = time.monotonic(), self._scratch / name, "start"
+        began_s, data = time.monotonic(), self._scratch / name
+        self._under_way = "start"
         try:
-            with new_side(name, data, self._before) as side:
-                stage = Stage(side, found[name], quick=self._quick)
-                try:
-                    stage.warm()
-                    for part in parts:
-                        PARTS[part].run(stage)
-                finally:
-                    stage.close()
+            with (
+                new_side(name, data, self._before) as side,
+                closing(Stage(side, found[name], quick=self._quick)) as stage,
+            ):
+                stage.warm()
+                for self._under_way in parts:
+                    PARTS[self._under_way].run(stage)
         except _FAILURES as error:
-            shown = str(error).splitlines() or [repr(error)]
+            shown, part = str(error).splitlines() or [repr(error)], self._under_way
             say(f"{name} {part} failed: {error}")
             self.failed.append(f"{name} {part}: {shown[0][:300]}")
         finally:

@@ -59,13 +59,16 @@ class _Link:
     def _run(self) -> None:
         try:
             with self._socket:
-                for sent in range(self._times + IN_FLIGHT):
-                    if sent >= IN_FLIGHT:
-                        self._check(self._receive())
-                    if sent < self._times:
-                        self._socket.sendall(self._frame)
+                self._fill()
         except (OSError, AssertionError) as error:
             self.failed = error
+
+    def _fill(self) -> None:
+        for sent in range(self._times + IN_FLIGHT):
+            if sent >= IN_FLIGHT:
+                self._check(self._receive())
+            if sent < self._times:
+                self._socket.sendall(self._frame)
 
     def _receive(self) -> bytes:
         size = int.from_bytes(self._exactly(4), "big")
