@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ledger.ports.disk import IoMode
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
@@ -171,6 +173,9 @@ class GatewayConfig:
     node_id: int = 0
     bookies: int = 1  # number of embedded bookies: 1, or 3 with E 3, Qw 3 and Qa 2
     journal_sync: str = "group"  # "group" syncs before every acknowledgement, "never" does not
+    io: IoMode = (
+        "auto"  # "uring": embedded journals are written by io_uring; "auto": where it works
+    )
     zookeeper: str = ""  # "host:port,.../chroot" of the cluster; "" starts an embedded gateway
     session_ms: int = 10_000  # ZooKeeper session timeout: how long a lost machine counts
     bookie_tls: tuple[Path, Path, Path] | None = None  # certificate, key and CA for bookies

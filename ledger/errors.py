@@ -57,6 +57,10 @@ class StorageFull(LedgerError):
     retryable = True
 
 
+class UringUnavailable(LedgerError):
+    """io_uring was demanded, and the kernel or the missing package does not permit it."""
+
+
 class Unauthorized(LedgerError):
     """The master key does not match the ledger's."""
 

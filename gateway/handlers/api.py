@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gateway.transactions.coordinators import TransactionCoordinators
     from gateway.transactions.local_markers import LocalMarkers
     from ledger.ports.clock import Clock
+    from ledger.ports.disk import LoopBlocked
 
 
 class Reply(dict[str, Any]):
@@ -111,6 +112,8 @@ class Context:
     metadata_address: str | None = None
     # The bookies that the ledger client of this process avoids; None without a ledger client.
     avoided_bookies: Callable[[], AvoidedBookies] | None = None
+    # How long the disks of embedded bookies blocked the event loop, one item per bookie.
+    disks_blocked: Sequence[LoopBlocked] = ()
     altered: BrokerOverrides = field(init=False)
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from gateway.cluster.peers import Peers
@@ -25,6 +26,7 @@ from gateway.handlers.broker_endpoints import live_brokers
 from gateway.topics.catalog import Topic
 from gateway.topics.greylist_report import REASONS
 from gateway.topics.partition import Partition
+from ledger.ports.disk import BLOCKED_S
 
 _LIST_OFFSETS = 2
 _LATEST = -1
@@ -82,6 +84,12 @@ _FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
         "Reads that the tail cache answered, or that went on to the bookies.",
         ("result",),
     ),
+    "gateway_disk_blocked_seconds_bucket": (
+        "Calls that wrote to the disk and blocked the event loop up to `le` seconds.",
+        ("le",),
+    ),
+    "gateway_disk_blocked_seconds_sum": ("Seconds that these calls took.", ()),
+    "gateway_disk_blocked_seconds_count": ("All of these calls.", ()),
     "gateway_metrics_left_out": ("How many are not on this page, for want of room.", ("what",)),
 }
 
@@ -123,6 +131,7 @@ class Samples:
         self._brokers()
         self._bookies()
         self._tail_cache()
+        self._disks()
         await self._topics()
         await self._blocked()
         await self._cleaning()
@@ -160,6 +169,19 @@ class Samples:
         self._say("gateway_tail_cache_seconds", cache.seconds_held())
         self._say("gateway_tail_cache_reads", cache.hits, "hit")
         self._say("gateway_tail_cache_reads", cache.misses, "miss")
+
+    def _disks(self) -> None:
+        """Report the classes of time of all embedded bookies, cumulatively."""
+        disks = self._ctx.disks_blocked
+        if not disks:
+            return
+        calls = 0
+        for index, bound_s in enumerate((*BLOCKED_S, inf)):
+            calls += sum(disk.counts[index] for disk in disks)
+            le = "+Inf" if bound_s == inf else repr(bound_s)
+            self._say("gateway_disk_blocked_seconds_bucket", calls, le)
+        self._say("gateway_disk_blocked_seconds_sum", sum(disk.total_s for disk in disks))
+        self._say("gateway_disk_blocked_seconds_count", calls)
 
     # -- topics -------------------------------------------------------------------------------
 

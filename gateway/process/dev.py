@@ -157,6 +157,12 @@ def _dev_options() -> list[click.Parameter]:
             help="group: records are synced before they are acknowledged; never: they are not.",
         ),
         Option(
+            ["--io"],
+            metavar="MODE",
+            default=_DEFAULT.io,
+            help="uring: the journal is written by io_uring; auto: where it works; off: never.",
+        ),
+        Option(
             ["--advertised-host"],
             metavar="HOST",
             shown="the address that they connected to",
@@ -229,7 +235,7 @@ def faults_of(flags: Flags) -> list[str]:
         ),
     )
     faults = [fault for holds, fault in checks if not holds]
-    return common_faults(flags) + faults + _data_faults(flags.data)
+    return common_faults(flags) + faults + _io_faults(flags.io) + _data_faults(flags.data)
 
 
 def host_holds(host: str | None) -> bool:
@@ -284,6 +290,17 @@ def _session_faults(flags: Flags) -> list[str]:
     return faults
 
 
+def _io_faults(io: str) -> list[str]:
+    if io not in ("auto", "uring", "off"):
+        return [f"--io {io}: must be auto, uring or off"]
+    if io != "uring":
+        return []
+    from ledger.adapters.posix.uring import why_unavailable
+
+    reason = why_unavailable()
+    return [] if reason is None else [f"--io uring: {reason}; pass --io auto"]
+
+
 def _data_faults(data: Path) -> list[str]:
     try:
         place = data.absolute()
@@ -324,6 +341,7 @@ def config_of(flags: Flags) -> GatewayConfig:
         node_id=flags.node_id,
         bookies=flags.bookies,
         journal_sync=flags.journal_sync,
+        io=flags.io,
         accept_loss=flags.accept_loss,
         ledger_port=None if flags.no_ledger_port else flags.ledger_port,
         any_ledger_port=flags.given("ledger_port") is None,

@@ -128,6 +128,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         ),
     )
     running = await serve(config, parts, stops)
+    running.ctx.disks_blocked = [each.local.blocked for each in local]
     if config.ledger_port is not None:
         await _show_ledgers(config, running, metadata, local, client)
     return running
@@ -251,6 +252,7 @@ async def _open_bookies(
             config=BookieConfig(
                 journal_sync="never" if config.journal_sync == "never" else "group"
             ),
+            io=config.io,
             next_ledger=next_ledger,
             clock=clock,
             identity=identity,

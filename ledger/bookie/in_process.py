@@ -27,7 +27,7 @@ from ledger.ports.bookies import (
     Status,
 )
 from ledger.ports.clock import Clock
-from ledger.ports.disk import Disk
+from ledger.ports.disk import Disk, IoMode, LoopBlocked
 from ledger.tasks import reported
 
 
@@ -229,6 +229,11 @@ class LocalBookie:
         self._table = table
         self._identity = identity
 
+    @property
+    def blocked(self) -> LoopBlocked:
+        """How long this bookie's writes blocked the event loop."""
+        return self._disk.blocked
+
     async def close(self) -> None:
         """Stop the bookie, record a clean stop, and close its disk and table."""
         failed = self.bookie.failure is not None
@@ -247,17 +252,19 @@ async def open_local_bookie(
     name: str = "bookie",
     config: BookieConfig | None = None,
     sync_mode: SyncMode = "auto",
+    io: IoMode = "auto",
     next_ledger: LedgerId = EVERY_LEDGER,
     clock: Clock | None = None,
     identity: DirectoryIdentity | None = None,
 ) -> LocalBookie:
     """Start a bookie on the directory `path`, which is created if necessary.
 
-    Raises DirectoryInUse, ForeignDirectory (without writing), OSError, CorruptFormat. `next_ledger`
-    is described at `Bookie.start`. With `identity`, no other metadata ever named ledgers of this
-    bookie, so metadata that is older than the directory raises ForeignDirectory too.
+    Raises DirectoryInUse, ForeignDirectory (without writing), UringUnavailable, OSError,
+    CorruptFormat. `next_ledger` is described at `Bookie.start`. With `identity`, no other metadata
+    ever named ledgers of this bookie, so metadata that is older than the directory raises
+    ForeignDirectory too.
     """
-    disk = PosixDisk(path, sync_mode)
+    disk = PosixDisk(path, sync_mode, io)
     table: RocksTable | None = None
     try:
         instance = await claim_directory(disk, new_instance)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from ledger.adapters.posix.uring import why_unavailable
 from ledger.bookie.directory import VERSION, check_directory
 from ledger.errors import ForeignDirectory
 from ledger.node.options import Settings
@@ -69,6 +70,8 @@ def _relation_faults(settings: Settings) -> Iterator[str]:
         yield f"{settings.place('queue-max')}: must be larger than entry-max"
     if settings["answers-max"] <= settings["entry-max"]:
         yield f"{settings.place('answers-max')}: must be larger than entry-max"
+    if settings["io"] == "uring" and (reason := why_unavailable()) is not None:
+        yield f"{settings.place('io')}: {reason}; pass --io auto"
 
 
 def _tls_faults(settings: Settings) -> Iterator[str]:

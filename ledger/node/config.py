@@ -8,6 +8,7 @@ from pathlib import Path
 from ledger.adapters.links.link_config import ANSWERS_BYTES_MAX
 from ledger.bookie.config import ENTRY_BYTES_MAX, JournalSync
 from ledger.ports.bookies import DEFAULT_RACK
+from ledger.ports.disk import IoMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class NodeConfig:
     rack: str = DEFAULT_RACK  # a path; copies of an entry go to different racks if possible
     name: str = "bookie"  # first part of the bookie id; the second part is the directory's
     journal_sync: JournalSync = "group"  # "never" acknowledges adds before they are on disk
+    io: IoMode = "auto"  # "uring": the journal is written by io_uring; "auto": where it works
     disk_free_min: int = 256 * 1024 * 1024  # free bytes below which only recovery adds are accepted
     disk_used_max: int = 95  # percent of the disk; the bookie is read-only above it
     disk_used_resume: int = 90  # percent of the disk; the bookie is writable again below it

@@ -78,6 +78,12 @@ OPTIONS: Final[dict[str, Setting]] = {
         "group: entries are synced before they are acknowledged; never: they are not.",
         _NODE.journal_sync,
     ),
+    "io": Setting(
+        "MODE",
+        units.one_of("auto", "uring", "off"),
+        "uring: the journal is written by io_uring; auto: where it works; off: never.",
+        _NODE.io,
+    ),
     "disk-free-min": Setting(
         "SIZE",
         units.size(0, 1024 * _TIB),

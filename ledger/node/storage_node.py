@@ -77,7 +77,7 @@ class StorageNode:
         OSError, or MetadataUnavailable if ZooKeeper does not answer.
         """
         config = self._config
-        disk = PosixDisk(config.data)
+        disk = PosixDisk(config.data, io=config.io)
         self._stops.append(_closing(disk.close))
         name = bookie_id(config.name, await claim_directory(disk, machine.new_instance))
         new = await is_new(disk)

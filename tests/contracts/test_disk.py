@@ -13,15 +13,22 @@ import pytest
 
 from ledger.adapters.posix.posix_disk import PosixDisk
 from ledger.errors import DirectoryInUse
-from tests.sim.disk import SimDisk
+from tests.disk.uring import needs_uring
+from tests.sim.disk import DiskFaults, SimDisk
 
 pytestmark = pytest.mark.real_loop
 
 
-@pytest.fixture(params=["inline", "thread", "auto", "never", "simulated"])
+URING = pytest.param("uring", marks=needs_uring)
+
+
+@pytest.fixture(params=["inline", "thread", "auto", "never", URING, "simulated", "simulated uring"])
 def make_disk(request, tmp_path):
-    if request.param == "simulated":
-        return lambda: SimDisk(Random(1))
+    if request.param.startswith("simulated"):
+        faults = DiskFaults(uring=request.param == "simulated uring")
+        return lambda: SimDisk(Random(1), faults)
+    if request.param == "uring":
+        return lambda: PosixDisk(tmp_path / "disk", io="uring")
     return lambda: PosixDisk(tmp_path / "disk", request.param)
 
 

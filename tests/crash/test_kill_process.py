@@ -17,6 +17,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.load import Load, judge, read_all
+from tests.disk.uring import needs_uring
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 
@@ -75,13 +76,20 @@ def settled(members: list[Member]) -> bool:
     return len(held) == 2 and all(held) and set.union(*held) == set(range(PARTITIONS))
 
 
-@pytest.mark.parametrize("options", [(), ("--bookies", "3")], ids=["one-bookie", "three-bookies"])
+OPTIONS = [
+    pytest.param(("--io", "off"), id="one-bookie"),
+    pytest.param(("--io", "uring"), id="one-bookie-io-uring", marks=needs_uring),
+    pytest.param(("--bookies", "3"), id="three-bookies"),
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.timeout(400)
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, options: tuple[str, ...]) -> None:
     seed = int(os.environ.get("CRASH_SEED", "20261121"))
     draw = random.Random(f"{seed}:{options}")
     print(f"CRASH_SEED={seed}")
-    kills = KILLS if not options else KILLS // 4
+    kills = KILLS // 4 if "--bookies" in options else KILLS
     pause = threading.Event()
     with Gateway(tmp_path / "data", options) as gateway:
         make_topic(gateway.bootstrap, "load")

@@ -1,5 +1,7 @@
 """The gateway with one mistake planted: `python -m tests.disk.mistaken MISTAKE dev ...`.
 
+What it gives to io_uring is in its trace. Without a mistake its first word is `none`.
+
 Runs in the environment of the gateway, so it imports nothing else of the tests.
 """
 
@@ -14,11 +16,14 @@ from typing import Final
 
 from ledger.adapters.posix import direct_write
 from ledger.adapters.posix.posix_disk import PosixDisk, PosixLogFile
+from ledger.adapters.posix.uring import Uring
 from ledger.ports.disk import OnSynced
+from tests.disk.recorded import record
 
 _LATE_S: Final = 5.0  # longer than the large record of the load takes
 
 _sync = PosixLogFile.sync
+_submit = Uring.submit
 _sync_directory = PosixDisk.sync_directory
 
 
@@ -26,9 +31,21 @@ def _ignore(_: OSError | None) -> None:
     return
 
 
+def none() -> None:
+    """The gateway as it is."""
+
+
 def without_fdatasync() -> None:
     """Files are never synced."""
     os.fdatasync = lambda _handle: None
+
+    def submit(self: Uring, write: object, synced: int | None, on_done: OnSynced) -> None:
+        if write is None:
+            on_done(None)
+        else:
+            _submit(self, write, None, on_done)
+
+    Uring.submit = submit
 
 
 def without_dsync() -> None:
@@ -61,6 +78,16 @@ def early_acknowledgement() -> None:
     PosixLogFile.sync = sync
 
 
+def acknowledged_at_submission() -> None:
+    """A group is acknowledged once the kernel has taken it."""
+
+    def submit(self: Uring, write: object, synced: int | None, on_done: OnSynced) -> None:
+        _submit(self, write, synced, _ignore)
+        asyncio.get_running_loop().call_soon(on_done, None)
+
+    Uring.submit = submit
+
+
 MISTAKES: Final[tuple[Callable[[], None], ...]] = (
     without_fdatasync,
     without_dsync,
@@ -69,8 +96,11 @@ MISTAKES: Final[tuple[Callable[[], None], ...]] = (
     early_acknowledgement,
 )
 
+URING_MISTAKES: Final = (*MISTAKES, acknowledged_at_submission)
+
 if __name__ == "__main__":
     from gateway.__main__ import main
 
-    {mistake.__name__: mistake for mistake in MISTAKES}[sys.argv.pop(1)]()
+    record()
+    {mistake.__name__: mistake for mistake in (none, *URING_MISTAKES)}[sys.argv.pop(1)]()
     sys.exit(main())

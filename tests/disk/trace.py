@@ -4,6 +4,10 @@ A call starts at one line of the trace and ends at a later line if another threa
 write with O_DSYNC makes its bytes durable when it ends. Any other write becomes durable at the end
 of a sync of the same file that started after the write had ended. The name of a file becomes
 durable at the end of a sync of its directory that started after the name had been made.
+
+A write by io_uring is in the trace as `recorded` shows it. It starts where it is shown to be
+submitted, and ends where its result is shown; a result other than its size makes nothing durable.
+Then the same rules hold.
 """
 
 from __future__ import annotations
@@ -29,9 +33,12 @@ SHOWN_BYTES_MAX = 32 * 1024
 _LINE = re.compile(r"(\d+) +(?:<\.\.\. \w+ resumed>)?(.*)$", re.DOTALL)
 _RESUMED = re.compile(r"\d+ +<\.\.\. \w+ resumed>")
 _UNFINISHED = " <unfinished ...>"
-_CALL = re.compile(r"(\w+)\((.*)\) += (-?\d+)", re.DOTALL)
+_CALL = re.compile(r"(\w+)\((.*)\) += (-?\d+)(?:<([^>]*)>)?", re.DOTALL)
 _HANDLE = re.compile(r"(?:\d+|AT_FDCWD)<((?:[^>]|(?<=-)>)*)>")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\.\.\.)?', re.DOTALL)
+_SUBMIT = re.compile(rb"submit (\d+) (\d+) (?:(\d+) (\d+)|sync)\n", re.DOTALL)
+_COMPLETE = re.compile(rb"complete (\d+) (-?\d+)\n")
+_NULL = "/dev/null"
 _OFFSET = re.compile(r", (\d+)(?:, 0)?$")
 
 
@@ -49,6 +56,7 @@ class Call(NamedTuple):
     name: str
     arguments: str
     result: int
+    opened: str = ""  # the path of the handle that it returned
 
 
 class _Write(NamedTuple):
@@ -57,6 +65,15 @@ class _Write(NamedTuple):
     end: int  # the line at which the write ended
     offset: int
     pieces: list[bytes]
+
+
+class _Submitted(NamedTuple):
+    """An operation that io_uring has taken."""
+
+    start: int  # the line at which it was submitted
+    handle: int
+    write: _Write | None  # None for an fdatasync
+    size: int  # the result that it must have
 
 
 class Durable:
@@ -72,7 +89,11 @@ class Durable:
         self._new_names: dict[str, int] = {}
         # Open handles by number: True if a write returns after the disk has the bytes.
         self._synchronous: dict[int, bool] = {}
-        # Each durable needle: its file, its offset, and how it became durable: "O_DSYNC" or "sync"
+        # The path of each open handle, and what io_uring has taken, by its number.
+        self._paths: dict[int, str] = {}
+        self._submitted: dict[int, _Submitted] = {}
+        # Each durable needle: its file, its offset, and how it became durable: "O_DSYNC",
+        # "sync", or one of these with "io_uring " in front
         self.found: dict[bytes, tuple[str, int, str]] = {}
 
     def starts(self, call: Call) -> None:
@@ -89,6 +110,8 @@ class Durable:
                 self._renamed(call)
             case "fsync" | "fdatasync":
                 self._synced(path_of(call), call)
+            case "write" if path_of(call).startswith(_NULL):
+                self._shown(call)
             case "write" | "writev" | "pwrite64" | "pwritev" | "pwritev2":
                 self._wrote(path_of(call), call)
             case _:
@@ -111,6 +134,7 @@ class Durable:
 
     def _opened(self, call: Call) -> None:
         self._synchronous[call.result] = "SYNC" in call.arguments.rpartition('"')[2]
+        self._paths[call.result] = call.opened
         if "O_CREAT" in call.arguments:
             path = _HANDLE.findall(call.arguments)
             name = _texts(call.arguments)[0][0].decode()
@@ -133,11 +157,42 @@ class Durable:
         for name, made in list(self._new_names.items()):
             if name.rpartition("/")[0] == path and made < call.start:
                 del self._new_names[name]
+        self._keep_before(path, call.start, "sync")
+
+    def _keep_before(self, path: str, start: int, how: str) -> None:
+        """Keep the writes of a file that had ended before its sync started."""
         writes = self._lost.get(path, [])
-        self._lost[path] = [write for write in writes if write.end >= call.start]
+        self._lost[path] = [write for write in writes if write.end >= start]
         for write in writes:
-            if write.end < call.start:
-                self._keep(path, write, "sync")
+            if write.end < start:
+                self._keep(path, write, how)
+
+    def _shown(self, call: Call) -> None:
+        """Apply what the process shows of io_uring."""
+        pieces = _strings(call.arguments)
+        head = pieces[0] if pieces else b""
+        if (submit := _SUBMIT.match(head)) is not None:
+            number, handle = int(submit[1]), int(submit[2])
+            write, size = None, 0
+            if submit[3] is not None:
+                shown = [head[submit.end() :], *pieces[1:]]
+                write, size = _Write(call.end, int(submit[3]), shown), int(submit[4])
+            self._submitted[number] = _Submitted(call.start, handle, write, size)
+        elif (complete := _COMPLETE.match(head)) is not None:
+            done = self._submitted.pop(int(complete[1]))
+            if int(complete[2]) == done.size:
+                self._completed(done, call)
+
+    def _completed(self, done: _Submitted, call: Call) -> None:
+        path = self._paths[done.handle]
+        if done.write is None:
+            self._keep_before(path, done.start, "io_uring sync")
+        elif not self._is_data(path):
+            return
+        elif self._synchronous.get(done.handle):
+            self._keep(path, done.write, "io_uring O_DSYNC")
+        else:
+            self._lost.setdefault(path, []).append(done.write._replace(end=call.end))
 
     def _wrote(self, path: str, call: Call) -> None:
         if not self._is_data(path):
@@ -186,7 +241,7 @@ def calls_of(trace: Path) -> list[Call]:
                 continue
             call = _CALL.match(rest)
             if call is not None and int(call[3]) >= 0:
-                found.append(Call(start, number, call[1], call[2], int(call[3])))
+                found.append(Call(start, number, call[1], call[2], int(call[3]), call[4] or ""))
     return found
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 from unittest import mock
 
+from ledger.adapters.posix.uring import Submission
 from ledger.bookie import log_file_cache
 from ledger.bookie.entry_index import EntryIndex
 from ledger.bookie.entry_reader import EntryReader
@@ -58,6 +59,18 @@ async def crashes(world: BookieWorld, *, boots: int = BOOTS, sync_fails: bool = 
         assert world.bookie.replayed.corrupt == (), "damage where there was none"
         await world.check()
     await world.bookie.stop()
+
+
+async def submitted(world: BookieWorld) -> None:
+    """As `crashes`, on a disk that completes writes as io_uring does."""
+    world.use_uring()
+    await crashes(world)
+
+
+async def submitted_misdirected(world: BookieWorld) -> bool:
+    """As `misdirected`, on a disk that completes writes as io_uring does."""
+    world.use_uring()
+    return await misdirected(world)
 
 
 async def misdirected(world: BookieWorld) -> bool:
@@ -168,6 +181,18 @@ async def mark_read_after_the_flush(self):
     self.flushed = max(self.flushed, self._written)
 
 
+def completes_whatever_the_result(self, expected, result):
+    return _complete(self, expected, expected)
+
+
+def completes_when_cut_short(self, expected, result):
+    cut = not isinstance(result, OSError) and result < expected
+    return _complete(self, expected, expected if cut else result)
+
+
+_complete = Submission.complete
+
+
 class Mistake(NamedTuple):
     """A mistake, where it is planted, and the world that finds it."""
 
@@ -193,6 +218,24 @@ MISTAKES = (
         {"_refuse_group": refused_group_leaves_a_gap},
     ),
     Mistake("a failed sync is ignored", Journal, {"_on_synced": failed_sync_is_ignored}),
+    Mistake(
+        "a completion counts as durable, whatever its result",
+        Submission,
+        {"complete": completes_whatever_the_result},
+        submitted,
+    ),
+    Mistake(
+        "a completion counts as durable, though it was cut short",
+        Submission,
+        {"complete": completes_when_cut_short},
+        submitted,
+    ),
+    Mistake(
+        "a failed sync is ignored, io_uring",
+        Journal,
+        {"_on_synced": failed_sync_is_ignored},
+        submitted,
+    ),
     Mistake(
         "EIO on the directory is ignored",
         SimDisk,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import struct
+from dataclasses import replace
 from random import Random
 
 from crc32c import crc32c
@@ -14,7 +15,7 @@ from ledger.bookie.config import BookieConfig
 from ledger.bookie.gc.collector import collect
 from ledger.core.group_commit import GroupCommitLimits
 from ledger.ports.bookies import Status
-from tests.sim.disk import ACCIDENTS, EIO_ON_A_READ, DiskFaults, SimDisk
+from tests.sim.disk import ACCIDENTS, EIO_ON_A_READ, URING_ACCIDENTS, DiskFaults, SimDisk
 from tests.sim.loop import SimClock
 from tests.sim.table import SimTable
 
@@ -87,6 +88,11 @@ class BookieWorld:
         self.boot = "boot-0"
         self.boots = 0
         self.bookie: Bookie | None = None
+
+    def use_uring(self) -> None:
+        """The disk completes writes as io_uring does. Call before `start`."""
+        self.disk.faults = replace(self.disk.faults, uring=True)
+        self.accidents = URING_ACCIDENTS
 
     async def start(self) -> None:
         """The bookie serves over whatever the disk and the table hold.

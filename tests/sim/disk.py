@@ -3,6 +3,11 @@
 A crash decides for every unsynced write of a file whether it is kept, lost or torn at sectors of
 512 bytes, and for every name whether its creation or removal happened. A failed sync drops the
 file's unsynced bytes from the disk but not from the reader's view, as Linux does.
+
+In the shape of io_uring (`DiskFaults.uring`) an aligned write of a growing file begins with its
+sync. Readers see its bytes at some moment before it completes. It completes late, in any order with
+others, in full, cut short or with an error, or a crash takes its completion away. The product's own
+`Submission` takes the results.
 """
 
 from __future__ import annotations
@@ -12,6 +17,8 @@ import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
+
+from ledger.adapters.posix.uring import Submission
 
 SECTOR_BYTES = 512
 
@@ -31,6 +38,9 @@ ACCIDENTS = (
     EIO_ON_THE_DIRECTORY,
     EIO_ON_AN_UNLINK,
 )
+SHORT_IN_A_COMPLETION = "a submitted write completes with fewer bytes"
+EIO_IN_A_COMPLETION = "a submitted write completes with EIO, and a part of it is there"
+URING_ACCIDENTS = (*ACCIDENTS, SHORT_IN_A_COMPLETION, EIO_IN_A_COMPLETION)
 MISDIRECTED_WRITE = "a write succeeds, and its bytes are at another place"
 BLOCK_BYTES = 4096
 
@@ -42,6 +52,7 @@ class DiskFaults:
     sync_s_max: float = 0.002
     lying_sync: bool = False  # says "synced" and keeps the bytes volatile
     capacity_bytes: int = 1 << 40
+    uring: bool = False  # writes of growing files complete as those of io_uring
 
 
 class _Content:
@@ -60,6 +71,36 @@ class _Content:
         for position, data in self.unsynced:
             _write_into(self.durable, position, data)
         self.unsynced.clear()
+
+    def settle(self, write: tuple[int, bytes | None], others: Sequence[object] = ()) -> None:
+        """A write is durable, and `others` too; so is each length that was set before it."""
+        kept: list[tuple[int, bytes | None]] = []
+        before = True
+        for each in self.unsynced:
+            before = before and each is not write
+            wanted = each is write or any(each is other for other in others)
+            if wanted or (before and each[1] is None):
+                _write_into(self.durable, *each)
+            else:
+                kept.append(each)
+        self.unsynced = kept
+
+
+@dataclass(slots=True, eq=False)
+class _InFlight:
+    """A submitted write that has not completed."""
+
+    content: _Content
+    position: int
+    data: bytes
+    # The write as `content.unsynced` has it, once the kernel has begun it.
+    begun: tuple[int, bytes | None] | None = None
+
+    def begin(self, size: int) -> None:
+        """The kernel writes the first `size` bytes."""
+        if self.begun is None:
+            self.content.apply(self.position, self.data[:size])
+            self.begun = self.content.unsynced[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +157,8 @@ class SimDisk:
         self.on_misdirected: Callable[[], None] = lambda: None
         self._names: dict[str, _Content] = {}
         self._durable_names: dict[str, _Content] = {}
+        # Submitted writes that have not completed.
+        self.in_flight: list[_InFlight] = []
 
     def names(self) -> list[str]:
         return sorted(self._names)
@@ -129,7 +172,7 @@ class SimDisk:
         if expected_bytes and self.random.random() < 0.5:
             self._names[name].apply(expected_bytes, None)
             self._names[name].sync()
-        return SimLogFile(self, self._names[name])
+        return SimLogFile(self, self._names[name], grows=expected_bytes > 0)
 
     def open(self, name: str) -> SimLogFile:
         if name not in self._names:
@@ -196,8 +239,13 @@ class SimDisk:
     def put_right(self) -> None:
         """The misdirected write is where it belongs, and what it covered is there again."""
         misdirected, self.misdirected = self.misdirected, None
-        if misdirected is not None:
-            misdirected.put_right()
+        if misdirected is None:
+            return
+        for write in self.in_flight:
+            if write.begun is None and write.data is misdirected.data:
+                write.position = misdirected.position
+                return
+        misdirected.put_right()
 
     def _successor(self) -> SimDisk:
         after = SimDisk(self.random, self.faults)
@@ -213,6 +261,7 @@ class SimDisk:
 
     def crash(self) -> SimDisk:
         """The power is cut: what survived, as the next boot finds it."""
+        self._end_in_flight()
         self.alive = False
         after = self._successor()
         for name in sorted({*self._names, *self._durable_names}):
@@ -225,11 +274,19 @@ class SimDisk:
 
     def restart(self) -> SimDisk:
         """The process is killed, the machine goes on: all that was written is still seen."""
+        self._end_in_flight()
         self.alive = False
         after = self._successor()
         after._names = dict(self._names)
         after._durable_names = dict(self._durable_names)
         return after
+
+    def _end_in_flight(self) -> None:
+        """The kernel begins each write that it took, or drops it; nobody hears which."""
+        for write in self.in_flight:
+            if self.random.random() < 0.5:
+                write.begin(len(write.data))
+        self.in_flight.clear()
 
     def _check_room(self, size: int) -> None:
         if size >= self.free_bytes():
@@ -261,16 +318,22 @@ class SimDisk:
 class SimLogFile:
     """One open file of a `SimDisk`."""
 
-    def __init__(self, disk: SimDisk, content: _Content) -> None:
+    def __init__(self, disk: SimDisk, content: _Content, *, grows: bool = False) -> None:
         self._disk = disk
         self._content = content
         self._closed = False
+        self._grows = grows
+        # An aligned write that begins with the next sync.
+        self._staged: tuple[int, bytes] | None = None
 
     def write(self, buffers: Sequence[bytes], position: int) -> None:
         assert not self._closed
         if not self._disk.alive:
             return
         data = b"".join(buffers)
+        if self._stages(position, len(data)):
+            self._staged = position, data
+            return
         self._disk._check_room(max(0, position + len(data) - len(self._content.view)))
         for accident, number in ((FULL_IN_A_WRITE, errno.ENOSPC), (EIO_IN_A_WRITE, errno.EIO)):
             if self._disk.happens(accident):
@@ -279,6 +342,13 @@ class SimLogFile:
         if position > 0 and self._disk.happens(MISDIRECTED_WRITE):
             position = self._misdirect(position, data)
         self._content.apply(position, data)
+
+    def _stages(self, position: int, size: int) -> bool:
+        """True if io_uring takes this write, as `PosixLogFile._write_direct` decides."""
+        if not self._disk.faults.uring or not self._grows or self._staged is not None:
+            return False
+        reserved = position + size <= len(self._content.view)
+        return reserved and size > 0 and not (position | size) % BLOCK_BYTES
 
     def _misdirect(self, position: int, data: bytes) -> int:
         """Return another place for this write."""
@@ -293,12 +363,71 @@ class SimLogFile:
         assert not self._closed
         if not self._disk.alive:
             return  # nobody hears of it any more
+        if self._staged is not None:
+            self._submit(on_synced)
+            return
         delay_s = self._disk.random.random() * self._disk.faults.sync_s_max
         if delay_s == 0:
             self._finish(on_synced, len(self._content.unsynced))
             return
         covered = len(self._content.unsynced)
         asyncio.get_running_loop().call_later(delay_s, self._finish, on_synced, covered)
+
+    def _submit(self, on_synced) -> None:
+        """Begin the staged write, with a sync behind it if the file has other unsynced bytes."""
+        disk, content = self._disk, self._content
+        (position, data), self._staged = self._staged, None
+        if position > 0 and disk.happens(MISDIRECTED_WRITE):
+            position = self._misdirect(position, data)
+        write = _InFlight(content, position, data)
+        disk.in_flight.append(write)
+        submission = Submission(on_synced, data)
+        covered = list(content.unsynced)
+        submission.left = 2 if covered else 1
+        delay_s = disk.random.random() * disk.faults.sync_s_max
+        loop = asyncio.get_running_loop()
+        if disk.random.random() < 0.5:
+            loop.call_later(delay_s * disk.random.random(), self._begin, write)
+        loop.call_later(delay_s, self._complete, write, submission, covered)
+
+    def _begin(self, write: _InFlight) -> None:
+        if self._disk.alive:
+            write.begin(len(write.data))
+
+    def _complete(self, write: _InFlight, submission: Submission, covered: list[object]) -> None:
+        """Report what became of a submitted write, and of the sync that is linked to it."""
+        disk, size = self._disk, len(write.data)
+        if not disk.alive:
+            return
+        disk.in_flight.remove(write)
+        disk.syncs += 1
+        result = self._result_of(write)
+        whole = result == size
+        if whole and not disk.faults.lying_sync:
+            assert write.begun is not None
+            self._content.settle(write.begun, covered)
+        if submission.left == 2:
+            submission.complete(size, result)
+            size, result = 0, 0 if whole else OSError(errno.ECANCELED, "the write before it failed")
+        assert submission.complete(size, result)
+        submission.on_done(submission.error)
+
+    def _result_of(self, write: _InFlight) -> int | OSError:
+        """Return what the kernel reports, after it wrote as much as that says."""
+        disk, size = self._disk, len(write.data)
+        full = disk.happens(FULL_IN_A_SYNC)
+        if full or disk.fail_next_sync or disk.happens(EIO_IN_A_COMPLETION):
+            disk.fail_next_sync = disk.fail_next_sync and full
+            write.begin(disk.random.randrange(0, size + 1, SECTOR_BYTES))
+            return OSError(errno.ENOSPC if full else errno.EIO, "a completion with an error")
+        if disk.happens(SHORT_IN_A_COMPLETION):
+            size = disk.random.randrange(0, size, SECTOR_BYTES)
+            if write.begun is not None:  # readers may have seen what the disk then lacks
+                content = write.content
+                content.unsynced = [each for each in content.unsynced if each is not write.begun]
+                return size
+        write.begin(size)
+        return size
 
     def _finish(self, on_synced, covered: int) -> None:
         if not self._disk.alive:

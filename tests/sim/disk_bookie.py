@@ -19,7 +19,7 @@ from ledger.errors import MetadataUnavailable
 from ledger.ports.bookies import ReadManyReply, ReadReply, Status
 from ledger.tasks import ends_by, report
 from tests.sim.bookie_world import small_config
-from tests.sim.disk import MISDIRECTED_WRITE, SimDisk
+from tests.sim.disk import MISDIRECTED_WRITE, DiskFaults, SimDisk
 from tests.sim.loop import SimClock
 from tests.sim.surprises import Surprising, SurprisingDisk, is_surprise
 from tests.sim.table import SimTable
@@ -55,7 +55,9 @@ class DiskBookie:
     def __init__(self, draw):
         self._draw = draw
         self._config = replace(small_config(draw), index_flush_entries=draw.choice([4, 50_000]))
-        self._disk = SimDisk(draw)
+        # Half of the disks complete writes as io_uring does. This takes no number from `draw`.
+        uring = draw.getstate()[1][0] % 2 == 1
+        self._disk = SimDisk(draw, DiskFaults(uring=uring))
         self._flush_s_max = draw.choice([0.01, 0.01, 0.3])
         self._table = SimTable(draw, flush_s_max=self._flush_s_max)
         self._boots = 1

@@ -20,6 +20,8 @@ from tests.sim.bookie_mistakes import (
     hunt,
     misdirected,
     missing,
+    submitted,
+    submitted_misdirected,
 )
 from tests.sim.bookie_world import BookieWorld
 from tests.sim.disk import DiskFaults
@@ -43,7 +45,9 @@ def test_every_promise_survives_power_cuts_kills_and_failed_syncs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [misdirected, missing, collected])
+@pytest.mark.parametrize(
+    "world", [submitted, misdirected, submitted_misdirected, missing, collected]
+)
 def test_every_promise_survives_this_disk(world):
     found = {seed: how for seed in range(SEEDS) if (how := finds(seed, world))}
     assert not found
@@ -59,6 +63,12 @@ def test_a_disk_that_lies_about_syncs_is_found_out():
     with pytest.raises(AssertionError, match="seed"):
         for seed in range(20):
             run_seed(seed, faults=DiskFaults(lying_sync=True))
+
+
+def test_a_disk_that_lies_about_completions_is_found_out():
+    with pytest.raises(AssertionError, match="seed"):
+        for seed in range(20):
+            run_seed(seed, faults=DiskFaults(lying_sync=True, uring=True))
 
 
 def test_an_acknowledgement_before_the_sync_is_found_out():

@@ -1,7 +1,8 @@
 """The disk port on a POSIX directory.
 
 Writes bypass the page cache where that is possible; elsewhere they are vectored writes with
-fdatasync. A read does not wait if the page cache holds its bytes.
+fdatasync. With io_uring the kernel writes and syncs while the loop goes on. A read does not wait if
+the page cache holds its bytes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from typing import Final, Literal
 
 from ledger.adapters.posix.direct_write import AlignedBuffer, DirectWriter
 from ledger.adapters.posix.spare_file import SPARE_NAME, SpareFile
-from ledger.errors import DirectoryInUse
+from ledger.adapters.posix.uring import Uring
+from ledger.errors import DirectoryInUse, UringUnavailable
 from ledger.ids import Buffer
-from ledger.ports.disk import OnSynced
+from ledger.ports.disk import IoMode, LoopBlocked, OnSynced
 from ledger.tasks import Guard
 
 SyncMode = Literal["inline", "thread", "auto", "never"]
 """The place where fdatasync runs: on the event loop, in a thread, in the cheaper of the two, or
-never.
+never. Only `auto` permits io_uring instead of both.
 """
 
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
@@ -43,10 +45,11 @@ _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 class PosixDisk:
     """One locked directory. Opening it writes nothing.
 
-    Raises DirectoryInUse while another process or object holds the lock.
+    Raises DirectoryInUse while another process or object holds the lock, and UringUnavailable if
+    `io` demands what does not work here.
     """
 
-    def __init__(self, path: Path, sync_mode: SyncMode = "auto") -> None:
+    def __init__(self, path: Path, sync_mode: SyncMode = "auto", io: IoMode = "off") -> None:
         path.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -55,7 +58,13 @@ class PosixDisk:
         except OSError as error:
             os.close(self._directory)
             raise DirectoryInUse(f"{path} is held by another process") from error
-        self._syncs = _Syncs(sync_mode)
+        self.blocked: Final = LoopBlocked()
+        try:
+            ring = _open_ring(io, self.blocked) if sync_mode == "auto" else None
+        except UringUnavailable:
+            os.close(self._directory)
+            raise
+        self._syncs = _Syncs(sync_mode, ring, self.blocked)
         self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="disk-read")
         self._spare = SpareFile(self._directory)
         self._staging = AlignedBuffer()
@@ -78,7 +87,8 @@ class PosixDisk:
 
     def sync_directory(self) -> None:
         if self._syncs.mode != "never":
-            os.fsync(self._directory)
+            with self.blocked:
+                os.fsync(self._directory)
 
     def free_bytes(self) -> int:
         state = os.fstatvfs(self._directory)
@@ -152,12 +162,13 @@ class PosixLogFile:
         if self._write_direct(buffers, position, size):
             return
         self._dirty = True
-        if len(buffers) <= _BUFFERS_MAX and os.pwritev(self._handle, buffers, position) == size:
-            return
-        _write_in_parts(self._handle, buffers, position)
+        with self._syncs.blocked:
+            if len(buffers) <= _BUFFERS_MAX and os.pwritev(self._handle, buffers, position) == size:
+                return
+            _write_in_parts(self._handle, buffers, position)
 
     def _write_direct(self, buffers: Sequence[Buffer], position: int, size: int) -> bool:
-        """Write the bytes durably, or stage them for the thread of the next sync.
+        """Write the bytes durably, or stage them for the next sync.
 
         Returns False if neither was possible.
         """
@@ -167,7 +178,9 @@ class PosixLogFile:
         if syncs.inline:
             began_s = time.perf_counter()
             written = direct.write(buffers, position, size)
-            syncs.note(time.perf_counter() - began_s)
+            took_s = time.perf_counter() - began_s
+            syncs.note(took_s)
+            syncs.blocked.add(took_s)
             return written
         if syncs.mode == "never" or position + size > self.size():
             return False  # space that is not reserved may be missing, which only `write` reports
@@ -180,6 +193,9 @@ class PosixLogFile:
         if staged is None and not dirty:
             on_synced(None)
             return
+        if self._syncs.ring is not None:
+            self._submit(self._syncs.ring, staged, dirty, on_synced)
+            return
 
         def work() -> None:
             if staged is not None:
@@ -188,6 +204,21 @@ class PosixLogFile:
                 os.fdatasync(self._handle)
 
         self._syncs.sync(self, work, on_synced)
+
+    def _submit(
+        self, ring: Uring, staged: DirectWriter | None, dirty: bool, on_synced: OnSynced
+    ) -> None:
+        """Let io_uring write what is staged, then sync what else was written."""
+
+        def on_done(error: OSError | None) -> None:
+            if staged is not None:
+                staged.forget()
+            self.release()
+            on_synced(error)
+
+        self.hold()
+        write = staged.staged_write() if staged is not None else None
+        ring.submit(write, self._handle if dirty else None, on_done)
 
     def read_now(self, position: int, size: int) -> Buffer | None:
         if not _NOWAIT:
@@ -231,14 +262,16 @@ class PosixLogFile:
         if position + size <= self.size():
             return
         try:
-            os.posix_fallocate(self._handle, position, size)
+            with self._syncs.blocked:
+                os.posix_fallocate(self._handle, position, size)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EOPNOTSUPP, errno.EINVAL, errno.EFBIG):
                 raise
 
     def truncate(self, size: int) -> None:
         self._dirty = True
-        os.ftruncate(self._handle, size)
+        with self._syncs.blocked:
+            os.ftruncate(self._handle, size)
 
     def close(self) -> None:
         """Close the handle once the current reads and syncs have finished."""
@@ -271,6 +304,18 @@ class PosixLogFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def _open_ring(io: IoMode, blocked: LoopBlocked) -> Uring | None:
+    """Return a ring, or None if `io` does not want or demand one. Raises UringUnavailable."""
+    if io == "off":
+        return None
+    try:
+        return Uring(blocked)
+    except UringUnavailable:
+        if io == "uring":
+            raise
+        return None
+
+
 # Guards the user counts of all files; held only for an addition
 _USERS_LOCK: Final = threading.Lock()
 
@@ -294,8 +339,11 @@ def _write_in_parts(handle: int, buffers: Sequence[Buffer], position: int) -> No
 class _Syncs:
     """The syncs of a disk: runs each where the mode requires, and measures recent ones."""
 
-    def __init__(self, mode: SyncMode) -> None:
+    def __init__(self, mode: SyncMode, ring: Uring | None, blocked: LoopBlocked) -> None:
         self.mode: Final[SyncMode] = mode
+        # Writes and syncs instead of the loop and of the thread. None without io_uring.
+        self.ring: Final = ring
+        self.blocked: Final = blocked
         # Ends the process if a sync in the thread fails in a way that no journal knows.
         self._guard = Guard("a disk sync")
         # Moving average of the duration of a sync; decides between loop and thread.
@@ -309,10 +357,12 @@ class _Syncs:
     @property
     def inline(self) -> bool:
         """True if the event loop itself should wait for the next sync."""
+        if self.ring is not None:
+            return False
         return self.mode == "inline" or (self.mode == "auto" and self._average_s < _INLINE_S_MAX)
 
     def note(self, took_s: float) -> None:
-        """Record how long the last sync took."""
+        """Record how long the last sync took, wherever it ran."""
         self._average_s += (took_s - self._average_s) * _AVERAGE_SHARE
 
     def sync(self, file: PosixLogFile, work: Callable[[], None], on_synced: OnSynced) -> None:
@@ -320,11 +370,15 @@ class _Syncs:
         if self.mode == "never":
             on_synced(None)
         elif self.inline:
-            on_synced(self._timed(work))
+            with self.blocked:
+                error = self._timed(work)
+            on_synced(error)
         else:
             self._in_thread(file, work, on_synced)
 
     def close(self) -> None:
+        if self.ring is not None:
+            self.ring.close()
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()
