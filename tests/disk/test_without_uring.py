@@ -78,7 +78,10 @@ def test_a_gateway_goes_on_without_io_uring(tmp_path):
 @needs_uring
 def test_a_directory_is_served_with_and_without_io_uring_in_turn(tmp_path):
     data = tmp_path / "data"
+    rings = []
     for number, io in enumerate(["off", "auto", "uring", "off"]):
         with Gateway(data, ["--io", io]) as gateway:
             assert stored_by(gateway, f"topic-{number}") > 400
-            assert rings_of(gateway) == (io != "off")
+            rings.append(rings_of(gateway))
+    others = rings[0]  # libuv may have one of its own
+    assert rings == [others, others + 1, others + 1, others]
