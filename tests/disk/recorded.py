@@ -81,7 +81,7 @@ class Recorded:
 
     def io_uring_prep_writev(self, sqe: Any, handle: int, vector: Any, offset: int) -> None:
         self._real.io_uring_prep_writev(sqe, handle, vector, offset)
-        (buffer,) = self._buffers.pop(id(vector))
+        (buffer,) = self._buffers[id(vector)]
         head = b"%d %d %d\n" % (handle, offset, len(buffer))
         self._prepared.append((sqe, head, bytes(buffer)))
 

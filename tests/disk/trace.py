@@ -179,8 +179,8 @@ class Durable:
                 write, size = _Write(call.end, int(submit[3]), shown), int(submit[4])
             self._submitted[number] = _Submitted(call.start, handle, write, size)
         elif (complete := _COMPLETE.match(head)) is not None:
-            done = self._submitted.pop(int(complete[1]))
-            if int(complete[2]) == done.size:
+            done = self._submitted.pop(int(complete[1]), None)  # None for a read
+            if done is not None and int(complete[2]) == done.size:
                 self._completed(done, call)
 
     def _completed(self, done: _Submitted, call: Call) -> None:

@@ -17,7 +17,6 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 from ledger.errors import UringUnavailable
-from ledger.ids import Buffer
 from ledger.ports.disk import LoopBlocked, OnSynced
 from ledger.tasks import reported
 
@@ -27,10 +26,13 @@ _COOP_TASKRUN: Final = 1 << 8
 
 
 class StagedWrite(NamedTuple):
-    """A write of aligned memory, which nobody changes before the write has ended."""
+    """A write from the start of a disk's staging memory, which lives as long as the disk.
+
+    Nobody changes the memory before the write has ended.
+    """
 
     handle: int
-    memory: Buffer
+    memory: memoryview
     position: int
 
 
@@ -76,6 +78,8 @@ class Uring:
         # Operations under way by rising numbers, each with its submission and expected result.
         self._pending: dict[int, tuple[Submission, int]] = {}
         self._next = 0
+        # Vectors by staging memory and length: at most one for each block of the memory.
+        self._vectors: dict[tuple[int, int], Any] = {}
         # The error of a submission that the kernel refused. Its operations are still in the queue,
         # so nothing is submitted afterwards.
         self._broken: OSError | None = None
@@ -125,13 +129,22 @@ class Uring:
 
     def _prepare_write(self, submission: Submission, write: StagedWrite, *, linked: bool) -> None:
         lib, size = self._lib, len(write.memory)
-        vector = lib.Iovec([write.memory])
-        submission.keep = vector, write
         sqe = self._operation(submission, size)
-        lib.io_uring_prep_writev(sqe, write.handle, vector, write.position)
+        lib.io_uring_prep_writev(sqe, write.handle, self._vector_of(write.memory), write.position)
         sqe.user_data = self._next
         if linked:
             sqe.flags = lib.IOSQE_IO_LINK
+
+    def _vector_of(self, memory: memoryview) -> Any:
+        """Return the vector of a stretch of staging memory.
+
+        The library never gives the memory of a vector back. So there is one for each length.
+        """
+        key = id(memory.obj), len(memory)
+        vector = self._vectors.get(key)
+        if vector is None:
+            vector = self._vectors[key] = self._lib.Iovec([memory])
+        return vector
 
     def _operation(self, submission: Submission, expected: int) -> Any:
         """Return a free entry of the queue for an operation with the number `_next`."""
@@ -150,6 +163,18 @@ class Uring:
 
     def _reap(self) -> None:
         """Take all results, then call back: a callback may submit again."""
+        ended = self._take_results()
+        while self._lib.io_uring_cq_has_overflow(
+            self._ring
+        ):  # results that the ring had no room for
+            self._lib.io_uring_get_events(self._ring)
+            ended += self._take_results()
+        for submission in ended:
+            with reported("the end of a write"):
+                submission.on_done(submission.error)
+
+    def _take_results(self) -> list[Submission]:
+        """Take the results that are in the ring. Returns what ended with them."""
         lib, ring = self._lib, self._ring
         ended: list[Submission] = []
         for _ in range(lib.io_uring_cq_ready(ring)):
@@ -160,9 +185,7 @@ class Uring:
             lib.io_uring_cq_advance(ring, 1)
             if found is not None and found[0].complete(found[1], result):
                 ended.append(found[0])
-        for submission in ended:
-            with reported("the end of a write"):
-                submission.on_done(submission.error)
+        return ended
 
 
 def why_unavailable() -> str | None:
