@@ -13,7 +13,6 @@ from ledger.wire.bookie_frames import AddBatchWriter, FrameKind
 from ledger.wire.tcp_frames import decode_tcp_welcome, hello_frame
 from tests.ledger.bookie_rig import KEY
 from tests.ledger.remote_world import CONFIG, Client, Served
-from tests.ledger.transports import on_transport
 from tests.peers.processes import until
 from tests.sim.bookie_world import entry_bytes
 
@@ -88,18 +87,17 @@ class Attack:
 @asynccontextmanager
 async def attacked(path, **limits):
     """An attack on a served bookie, which must store nothing and serve a client afterwards."""
-    with on_transport("tcp"):
-        async with asyncio.timeout(60), Served(path, CONFIG) as served:
-            server = TcpServer(served.bookie, TcpServerConfig(**limits))
-            served.port = await server.start("127.0.0.1", 0)
-            one = Attack(served, server)
-            yield one
-            assert one.stored() == one.before
-            async with Client(served) as client:
-                assert await client.add(served.id, 0) is Status.OK
-            await until(lambda: not server._connections, "every connection is forgotten")
-            assert server.unfinished == 0
-            await server.stop(0)
+    async with asyncio.timeout(60), Served(path, CONFIG) as served:
+        server = TcpServer(served.bookie, TcpServerConfig(**limits))
+        served.port = await server.start("127.0.0.1", 0)
+        one = Attack(served, server)
+        yield one
+        assert one.stored() == one.before
+        async with Client(served) as client:
+            assert await client.add(served.id, 0) is Status.OK
+        await until(lambda: not server._connections, "every connection is forgotten")
+        assert server.unfinished == 0
+        await server.stop(0)
 
 
 def adds_message(*adds, first=0):

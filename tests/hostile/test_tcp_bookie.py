@@ -82,6 +82,13 @@ def said(capfd):
     assert "never retrieved" not in heard.text
 
 
+@pytest.fixture(autouse=True)
+def over_tcp():
+    """`Served` and `Client` of every test here use TCP."""
+    with on_transport("tcp"):
+        yield
+
+
 # -- frames that break the rules -------------------------------------------------------------------
 
 BEGIN, PIECE = FrameKind.PIECES_BEGIN, FrameKind.PIECE
@@ -304,38 +311,37 @@ async def test_peers_that_reset_are_forgotten(tmp_path):
 
 
 async def test_fences_reads_cancellations_and_calls_are_answered_while_adds_have_no_room(tmp_path):
-    with on_transport("tcp"):
-        async with Served(tmp_path) as served, Client(served) as writer:
-            assert await writer.add(served.id, 0) is Status.OK
+    async with Served(tmp_path) as served, Client(served) as writer:
+        assert await writer.add(served.id, 0) is Status.OK
 
-            class Full(Holding):
-                """Adds stay outside; all else is the bookie's."""
+        class Full(Holding):
+            """Adds stay outside; all else is the bookie's."""
 
-                def __getattr__(self, name):
-                    return getattr(self._bookie, name)
+            def __getattr__(self, name):
+                return getattr(self._bookie, name)
 
-            holding = Full(served.bookie)
-            server = TcpServer(holding, TcpServerConfig(queue_bytes_max=500_000))
-            port = await server.start("127.0.0.1", 0)
-            async with Client() as client, asyncio.timeout(20):
-                client.places[served.id] = BookieInfo(port=port)
-                told = [client.add(served.id, entry, bytes(100_000)) for entry in range(1, 100)]
-                await until(lambda: server._window.used >= 500_000, "no more room")
-                held = len(holding.held)
-                read = await client.port.read(served.id, 7, 0)
-                assert read.status is Status.OK
-                polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 5, 30.0))
-                assert (await client.port.read_lac(served.id, 7)).status is Status.OK
-                polled.cancel()
-                fenced = await client.port.read(served.id, 8, -1, fence_key=KEY)
-                assert fenced.status is Status.NO_ENTRY
-                assert (await client.port.stats(served.id)).status is Status.OK
-                assert len(holding.held) == held, "and no add was taken meanwhile"
-                while not all(one.done() for one in told):
-                    holding.open()
-                    await asyncio.sleep(0.01)
-                assert {one.result() for one in told} == {Status.OK}
-            await server.stop(0)
+        holding = Full(served.bookie)
+        server = TcpServer(holding, TcpServerConfig(queue_bytes_max=500_000))
+        port = await server.start("127.0.0.1", 0)
+        async with Client() as client, asyncio.timeout(20):
+            client.places[served.id] = BookieInfo(port=port)
+            told = [client.add(served.id, entry, bytes(100_000)) for entry in range(1, 100)]
+            await until(lambda: server._window.used >= 500_000, "no more room")
+            held = len(holding.held)
+            read = await client.port.read(served.id, 7, 0)
+            assert read.status is Status.OK
+            polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 5, 30.0))
+            assert (await client.port.read_lac(served.id, 7)).status is Status.OK
+            polled.cancel()
+            fenced = await client.port.read(served.id, 8, -1, fence_key=KEY)
+            assert fenced.status is Status.NO_ENTRY
+            assert (await client.port.stats(served.id)).status is Status.OK
+            assert len(holding.held) == held, "and no add was taken meanwhile"
+            while not all(one.done() for one in told):
+                holding.open()
+                await asyncio.sleep(0.01)
+            assert {one.result() for one in told} == {Status.OK}
+        await server.stop(0)
 
 
 def reads(numbers, max_bytes=3 * MIB):
@@ -344,83 +350,79 @@ def reads(numbers, max_bytes=3 * MIB):
 
 
 async def test_a_reader_that_takes_no_responses_does_not_stop_adds(tmp_path):
-    with on_transport("tcp"):
-        async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
-            for entry in range(4):
-                assert await client.add(served.id, entry, bytes(MIB // 2)) is Status.OK
-            raw = await Raw.welcomed(served.port, served.id)
-            raw.writer.transport.pause_reading()
-            raw.send(reads(range(200)))
-            for entry in range(50):
-                body = entry_bytes(9, entry, b"x")
-                raw.send(frame(adds_message((9, entry, KEY, body), first=entry)))
+    async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
+        for entry in range(4):
+            assert await client.add(served.id, entry, bytes(MIB // 2)) is Status.OK
+        raw = await Raw.welcomed(served.port, served.id)
+        raw.writer.transport.pause_reading()
+        raw.send(reads(range(200)))
+        for entry in range(50):
+            body = entry_bytes(9, entry, b"x")
+            raw.send(frame(adds_message((9, entry, KEY, body), first=entry)))
 
-            async def listed():
-                return (await client.port.list_entries(served.id, 9)).runs
+        async def listed():
+            return (await client.port.list_entries(served.id, 9)).runs
 
-            while await listed() != ((0, 49),):
-                await asyncio.sleep(0.01)
-            raw.close()
+        while await listed() != ((0, 49),):
+            await asyncio.sleep(0.01)
+        raw.close()
 
 
 async def test_statuses_of_adds_overtake_a_large_response(tmp_path):
     """The bookie's answers to 40 adds come between the pieces of reads that were asked before."""
-    with on_transport("tcp"):
-        async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
-            for entry in range(4):
-                assert await client.add(served.id, entry, bytes(4 * MIB)) is Status.OK
-            raw = await Raw.welcomed(served.port, served.id)
-            raw.writer.transport.pause_reading()
-            raw.send(frame(encode_read_requests([ReadRequest(ReadOp.READ, 0, 7, 0)])))
-            for entry in range(40):
-                body = entry_bytes(9, entry, b"x")
-                raw.send(frame(adds_message((9, entry, KEY, body), first=entry)))
-            while (await client.port.list_entries(served.id, 9)).runs != ((0, 39),):
-                await asyncio.sleep(0.01)
-            raw.writer.transport.resume_reading()
-            answered, pieces = 0, []
-            while answered < 40:
-                found = await raw.frame()
-                if found[1] == FrameKind.ADD_STATUSES:
-                    answered += sum(run.length for run in decode_add_statuses(found))
-                elif found[1] in (BEGIN, PIECE):
-                    pieces.append(len(found))
-            assert sum(pieces) < 4 * MIB, "before the last piece"
-            while sum(pieces) < 4 * MIB:
-                pieces.append(len(await raw.frame()))
-            assert max(pieces) <= FRAME_BYTES_MAX
-            raw.close()
+    async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
+        for entry in range(4):
+            assert await client.add(served.id, entry, bytes(4 * MIB)) is Status.OK
+        raw = await Raw.welcomed(served.port, served.id)
+        raw.writer.transport.pause_reading()
+        raw.send(frame(encode_read_requests([ReadRequest(ReadOp.READ, 0, 7, 0)])))
+        for entry in range(40):
+            body = entry_bytes(9, entry, b"x")
+            raw.send(frame(adds_message((9, entry, KEY, body), first=entry)))
+        while (await client.port.list_entries(served.id, 9)).runs != ((0, 39),):
+            await asyncio.sleep(0.01)
+        raw.writer.transport.resume_reading()
+        answered, pieces = 0, []
+        while answered < 40:
+            found = await raw.frame()
+            if found[1] == FrameKind.ADD_STATUSES:
+                answered += sum(run.length for run in decode_add_statuses(found))
+            elif found[1] in (BEGIN, PIECE):
+                pieces.append(len(found))
+        assert sum(pieces) < 4 * MIB, "before the last piece"
+        while sum(pieces) < 4 * MIB:
+            pieces.append(len(await raw.frame()))
+        assert max(pieces) <= FRAME_BYTES_MAX
+        raw.close()
 
 
 async def test_a_client_that_takes_no_answer_is_disconnected_and_its_room_is_free(tmp_path, said):
-    with on_transport("tcp"):
-        async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
-            for entry in range(4):
-                assert await client.add(served.id, entry, bytes(MIB // 2)) is Status.OK
-            server = TcpServer(served.bookie, TcpServerConfig(write_timeout_s=0.5))
-            raw = await Raw.welcomed(await server.start("127.0.0.1", 0), served.id)
-            raw.writer.transport.pause_reading()
-            raw.send(reads(range(100)))
-            await until(lambda: server._room.used > 0, "answers wait")
-            await until(lambda: not server._connections, "it is disconnected")
-            await until(lambda: server._room.used == 0, "its room is free")
-            assert "takes no answers" in said.lines[0]
-            raw.close()
-            await server.stop(0)
+    async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
+        for entry in range(4):
+            assert await client.add(served.id, entry, bytes(MIB // 2)) is Status.OK
+        server = TcpServer(served.bookie, TcpServerConfig(write_timeout_s=0.5))
+        raw = await Raw.welcomed(await server.start("127.0.0.1", 0), served.id)
+        raw.writer.transport.pause_reading()
+        raw.send(reads(range(100)))
+        await until(lambda: server._room.used > 0, "answers wait")
+        await until(lambda: not server._connections, "it is disconnected")
+        await until(lambda: server._room.used == 0, "its room is free")
+        assert "takes no answers" in said.lines[0]
+        raw.close()
+        await server.stop(0)
 
 
 async def test_too_many_waiting_reads_end_the_connection(tmp_path, said):
-    with on_transport("tcp"):
-        async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
-            for entry in range(4):
-                assert await client.add(served.id, entry, bytes(MIB // 2)) is Status.OK
-            raw = await Raw.welcomed(served.port, served.id)
-            raw.writer.transport.pause_reading()
-            for first in range(0, 20_000, 1000):
-                raw.send(reads(range(first, first + 1000)))
-            raw.writer.transport.resume_reading()
-            await raw.ended()
-            assert "read requests wait" in said.lines[0]
+    async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
+        for entry in range(4):
+            assert await client.add(served.id, entry, bytes(MIB // 2)) is Status.OK
+        raw = await Raw.welcomed(served.port, served.id)
+        raw.writer.transport.pause_reading()
+        for first in range(0, 20_000, 1000):
+            raw.send(reads(range(first, first + 1000)))
+        raw.writer.transport.resume_reading()
+        await raw.ended()
+        assert "read requests wait" in said.lines[0]
 
 
 class Stuck:

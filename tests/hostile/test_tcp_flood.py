@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import random
 import struct
+from itertools import count
 
 import pytest
 
@@ -74,48 +75,59 @@ async def attack(draw, port, bookie, frames):
     """Send about this many frames over connections, one after the other; returns their number."""
     sent = 0
     while sent < frames:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        count = draw.randrange(FRAMES_MAX)
+        number = draw.randrange(FRAMES_MAX)
         with contextlib.suppress(ConnectionError, TimeoutError):
-            if draw.random() < 0.95:
-                writer.write(hello_frame(bookie))
-            writer.write(b"".join(harmless(draw, number) for number in range(count)))
-            writer.write(bad(draw))
-            if draw.random() < 0.7:
-                writer.write_eof()
-            async with asyncio.timeout(1.0):  # slow ones are left in the middle of a frame
-                while await reader.read(1 << 16):
-                    pass
-        writer.transport.abort()
-        sent += count + 2
+            await attack_once(draw, port, bookie, number)
+        sent += number + 2
     return sent
+
+
+async def attack_once(draw, port, bookie, frames):
+    """Send this many frames and a bad one; slow peers leave in the middle of it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        if draw.random() < 0.95:
+            writer.write(hello_frame(bookie))
+        writer.write(b"".join(harmless(draw, number) for number in range(frames)) + bad(draw))
+        if draw.random() < 0.7:
+            writer.write_eof()
+        async with asyncio.timeout(1.0):
+            while await reader.read(1 << 16):
+                pass
+    finally:
+        writer.transport.abort()
 
 
 async def flood(tmp_path, frames, seed=1):
     with on_transport("tcp"), Child(tmp_path) as child:
-        async with Client() as client:
-            client.places[child.id] = BookieInfo(port=child.port)
-            assert await client.add(child.id, 0) is Status.OK
-            before, sent, entry = 0, 0, 1
-            for part in range(4):
-                if part == 1:  # by then the allocator has grown to its working set
-                    before = status_bytes(child.process.pid, "VmRSS")
-                attacks = [
-                    attack(random.Random(f"{seed}:{part}:{at}"), child.port, child.id, share)
-                    for at, share in enumerate([frames // 4 // ATTACKERS] * ATTACKERS)
-                ]
-                under_way = asyncio.gather(*attacks)
-                while not under_way.done():
-                    assert await client.add(child.id, entry) is Status.OK
-                    entry += 1
-                    assert (await client.port.read(child.id, 7, entry - 1)).status is Status.OK
-                sent += sum(under_way.result())
-            growth = status_bytes(child.process.pid, "VmRSS") - before
-            assert growth < GROWTH_BYTES_MAX, f"{growth} bytes more after {sent} frames"
+        sent = await flood_child(child, frames, seed)
         output = child.output()
-        assert "Traceback" not in output
-        assert "closed the connection of a client" in output
-        assert output.count("\n") < 50, "one line per kind and minute"
+    assert "Traceback" not in output
+    assert "closed the connection of a client" in output
+    assert output.count("\n") < 50, "one line per kind and minute"
+    return sent
+
+
+async def flood_child(child, frames, seed):
+    before, sent, entries = 0, 0, count()
+    async with Client() as client:
+        client.places[child.id] = BookieInfo(port=child.port)
+        assert await client.add(child.id, next(entries)) is Status.OK
+        for part in range(4):
+            if part == 1:  # by then the allocator has grown to its working set
+                before = status_bytes(child.process.pid, "VmRSS")
+            attacks = [
+                attack(random.Random(f"{seed}:{part}:{at}"), child.port, child.id, share)
+                for at, share in enumerate([frames // 4 // ATTACKERS + 1] * ATTACKERS)
+            ]
+            under_way = asyncio.gather(*attacks)
+            while not under_way.done():
+                entry = next(entries)
+                assert await client.add(child.id, entry) is Status.OK
+                assert (await client.port.read(child.id, 7, entry)).status is Status.OK
+            sent += sum(under_way.result())
+        growth = status_bytes(child.process.pid, "VmRSS") - before
+    assert growth < GROWTH_BYTES_MAX, f"{growth} bytes more after {sent} frames"
     return sent
 
 

@@ -102,10 +102,11 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._sent = self._credit = 0
         # Frames that go first: pings and control calls.
         self._urgent: list[Buffer] = []
-        # Control calls without an answer, by number, and the number of the next one.
+        # Control calls that the bookie has not answered, by number, and the number of the next one.
         self._calls: dict[int, asyncio.Future[bytes | None]] = {}
         self._next_call = 0
-        # Bounds the calls under way; others wait within their timeout.
+        # Bounds the calls under way; others wait within their timeout. A call that was given up
+        # keeps its place until the bookie answers it.
         self._calls_room = asyncio.Semaphore(_CALLS_MAX)
         # True if a byte came since the last look of `_on_keepalive`, and its timer while open.
         self._heard = False
@@ -150,7 +151,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         if not await asyncio.shield(self.opened):
             return None
         try:
-            async with asyncio.timeout(self._config.control_timeout_s), self._calls_room:
+            async with asyncio.timeout(self._config.control_timeout_s):
+                await self._calls_room.acquire()
                 return await self._send_call(CALL_METHODS[method], request)
         except TimeoutError:
             return None
@@ -164,10 +166,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._calls[number] = answer
         self._urgent.append(frame(encode_call(FrameKind.CALL, number, method, request)))
         self._on_queued()
-        try:
-            return await answer
-        finally:
-            del self._calls[number]
+        return await answer
 
     # -- the transport's calls -----------------------------------------------------------------
 
@@ -249,8 +248,11 @@ class TcpConnection(asyncio.BufferedProtocol):
         number, outcome, content = decode_call(message)
         if number >= self._next_call:
             raise BadBookieFrame(f"an answer to call {number} of {self._next_call}")
-        answer = self._calls.get(number)
-        if answer is not None and not answer.done():
+        answer = self._calls.pop(number, None)
+        if answer is None:
+            raise BadBookieFrame(f"a second answer to call {number}")
+        self._calls_room.release()
+        if not answer.done():
             answer.set_result(content if outcome == ANSWERED else None)
 
     # -- what goes out -------------------------------------------------------------------------
