@@ -466,6 +466,19 @@ async def test_a_client_holds_back_calls_that_would_be_too_many():
     await server.stop(0)
 
 
+async def test_calls_that_were_held_back_are_answered_when_the_connection_ends():
+    server = TcpServer(Stuck(), TcpServerConfig())
+    places = {Stuck.bookie_id: BookieInfo(tcp_port=await server.start("127.0.0.1", 0))}
+    port = TcpBookies(lambda: places, TcpClientConfig(control_timeout_s=100.0))
+    calls = [asyncio.ensure_future(port.stats(Stuck.bookie_id)) for _ in range(400)]
+    await until(lambda: server._connections, "the connection")
+    await server.stop(0.05)
+    async with asyncio.timeout(10):
+        replies = await asyncio.gather(*calls)
+    assert {reply.status for reply in replies} == {Status.UNREACHABLE}
+    await port.close()
+
+
 # -- a bookie that is none -------------------------------------------------------------------------
 
 

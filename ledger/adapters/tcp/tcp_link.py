@@ -158,7 +158,8 @@ class TcpConnection(asyncio.BufferedProtocol):
             return None
 
     async def _send_call(self, method: int, request: bytes) -> bytes | None:
-        if self._over.done():
+        if self._ended:
+            self._calls_room.release()  # all that wait are answered, one after the other
             return None
         number = self._next_call
         self._next_call = number + 1
@@ -360,6 +361,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         for answer in self._calls.values():
             if not answer.done():
                 answer.set_result(None)
+        self._calls_room.release()
 
     async def _hang_up(self) -> None:
         """Close the transport, and drop it if what was written does not leave soon."""
