@@ -27,8 +27,8 @@ from gateway.core.cleaning_results import (
     NOT_FULL,
     CleanedBatch,
     PoisonedBatch,
+    Poisoning,
     SegmentEnd,
-    poisoning,
     unexpected,
 )
 from gateway.core.cleaning_transactions import CleanedTransactions
@@ -123,7 +123,7 @@ class Cleaning:
         PoisonedBatch.
         """
         for block in blocks(self._each(data, self._live)):
-            with poisoning(block.first_offset):
+            with Poisoning(block.first_offset):
                 full_at = self._map(block)
             if full_at != NOT_FULL:
                 return full_at
@@ -169,7 +169,7 @@ class Cleaning:
     def mark_batches(self, data: Buffer) -> None:
         """Mark the records that the map shows to be outdated. Raises PoisonedBatch."""
         for block in blocks(self._each(data, _with_records)):
-            with poisoning(block.first_offset):
+            with Poisoning(block.first_offset):
                 self._mark(block)
 
     def _mark(self, block: Block) -> None:
@@ -201,7 +201,7 @@ class Cleaning:
         self._queue.clear()
         try:
             for block in blocks(self._each(data, self._queued)):
-                with poisoning(block.first_offset):
+                with Poisoning(block.first_offset):
                     keep(block, self._stays(block))
                 self._finish()
         except PoisonedBatch:

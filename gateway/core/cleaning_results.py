@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from gateway.core.partition_transactions import AbortedTransaction
@@ -27,18 +25,21 @@ def unexpected(offset: int, error: Exception) -> PoisonedBatch:
     return PoisonedBatch(offset, f"{type(error).__name__}: {error}")
 
 
-@contextmanager
-def poisoning(offset: int) -> Generator[None]:
-    """Name the batch at `offset` in any error: a later attempt would fail too, as in Kafka.
+class Poisoning:
+    """Names the batch at `offset` in any error: a later attempt would fail too, as in Kafka."""
 
-    Raises PoisonedBatch.
-    """
-    try:
-        yield
-    except PoisonedBatch:
-        raise
-    except Exception as error:
-        raise unexpected(offset, error) from error
+    __slots__ = ("_offset",)
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, _trace: object) -> None:
+        """Raises PoisonedBatch in place of an error that is none."""
+        if isinstance(error, Exception) and not isinstance(error, PoisonedBatch):
+            raise unexpected(self._offset, error) from error
 
 
 class CleanedBatch(NamedTuple):

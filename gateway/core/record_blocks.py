@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gateway.core.cleaning_results import PoisonedBatch, poisoning
+from gateway.core.cleaning_results import PoisonedBatch, Poisoning
 from gateway.core.columns import Flags, Numbers
 from gateway.core.record_columns import (
     Columns,
@@ -94,7 +94,7 @@ def _portions(live: Iterable[LiveBatch]) -> Iterator[tuple[LiveBatch, Portion]]:
     for batch in live:
         portions = portions_of(batch.data, batch.header.records, RECORDS_MAX)
         while True:
-            with poisoning(batch.header.base_offset):
+            with Poisoning(batch.header.base_offset):
                 portion = next(portions, None)
             if portion is None:
                 break
@@ -102,7 +102,7 @@ def _portions(live: Iterable[LiveBatch]) -> Iterator[tuple[LiveBatch, Portion]]:
 
 
 def _block(batches: list[LiveBatch], portions: list[Portion]) -> Iterator[Block]:
-    with poisoning(batches[0].header.base_offset):
+    with Poisoning(batches[0].header.base_offset):
         columns, damage = columns_of(portions), None
         if columns is None:
             columns, damage = columns_by_record(portions)
