@@ -2,7 +2,7 @@
 
 Segments are replaced one at a time, oldest first. So a round can end at any point: what was
 replaced is clean, and the next round begins behind it. The event loop only moves bytes between
-ledgers and the cleaner process, in pieces of about 1 MiB, at the configured pace. At the end small
+ledgers and the cleaner process, in pieces of 256 KiB, at the configured pace. At the end small
 clean neighbours are merged: their batches are copied, which needs no cleaner process.
 """
 
@@ -31,6 +31,7 @@ from ledger.ports.clock import Clock
 from ledger.streams.listed_stream import Segment
 from ledger.streams.read_turns import RECORDS_PER_TURN
 from ledger.streams.segment_rewriter import (
+    PIECE_BYTES,
     Batch,
     CleanedRecord,
     SegmentRewriter,
@@ -101,6 +102,19 @@ class _Copies:
         """Return the last empty batch, if no batch followed it."""
         covered, self._covered = self._covered, 0
         return [CleanedRecord(covered, -1, self._empty)] if covered else []
+
+
+def _pieces(chunk: Sequence[Batch]) -> Iterator[bytes]:
+    """Join batches to pieces. A chunk can be one entry of a producer, of a megabyte."""
+    waiting: list[memoryview] = []
+    size = 0
+    for _, _, data in chunk:
+        if waiting and size + len(data) > PIECE_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+        waiting.append(data)
+        size += len(data)
+    yield b"".join(waiting)
 
 
 class LogRound:
@@ -320,16 +334,16 @@ class LogRound:
     # -- pace ---------------------------------------------------------------------------------
 
     async def _read(self, segment: Segment) -> AsyncGenerator[bytes]:
-        """Yield the batches of a segment, in pieces of about 1 MiB. Raises LedgerError."""
+        """Yield the batches of a segment, in pieces of `PIECE_BYTES`. Raises LedgerError."""
         stream, progress = self._partition.stream, self._progress
         whole = progress.bytes_done + stream.segment_bytes(segment)
         async with aclosing(read_segment(stream, segment)) as chunks:
             async for chunk in chunks:
                 self._check_due()
-                piece = b"".join(data for _, _, data in chunk)
-                yield piece
-                progress.bytes_done = min(progress.bytes_done + len(piece), whole)
-                await self._spend(len(piece))
+                for piece in _pieces(chunk):
+                    yield piece
+                    progress.bytes_done = min(progress.bytes_done + len(piece), whole)
+                    await self._spend(len(piece))
         progress.bytes_done = whole  # a ledger has more than its batches
 
     def _check_due(self) -> None:

@@ -36,8 +36,13 @@ from ledger.tasks import start_once
 REWRITE_S_MAX = 1_200.0
 """Much shorter than the time after which another process deletes a ledger that no stream lists."""
 
-IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes that are sent to the bookies and not confirmed, beyond which `add` waits."""
+PIECE_BYTES = 256 * 1024
+"""Bytes that are read, or written as one entry, in one turn of the event loop; a larger batch has
+a turn of its own. A megabyte would hold up clients for milliseconds."""
+
+IN_FLIGHT_BYTES_MAX = 512 * 1024
+"""Bytes that are sent to the bookies and not confirmed, beyond which `add` waits. Clients' entries
+wait behind them in the journal."""
 
 _ENVELOPE_AND_HEAD = log_records.ENVELOPE_BYTES + log_records.SET_HEAD_BYTES
 
@@ -97,7 +102,7 @@ class SegmentRewriter:
         # Monotonic time of the creation of the ledger.
         self._began_s = began_s
         limits: StreamLimits = stream.services.limits
-        self._entry_bytes_max = limits.entry_bytes_max
+        self._entry_bytes_max = min(limits.entry_bytes_max, PIECE_BYTES)
         self._index = SparseIndex(limits.index_stride_bytes)
         self._timestamp_max = -1
         # Sequence ids that the records so far cover, also those in `_waiting`.
@@ -267,7 +272,7 @@ async def _chunks(
         return
 
     def read_from(first: int) -> asyncio.Task[Entries]:
-        reading = reader.read(EntryId(first), last, limits.read_chunk_bytes)
+        reading = reader.read(EntryId(first), last, min(limits.read_chunk_bytes, PIECE_BYTES))
         return start_once("a read ahead", reading, expected=LedgerError)
 
     ahead: asyncio.Task[Entries] | None = read_from(0)
