@@ -135,7 +135,6 @@ class Partition:
         self._opened = False  # True while it is open for reading: from then until it fails
         self._reopen_s = _REOPEN_S_FIRST  # doubles up to _REOPEN_S_MAX; a durable batch resets it
         self._advanced_since_open = True  # False from an opening until a batch of it is durable
-        # The state of another object is of no use unless it is whole.
         self._serves_transactions, self._needs_state = verifier is not None, state is not None
 
     def belongs_to(self, topic_id: UUID) -> bool:

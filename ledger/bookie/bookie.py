@@ -70,8 +70,7 @@ class Bookie:
         # Fixed for the life of the bookie. `_index`, `_files` and `_journal` are the attributes of
         # `storage`, kept here because every add uses them.
         self._config = config = config if config is not None else BookieConfig()
-        self._disk = disk
-        self._clock = clock
+        self._disk, self._clock = disk, clock
         self._new_instance = new_instance
         self._name = name
         self.storage = BookieStorage(disk, table, clock, config, self._on_group)

@@ -231,9 +231,8 @@ class EntryIndex:
         for extent in fresh:
             self.add_usage(extent.file_id, ledger, extent.length)
             if extent.first <= state.stored_last:
-                for stored in self._stored(ledger, extent.first, extent.last):
-                    if stored.last >= extent.first:
-                        old[stored.first] = stored
+                found = self._stored(ledger, extent.first, extent.last)
+                old |= {each.first: each for each in found if each.last >= extent.first}
         for extent in old.values():
             deletes.append(_ENTRY_KEY.pack(b"e", ledger, extent.first))
             fresh += extent.without(entries)

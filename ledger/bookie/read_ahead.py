@@ -56,9 +56,7 @@ class ReadAhead:
         if len(self._places) > _READERS_MAX:
             self._places.popitem(last=False)
 
-    def _announce(
-        self, extents: Sequence[Extent], announced: tuple[int, int]
-    ) -> tuple[int, int]:
+    def _announce(self, extents: Sequence[Extent], announced: tuple[int, int]) -> tuple[int, int]:
         """Announce these entries and the bytes behind them, unless enough is announced already.
 
         Entries that lie far apart are not: most of what would be read ahead is of other ledgers.

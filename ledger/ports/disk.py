@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Final, Literal, Protocol
 
 from ledger.ids import Buffer
@@ -25,26 +24,18 @@ BLOCKED_S: Final = (
 class LoopBlocked:
     """How long the event loop was blocked in calls that write to the disk, by classes of time."""
 
-    __slots__ = ("_began_s", "counts", "total_s")
+    __slots__ = ("counts", "total_s")
 
     def __init__(self) -> None:
         # Calls of each class of `BLOCKED_S`; the last number counts all longer ones.
         self.counts = [0] * (len(BLOCKED_S) + 1)
         # Sum of the times of all calls.
         self.total_s = 0.0
-        self._began_s = 0.0
 
     def add(self, took_s: float) -> None:
         """Count one call."""
         self.counts[bisect_left(BLOCKED_S, took_s)] += 1
         self.total_s += took_s
-
-    def __enter__(self) -> None:
-        """Begin a call of the loop, which has one at a time."""
-        self._began_s = perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.add(perf_counter() - self._began_s)
 
 
 class LogFile(Protocol):

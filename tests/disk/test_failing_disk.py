@@ -29,13 +29,15 @@ PAYLOAD = 40_000
 IN_FLIGHT = 16
 CONFIG = BookieConfig(headroom_bytes=0, file_bytes=16 * MIB, preallocate_bytes=4 * MIB)
 
-can_mount = pytest.mark.skipif(
-    os.geteuid() != 0
-    or shutil.which("mkfs.ext4") is None
-    or not Path("/dev/loop-control").exists(),
-    reason="needs root, loop devices and mkfs.ext4",
-)
-pytestmark = [pytest.mark.real_loop, pytest.mark.slow, can_mount]
+pytestmark = [pytest.mark.real_loop, pytest.mark.proof]
+
+
+@pytest.fixture(autouse=True)
+def mounts() -> None:
+    """Fail where no loop device can be mounted."""
+    assert os.geteuid() == 0, "loop devices need root"
+    assert shutil.which("mkfs.ext4"), "mkfs.ext4 is missing: install e2fsprogs"
+    assert Path("/dev/loop-control").exists(), "the kernel has no loop devices"
 
 
 def run(*words: object) -> None:

@@ -4,7 +4,4 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.adapters.posix.uring import why_unavailable
-
-_REASON = why_unavailable()
-needs_uring = pytest.mark.skipif(_REASON is not None, reason=f"io_uring: {_REASON}")
+needs_uring = pytest.mark.usefixtures("uring")

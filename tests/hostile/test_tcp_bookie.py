@@ -214,9 +214,6 @@ async def test_adds_beyond_the_credit_end_the_connection(tmp_path, said):
         await server.stop(0)
 
 
-# -- connections that stop -------------------------------------------------------------------------
-
-
 async def test_a_connection_that_ends_inside_of_a_frame_is_logged(tmp_path, said):
     async with attacked(tmp_path) as one:
         raw = await one.welcomed()
@@ -305,9 +302,6 @@ async def test_peers_that_reset_are_forgotten(tmp_path):
             found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             raw.send(frame(adds_message(GOOD_ADD))[: number % 9])
             raw.writer.transport.abort()
-
-
-# -- adds, reads and calls on one connection -------------------------------------------------------
 
 
 async def test_fences_reads_cancellations_and_calls_are_answered_while_adds_have_no_room(tmp_path):

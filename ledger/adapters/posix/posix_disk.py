@@ -20,11 +20,12 @@ from queue import SimpleQueue
 from typing import Final, Literal
 
 from ledger.adapters.posix.direct_write import AlignedBuffer, DirectWriter
+from ledger.adapters.posix.loop_timer import LoopTimer
 from ledger.adapters.posix.spare_file import SPARE_NAME, SpareFile
 from ledger.adapters.posix.uring import Uring
 from ledger.errors import DirectoryInUse, UringUnavailable
 from ledger.ids import Buffer
-from ledger.ports.disk import IoMode, LoopBlocked, OnSynced
+from ledger.ports.disk import IoMode, OnSynced
 from ledger.tasks import Guard
 
 SyncMode = Literal["inline", "thread", "auto", "never"]
@@ -58,7 +59,7 @@ class PosixDisk:
         except OSError as error:
             os.close(self._directory)
             raise DirectoryInUse(f"{path} is held by another process") from error
-        self.blocked: Final = LoopBlocked()
+        self.blocked: Final = LoopTimer()
         try:
             ring = _open_ring(io, self.blocked) if sync_mode == "auto" else None
         except UringUnavailable:
@@ -304,7 +305,7 @@ class PosixLogFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _open_ring(io: IoMode, blocked: LoopBlocked) -> Uring | None:
+def _open_ring(io: IoMode, blocked: LoopTimer) -> Uring | None:
     """Return a ring, or None if `io` does not want or demand one. Raises UringUnavailable."""
     if io == "off":
         return None
@@ -339,7 +340,7 @@ def _write_in_parts(handle: int, buffers: Sequence[Buffer], position: int) -> No
 class _Syncs:
     """The syncs of a disk: runs each where the mode requires, and measures recent ones."""
 
-    def __init__(self, mode: SyncMode, ring: Uring | None, blocked: LoopBlocked) -> None:
+    def __init__(self, mode: SyncMode, ring: Uring | None, blocked: LoopTimer) -> None:
         self.mode: Final[SyncMode] = mode
         # Writes and syncs instead of the loop and of the thread. None without io_uring.
         self.ring: Final = ring

@@ -16,8 +16,9 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
+from ledger.adapters.posix.loop_timer import LoopTimer
 from ledger.errors import UringUnavailable
-from ledger.ports.disk import LoopBlocked, OnSynced
+from ledger.ports.disk import OnSynced
 from ledger.tasks import reported
 
 _ENTRIES: Final = 64  # far more than a disk has under way; each submission is at most two
@@ -62,7 +63,7 @@ class Submission:
 class Uring:
     """One ring of an event loop. Raises UringUnavailable if io_uring cannot be used here."""
 
-    def __init__(self, blocked: LoopBlocked) -> None:
+    def __init__(self, blocked: LoopTimer) -> None:
         self._lib = lib = _library()
         self._blocked = blocked
         self._ring = lib.Ring()
@@ -191,7 +192,7 @@ class Uring:
 def why_unavailable() -> str | None:
     """Return why io_uring cannot be used here, or None if it can."""
     try:
-        Uring(LoopBlocked()).close()
+        Uring(LoopTimer()).close()
     except UringUnavailable as reason:
         return str(reason)
     return None
