@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from contextlib import asynccontextmanager
 
 from ledger.adapters.tcp.tcp_config import TcpServerConfig
@@ -114,3 +115,29 @@ def raw_frame(kind, content=b"", version=1, length=None):
     message = bytes((version, kind)) + content
     length = len(message) if length is None else length
     return (length & 0xFFFFFFFF).to_bytes(4, "big") + message
+
+
+_LINE = re.compile(r"closed the connection of a client|broke the protocol")
+
+
+class Said:
+    """What was logged on stderr so far."""
+
+    def __init__(self, capfd):
+        self._capfd = capfd
+        self._text = ""
+
+    @property
+    def text(self):
+        self._text += self._capfd.readouterr().err
+        return self._text
+
+    @property
+    def lines(self):
+        return [line for line in self.text.splitlines() if _LINE.search(line)]
+
+
+def begin(total, inner=FrameKind.ADDS, size=100):
+    """Return the first piece of a message."""
+    content = total.to_bytes(4, "big") + bytes((1, inner)) + bytes(size)
+    return raw_frame(FrameKind.PIECES_BEGIN, content)

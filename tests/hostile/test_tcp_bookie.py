@@ -1,14 +1,10 @@
-"""Goal: a bookie's TCP port survives peers that no client is, and a client survives a bookie that
-is none: each bad connection is closed with one log line, nothing is stored, nothing pending stays
-unanswered, others are served. Method: a real bookie on a port and raw sockets; a server of frames
-for the client.
+"""Goal: a bookie's TCP port survives peers that no client is: each bad connection is closed with
+one log line, nothing is stored, and others are served. Method: a real bookie and raw sockets.
 """
 
 import asyncio
 import contextlib
-import re
 import socket
-from itertools import count
 
 import pytest
 
@@ -23,54 +19,29 @@ from ledger.wire.bookie_frames import (
     FrameKind,
     ReadOp,
     ReadRequest,
-    ReadResponse,
     decode_add_statuses,
-    encode_add_statuses,
     encode_hello,
     encode_read_requests,
-    encode_read_responses,
 )
 from ledger.wire.tcp_frames import (
     FRAME_BYTES_MAX,
     NOT_ANSWERED,
     PONG_FRAME,
-    Welcome,
     decode_call,
-    encode_add_credit,
     encode_call,
-    encode_tcp_welcome,
     frame,
-    frames,
 )
-from tests.hostile.tcp_attack import GOOD_ADD, Raw, adds_message, attacked, raw_frame
+from tests.hostile.tcp_attack import GOOD_ADD, Raw, Said, adds_message, attacked, begin, raw_frame
 from tests.ledger.bookie_rig import KEY
 from tests.ledger.remote_world import Client, Served
 from tests.ledger.test_remote_bookies import Holding
 from tests.ledger.transports import on_transport
 from tests.peers.processes import until
-from tests.sim.bookie_world import entry_buffers, entry_bytes
+from tests.sim.bookie_world import entry_bytes
 
 pytestmark = pytest.mark.real_loop
 
 MIB = 1 << 20
-_LINE = re.compile(r"closed the connection of a client|broke the protocol")
-
-
-class Said:
-    """What was logged on stderr so far."""
-
-    def __init__(self, capfd):
-        self._capfd = capfd
-        self._text = ""
-
-    @property
-    def text(self):
-        self._text += self._capfd.readouterr().err
-        return self._text
-
-    @property
-    def lines(self):
-        return [line for line in self.text.splitlines() if _LINE.search(line)]
 
 
 @pytest.fixture(autouse=True)
@@ -92,11 +63,6 @@ def over_tcp():
 # -- frames that break the rules -------------------------------------------------------------------
 
 BEGIN, PIECE = FrameKind.PIECES_BEGIN, FrameKind.PIECE
-
-
-def begin(total, inner=FrameKind.ADDS, size=100):
-    """The first piece of a message."""
-    return raw_frame(BEGIN, total.to_bytes(4, "big") + bytes((1, inner)) + bytes(size))
 
 
 BIG = FRAME_BYTES_MAX + 1000
@@ -471,128 +437,3 @@ async def test_calls_that_were_held_back_are_answered_when_the_connection_ends()
         replies = await asyncio.gather(*calls)
     assert {reply.status for reply in replies} == {Status.UNREACHABLE}
     await port.close()
-
-
-# -- a bookie that is none -------------------------------------------------------------------------
-
-
-class FalseBookie:
-    """Greets each client properly, then sends what the test gives it after the first frame."""
-
-    id = BookieId("false-00000000")
-
-    def __init__(self, *answers, greeting=None):
-        welcome = encode_tcp_welcome(Welcome(Status.OK, 1 << 20, 0, 1 << 20))
-        self._greeting = frame(welcome) if greeting is None else greeting
-        self._answers = answers
-        self.connections = 0
-        self.port = 0
-
-    async def __aenter__(self):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_):
-        self._server.close()
-
-    async def _serve(self, reader, writer):
-        self.connections += 1
-        raw = Raw(reader, writer)
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            await raw.frame()
-            raw.send(self._greeting)
-            await raw.frame()
-            raw.send(*self._answers)
-            await reader.read()
-        writer.close()
-
-
-BAD_ANSWERS = {
-    "an answer to an add never sent": frame(encode_add_statuses([(50, 1, 0)])),
-    "an answer to a read never sent": frame(encode_read_responses([ReadResponse(50, Status.OK)])),
-    "an answer to a call never sent": frame(encode_call(FrameKind.CALL_RESPONSE, 50, 0, b"")),
-    "an unknown status": frame(encode_add_statuses([(0, 1, 777)])),
-    "a second WELCOME": frame(encode_tcp_welcome(Welcome(Status.OK, 1, 0, 0))),
-    "a kind of clients": raw_frame(FrameKind.ADDS, bytes(20)),
-    "kind 99": raw_frame(99, bytes(20)),
-    "another version": raw_frame(FrameKind.PONG, version=2),
-    "a lying length": raw_frame(FrameKind.ADD_STATUSES, bytes(20), length=2**31 - 1),
-    "a piece without a beginning": raw_frame(PIECE, b"x" * 50),
-    "a message above the limit": begin(MESSAGE_BYTES_MAX + 1, inner=FrameKind.READ_RESPONSES),
-    "half a credit": frame(encode_add_credit(5)[:-1]),
-}
-
-
-@pytest.mark.parametrize("bad", BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
-async def test_a_bad_answer_ends_the_connection_and_answers_all_that_is_pending_once(said, bad):
-    async with FalseBookie(bad) as bookie, asyncio.timeout(20):
-        places = {bookie.id: BookieInfo(tcp_port=bookie.port)}
-        port = TcpBookies(lambda: places, TcpClientConfig(reconnect_s_min=1.0))
-        answers = []
-        for entry in range(5):
-            body = entry_buffers(7, entry, b"x")
-            port.add(bookie.id, 7, entry, KEY, body, answers.append)
-        replies = await asyncio.gather(port.read(bookie.id, 7, 0), port.read_lac(bookie.id, 7))
-        assert [reply.status for reply in replies] == [Status.UNREACHABLE] * 2
-        assert answers == [Status.UNREACHABLE] * 5
-        assert len(said.lines) == 1
-        await port.close()
-        assert len(answers) == 5
-
-
-@pytest.mark.parametrize(
-    "greeting",
-    [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        raw_frame(FrameKind.WELCOME, b"x"),
-        raw_frame(FrameKind.PONG),
-        frame(encode_tcp_welcome(Welcome(Status.OK, 1, 0, 0))[:-1]),
-    ],
-    ids=["HTTP", "a short WELCOME", "no WELCOME", "a cut WELCOME"],
-)
-async def test_a_bad_greeting_is_no_connection(said, greeting):
-    async with FalseBookie(greeting=greeting) as bookie, asyncio.timeout(20):
-        places = {bookie.id: BookieInfo(tcp_port=bookie.port)}
-        port = TcpBookies(lambda: places, TcpClientConfig(reconnect_s_min=1.0))
-        assert (await port.read(bookie.id, 7, 0)).status is Status.UNREACHABLE
-        assert len(said.lines) == 1
-        await port.close()
-
-
-async def test_a_long_response_is_one_buffer_and_its_bodies_are_views_of_it():
-    body = bytes(range(256)) * 1024
-    answer = encode_read_responses([ReadResponse(0, Status.OK, 5, [body] * 4)])
-    pieces = [part for piece in frames([answer]) for part in piece]
-    async with FalseBookie(*pieces) as bookie, asyncio.timeout(20):
-        places = {bookie.id: BookieInfo(tcp_port=bookie.port)}
-        port = TcpBookies(lambda: places, TcpClientConfig())
-        reply = await port.read_many(bookie.id, 7, 0, 3, 2 * MIB)
-        assert [bytes(each) for each in reply.bodies] == [body] * 4
-        assert len({id(each.obj) for each in reply.bodies}) == 1
-        assert len(reply.bodies[0].obj) == len(answer)
-        await port.close()
-
-
-async def test_a_silent_bookie_is_pinged_and_then_given_up():
-    heard = []
-
-    async def serve(reader, writer):
-        raw = Raw(reader, writer)
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            await raw.frame()
-            raw.send(frame(encode_tcp_welcome(Welcome(Status.OK, 1 << 20, 0, 1 << 20))))
-            for _ in count():
-                heard.append((await raw.frame())[1])
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    places = {FalseBookie.id: BookieInfo(tcp_port=server.sockets[0].getsockname()[1])}
-    config = TcpClientConfig(keepalive_s=0.2, keepalive_timeout_s=0.2)
-    port = TcpBookies(lambda: places, config)
-    async with asyncio.timeout(10):
-        polled = await port.wait_lac(FalseBookie.id, 7, 0, 100.0)
-    assert polled.status is Status.UNREACHABLE
-    assert heard[:2] == [FrameKind.READ_REQUESTS, FrameKind.PING]
-    await port.close()
-    server.close()
