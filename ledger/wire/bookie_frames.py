@@ -340,7 +340,8 @@ def decode_read_requests(message: Buffer) -> list[ReadRequest]:
 
 def response_bytes(response: ReadResponse) -> int:
     """Return the size of a response in a message."""
-    return _READ_RESPONSE.size + sum(_LENGTHS + len(body) for body in response.bodies)
+    bodies = response.bodies
+    return _READ_RESPONSE.size + _LENGTHS * len(bodies) + sum(map(len, bodies))
 
 
 def encode_read_responses(responses: Iterable[ReadResponse]) -> bytes:
