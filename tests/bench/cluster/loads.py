@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from ledger.streams.config import StreamLimits
+from gateway.config import CLUSTER_TAIL_CACHE_BYTES, ConnectionLimits
+from ledger.node.config import NodeConfig
 from tests.bench.cluster.meter import Meter
 from tests.bench.cluster.sides import (
     BEFORE,
@@ -30,6 +31,7 @@ from tests.bench.cluster.sides import (
 )
 from tests.bench.cluster.stage import Stage
 from tests.bench.sides import producer_performance
+from tests.peers.compose import commands
 from tests.peers.processes import wait_until
 
 SIZES, PARTITIONS = (100, 1024), (1, 6)
@@ -43,7 +45,6 @@ BEHIND_S, BEHIND_PER_S = 5.0, {100: 40_000, 1024: 10_000}  # about half of satur
 CAUGHT_UP_S, BEHIND_S_MAX = 0.1, 25.0
 TAIL_PER_S = {100: 20_000, 1024: 4_000}
 FAR_TIMES, FAR_BYTES_MIN, FAR_BATCH_BYTES = 4, 256 << 20, 512 * 1024
-GATEWAYS = 3
 KILL_PER_S, KILL_WARM_S, KILL_MORE_S, KILL_S_MAX = 200, 2.0, 3.0, 60.0
 
 
@@ -65,8 +66,13 @@ RATES = {
 
 
 def cache_bytes() -> int:
-    """Return what all caches of our cluster hold for readers."""
-    return GATEWAYS * StreamLimits().tail_cache_bytes
+    """Return what all caches of our cluster hold for readers: every one counts, used or not."""
+    names, bookie = list(commands()), NodeConfig()
+    gateways, bookies = (
+        sum(name.startswith(prefix) for name in names) for prefix in ("gateway-", "bookie-")
+    )
+    in_gateway = CLUSTER_TAIL_CACHE_BYTES + ConnectionLimits().read_ahead_bytes_max
+    return gateways * in_gateway + bookies * (bookie.write_cache + bookie.read_ahead)
 
 
 def produce(stage: Stage) -> None:
