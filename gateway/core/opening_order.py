@@ -2,6 +2,9 @@
 
     a request waits for it ─▶ written most recently ─▶ the rest, first come first served
 
+Those that requests wait for are taken in the order in which they were asked for: one that cannot be
+opened, and comes back, goes behind all others that wait.
+
 Pure. A partition is in the order from `add` until `take` or `discard`.
 """
 
@@ -19,7 +22,7 @@ class _Place(NamedTuple):
     """A place in the order: the smallest is taken first."""
 
     unasked: bool
-    age: int  # the less, the more recently it was written
+    age: int  # the less, the more recently it was written; 0 of one that a request waits for
     number: int  # unique, rising
 
 
@@ -38,16 +41,16 @@ class OpeningOrder(Generic[K]):
         return len(self._places)
 
     def add(self, key: K, *, asked: bool, recency: int) -> None:
-        """Add a partition. Of two that are equally asked for, the higher `recency` goes first."""
+        """Add a partition. Of two that no request waits for, the higher `recency` goes first."""
         assert key not in self._places
-        self._put(key, unasked=not asked, age=-recency)
+        self._put(key, unasked=not asked, age=0 if asked else -recency)
 
     def ask(self, key: K) -> None:
         """Move a waiting partition to those that requests wait for. Others are unknown here."""
         place = self._places.get(key)
         if place is not None and place.unasked:
             del self._keys[place.number]
-            self._put(key, unasked=False, age=place.age)
+            self._put(key, unasked=False, age=0)
 
     def discard(self, key: K) -> None:
         """Remove a partition, if it waits."""

@@ -49,6 +49,17 @@ def test_a_request_moves_what_it_waits_for_to_the_front():
     assert not order.asked
 
 
+def test_of_what_is_asked_for_the_one_that_waits_longest_goes_first():
+    """Else newer ones that cannot be opened, and come back, keep an older one from its turn."""
+    order = OpeningOrder()
+    order.add("new", asked=True, recency=9)
+    order.add("old", asked=False, recency=1)
+    order.ask("old")
+    assert order.take() == "new"  # it cannot be opened, and comes back
+    order.add("new", asked=True, recency=9)
+    assert taken(order) == ["old", "new"]
+
+
 async def test_turns_are_bounded_and_cancelled_waiters_leave_none_behind():
     turns, under_way, most = Turns(2), 0, 0
 
@@ -119,8 +130,9 @@ async def test_without_requests_the_most_recently_written_are_opened_first():
         opened = await taken_over(cluster, MANY)
         while len(opened) < MANY:
             await asyncio.sleep(0.01)
-        late = opened[3 * RECOVERIES_AT_ONCE :]
-        assert late == sorted(late, reverse=True) or max(late) < MANY - RECOVERIES_AT_ONCE
+        # Not all: one whose opening failed comes back after a pause.
+        newest = set(range(MANY - 100, MANY))
+        assert len(newest.intersection(opened[: MANY // 2])) >= 90
 
 
 async def test_nothing_is_answered_between_the_claim_and_the_recovery():
