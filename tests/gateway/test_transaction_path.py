@@ -319,6 +319,23 @@ async def test_a_segment_is_rolled_before_its_list_of_aborted_transactions_is_fu
         assert len(base_offsets(await cluster.read_all(partition))) == 40
 
 
+async def test_a_late_marker_that_a_new_owner_receives_first_does_not_pass():
+    """The new owner has appended nothing yet, so its segment begins with the marker at the most."""
+    async with started_cluster() as cluster:
+        partition, _ = await opened(cluster)
+        await sent(partition, part(0), version=P1)
+        late = {"version": 0, "number": 1, "leader_epoch": partition.leader_epoch}
+        assert await marked(partition, 0, **late) is Code.none
+        await sent(partition, part(1), version=P1)
+        await cluster.crash()
+        cluster.partitions.verifier = Coordinator()
+        partition = cluster.partitions.find("t", 0)
+        partition._begins = True
+        await partition.open()
+        assert await marked(partition, 0, commit=False, **late) is Code.not_leader_or_follower
+        assert partition.transactions.producer(5).open
+
+
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_late_marker_does_not_pass_while_the_partition_is_taken_over(again):
     """In protocol 1 it would end the transaction after its own."""
@@ -336,6 +353,7 @@ async def test_a_late_marker_does_not_pass_while_the_partition_is_taken_over(aga
             partition = cluster.partitions.find("t", 0)
         partition._begins = True
         opening = partition.open()
+        cluster.send(partition, batch())  # so that it begins a segment while it opens
         async with asyncio.timeout(60):
             while not partition.stream.writable:
                 await asyncio.sleep(0.0001)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from gateway.cleaning import cleaner as schedule
 from gateway.core import cleaning
 from gateway.core.cleaning import Cleaning
@@ -27,7 +29,7 @@ _filter_batches = Cleaning.filter_batches
 _map_batches = Cleaning.map_batches
 _index_of = SegmentReads.index_of
 _cleanable = schedule.cleanable
-_decide = cleaning.decide
+_horizon_of = cleaning.horizon_of
 _put = KeyMap.put
 _end = CleanedTransactions.end
 
@@ -60,14 +62,15 @@ def without_lag(segments, stable_offset, now_ms, rules):
     return _cleanable(segments, stable_offset, now_ms, rules._replace(lag_ms_min=0))
 
 
-def without_tombstones(parts, header, is_newest, *, deletes):
-    return _decide(parts, header, is_newest, deletes=True)
+def without_tombstones(header):
+    return -1 if header.records else _horizon_of(header)
 
 
-def instead_of_another(self, key, offset):
-    if not _put(self, key, offset):
-        self._offsets[next(iter(self._offsets))] = offset
-    return True
+def instead_of_another(self, words, offsets):
+    noted = _put(self, words, offsets)
+    if noted < len(offsets):
+        self._places[np.flatnonzero(self._places[:, 2])[0], 2] = offsets[-1] + 1
+    return len(offsets)
 
 
 def never_full(self, data):
@@ -104,7 +107,7 @@ MISTAKES = (
     _mistake("the index is that of the old ledger", SegmentReads, index_of=old_index),
     _mistake("the old ledger is deleted at the swap", Retention, delete_later=deleted_at_once),
     _mistake("it passes the last stable offset", schedule, cleanable=past_the_lso),
-    _mistake("a tombstone goes in the first round", cleaning, decide=without_tombstones),
+    _mistake("a tombstone goes in the first round", cleaning, horizon_of=without_tombstones),
     _mistake("a full map drops the newest offset", KeyMap, put=instead_of_another),
     _mistake("what does not fit counts as mapped", Cleaning, map_batches=never_full),
     _mistake("a segment is replaced without a version", SegmentStore, replace=unversioned),
