@@ -15,7 +15,8 @@ from ledger.client.recover_many import LedgerRecoveries
 from ledger.core.ledger_metadata import Versioned
 from ledger.core.quorum import Coverage
 from ledger.errors import EntryUnknown, NoSuchLedger
-from ledger.ports.bookies import FENCED_MAX
+from ledger.ids import BookieId
+from ledger.ports.bookies import FENCED_MAX, ReadReply, Status
 from tests.sim.cluster import Cluster
 from tests.sim.network import Weather
 from tests.sim.planted import FencesOne, OneNoIsEnough
@@ -171,6 +172,31 @@ async def test_a_silent_bookie_delays_a_batch_by_the_patience_only():
     began_s = asyncio.get_running_loop().time()
     assert await recovered(client, ledgers) == [1] * 50
     assert asyncio.get_running_loop().time() - began_s < cluster.weather.timeout_s
+    assert not cluster.checks.violations
+
+
+async def test_a_ledger_that_needs_a_silent_bookie_delays_no_other_of_its_batch():
+    """A second bookie of it is in limbo, so that it waits for the silent one."""
+    cluster = small(bookies=3)
+    await cluster.start()
+    stuck, *others = await written(cluster, 50)
+    cluster.network.cut("next", "b1")
+    client, port = cluster.client("next"), cluster.ports["next"]
+    fence_many = port.fence_many
+
+    async def in_limbo(bookie, ledgers):
+        replies = list(await fence_many(bookie, ledgers))
+        for at, (ledger, _) in enumerate(ledgers):
+            if bookie == BookieId("b0") and ledger == stuck:
+                replies[at] = ReadReply(Status.UNKNOWN_LEDGER_STATE)
+        return replies
+
+    port.fence_many = in_limbo
+    waits = asyncio.create_task(recovered(client, [stuck]))
+    began_s = asyncio.get_running_loop().time()
+    assert await recovered(client, others) == [1] * 49
+    assert asyncio.get_running_loop().time() - began_s < cluster.weather.timeout_s
+    assert await waits == [1]
     assert not cluster.checks.violations
 
 
