@@ -47,6 +47,7 @@ CODES: dict[type[LedgerError], KafkaCodes] = {
     errors.CorruptFormat: KafkaCodes(ErrorCode.kafka_storage_error),
     errors.ForeignDirectory: KafkaCodes(ErrorCode.kafka_storage_error),
     errors.DirectoryInUse: KafkaCodes(ErrorCode.kafka_storage_error),
+    errors.UringUnavailable: KafkaCodes(ErrorCode.kafka_storage_error),
     errors.BookieIdInUse: KafkaCodes(ErrorCode.kafka_storage_error),
     errors.MetadataError: KafkaCodes(ErrorCode.kafka_storage_error),
     errors.ForeignLayout: KafkaCodes(ErrorCode.kafka_storage_error),

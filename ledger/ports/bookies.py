@@ -4,7 +4,6 @@ uses TCP or gRPC.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from typing import NamedTuple, Protocol
@@ -220,5 +219,7 @@ async def fence_each(
     bookies: Bookies, bookie: BookieId, ledgers: Sequence[tuple[LedgerId, bytes]]
 ) -> Sequence[ReadReply]:
     """Implement `Bookies.fence_many` by single requests, all in flight at once."""
+    import asyncio  # a command's help loads this module, and needs no event loop
+
     asked = (bookies.read(bookie, each, NO_ENTRY, fence_key=key) for each, key in ledgers)
     return await asyncio.gather(*asked)

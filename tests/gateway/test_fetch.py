@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.config import FetchLimits
+from ledger.ports.bookies import ReadReply, Status
 from ledger.streams.config import StreamLimits
 from tests.batches import blank_batch
 from tests.gateway.stream_cluster import FETCH, started_cluster
@@ -297,7 +298,15 @@ async def test_partitions_that_cannot_be_opened_hold_up_an_answer_once_and_none_
                 await asyncio.Event().wait()
             return await recover(bookie, ledger, entry, **how)
 
-        cluster.port.read = read
+        async def fence_many(bookie, ledgers):
+            """The bookie does not reply about the others, so that they are recovered alone."""
+            replies = [ReadReply(Status.UNREACHABLE)] * len(ledgers)
+            for at, (ledger, key) in enumerate(ledgers):
+                if ledger == sound:
+                    replies[at] = await recover(bookie, ledger, -1, fence_key=key)
+            return replies
+
+        cluster.port.read, cluster.port.fence_many = read, fence_many
         for offset, longest_s in ((0, 0.6), (0, 0.1), (2, 0.6)):
             asked = {"t": {**{index: (0, {}) for index in range(1, 5)}, 0: (offset, {})}}
             begun_s = asyncio.get_running_loop().time()

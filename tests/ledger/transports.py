@@ -43,6 +43,8 @@ def server_of(
     bookie: Any, tls: TlsFiles | None = None, config: LinkServerConfig | None = None, **limits: Any
 ) -> BookieServer | TcpServer:
     """A server of this bookie, with these limits or those of `config`."""
+    if isinstance(config, GrpcServerConfig) and current() == "grpc":
+        return BookieServer(bookie, config, tls)
     if config is not None:
         limits = {field.name: getattr(config, field.name) for field in fields(LinkServerConfig)}
     if current() == "tcp":
