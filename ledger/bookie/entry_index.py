@@ -177,7 +177,8 @@ class EntryIndex:
         """Return the table's entries from `first` on, with their locations."""
         found: list[tuple[int, EntryLocation]] = []
         for extent in self._stored(ledger, first, _ENTRY_MAX):
-            found += extent.part(max(first, extent.first), extent.last).locations()
+            if extent.last >= first:
+                found += extent.part(max(first, extent.first), extent.last).locations()
             if len(found) >= limit:
                 return found[:limit]
         return found
@@ -337,15 +338,17 @@ class EntryIndex:
         return state
 
     def _stored(self, ledger: int, first: int, last: int) -> Iterator[Extent]:
-        """Yield the table's extents that hold entries from `first` to `last`. Raises OSError."""
+        """Yield the table's extents that may hold entries from `first` to `last`, ascending.
+
+        The first one may end before `first`. Raises OSError.
+        """
         low, end = _LEDGER_KEY.pack(b"e", ledger), _ENTRY_KEY.pack(b"e", ledger, last + 1)
         key, limit = _ENTRY_KEY.pack(b"e", ledger, max(first, 0)), _EXTENTS_FIRST
         if last < first:
             return
         rows = self._table.scan_from(low, key, end, limit)
         while rows:
-            # Only the first one, which begins before `first`, may end before it too
-            yield from (extent for extent in map(_extent_of, rows) if extent.last >= first)
+            yield from map(_extent_of, rows)
             if len(rows) < limit:
                 return
             limit = min(limit * 4, _SCAN_LIMIT)

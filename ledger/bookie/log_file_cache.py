@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import count, repeat
-from operator import eq
 from struct import Struct
 from typing import Final
 
@@ -100,7 +98,8 @@ class LogFileCache:
         found: list[Buffer] = []
         sparse = sum([extent.length for extent in run]) * 2 < size
         for extent in run:
-            if _append_bodies(found, view, ledger, extent, base) < len(extent.lengths):
+            count = _append_bodies(found, view, ledger, extent, base)
+            if count < len(extent.lengths):
                 if not found:
                     location = extent.locate(extent.first)
                     assert location is not None
@@ -131,32 +130,16 @@ def _append_bodies(
 
     `view` holds the file from `base` on.
     """
-    shift = extent.anchor - base
-    places = extent.offsets
-    if shift > 0:
-        view = view[shift:]
-    elif shift < 0:
-        places = [shift + offset for offset in places]
-    sound = len(places)
-    if places[-1] + extent.lengths[-1] > len(view) or not _has_ids(view, places, ledger, extent):
-        sound = _count_sound(view, places, ledger, extent)
-    ends = zip(places[:sound], extent.lengths[:sound], strict=True)
-    found += [view[at : at + length] for at, length in ends]
-    return sound
-
-
-def _has_ids(view: memoryview, places: Sequence[int], ledger: int, extent: Extent) -> bool:
-    """True if the entries of the extent begin at these places. No step of Python per entry."""
-    found = map(_IDS.unpack_from, repeat(view), places)
-    return all(map(eq, found, zip(repeat(ledger), count(extent.first), strict=False)))
-
-
-def _count_sound(view: memoryview, places: Sequence[int], ledger: int, extent: Extent) -> int:
-    """Return how many entries of the extent, from the first on, are whole and at their places."""
-    for index, (at, length) in enumerate(zip(places, extent.lengths, strict=True)):
-        if at + length > len(view) or _IDS.unpack_from(view, at) != (ledger, extent.first + index):
-            return index
-    return len(places)
+    ids_at, end = _IDS.unpack_from, len(view)
+    entry = extent.first
+    for position, length in zip(extent.positions, extent.lengths, strict=True):
+        at = position - base
+        behind = at + length
+        if behind > end or ids_at(view, at) != (ledger, entry):
+            break
+        found.append(view[at:behind])
+        entry += 1
+    return entry - extent.first
 
 
 def _check(body: Buffer, ledger: int, entry: int, location: EntryLocation) -> None:

@@ -340,8 +340,7 @@ def decode_read_requests(message: Buffer) -> list[ReadRequest]:
 
 def response_bytes(response: ReadResponse) -> int:
     """Return the size of a response in a message."""
-    bodies = response.bodies
-    return _READ_RESPONSE.size + _LENGTHS * len(bodies) + sum(map(len, bodies))
+    return _READ_RESPONSE.size + sum(_LENGTHS + len(body) for body in response.bodies)
 
 
 def encode_read_responses(responses: Iterable[ReadResponse]) -> bytes:

@@ -211,17 +211,14 @@ def test_an_extent_is_read_as_it_was_written():
     forms = set()
     for _ in range(300):
         extent = drawn_extent(draw)
-        if draw.random() < 0.5:  # a part of an extent keeps the anchor of the whole
-            extent = extent.part(draw.randint(extent.first, extent.last), extent.last)
         value = encode_extent(extent)
-        found = decode_extent(extent.first, value)
-        assert list(found.locations()) == list(extent.locations())
+        assert decode_extent(extent.first, value) == extent
         forms.add(value[12] if len(value) != 16 else 0)
     assert forms == {0, 1, 2}
 
 
 def test_the_row_of_one_entry_is_that_of_earlier_releases():
-    value = encode_extent(Extent(5, 2, 4096, (0,), (100,)))
+    value = encode_extent(Extent(5, 2, (4096,), (100,)))
     assert value == bytes.fromhex("0000000000000002 00001000 00000064")
 
 

@@ -202,9 +202,8 @@ def joins_over_holes(located):
         if before is None or before.file_id != extent.file_id or before.end > extent.position:
             found.append(extent)
             continue
-        moved = tuple(extent.anchor + offset - before.anchor for offset in extent.offsets)
-        places = before.offsets + moved, before.lengths + extent.lengths
-        found[-1] = Extent(before.first, before.file_id, before.anchor, *places)
+        places = before.positions + extent.positions, before.lengths + extent.lengths
+        found[-1] = Extent(before.first, before.file_id, *places)
     return found
 
 
