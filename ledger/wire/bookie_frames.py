@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from struct import Struct, pack
+from struct import Struct
 from typing import Final, NamedTuple
 
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
@@ -354,7 +354,7 @@ def read_response_parts(responses: Iterable[ReadResponse]) -> list[Buffer]:
     for number, status, lac, bodies in responses:
         parts.append(_READ_RESPONSE.pack(number, status, lac, len(bodies)))
         if bodies:
-            parts.append(pack(f">{len(bodies)}I", *map(len, bodies)))
+            parts.append(b"".join([len(body).to_bytes(_LENGTHS, "big") for body in bodies]))
             parts += bodies
     return parts
 
