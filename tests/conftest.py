@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ledger.adapters.posix.uring import why_unavailable
 from ledger.tasks import ends_by
 from tests.ledger.transports import on_transport
 from tests.peers.iceberg_rest import IcebergRest
@@ -35,13 +34,6 @@ def transport(request: pytest.FixtureRequest) -> Iterator[str]:
     """The transport between clients and bookies, for tests that hold over each of them."""
     with on_transport(request.param) as name:
         yield name
-
-
-@pytest.fixture(scope="session")
-def uring() -> None:
-    """Fail a test that needs io_uring where the kernel or the package does not have it."""
-    reason = why_unavailable()
-    assert reason is None, f"io_uring does not work here: {reason}"
 
 
 @pytest.fixture(scope="session")

@@ -13,16 +13,14 @@ import pytest
 
 from ledger.adapters.posix.posix_disk import PosixDisk
 from ledger.errors import DirectoryInUse
-from tests.disk.uring import needs_uring
 from tests.sim.disk import DiskFaults, SimDisk
 
 pytestmark = pytest.mark.real_loop
 
 
-URING = pytest.param("uring", marks=needs_uring)
-
-
-@pytest.fixture(params=["inline", "thread", "auto", "never", URING, "simulated", "simulated uring"])
+@pytest.fixture(
+    params=["inline", "thread", "auto", "never", "uring", "simulated", "simulated uring"]
+)
 def make_disk(request, tmp_path):
     if request.param.startswith("simulated"):
         faults = DiskFaults(uring=request.param == "simulated uring")

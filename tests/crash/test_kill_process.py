@@ -17,7 +17,6 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.crash.load import Load, judge, read_all
-from tests.disk.uring import needs_uring
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 
@@ -78,7 +77,7 @@ def settled(members: list[Member]) -> bool:
 
 OPTIONS = [
     pytest.param(("--io", "off"), id="one-bookie"),
-    pytest.param(("--io", "uring"), id="one-bookie-io-uring", marks=needs_uring),
+    pytest.param(("--io", "uring"), id="one-bookie-io-uring"),
     pytest.param(("--bookies", "3"), id="three-bookies"),
 ]
 

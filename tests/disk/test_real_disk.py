@@ -30,7 +30,6 @@ from tests.disk.mistaken import (
     without_dsync,
 )
 from tests.disk.trace import Durable, Replies, broken_promises, calls_of, traced
-from tests.disk.uring import needs_uring
 from tests.ledger.transports import bookies_of
 from tests.peers.bookie import BookieProcess
 from tests.peers.gateway import Gateway
@@ -216,10 +215,7 @@ def supports_direct_writes(path):
     return True
 
 
-IO = ["off", pytest.param("uring", marks=needs_uring)]
-
-
-@pytest.mark.parametrize("io", IO)
+@pytest.mark.parametrize("io", ["off", "uring"])
 async def test_the_gateway_acknowledges_nothing_that_a_power_cut_would_take_back(tmp_path, io):
     broken, count, durable = await run_gateway(tmp_path, ROLLING, io)
     assert broken == []
@@ -234,7 +230,7 @@ async def test_the_gateway_acknowledges_nothing_that_a_power_cut_would_take_back
 
 RUNS = [
     *[pytest.param("off", mistake) for mistake in MISTAKES],
-    *[pytest.param("uring", mistake, marks=needs_uring) for mistake in URING_MISTAKES],
+    *[pytest.param("uring", mistake) for mistake in URING_MISTAKES],
 ]
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.crash.load import Load, judge, read_all
-from tests.disk.uring import needs_uring
 from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.processes import free_port, wait_until
@@ -75,7 +74,6 @@ def test_a_gateway_goes_on_without_io_uring(tmp_path):
         assert rings_of(gateway) == 0
 
 
-@needs_uring
 def test_a_directory_is_served_with_and_without_io_uring_in_turn(tmp_path):
     data = tmp_path / "data"
     rings = []

@@ -17,12 +17,11 @@ from ledger.adapters.posix.posix_disk import PosixDisk
 from ledger.adapters.posix.uring import why_unavailable
 from ledger.bookie.journal import sync_file
 from ledger.errors import UringUnavailable
-from tests.disk.uring import needs_uring
 
 BLOCK_BYTES = 4096
 FILE_BYTES = 64 * BLOCK_BYTES
 
-pytestmark = [pytest.mark.real_loop, needs_uring]
+pytestmark = pytest.mark.real_loop
 
 
 @asynccontextmanager
