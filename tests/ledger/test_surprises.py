@@ -281,10 +281,23 @@ async def test_a_recovery_whose_request_dies_ends_with_an_error():
     world = cluster()
     writer, _ = await written(world)
     client = world.client("taker")
-    bookies = client._bookies = Surprising(client._bookies)
+    bookies = client.recoveries._bookies = Surprising(client._bookies)
     bookies.planted["read"] = RuntimeError("from the port")
     with pytest.raises(EntryUnknown, match="from the port"):
         async with asyncio.timeout(600):
             await client.recover(writer.ledger)
     assert len(heard) == 1
     assert (await client.recover(writer.ledger)).metadata.closed
+
+
+async def test_ledgers_of_a_batch_whose_request_dies_are_recovered_one_by_one():
+    heard = reports()
+    world = cluster()
+    writers = [(await written(world))[0] for _ in range(3)]
+    client = world.client("taker")
+    bookies = client.recoveries._bookies = Surprising(client._bookies)
+    bookies.planted["fence_many"] = RuntimeError("from the port")
+    async with asyncio.timeout(600):
+        readers = await asyncio.gather(*(client.recover(one.ledger) for one in writers))
+    assert [one.metadata.last_entry for one in readers] == [4, 4, 4]
+    assert len(heard) >= 1  # the request, and the batch that it was for

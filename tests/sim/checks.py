@@ -1,7 +1,9 @@
 """Hears what happens in a cluster, tells every checker, and keeps what was found wrong."""
 
 from ledger.client import metadata_format
-from ledger.core.entry_format import HEADER_BYTES
+from ledger.core.entry_format import HEADER_BYTES, EntryFormat, read_header
+from ledger.errors import CorruptFormat
+from ledger.ids import NO_ENTRY
 from ledger.ports.bookies import Status
 from tests.sim.checkers import ALL, DIGEST_BYTES, Check, Ledgers
 from tests.sim.coverage import Coverage
@@ -103,6 +105,21 @@ class Checks(Observer):
             for entry in range(first, first + len(getattr(reply, "bodies", (0,)))):
                 self._has(bookie, ledger, entry)
         self._tell("on_read_reply", bookie, ledger, first, last, reply)
+
+    def on_fence_reply(self, host, bookie, ledger, reply):
+        """The entry that it shows is durable there, also if no add of it was ever answered."""
+        if reply.status is Status.OK:
+            known, stored = self.ledgers, self.ledgers.metadata[ledger]
+            try:
+                form = EntryFormat(stored.digest_type, stored.password)
+                payload = bytes(form.unpack(reply.body, ledger, NO_ENTRY))
+            except CorruptFormat:
+                payload = None  # a damaged copy, which recovery does not count either
+            if payload is not None:
+                entry = read_header(reply.body).entry
+                known.payloads.setdefault((ledger, entry), payload)
+                self._has(bookie, ledger, entry)
+        self._tell("on_fence_reply", host, bookie, ledger, reply)
 
     def on_list_reply(self, bookie, ledger, reply):
         for first, last in reply.runs:
