@@ -167,6 +167,7 @@ class Bookie:
         """
         storage = self.storage
         instance = await directory.claim_directory(self._disk, self._new_instance)
+        await directory.upgrade_directory(self._disk, instance)
         replayed = await LogReplay(self._disk, self._index, instance).run()
         if refuse_newer and (newest := self._index.newest_ledger()) >= next_ledger:
             raise ForeignDirectory(

@@ -1,7 +1,8 @@
 """A bookie's directory: its format version, its instance, and the markers UNSYNCED and damaged.
 
-`VERSION` is written first into an empty directory and never changes. A wiped directory gets a new
-instance and a new bookie id, so it is never mistaken for the old directory.
+`VERSION` is written first into an empty directory. It changes only when a newer release first
+writes a form that earlier releases cannot read. A wiped directory gets a new instance and a new
+bookie id, so it is never mistaken for the old directory.
 `damaged-<log file>` says that rot was found in that file.
 """
 
@@ -17,7 +18,9 @@ from ledger.errors import ForeignDirectory
 from ledger.ids import BookieId
 from ledger.ports.disk import Disk, LogFile
 
-DIRECTORY_FORMAT: Final = 1
+DIRECTORY_FORMAT: Final = 2
+"""1: the index has a row per entry. 2: it may have extents, which releases of format 1 refuse."""
+_FORMATS: Final = frozenset({"1", "2"})
 VERSION: Final = "VERSION"
 UNSYNCED: Final = "UNSYNCED"
 _INDEX: Final = "index"
@@ -69,6 +72,18 @@ async def claim_directory(disk: Disk, new_instance: Callable[[], bytes]) -> byte
     assert len(instance) == 16
     await write_file(disk, VERSION, _stamp(instance))
     return instance
+
+
+async def upgrade_directory(disk: Disk, instance: bytes) -> None:
+    """Write the newest format into VERSION, before anything that earlier releases cannot read.
+
+    The text keeps its length and fits into a sector, so a power cut leaves the old one or the new
+    one. Raises OSError.
+    """
+    old, new = await read_file(disk, VERSION), _stamp(instance)
+    if old != new:
+        assert len(old) == len(new)
+        await _write_and_sync(disk, disk.open(VERSION), new)
 
 
 async def mark_unsynced(disk: Disk, boot_id: str) -> None:
@@ -149,9 +164,9 @@ def _parse_stamp(stamp: bytes) -> bytes | None:
     fields = dict(line.split(" ", 1) for line in body.decode().splitlines())
     if fields.get("bookie") != "directory":
         raise ForeignDirectory("not a bookie's directory: VERSION has another format")
-    if fields.get("format") != str(DIRECTORY_FORMAT):
+    if fields.get("format") not in _FORMATS:
         raise ForeignDirectory(
             f"bookie directory format {fields.get('format')} is not supported, "
-            f"only format {DIRECTORY_FORMAT}"
+            f"only up to format {DIRECTORY_FORMAT}"
         )
     return bytes.fromhex(fields["instance"])

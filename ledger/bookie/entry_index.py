@@ -1,34 +1,44 @@
 """The index: (ledger, entry) -> location in the log, and other state of the bookie.
 
-Keys: `e` ledger entry -> location · `l` ledger -> state · `f` file ledger -> live bytes of the
-ledger in that file · `m` -> replay mark · `b` -> every ledger below is in limbo · `d` -> every
-ledger below is fenced. Each batch covers one range of the log and ends with the replay mark. After
-a crash the table therefore matches a prefix of the log, and replay continues at the mark. Source:
-BookKeeper EntryLocationIndex.
+Keys: `e` ledger, first entry -> extent (`ledger.core.extents`) · `l` ledger -> state · `f` file
+ledger -> live bytes of the ledger in that file · `m` -> replay mark · `b` -> every ledger below is
+in limbo · `d` -> every ledger below is fenced. The extents of a ledger never overlap. Each batch
+covers one range of the log and ends with the replay mark. After a crash the table therefore matches
+a prefix of the log, and replay continues at the mark. Source: BookKeeper EntryLocationIndex.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
 
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, QueuedRecord
+from ledger.bookie.ledger_descriptor import LedgerDescriptor, QueuedRecord
+from ledger.core.extents import (
+    EntryLocation,
+    Extent,
+    decode_extent,
+    encode_extent,
+    extents_of,
+)
 from ledger.core.journal_format import LogPosition, RecordType
+from ledger.errors import CorruptFormat
 from ledger.ids import Buffer
 from ledger.ports.table import Table
 
 _ENTRY_KEY = Struct(">cQQ")
 _LEDGER_KEY = Struct(">cQ")
 _FILE_KEY = Struct(">cQQ")
-_LOCATION = Struct(">QII")
 _MARK = Struct(">QQ")
 _I64 = Struct(">q")
 _MARK_KEY: Final = b"m"
 _LIMBO_KEY: Final = b"b"
 _FENCED_KEY: Final = b"d"
 _SCAN_LIMIT: Final = 4096
+_EXTENTS_FIRST: Final = 4  # rows of the first look-up; a read seldom needs more extents
+_ENTRY_MAX: Final = 2**63 - 1
 
 
 class EntryIndex:
@@ -57,6 +67,8 @@ class EntryIndex:
         self._written = LogPosition(0, 0)
         # Entries written to the table since the last flush began.
         self.entries_since_flush = 0
+        # The extent that `find` looked up last, and its ledger. None after changes of the table.
+        self._found: tuple[int, Extent] | None = None
 
     @property
     def batch_due(self) -> bool:
@@ -120,88 +132,111 @@ class EntryIndex:
     def find(self, state: LedgerDescriptor, entry: int) -> EntryLocation | QueuedRecord | None:
         """Return the entry's location, or its QueuedRecord while not durable. Raises OSError."""
         found = state.recent.get(entry)
-        if found is not None or entry < 0:
+        if found is not None or not 0 <= entry <= state.stored_last:
             return found
-        value = self._table.get(_ENTRY_KEY.pack(b"e", state.ledger, entry))
-        return EntryLocation(*_LOCATION.unpack(value)) if value is not None else None
+        if self._found is None or self._found[0] != state.ledger:
+            self._found = None
+        elif (location := self._found[1].locate(entry)) is not None:
+            return location
+        for extent in self._stored(state.ledger, entry, entry):
+            self._found = state.ledger, extent
+            return extent.locate(entry)
+        return None
 
-    def locations(
-        self, state: LedgerDescriptor, first: int, last: int, limit: int
-    ) -> list[EntryLocation]:
-        """Return locations of consecutive durable entries, up to a gap, `last` or `limit`."""
-        found: list[EntryLocation] = []
-        wanted = min(limit, last - first + 1)
-        rows = self._table.scan(
-            _ENTRY_KEY.pack(b"e", state.ledger, first),
-            _ENTRY_KEY.pack(b"e", state.ledger, first + wanted),
-            wanted,
-        )
-        recent, entry = state.recent, first
-        for key, value in rows:
-            while int.from_bytes(key[9:], "big") > entry:
-                location = recent.get(entry)
-                if not isinstance(location, EntryLocation):
+    def extents(
+        self, state: LedgerDescriptor, first: int, last: int, bytes_max: int
+    ) -> list[Extent]:
+        """Return the places of consecutive durable entries, up to a gap, `last` or `bytes_max`.
+
+        If `first` is durable, it is returned even if it is longer. Raises OSError.
+        """
+        found: list[Extent] = []
+        entry, left = first, bytes_max
+        stored = self._stored(state.ledger, first, min(last, state.stored_last))
+        held = next(stored, None)
+        while entry <= last and (left > 0 or not found):
+            fresh = _recent_run(state.recent, entry, last, max(left, 1))
+            while not fresh and held is not None and held.last < entry:
+                held = next(stored, None)
+            if not fresh and held is not None and held.first <= entry:
+                fresh = [held.part(entry, _last_unchanged(state.recent, entry, held.last))]
+            for extent in fresh:
+                count = max(extent.within(left, min(last, extent.last)), 0 if found else 1)
+                if count == 0:
                     return found
-                found.append(location)
-                entry += 1
-            # A repair or compaction may have put the entry elsewhere since the last batch.
-            location = recent.get(entry)
-            if not isinstance(location, EntryLocation):
-                location = EntryLocation(*_LOCATION.unpack(value))
-            found.append(location)
-            entry += 1
-        while len(found) < wanted and isinstance(location := recent.get(entry), EntryLocation):
-            found.append(location)
-            entry += 1
+                found.append(extent.part(extent.first, extent.first + count - 1))
+                left -= found[-1].length
+                if count < len(extent.lengths):
+                    return found
+            if not fresh:
+                return found
+            entry = found[-1].last + 1
         return found
 
     def rows(self, ledger: int, first: int, limit: int) -> list[tuple[int, EntryLocation]]:
         """Return the table's entries from `first` on, with their locations."""
-        found = self._table.scan(
-            _ENTRY_KEY.pack(b"e", ledger, first), _entry_range(ledger)[1], limit
-        )
-        return [
-            (int.from_bytes(key[9:], "big"), EntryLocation(*_LOCATION.unpack(value)))
-            for key, value in found
-        ]
+        found: list[tuple[int, EntryLocation]] = []
+        for extent in self._stored(ledger, first, _ENTRY_MAX):
+            found += extent.part(max(first, extent.first), extent.last).locations()
+            if len(found) >= limit:
+                return found[:limit]
+        return found
 
     def find_last_entry(self, state: LedgerDescriptor) -> int:
         """Return the highest entry that is stored or on its way, or -1."""
-        row = self._table.last(*_entry_range(state.ledger))
-        stored = int.from_bytes(row[0][9:], "big") if row is not None else -1
-        return max(stored, max(state.recent, default=-1))
+        return max(state.stored_last, max(state.recent, default=-1))
 
     def write_batch(self, mark: LogPosition) -> None:
         """Write all changes logged durably before `mark` to the table. Raises OSError."""
         puts: list[tuple[bytes, bytes]] = []
-        current: list[tuple[LedgerDescriptor, int, EntryLocation]] = []
-        used: dict[tuple[int, int], int] = {}
-        for fresh in self._unindexed:
-            state, entry, location = fresh
-            if state.recent.get(entry) is not location:
-                continue  # the entry was deleted or moved meanwhile
-            current.append(fresh)
-            ledger = state.ledger
-            puts.append((_ENTRY_KEY.pack(b"e", ledger, entry), _LOCATION.pack(*location)))
-            key = (location.file_id, ledger)
-            used[key] = used.get(key, 0) + location.length
+        deletes: list[bytes] = []
+        current: dict[LedgerDescriptor, dict[int, EntryLocation]] = {}
+        for state, entry, location in self._unindexed:
+            # Otherwise the entry was deleted or moved meanwhile
+            if state.recent.get(entry) is location:
+                current.setdefault(state, {})[entry] = location
+        for state, entries in current.items():
+            self._put_entries(state, entries, puts, deletes)
             self._changed.add(state)
-        for (file_id, ledger), size in used.items():
-            self.add_usage(file_id, ledger, size)
         for state in self._changed:
             assert self._states.get(state.ledger) is state  # each ledger has only one descriptor
             puts.append((_LEDGER_KEY.pack(b"l", state.ledger), state.encode()))
         puts.extend(self._usage_rows())
         puts.append((_MARK_KEY, _MARK.pack(*mark)))
-        self._table.write(puts)
-        for state, entry, _ in current:
-            del state.recent[entry]
+        self._found = None
+        self._table.write(puts, deletes)
+        for state, entries in current.items():
+            for entry in entries:
+                del state.recent[entry]
+            state.stored_last = max(state.stored_last, max(entries))
         self.entries_since_flush += len(self._unindexed)
         self._unindexed.clear()
         self._changed.clear()
         self._usage_changed.clear()
         self._written = mark
         self._evict_idle()
+
+    def _put_entries(
+        self,
+        state: LedgerDescriptor,
+        entries: dict[int, EntryLocation],
+        puts: list[tuple[bytes, bytes]],
+        deletes: list[bytes],
+    ) -> None:
+        """Add the rows of these entries of one ledger, and cut them out of existing extents."""
+        ledger = state.ledger
+        fresh = extents_of(sorted(entries.items()))
+        old: dict[int, Extent] = {}
+        for extent in fresh:
+            self.add_usage(extent.file_id, ledger, extent.length)
+            if extent.first <= state.stored_last:
+                found = self._stored(ledger, extent.first, extent.last)
+                old |= {each.first: each for each in found if each.last >= extent.first}
+        for extent in old.values():
+            deletes.append(_ENTRY_KEY.pack(b"e", ledger, extent.first))
+            fresh += extent.without(entries)
+        for extent in fresh:
+            puts.append((_ENTRY_KEY.pack(b"e", ledger, extent.first), encode_extent(extent)))
 
     async def flush(self) -> None:
         """Make all batches durable and advance `flushed`. Raises OSError."""
@@ -217,6 +252,7 @@ class EntryIndex:
         for ledger in gone:
             state = self.state(ledger) or self.create(ledger, None)
             state.deleted = state.fenced = True
+            state.stored_last = -1
             state.recent = {
                 entry: it for entry, it in state.recent.items() if type(it) is not EntryLocation
             }
@@ -227,6 +263,7 @@ class EntryIndex:
                 del ledgers_of_file[ledger]
                 self._usage_changed.discard((file_id, ledger))
                 unused.append(_FILE_KEY.pack(b"f", file_id, ledger))
+        self._found = None
         self._table.write(puts, unused, [_entry_range(ledger) for ledger in gone])
 
     def begin_limbo(self, below: int, *, again: bool) -> None:
@@ -293,9 +330,26 @@ class EntryIndex:
         if value is None:
             return None
         state = LedgerDescriptor.decode(ledger, value)
-        state.last_entry = self.find_last_entry(state)
+        if (row := self._table.last(*_entry_range(ledger))) is not None:
+            state.stored_last = _extent_of(row).last
+        state.last_entry = state.stored_last
         self._states[ledger] = state
         return state
+
+    def _stored(self, ledger: int, first: int, last: int) -> Iterator[Extent]:
+        """Yield the table's extents that hold entries from `first` to `last`. Raises OSError."""
+        low, end = _LEDGER_KEY.pack(b"e", ledger), _ENTRY_KEY.pack(b"e", ledger, last + 1)
+        key, limit = _ENTRY_KEY.pack(b"e", ledger, max(first, 0)), _EXTENTS_FIRST
+        if last < first:
+            return
+        rows = self._table.scan_from(low, key, end, limit)
+        while rows:
+            # Only the first one, which begins before `first`, may end before it too
+            yield from (extent for extent in map(_extent_of, rows) if extent.last >= first)
+            if len(rows) < limit:
+                return
+            limit = min(limit * 4, _SCAN_LIMIT)
+            rows = self._table.scan(rows[-1][0] + b"\0", end, limit)
 
     def _usage_rows(self) -> Iterator[tuple[bytes, bytes]]:
         for file_id, ledger in self._usage_changed:
@@ -322,6 +376,37 @@ class EntryIndex:
 
 _FILE_END: Final = b"g"
 _LEDGER_END: Final = b"m"
+
+
+def _extent_of(row: tuple[bytes, bytes]) -> Extent:
+    """Return the extent of a row. Raises OSError if the row is damaged."""
+    try:
+        return decode_extent(int.from_bytes(row[0][9:], "big"), row[1])
+    except CorruptFormat as error:
+        raise OSError(errno.EIO, str(error)) from error
+
+
+def _recent_run(
+    recent: dict[int, EntryLocation | QueuedRecord], entry: int, last: int, bytes_max: int
+) -> list[Extent]:
+    """Return the places of durable entries from `entry` on that the table does not have yet."""
+    run: list[tuple[int, EntryLocation]] = []
+    while entry <= last and bytes_max > 0:
+        location = recent.get(entry)
+        if not isinstance(location, EntryLocation):
+            break
+        run.append((entry, location))
+        bytes_max -= location.length
+        entry += 1
+    return extents_of(run)
+
+
+def _last_unchanged(recent: dict[int, EntryLocation | QueuedRecord], first: int, last: int) -> int:
+    """Return the last entry before the first one that a repair or compaction has put elsewhere."""
+    if not recent or min(recent) > last:
+        return last
+    moved = [e for e, it in recent.items() if first < e <= last and isinstance(it, EntryLocation)]
+    return min(moved, default=last + 1) - 1
 
 
 def _entry_range(ledger: int) -> tuple[bytes, bytes]:

@@ -10,13 +10,11 @@ from ledger.bookie.answer_room import Share
 from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, QueuedRecord
 from ledger.bookie.read_ahead import ReadAhead
 from ledger.bookie.storage import BookieStorage
+from ledger.core.extents import Extent
 from ledger.errors import CorruptFormat
 from ledger.ids import Buffer, EntryId, LedgerId
 from ledger.ports.bookies import EntriesReply, ReadManyReply, ReadReply, Status
 
-# Rows of the first lookup; entries of a busy stream are large, so few are needed
-_LOCATIONS_FIRST = 16
-_LOCATIONS_MAX = 4096
 _ROWS_MAX = 4096
 
 
@@ -170,37 +168,25 @@ class EntryReader:
         raise OSError("the add on its way failed")
 
     async def _relocated(
-        self, state: LedgerDescriptor, entry: int, gone: EntryLocation
+        self, state: LedgerDescriptor, entry: int, gone: EntryLocation | Extent
     ) -> EntryLocation:
         """Return the entry's location after its file was compacted.
 
         Raises OSError if the location has not changed, because the file is then missing.
         """
         location = await self._locate(state, entry)
-        if location is None or location == gone:
+        if location is None or location[:2] == (gone.file_id, gone.position):
             raise OSError(f"log file {gone.file_id} is missing")
         return location
 
     def _locations(
         self, state: LedgerDescriptor, first: int, last: int, max_bytes: int
-    ) -> list[EntryLocation]:
-        """Return locations of durable entries from `first` on, within the byte limits.
+    ) -> list[Extent]:
+        """Return places of durable entries from `first` on, within the byte limits.
 
-        If `first` is durable, its location is returned even above the limits.
+        If `first` is durable, its place is returned even above the limits.
         """
-        left = max_bytes
-        limit = _LOCATIONS_FIRST
-        found: list[EntryLocation] = []
-        while True:
-            more = self._index.locations(state, first + len(found), last, limit)
-            for location in more:
-                left -= location.length
-                if left < 0 and found:
-                    return found
-                found.append(location)
-            if len(more) < limit or left <= 0:
-                return found
-            limit = min(limit * 4, _LOCATIONS_MAX)
+        return self._index.extents(state, first, last, max_bytes)
 
     def _absent_status(self, ledger: int, state: LedgerDescriptor | None) -> Status:
         """Return the status for an entry or ledger that was not found."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
+from ledger.core.extents import EntryLocation
 from ledger.core.fencing import FenceState, has_crc32c
 from ledger.core.journal_format import RECORD_HEADER, RECORD_HEADER_BYTES, RecordType
 from ledger.ids import Buffer
@@ -21,14 +22,6 @@ _FENCE_LOGGED: Final = 16
 _KEY_LOGGED: Final = 32
 # Adds in a row after which the digest type is certain: one may match, or be damaged, by chance
 _CERTAIN: Final = 2
-
-
-class EntryLocation(NamedTuple):
-    """The location of an entry: `length` bytes at `position` in a log file."""
-
-    file_id: int
-    position: int
-    length: int
 
 
 class QueuedRecord:
@@ -74,6 +67,7 @@ class LedgerDescriptor(FenceState):
         "limbo",
         "limbo_ended",
         "recent",
+        "stored_last",
     )
 
     def __init__(self, ledger: int, master_key: bytes | None = None) -> None:
@@ -87,6 +81,9 @@ class LedgerDescriptor(FenceState):
         self.digests = 0
         # The highest accepted entry. After a failed add, the highest entry that remains.
         self.last_entry = -1
+        # The highest entry in the index's table, or -1. Set when the ledger is loaded and by each
+        # index batch.
+        self.stored_last = -1
         # True while entries may be missing, so that the bookie cannot report an entry as absent.
         # Set when a loss is detected, reset by the end of the limbo.
         self.limbo = False

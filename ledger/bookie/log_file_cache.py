@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import count, repeat
+from operator import eq
 from struct import Struct
 from typing import Final
 
-from ledger.bookie.ledger_descriptor import EntryLocation
+from ledger.core.extents import EntryLocation, Extent
 from ledger.core.journal_format import file_name
 from ledger.errors import CorruptFormat
 from ledger.ids import Buffer
@@ -66,61 +67,96 @@ class LogFileCache:
         return bytes(found)
 
     async def read_entries(
-        self, ledger: int, first: int, locations: Sequence[EntryLocation]
+        self, ledger: int, first: int, extents: Sequence[Extent]
     ) -> list[Buffer]:
-        """Read entries with consecutive ids; neighbours in a file share one read.
+        """Read entries with consecutive ids from `first` on; neighbours in a file share one read.
 
         Stops before an entry that cannot be read. If the first entry cannot be read, raises the
         errors of `read_entry`.
         """
+        assert extents[0].first == first
         found: list[Buffer] = []
-        for begin, end in self._runs(locations):
+        for run in self._runs(extents):
+            wanted = run[-1].last - run[0].first + 1
             try:
-                found += await self._read_run(ledger, first + begin, locations[begin:end])
+                bodies = await self._read_run(ledger, run)
             except (OSError, CorruptFormat):
                 if not found:
                     raise
                 return found
+            found += bodies
+            if len(bodies) < wanted:
+                return found
         return found
 
-    async def _read_run(
-        self, ledger: int, first: int, locations: Sequence[EntryLocation]
-    ) -> list[Buffer]:
-        base = locations[0].position
-        size = locations[-1].position + locations[-1].length - base
-        file = self.get(locations[0].file_id)
+    async def _read_run(self, ledger: int, run: Sequence[Extent]) -> list[Buffer]:
+        base = run[0].position
+        size = run[-1].end - base
+        file = self.get(run[0].file_id)
         data: Buffer | None = file.read_now(base, size)
         if data is None:
             data = await file.read(base, size)
         view = memoryview(data)
         found: list[Buffer] = []
-        used = sum([location.length for location in locations])
-        sparse = used * 2 < size  # if True, views would keep mostly gaps in memory
-        for entry, (_, position, length) in enumerate(locations, first):
-            at = position - base
-            body = view[at : at + length]
-            if len(body) < length or _IDS.unpack_from(body) != (ledger, entry):
+        sparse = sum([extent.length for extent in run]) * 2 < size
+        for extent in run:
+            if _append_bodies(found, view, ledger, extent, base) < len(extent.lengths):
                 if not found:
-                    _check(body, ledger, entry, locations[entry - first])
-                return found
-            found.append(bytes(body) if sparse else body)
-        return found
+                    location = extent.locate(extent.first)
+                    assert location is not None
+                    _check(view[: location.length], ledger, extent.first, location)
+                break
+        # Views would keep mostly gaps in memory
+        return [bytes(body) for body in found] if sparse else found
 
-    def _runs(self, locations: Sequence[EntryLocation]) -> list[tuple[int, int]]:
-        """Split `locations` into index ranges that one read each should cover."""
-        cuts = [0]
-        file_id, base, end = locations[0].file_id, locations[0].position, locations[0].position
-        for index, (next_file, position, length) in enumerate(locations):
-            if (
-                next_file != file_id
-                or not 0 <= position - end <= self._gap_bytes_max
-                or (position + length - base > _RUN_BYTES_MAX and index > cuts[-1])
-            ):
-                cuts.append(index)
-                file_id, base = next_file, position
-            end = position + length
-        cuts.append(len(locations))
-        return list(pairwise(cuts))
+    def _runs(self, extents: Sequence[Extent]) -> list[list[Extent]]:
+        """Split extents into runs that one read each should cover."""
+        runs: list[list[Extent]] = []
+        for extent in extents:
+            if runs:
+                before = runs[-1][-1]
+                near = 0 <= extent.position - before.end <= self._gap_bytes_max
+                fits = extent.end - runs[-1][0].position <= _RUN_BYTES_MAX
+                if near and fits and extent.file_id == before.file_id:
+                    runs[-1].append(extent)
+                    continue
+            runs.append([extent])
+        return runs
+
+
+def _append_bodies(
+    found: list[Buffer], view: memoryview, ledger: int, extent: Extent, base: int
+) -> int:
+    """Append the entries of an extent, up to one that is not there. Returns their number.
+
+    `view` holds the file from `base` on.
+    """
+    shift = extent.anchor - base
+    places = extent.offsets
+    if shift > 0:
+        view = view[shift:]
+    elif shift < 0:
+        places = [shift + offset for offset in places]
+    sound = len(places)
+    if places[-1] + extent.lengths[-1] > len(view) or not _has_ids(view, places, ledger, extent):
+        sound = _count_sound(view, places, ledger, extent)
+    ends = zip(places[:sound], extent.lengths[:sound], strict=True)
+    found += [view[at : at + length] for at, length in ends]
+    return sound
+
+
+def _has_ids(view: memoryview, places: Sequence[int], ledger: int, extent: Extent) -> bool:
+    """True if the entries of the extent begin at these places. No step of Python per entry."""
+    found = map(_IDS.unpack_from, repeat(view), places)
+    return all(map(eq, found, zip(repeat(ledger), count(extent.first), strict=False)))
+
+
+def _count_sound(view: memoryview, places: Sequence[int], ledger: int, extent: Extent) -> int:
+    """Return how many entries of the extent, from the first on, are whole and at their places."""
+    for index, (at, length) in enumerate(zip(places, extent.lengths, strict=True)):
+        if at + length > len(view) or _IDS.unpack_from(view, at) != (ledger, extent.first + index):
+            return index
+    return len(places)
 
 
 def _check(body: Buffer, ledger: int, entry: int, location: EntryLocation) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from ledger.bookie.journal import Journal
-from ledger.bookie.ledger_descriptor import EntryLocation
 from ledger.bookie.log_file_cache import LogFileCache
+from ledger.core.extents import Extent
 
 _READERS_MAX: Final = 1024
 _SPREAD_MAX: Final = 4  # entries of one read lie within so many times the bytes that are read ahead
@@ -38,33 +38,31 @@ class ReadAhead:
         # Places by ledger, least recently read first.
         self._places: OrderedDict[int, _Place] = OrderedDict()
 
-    def on_read(self, ledger: int, first: int, locations: Sequence[EntryLocation]) -> None:
+    def on_read(self, ledger: int, first: int, extents: Sequence[Extent]) -> None:
         """Note a read of entries from `first` on, and announce those behind it if it is in order.
 
         Raises OSError.
         """
-        if not self._bytes_ahead or not locations:
+        if not self._bytes_ahead or not extents:
             return
+        count = extents[-1].last + 1 - first
         before = self._places.pop(ledger, None)
         announced = (0, 0)
         if before is not None:
             gap = first - before.next_entry
-            if 0 <= gap <= _SKIPPED_MAX * len(locations):
-                announced = self._announce(locations, before.announced)
-        self._places[ledger] = _Place(first + len(locations), announced)
+            if 0 <= gap <= _SKIPPED_MAX * count:
+                announced = self._announce(extents, before.announced)
+        self._places[ledger] = _Place(first + count, announced)
         if len(self._places) > _READERS_MAX:
             self._places.popitem(last=False)
 
-    def _announce(
-        self, locations: Sequence[EntryLocation], announced: tuple[int, int]
-    ) -> tuple[int, int]:
+    def _announce(self, extents: Sequence[Extent], announced: tuple[int, int]) -> tuple[int, int]:
         """Announce these entries and the bytes behind them, unless enough is announced already.
 
         Entries that lie far apart are not: most of what would be read ahead is of other ledgers.
         """
-        file_id, position, length = locations[-1]
-        end = position + length
-        begin = next(at.position for at in locations if at.file_id == file_id)
+        file_id, end = extents[-1].file_id, extents[-1].end
+        begin = next(at.position for at in extents if at.file_id == file_id)
         if end - begin > _SPREAD_MAX * self._bytes_ahead:
             return announced
         if announced[0] == file_id and announced[1] > begin:

@@ -15,6 +15,12 @@ class Table(Protocol):
         """Return up to `limit` pairs with first <= key < end, in ascending order."""
         ...
 
+    def scan_from(
+        self, low: bytes, first: bytes, end: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """Scan as `scan`, but from the greatest key in low <= key <= first on, if it exists."""
+        ...
+
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         """Return the pair with the greatest key in first <= key < end, or None."""
         ...

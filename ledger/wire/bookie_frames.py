@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from struct import Struct
+from struct import Struct, pack
 from typing import Final, NamedTuple
 
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
@@ -340,7 +340,8 @@ def decode_read_requests(message: Buffer) -> list[ReadRequest]:
 
 def response_bytes(response: ReadResponse) -> int:
     """Return the size of a response in a message."""
-    return _READ_RESPONSE.size + sum(_LENGTHS + len(body) for body in response.bodies)
+    bodies = response.bodies
+    return _READ_RESPONSE.size + _LENGTHS * len(bodies) + sum(map(len, bodies))
 
 
 def encode_read_responses(responses: Iterable[ReadResponse]) -> bytes:
@@ -354,7 +355,7 @@ def read_response_parts(responses: Iterable[ReadResponse]) -> list[Buffer]:
     for number, status, lac, bodies in responses:
         parts.append(_READ_RESPONSE.pack(number, status, lac, len(bodies)))
         if bodies:
-            parts.append(b"".join([len(body).to_bytes(_LENGTHS, "big") for body in bodies]))
+            parts.append(pack(f">{len(bodies)}I", *map(len, bodies)))
             parts += bodies
     return parts
 

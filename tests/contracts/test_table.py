@@ -51,6 +51,18 @@ def test_the_last_row_of_a_range_is_found(make_table):
     table.close()
 
 
+def test_a_scan_from_begins_with_the_row_at_or_before_its_first_key(make_table):
+    table = make_table()
+    table.write([(key, key) for key in (b"a1", b"b1", b"b5", b"b9", b"c1")])
+    assert [key for key, _ in table.scan_from(b"b", b"b7", b"c", 9)] == [b"b5", b"b9"]
+    assert [key for key, _ in table.scan_from(b"b", b"b5", b"c", 1)] == [b"b5"]
+    assert [key for key, _ in table.scan_from(b"b", b"b0", b"c", 9)] == [b"b1", b"b5", b"b9"]
+    assert [key for key, _ in table.scan_from(b"b", b"b9", b"b91", 9)] == [b"b9"]
+    assert table.scan_from(b"b6", b"b7", b"b8", 9) == []
+    assert table.scan_from(b"d", b"d1", b"e", 9) == []
+    table.close()
+
+
 def test_in_one_write_ranges_go_first_then_deletes_then_puts(make_table):
     table = make_table()
     table.write([(b"a", b"1"), (b"b", b"1"), (b"c", b"1")])
@@ -133,5 +145,10 @@ def test_both_tables_agree_with_a_sorted_dict(tmp_path, writes, first, end, limi
     for table in tables:
         assert table.scan(first, end, limit) == rows[:limit]
         assert table.last(first, end) == (rows[-1] if rows else None)
+        if first < end:
+            low = first[:1]
+            before = [row for row in sorted(twin.items()) if low <= row[0] < first]
+            at_or_before = [] if first in twin else before[-1:]
+            assert table.scan_from(low, first, end, limit) == (at_or_before + rows)[:limit]
         assert table.get(first) == twin.get(first)
         table.close()

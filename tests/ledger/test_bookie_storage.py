@@ -453,7 +453,7 @@ async def test_a_foreign_or_newer_directory_is_refused_and_nothing_is_written(
     path = tmp_path / "a"
     if content is None:
         await (await open_local_bookie(path)).close()
-        lines = (path / name).read_bytes().rpartition(b"crc ")[0].replace(b"format 1", b"format 2")
+        lines = (path / name).read_bytes().rpartition(b"crc ")[0].replace(b"format 2", b"format 3")
         from crc32c import crc32c
 
         (path / name).write_bytes(lines + b"crc %08x\n" % crc32c(lines))

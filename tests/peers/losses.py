@@ -14,6 +14,7 @@ from gateway.topics.partitions import stream_name
 from ledger.adapters.rocksdb.rocks_table import RocksTable
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
 from ledger.core.accepted_losses import RESERVED_OFFSETS, LostRange
+from ledger.core.extents import decode_extent, encode_extent
 from ledger.core.gaps import ENTRY_MAX, Acceptance, Evidence, OffsetRange
 from ledger.core.loss import CopyAnswer, Verdict, state_of
 from ledger.ids import BookieId, EntryId
@@ -128,5 +129,10 @@ async def _reserve(data: Path, topic: str) -> None:
 def forget(index: Path, ledger: int, first: int, last: int) -> None:
     """Remove entries from the index of a bookie that does not run."""
     table = RocksTable(index)
-    table.write((), [_ENTRY_KEY.pack(b"e", ledger, entry) for entry in range(first, last + 1)])
+    key, end = (_ENTRY_KEY.pack(b"e", ledger, entry) for entry in (first, last + 1))
+    held = table.scan_from(_ENTRY_KEY.pack(b"e", ledger, 0), key, end, 1 << 20)
+    extents = [decode_extent(_ENTRY_KEY.unpack(row)[2], value) for row, value in held]
+    left = [part for each in extents for part in each.without(range(first, last + 1))]
+    puts = [(_ENTRY_KEY.pack(b"e", ledger, part.first), encode_extent(part)) for part in left]
+    table.write(puts, [row for row, _ in held])
     table.close()

@@ -15,12 +15,13 @@ from typing import NamedTuple
 from unittest import mock
 
 from ledger.adapters.posix.uring import Submission
-from ledger.bookie import log_file_cache
+from ledger.bookie import entry_index, log_file_cache
 from ledger.bookie.entry_index import EntryIndex
 from ledger.bookie.entry_reader import EntryReader
 from ledger.bookie.gc.log_cleaner import LogCleaner
 from ledger.bookie.journal import Journal
 from ledger.bookie.replay import LogReplay
+from ledger.core.extents import EntryLocation, Extent, extents_of
 from ledger.core.journal_format import GROUP_HEADER_BYTES, align, parse_file_name
 from ledger.ports.bookies import ReadReply, Status
 from ledger.tasks import ends_by
@@ -193,6 +194,38 @@ def completes_when_cut_short(self, expected, result):
 _complete = Submission.complete
 
 
+def joins_over_holes(located):
+    """As `extents_of`, but the ids between two neighbours in a file are not looked at."""
+    found = []
+    for extent in extents_of(located):
+        before = found[-1] if found else None
+        if before is None or before.file_id != extent.file_id or before.end > extent.position:
+            found.append(extent)
+            continue
+        moved = tuple(extent.anchor + offset - before.anchor for offset in extent.offsets)
+        places = before.offsets + moved, before.lengths + extent.lengths
+        found[-1] = Extent(before.first, before.file_id, before.anchor, *places)
+    return found
+
+
+def old_extents_stay(self, state, entries, puts, deletes):
+    state.stored_last, stored = -1, state.stored_last
+    _put_entries(self, state, entries, puts, deletes)
+    state.stored_last = stored
+
+
+def what_is_not_indexed_stays(self, ledgers):
+    gone = [self.state(ledger) for ledger in ledgers]
+    kept = [(state, dict(state.recent)) for state in gone if state is not None]
+    _delete(self, ledgers)
+    for state, recent in kept:
+        state.recent |= {e: it for e, it in recent.items() if isinstance(it, EntryLocation)}
+
+
+_put_entries = EntryIndex._put_entries
+_delete = EntryIndex.delete
+
+
 class Mistake(NamedTuple):
     """A mistake, where it is planted, and the world that finds it."""
 
@@ -262,6 +295,20 @@ MISTAKES = (
         log_file_cache,
         {"_check": lambda *_: None},
         misdirected,
+    ),
+    Mistake("an extent covers a hole", entry_index, {"extents_of": joins_over_holes}),
+    Mistake("an old extent stays beside a new one", EntryIndex, {"_put_entries": old_extents_stay}),
+    Mistake(
+        "what is left of an old extent has entries that were moved",
+        Extent,
+        {"without": lambda self, entries: [self]},
+        collected,
+    ),
+    Mistake(
+        "an extent of a deleted ledger is written",
+        EntryIndex,
+        {"delete": what_is_not_indexed_stays},
+        collected,
     ),
     Mistake(
         "a missing log file is not looked for",

@@ -271,6 +271,9 @@ class BookieWorld:
             if corrupt and await self._is_damaged(ledger, entry):
                 continue
             await self._check_entry(ledger, entry, (ledger, entry) in self.acked, limbo=limbo)
+        index = self.bookie.storage.index
+        for ledger in sorted(self.deleted):
+            assert not index.rows(ledger, 0, 1), f"an extent of the deleted ledger {ledger}"
         for ledger in sorted(self.fenced - self.delete_asked):
             statuses: list[Status] = []
             entry = self.next_entry.get(ledger, 0) + 1000

@@ -54,6 +54,12 @@ class SimTable:
         low, high = bisect_left(keys, first), bisect_left(keys, end)
         return [(key, self._rows.values[key]) for key in keys[low : min(high, low + max(0, limit))]]
 
+    def scan_from(
+        self, low: bytes, first: bytes, end: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        before = self.last(low, min(first + b"\0", end))
+        return self.scan(before[0] if before is not None else low, end, limit)
+
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         keys = self._rows.keys
         at = bisect_left(keys, end) - 1

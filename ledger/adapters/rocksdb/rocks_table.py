@@ -15,6 +15,7 @@ from rocksdict import (
     DBCompressionType,
     Options,
     Rdict,
+    RdictIter,
     ReadOptions,
     WriteBatch,
     WriteOptions,
@@ -47,6 +48,11 @@ class RocksTable:
     def scan(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         return _as_os_error(self._scan, first, end, limit)
 
+    def scan_from(
+        self, low: bytes, first: bytes, end: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        return _as_os_error(self._scan_from, low, first, end, limit)
+
     def last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         return _as_os_error(self._last, first, end)
 
@@ -75,20 +81,27 @@ class RocksTable:
         _as_os_error(self._db.close)
 
     def _scan(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        if limit <= 0 or first >= end:
+            return []
         bound = ReadOptions()
         bound.set_iterate_upper_bound(end)
-        found: list[tuple[bytes, bytes]] = []
-        if limit <= 0 or first >= end:
-            return found
         rows = self._db.iter(bound)
         rows.seek(first)
-        while rows.valid():
-            found.append((rows.key(), rows.value()))
-            if len(found) == limit:
-                return found
-            rows.next()
-        rows.status()
-        return found
+        return _rows_of(rows, limit)
+
+    def _scan_from(
+        self, low: bytes, first: bytes, end: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        if limit <= 0 or low >= end:
+            return []
+        bound = ReadOptions()
+        bound.set_iterate_upper_bound(end)
+        rows = self._db.iter(bound)
+        rows.seek_for_prev(min(first, end))
+        if not rows.valid() or rows.key() < low:
+            rows.status()
+            rows.seek(low)
+        return _rows_of(rows, limit)
 
     def _last(self, first: bytes, end: bytes) -> tuple[bytes, bytes] | None:
         if first >= end:
@@ -102,6 +115,18 @@ class RocksTable:
             return None
         key = rows.key()  # RocksDB does not apply a lower bound in this direction
         return (key, rows.value()) if key >= first else None
+
+
+def _rows_of(rows: RdictIter, limit: int) -> list[tuple[bytes, bytes]]:
+    """Return up to `limit` rows from the place of the iterator on."""
+    found: list[tuple[bytes, bytes]] = []
+    while rows.valid():
+        found.append((rows.key(), rows.value()))
+        if len(found) == limit:
+            return found
+        rows.next()
+    rows.status()
+    return found
 
 
 def _options() -> Options:

@@ -8,6 +8,7 @@ from typing import Final
 
 from ledger.bookie.ledger_descriptor import EntryLocation, QueuedRecord
 from ledger.bookie.storage import BookieStorage
+from ledger.core.extents import extents_of
 from ledger.core.journal_format import RecordType
 from ledger.ids import Buffer
 from ledger.ports.bookies import Status
@@ -101,7 +102,7 @@ class LogCompactor:
         """
         files = self._storage.files
         while run:
-            bodies = await files.read_entries(ledger, run[0][0], [location for _, location in run])
+            bodies = await files.read_entries(ledger, run[0][0], extents_of(run))
             for (entry, location), body in zip(run, bodies, strict=False):
                 self._read.append((ledger, entry, location, body))
                 self._read_bytes += len(body)

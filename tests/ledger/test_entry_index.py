@@ -1,0 +1,259 @@
+"""Goal: the index returns for each entry the place where it was put last, and nothing for any
+other, however entries are joined to extents, moved out of them or deleted.
+
+Method: drawn operations on the index and on a dictionary; every look-up of both must agree. Rows of
+earlier releases are among them. The same operations must find planted mistakes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from ledger.bookie import entry_index
+from ledger.bookie.config import BookieConfig
+from ledger.bookie.entry_index import EntryIndex
+from ledger.core.extents import (
+    EntryLocation,
+    Extent,
+    decode_extent,
+    encode_extent,
+    extents_of,
+)
+from ledger.core.journal_format import LogPosition
+from ledger.errors import CorruptFormat
+from tests.sim.bookie_mistakes import joins_over_holes, old_extents_stay
+from tests.sim.table import SimTable
+
+SEEDS = 150
+LEDGERS = 3
+
+
+class Walk:
+    """An index, and what it must hold."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Random(seed)
+        self.table = SimTable(self.draw)
+        self.index = EntryIndex(self.table, BookieConfig())
+        self.twin: dict[int, dict[int, EntryLocation]] = {each: {} for each in range(LEDGERS)}
+        self.deleted: set[int] = set()
+        self.file_id, self.position = 1, 4096
+
+    def state(self, ledger: int):
+        return self.index.state(ledger) or self.index.create(ledger, None)
+
+    def place(self, length: int) -> EntryLocation:
+        """The next place of the log, at times in another group or file."""
+        chance = self.draw.random()
+        if chance < 0.02:
+            self.file_id, self.position = self.file_id + 1, 4096
+        elif chance < 0.2:
+            self.position += self.draw.choice([100, 4096, 20_000])
+        location = EntryLocation(self.file_id, self.position + 24, length)
+        self.position = location.position + length
+        return location
+
+    def put(self, ledger: int, entry: int) -> None:
+        location = self.place(self.draw.choice([36, 100, 1000, 300_000]))
+        self.index.put(self.state(ledger), entry, location)
+        self.twin[ledger][entry] = location
+
+    def put_row(self, ledger: int, entry: int) -> None:
+        """A row of an earlier release, which joined nothing."""
+        location = self.place(100)
+        state = self.state(ledger)
+        key = entry_index._ENTRY_KEY.pack(b"e", ledger, entry)
+        value = location.file_id.to_bytes(8, "big") + location.position.to_bytes(4, "big")
+        puts = [(key, value + location.length.to_bytes(4, "big"))]
+        puts.append((entry_index._LEDGER_KEY.pack(b"l", ledger), state.encode()))
+        self.table.write(puts)
+        state.stored_last = max(state.stored_last, entry)
+        self.twin[ledger][entry] = location
+
+    def step(self) -> None:
+        draw = self.draw
+        chance = draw.random()
+        ledger = draw.randrange(LEDGERS)
+        known = self.twin[ledger]
+        if chance < 0.02:
+            self.index.delete([ledger])
+            known.clear()
+            self.deleted.add(ledger)
+        elif chance < 0.35:
+            self.index.write_batch(LogPosition(self.file_id, self.position))
+        elif chance < 0.4:
+            self.index.write_batch(LogPosition(self.file_id, self.position))
+            self.index = EntryIndex(self.table, BookieConfig())
+            self.index.load()
+        elif ledger not in self.deleted:
+            self._add(ledger, chance)
+
+    def _add(self, ledger: int, chance: float) -> None:
+        """Entries behind the last one, some stored before, or rows of an earlier release."""
+        draw, known = self.draw, self.twin[ledger]
+        if chance < 0.7:
+            first = max(known, default=-1) + draw.choice([1, 1, 1, 2, 5])
+            for entry in range(first, first + draw.randint(1, 30)):
+                self.put(ledger, entry)
+        elif chance < 0.9 and known:
+            first = draw.choice(sorted(known))
+            for entry in range(first, first + draw.choice([1, 1, 2, 10])):
+                self.put(ledger, entry)
+        elif not self.index._unindexed:
+            first = max(known, default=-1) + 1
+            for entry in range(first, first + draw.randint(1, 5)):
+                self.put_row(ledger, entry)
+
+    def check(self) -> None:
+        for ledger, known in self.twin.items():
+            state = self.state(ledger)
+            end = max(known, default=-1) + 3
+            for entry in range(end):
+                assert self.index.find(state, entry) == known.get(entry)
+            assert self.index.find_last_entry(state) == max(known, default=-1)
+            self.check_extents(ledger, end)
+        if not self.index._unindexed:
+            for ledger, known in self.twin.items():
+                first, limit = self.draw.randrange(50), self.draw.randint(1, 60)
+                expected = [each for each in sorted(known.items()) if each[0] >= first]
+                assert self.index.rows(ledger, first, limit) == expected[:limit]
+
+    def check_extents(self, ledger: int, end: int) -> None:
+        known = self.twin[ledger]
+        first = self.draw.randrange(end)
+        last = first + self.draw.choice([0, 3, 1000])
+        bytes_max = self.draw.choice([0, 1, 500, 5000, 1 << 30])
+        expected, left = [], bytes_max
+        while (entry := first + len(expected)) in known and entry <= last:
+            left -= known[entry].length
+            if left < 0 and expected:
+                break
+            expected.append((entry, known[entry]))
+        found = self.index.extents(self.state(ledger), first, last, bytes_max)
+        assert [each for extent in found for each in extent.locations()] == expected
+
+
+def walk(seed: int) -> None:
+    it = Walk(seed)
+    for _ in range(40):
+        it.step()
+        it.check()
+
+
+def test_the_index_agrees_with_a_dictionary():
+    for seed in range(SEEDS):
+        walk(seed)
+
+
+def test_a_run_of_entries_takes_few_rows_and_one_read():
+    table = SimTable(Random(1))
+    index = EntryIndex(table, BookieConfig())
+    state = index.create(7, b"key")
+    for entry in range(500):
+        index.put(state, entry, EntryLocation(1, 4096 + 48 + 24 + entry * 1024, 1000))
+    index.write_batch(LogPosition(1, 1 << 20))
+    assert len(table.scan(b"e", b"f", 1000)) == 1
+    assert len(index.extents(state, 100, 399, 1 << 20)) == 1
+
+
+def _stays_whole(self, entries):
+    return [self]
+
+
+def _keeps_deleted(self, ledgers):
+    states = [self.state(ledger) for ledger in ledgers]
+    table, self._table = self._table, SimTable(Random(1))
+    _delete(self, ledgers)
+    self._table = table
+    for state in states:
+        state.stored_last = max([e for e, _ in self.rows(state.ledger, 0, 1 << 20)], default=-1)
+
+
+_delete = EntryIndex.delete
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mistake"),
+    [
+        (entry_index, "extents_of", joins_over_holes),
+        (EntryIndex, "_put_entries", old_extents_stay),
+        (EntryIndex, "delete", _keeps_deleted),
+        (Extent, "without", _stays_whole),
+        (entry_index, "_last_unchanged", lambda recent, first, last: last),
+    ],
+)
+def test_a_planted_mistake_is_found(monkeypatch, owner, name, mistake):
+    monkeypatch.setattr(owner, name, mistake)
+    with pytest.raises(AssertionError):
+        for seed in range(SEEDS):
+            walk(seed)
+
+
+# -- the form on disk ------------------------------------------------------------------------------
+
+
+def drawn_extent(draw: Random) -> Extent:
+    entry, position, located = draw.randrange(1 << 40), draw.randrange(1 << 20), []
+    for number in range(draw.randint(1, 40)):
+        length = draw.randint(0, 2000)
+        located.append((entry + number, EntryLocation(3, position, length)))
+        position += length + (24 if draw.random() < 0.9 else draw.randint(24, 500))
+    (extent,) = extents_of(located)
+    assert list(extent.locations()) == located
+    return extent
+
+
+def test_an_extent_is_read_as_it_was_written():
+    draw = Random(3)
+    forms = set()
+    for _ in range(300):
+        extent = drawn_extent(draw)
+        if draw.random() < 0.5:  # a part of an extent keeps the anchor of the whole
+            extent = extent.part(draw.randint(extent.first, extent.last), extent.last)
+        value = encode_extent(extent)
+        found = decode_extent(extent.first, value)
+        assert list(found.locations()) == list(extent.locations())
+        forms.add(value[12] if len(value) != 16 else 0)
+    assert forms == {0, 1, 2}
+
+
+def test_the_row_of_one_entry_is_that_of_earlier_releases():
+    value = encode_extent(Extent(5, 2, 4096, (0,), (100,)))
+    assert value == bytes.fromhex("0000000000000002 00001000 00000064")
+
+
+@pytest.mark.parametrize("value", ["", "00", "00" * 12, "00" * 13, "00" * 12 + "09" + "00" * 8])
+def test_a_row_that_is_no_extent_is_an_error_and_no_answer(value):
+    with pytest.raises(CorruptFormat):
+        decode_extent(1, bytes.fromhex(value))
+    table = SimTable(Random(1))
+    index = EntryIndex(table, BookieConfig())
+    state = index.create(1, None)
+    index.put(state, 0, EntryLocation(1, 4096, 10))
+    index.write_batch(LogPosition(1, 8192))
+    table.write([(entry_index._ENTRY_KEY.pack(b"e", 1, 0), bytes.fromhex(value))])
+    with pytest.raises(OSError, match="index"):
+        index.find(state, 0)
+    with pytest.raises(OSError, match="index"):
+        index.extents(state, 0, 9, 100)
+
+
+def test_a_flush_makes_batches_durable_with_their_extents():
+    async def main() -> None:
+        table = SimTable(Random(1), flush_s_max=0)
+        index = EntryIndex(table, BookieConfig())
+        state = index.create(1, b"key")
+        for entry in range(10):
+            index.put(state, entry, EntryLocation(1, 5000 + entry * 124, 100))
+        index.write_batch(LogPosition(1, 8192))
+        await index.flush()
+        again = EntryIndex(table.crash(), BookieConfig())
+        assert again.load() == LogPosition(1, 8192)
+        found = again.state(1)
+        assert found is not None
+        assert again.find(found, 9) == EntryLocation(1, 5000 + 9 * 124, 100)
+
+    asyncio.run(main())
