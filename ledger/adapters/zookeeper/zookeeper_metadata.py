@@ -283,9 +283,10 @@ class ZooKeeperMetadata:
         return unwatch
 
     async def close(self) -> None:
-        """End the session. If no server answers within two seconds, expiry removes its ephemeral
-        nodes.
+        """End the session, after all requests that were made before. If no server answers within
+        two seconds, expiry removes its ephemeral nodes.
         """
+        self._reads.flush()
         self._watches.close()
         self._session_watchers.clear()
         await self._bridge.close()
