@@ -19,6 +19,7 @@ from tests.gateway.test_server import LOOPS, framed, serving
 from tests.gateway.wire_peer import connect, hub_for, request, turns
 
 MIB = 1024 * 1024
+FRAME_HEAD_BYTES = 4
 EMPTY = {"topics": []}
 
 
@@ -169,13 +170,15 @@ async def test_a_read_that_waits_too_long_ends_the_connection_with_the_largest_r
         ask(wire, number)
         later.futures[number].set_result(parts((40, 200, 60)[number]))
     await turns()
-    waiting = asyncio.create_task(hub.replies.take(10 * MIB))
+    left = 100 * 100_000 + 2 * FRAME_HEAD_BYTES  # held once the largest is gone
+    waiting = asyncio.create_task(hub.replies.take(hub.replies.bytes_max - left))
     await asyncio.sleep(PRESSED_S_MAX - 1)
     assert not waiting.done()
     assert [wire.closed for wire in wires] == [False] * 3
     await asyncio.sleep(3)
     assert waiting.done()
     assert [wire.closed for wire in wires] == [False, True, False]
+    assert hub.replies.used_bytes == hub.replies.bytes_max
     hub.stop()
 
 
