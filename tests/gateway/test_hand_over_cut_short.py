@@ -6,11 +6,13 @@ hand-over from ending; virtual time.
 """
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.cluster.port import Leader, StreamKey
+from gateway.topics.opening_turns import LISTS_AT_ONCE, RECOVERIES_AT_ONCE
 from tests.gateway.paper_cluster import PaperCluster, member
 from tests.gateway.stream_cluster import StreamCluster, batch
 
@@ -74,16 +76,23 @@ async def test_a_hand_over_that_ends_late_leaves_the_next_ownership_alone():
         assert await owner.written(partition) is ErrorCode.none
 
 
-async def test_who_waited_for_room_opens_nothing_once_the_lease_is_over():
+@pytest.mark.parametrize(
+    ("part", "turns"), [("lists", LISTS_AT_ONCE), ("recoveries", RECOVERIES_AT_ONCE)]
+)
+async def test_who_waited_for_room_opens_nothing_once_the_lease_is_over(part, turns):
+    """Other partitions have all turns of one part of an opening, and end them after the lease."""
     cluster = PaperCluster(HERE, [member(HERE)], leader_of_others=Leader(HERE, EPOCH))
     gateway = StreamCluster(cluster=cluster, node_id=HERE)
     await gateway.start()
     await gateway.catalog.create("t", 1, 1, {})
-    room = gateway.partitions._opening = asyncio.Semaphore(0)
-    partition = gateway.partitions.find("t", 0)
-    await asyncio.sleep(1)
-    cluster.lease = False
-    room.release()
+    room = getattr(gateway.partitions._opening, part)
+    async with AsyncExitStack() as others:
+        for other in range(turns):
+            await others.enter_async_context(room.turn(other, asked=False))
+        partition = gateway.partitions.find("t", 0)
+        await asyncio.sleep(1)
+        assert not partition.readable
+        cluster.lease = False
     await asyncio.sleep(1)
     assert not partition.readable  # another broker may own it, and would be fenced
     cluster.lease = True
