@@ -5,6 +5,7 @@ verifier whose answers the test gives.
 """
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 from kio.schema.errors import ErrorCode as Code
@@ -14,11 +15,16 @@ from gateway.core.partition_transactions import EndMarker
 from gateway.topics import transaction_path
 from gateway.wire.batches import read_header
 from ledger.errors import StreamUnavailable
-from tests.batches import plain_batch
+from tests.batches import plain_batch, raw_batch, record
 from tests.gateway.stream_cluster import base_offsets, batch, started_cluster
 
 TRANSACTIONAL = 0x10
 P1, P2 = 11, 12  # Produce with protocols 1 and 2
+LONG_RECORDS = 9_000
+LONG = raw_batch(
+    b"".join(record(at, 0, None, bytes(at % 90)) for at in range(LONG_RECORDS)), LONG_RECORDS
+)
+"""A batch whose check takes long: its records have many sizes."""
 
 
 def part(sequence=0, *, producer=5, epoch=0, records=1):
@@ -55,6 +61,20 @@ async def opened(cluster, **settings):
     partition = await cluster.topic()
     await partition.stream.begin()
     return partition, coordinator
+
+
+@asynccontextmanager
+async def no_checks(partition):
+    """Let no batch that takes long be checked within this context."""
+    permits, taken = partition._long_work._checks, 0
+    while not permits.locked():
+        await permits.acquire()
+        taken += 1
+    try:
+        yield
+    finally:
+        for _ in range(taken):
+            permits.release()
 
 
 def send(partition, data, version=P2):
@@ -319,14 +339,26 @@ async def test_a_segment_is_rolled_before_its_list_of_aborted_transactions_is_fu
         assert len(base_offsets(await cluster.read_all(partition))) == 40
 
 
+async def with_a_late_marker(cluster):
+    """Return a partition with an open transaction, and the words of the marker before it."""
+    partition, _ = await opened(cluster)
+    await sent(partition, part(0), version=P1)
+    late = {"version": 0, "number": 1, "leader_epoch": partition.leader_epoch}
+    assert await marked(partition, 0, **late) is Code.none
+    await sent(partition, part(1), version=P1)
+    return partition, late
+
+
+async def until_writable(partition):
+    async with asyncio.timeout(60):
+        while not partition.stream.writable:
+            await asyncio.sleep(0.0001)
+
+
 async def test_a_late_marker_that_a_new_owner_receives_first_does_not_pass():
     """The new owner has appended nothing yet, so its segment begins with the marker at the most."""
     async with started_cluster() as cluster:
-        partition, _ = await opened(cluster)
-        await sent(partition, part(0), version=P1)
-        late = {"version": 0, "number": 1, "leader_epoch": partition.leader_epoch}
-        assert await marked(partition, 0, **late) is Code.none
-        await sent(partition, part(1), version=P1)
+        _, late = await with_a_late_marker(cluster)
         await cluster.crash()
         cluster.partitions.verifier = Coordinator()
         partition = cluster.partitions.find("t", 0)
@@ -340,11 +372,7 @@ async def test_a_late_marker_that_a_new_owner_receives_first_does_not_pass():
 async def test_a_late_marker_does_not_pass_while_the_partition_is_taken_over(again):
     """In protocol 1 it would end the transaction after its own."""
     async with started_cluster() as cluster:
-        partition, _ = await opened(cluster)
-        await sent(partition, part(0), version=P1)
-        late = {"version": 0, "number": 1, "leader_epoch": partition.leader_epoch}
-        assert await marked(partition, 0, **late) is Code.none
-        await sent(partition, part(1), version=P1)
+        partition, late = await with_a_late_marker(cluster)
         if again:
             partition.stream.fail(StreamUnavailable("a test"))
         else:
@@ -352,12 +380,38 @@ async def test_a_late_marker_does_not_pass_while_the_partition_is_taken_over(aga
             cluster.partitions.verifier = Coordinator()
             partition = cluster.partitions.find("t", 0)
         partition._begins = True
+        cluster.port.hold()  # the head of the new segment, so that it stays in the opening
         opening = partition.open()
         cluster.send(partition, batch())  # so that it begins a segment while it opens
-        async with asyncio.timeout(60):
-            while not partition.stream.writable:
-                await asyncio.sleep(0.0001)
+        await until_writable(partition)
+        answers = mark(partition, 0, commit=False, **late)
+        await asyncio.sleep(1)
+        assert not opening.done()
+        cluster.port.release()
+        assert await results(answers) == [Code.not_leader_or_follower]
+        await opening
+        assert partition.transactions.producer(5).open
+
+
+async def test_a_late_marker_behind_a_long_check_does_not_pass_before_the_next_opening_ends():
+    """The check began in one ownership and ends in the next, whose opening is not over."""
+    async with started_cluster() as cluster:
+        partition, late = await with_a_late_marker(cluster)
+        partition._begins = True
+        async with no_checks(partition):
+            checked = cluster.send(partition, LONG)
+            behind = mark(partition, 0, commit=False, **late)
+            await asyncio.sleep(1)
+            assert (checked, behind) == ([], [])  # the check has begun
+            cluster.port.hold()  # the head of the new segment, so that it stays in the opening
+            partition.stream.fail(StreamUnavailable("a test"))
+            await until_writable(partition)
+        assert await results(behind) == [Code.not_leader_or_follower]
+        opening = partition.open()
         assert not opening.done()
         assert await marked(partition, 0, commit=False, **late) is Code.not_leader_or_follower
+        assert partition.transactions.producer(5).open
+        cluster.port.release()
+        assert (await results(checked))[0].error is Code.none
         await opening
         assert partition.transactions.producer(5).open
