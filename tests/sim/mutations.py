@@ -548,7 +548,7 @@ def finds(mutation, seed):
     with mutation.plant(world):
         try:
             found = simulate(world.run(), order_of(seed))
-        except AssertionError as error:
+        except (AssertionError, asyncio.InvalidStateError) as error:
             return f"an assertion: {error}"
     return found[0] if found else ""
 
