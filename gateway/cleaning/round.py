@@ -183,9 +183,8 @@ class LogRound:
 
     async def _map_segment(self, segment: Segment) -> int:
         await self._begin_segment(segment)
-        async with aclosing(self._read(segment)) as pieces:
-            async for piece in pieces:
-                reply = await self._process.ask(Kind.MAP_BATCHES, piece)
+        async with aclosing(self._ask_each(Kind.MAP_BATCHES, segment)) as replies:
+            async for reply in replies:
                 full_at: int = frames.OFFSET.unpack(reply)[0]
                 if full_at != NOT_FULL:
                     return full_at
@@ -208,9 +207,9 @@ class LogRound:
         """
         marks = frames.RANGE.pack(large.start_sequence_id, large.end_sequence_id)
         await self._process.ask(Kind.BEGIN_MARKS, marks)
-        async with aclosing(self._read(large)) as pieces:
-            async for piece in pieces:
-                await self._process.ask(Kind.MARK_BATCHES, piece)
+        async with aclosing(self._ask_each(Kind.MARK_BATCHES, large)) as replies:
+            async for _ in replies:
+                pass
         await self._rewrite(clean, delete_retention_ms)
         await self._begin_map(full_at, large.end_sequence_id)
         return await self._map_segment(large)
@@ -233,9 +232,8 @@ class LogRound:
         named = await self._begin_segment(segment)
         rewriter = await SegmentRewriter.begin(stream, segment)
         try:
-            async with aclosing(self._read(segment)) as pieces:
-                async for piece in pieces:
-                    reply = await self._process.ask(Kind.FILTER_BATCHES, piece)
+            async with aclosing(self._ask_each(Kind.FILTER_BATCHES, segment)) as replies:
+                async for reply in replies:
                     await self._add(rewriter, frames.iter_batches(reply))
             ended = frames.decode_end(await self._process.ask(Kind.END_SEGMENT))
             # A transaction must not stay named when its marker, in a later segment, may go.
@@ -332,6 +330,32 @@ class LogRound:
                     yield chunk
 
     # -- pace ---------------------------------------------------------------------------------
+
+    async def _ask_each(self, kind: Kind, segment: Segment) -> AsyncGenerator[bytes]:
+        """Yield the replies of the process to all pieces of a segment.
+
+        The next piece is read while the process works on one. While a reply is yielded nothing is
+        asked, so the caller may stop there.
+        """
+        asking: asyncio.Future[bytes] | None = None
+        try:
+            async with aclosing(self._read(segment)) as pieces:
+                async for piece in pieces:
+                    if asking is not None:
+                        reply, asking = await asking, None
+                        yield reply
+                    asking = asyncio.ensure_future(self._process.ask(kind, piece))
+                if asking is not None:
+                    reply, asking = await asking, None
+                    yield reply
+        except (LedgerError, RoundEnded):
+            if asking is not None:
+                await asyncio.wait([asking])  # cancelled, it would end the process
+            raise
+        finally:
+            if asking is not None:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
 
     async def _read(self, segment: Segment) -> AsyncGenerator[bytes]:
         """Yield the batches of a segment, in pieces of `PIECE_BYTES`. Raises LedgerError."""
