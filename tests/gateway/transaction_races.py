@@ -1,4 +1,4 @@
-"""Transactions that race in one partition: verifications, batches, markers, late copies, crashes.
+"""Transactions that race in one partition: batches, markers, late copies, crashes, failures.
 
 The partition is the real one, over streams and a bookie on virtual time. Its coordinator is a model
 that knows what each transaction was and how it ended. At the end the log is compared with that, and
@@ -12,9 +12,10 @@ from kio.schema.errors import ErrorCode as Code
 
 from gateway.wire.batches import CONTROL, TRANSACTIONAL, read_header
 from gateway.wire.end_markers import read_marker
+from ledger.errors import StreamUnavailable
 from tests.gateway.stream_cluster import started_cluster
 from tests.gateway.test_read_committed import COLD, consumed
-from tests.gateway.test_transaction_path import P1, P2, mark, part, send
+from tests.gateway.test_transaction_path import LONG, P1, P2, mark, no_checks, part, send
 
 STEPS = 120
 KINDS = (
@@ -36,6 +37,8 @@ KINDS = (
         "rest",
     ),
 )
+STEADY = (*("write", "handle", "answer", "mark", "rest") * 2, "end")
+"""Steps with which no producer needs a new epoch in protocol 1."""
 
 
 class Question:
@@ -90,6 +93,8 @@ class Races:
             self._look()
             if self.draw.random() < 0.02:
                 await self._crash()
+            if self.draw.random() < 0.02:
+                await self._fail()
         await self._finish()
 
     async def _topic(self):
@@ -116,9 +121,7 @@ class Races:
             if waiting:
                 self._serve(self.draw.choice(waiting))
         elif kind == "copy":
-            if self.copies:
-                words = self.draw.choice(self.copies)
-                mark(self.partition, **words)
+            self._copy()
         else:
             self._of_client(kind, client)
         await asyncio.sleep(0)
@@ -228,18 +231,45 @@ class Races:
                 client.sending, client.unsure = None, True
                 if client.state == "ongoing":
                     self._end(client, commit=False)
-        await self._take_over(self.cluster.partitions.find("t", 0))
+        self.partition = self.cluster.partitions.find("t", 0)
+        await self._take_over()
         await self._compare()
 
-    async def _take_over(self, partition):
+    async def _fail(self):
+        """Fail the stream while a batch is checked. The check ends while it is opened again."""
+        self._release()
+        for _ in range(40):  # so that transactions are open, behind others of the same epoch
+            await self._step(self.draw.choice(STEADY))
+        async with no_checks(self.partition):
+            self.cluster.send(self.partition, LONG)
+            for _ in range(4):
+                self._copy()
+            await asyncio.sleep(0.01)
+            self.partition.stream.fail(StreamUnavailable("a test"))
+            for client in self.clients:
+                if client.state == "ending":
+                    client.first = None  # its marker may be durable without an answer
+            self._collect()
+            self.partition._begins = True
+            opening = self.partition.open()
+            while not (opening.done() or self.partition.stream.writable):
+                await asyncio.sleep(0.0001)
+        await self._take_over()
+        await self._compare()
+
+    async def _take_over(self):
         """Open the partition as the next owner does, while late copies of markers arrive."""
-        self.partition, partition._begins = partition, True
-        opening = partition.open()
+        self.partition._begins = True
+        opening = self.partition.open()
         while not opening.done():
-            if partition.stream.writable and self.copies:
-                mark(partition, **self.draw.choice(self.copies))
+            self._copy()
             await asyncio.sleep(0.0001)
-        await self._open(partition)
+        await self._open(self.partition)
+
+    def _copy(self):
+        """Let a late copy of some marker arrive."""
+        if self.copies:
+            mark(self.partition, **self.draw.choice(self.copies))
 
     # -- checks -------------------------------------------------------------------------------
 
@@ -282,6 +312,8 @@ class Races:
                 stored.append(place)
                 of_producer = opened.setdefault(header.producer_id, [])
                 of_producer.append((header.base_offset, self.numbers[place]))
+            else:
+                committed.append(header.base_offset)
         assert len(set(stored)) == len(stored), "a batch is there twice"
         assert set(self.acknowledged) <= set(stored), "an acknowledged batch is lost"
         transactions = self.partition.transactions
