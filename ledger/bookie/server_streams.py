@@ -20,6 +20,7 @@ from ledger.ids import BookieId, Buffer
 from ledger.ports.bookies import ReadManyReply, ReadReply, Status
 from ledger.tasks import report
 from ledger.wire.bookie_frames import (
+    ADDS_MAX,
     FROM_DISK,
     BadBookieFrame,
     ReadOp,
@@ -35,6 +36,7 @@ from ledger.wire.bookie_frames import (
 
 _STATUS_RANGES_MAX: Final = 4_096  # no adds are read while more ranges wait for the client
 _RESERVED_BYTES: Final = 1024 * 1024  # reserved for a response of unknown size
+_ADDS_MAX_GRPC: Final = 32_768  # adds in one message: earlier clients fill 1 MiB with them
 _REQUESTS_MAX: Final = 16_384  # requests in flight on one stream; mostly long polls
 
 
@@ -130,12 +132,12 @@ class ServerAddStream:
 
     async def on_message(self, message: Buffer) -> None:
         """Pass the adds to the bookie; return once there is space. Raises BadBookieFrame."""
-        self.take(message)
+        self.take(message, _ADDS_MAX_GRPC)
         await self.space()
 
-    def take(self, message: Buffer) -> None:
+    def take(self, message: Buffer, adds_max: int = ADDS_MAX) -> None:
         """Pass the adds to the bookie, whether or not there is space. Raises BadBookieFrame."""
-        first, adds = decode_add_batch(message)
+        first, adds = decode_add_batch(message, adds_max)
         add, on_added, acquire = self._bookie.add, self._on_added, self._window.acquire
         for number, (recovery, master_key, ledger, entry, body) in enumerate(adds, first):
             length = len(body)
@@ -219,7 +221,7 @@ class ServerReadStream:
 
     async def on_message(self, message: Buffer) -> None:
         """Start all requests, waiting for space before each. Raises BadBookieFrame."""
-        for request in decode_read_requests(message):
+        for request in decode_read_requests(message, None):
             if request.op is ReadOp.CANCEL:
                 self._cancel(request.number)
                 continue

@@ -44,7 +44,7 @@ _ADDS: Final = int(FrameKind.ADDS)
 _SIZES_MAX: Final[dict[int, int]] = {
     FrameKind.HELLO: 2 + 255,
     FrameKind.ADDS: MESSAGE_BYTES_MAX,
-    FrameKind.READ_REQUESTS: 4 * 1024 * 1024,
+    FrameKind.READ_REQUESTS: 2 * 1024 * 1024,  # REQUESTS_MAX with the longest keys, and room
     FrameKind.CALL: 16 * 1024 + KEY_BYTES_MAX,
     FrameKind.PING: 2,
 }

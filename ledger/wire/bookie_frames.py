@@ -35,6 +35,12 @@ KEYS_MAX: Final = 2**16 - 1
 FRAME_BYTES_MAX: Final = 64 * 1024
 """Most bytes that a message with one entry needs beside the entry."""
 
+ADDS_MAX: Final = 4096
+"""Most adds in one message: what a client sends at once holds the bookie's event loop briefly."""
+
+REQUESTS_MAX: Final = 4096
+"""Most read requests in one message."""
+
 FROM_DISK: Final = b"\x01"
 """The key of a READ_MANY that must read the disk. A bookie without caches ignores the key."""
 
@@ -235,7 +241,7 @@ class AddBatchWriter:
         return parts
 
 
-def decode_add_batch(message: Buffer) -> AddBatch:
+def decode_add_batch(message: Buffer, adds_max: int = ADDS_MAX) -> AddBatch:
     """Decode an ADDS message. Raises BadBookieFrame; no add of that message is then valid."""
     if len(message) < _ADDS.size:
         raise BadBookieFrame("ADDS has no count")
@@ -243,6 +249,8 @@ def decode_add_batch(message: Buffer) -> AddBatch:
     version, kind, first, count, key_count = _ADDS.unpack_from(view)
     if version != VERSION or kind != FrameKind.ADDS:
         raise _unexpected(version, kind, FrameKind.ADDS)
+    if count > adds_max or key_count > count:
+        raise BadBookieFrame(f"{count} adds with {key_count} keys, at most {adds_max} are allowed")
     keys, heads_at = _decode_keys(view, _ADDS.size, key_count)
     at = heads_at + count * ADD_HEADER_BYTES
     size = len(view)
@@ -316,12 +324,16 @@ def encode_read_requests(requests: Iterable[ReadRequest]) -> bytes:
     return b"".join(parts)
 
 
-def decode_read_requests(message: Buffer) -> list[ReadRequest]:
+def decode_read_requests(
+    message: Buffer, requests_max: int | None = REQUESTS_MAX
+) -> list[ReadRequest]:
     """Decode the read requests of a message. Raises BadBookieFrame, even if only one is invalid."""
     view = open_message(message, FrameKind.READ_REQUESTS)
     at, size = 0, len(view)
     requests: list[ReadRequest] = []
     while at < size:
+        if len(requests) == requests_max:
+            raise BadBookieFrame(f"more than {requests_max} read requests in one message")
         if size - at < _READ_REQUEST.size:
             raise BadBookieFrame("read request exceeds the message")
         op, number, ledger, first, last, bound, key_length = _READ_REQUEST.unpack_from(view, at)

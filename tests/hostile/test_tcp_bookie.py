@@ -16,6 +16,8 @@ from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, Status
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import (
+    ADDS_MAX,
+    REQUESTS_MAX,
     FrameKind,
     ReadOp,
     ReadRequest,
@@ -95,6 +97,10 @@ BAD_FRAMES = {
     "too long adds": frame(adds_message(GOOD_ADD) + b"x"),
     "one bad of two": frame(adds_message(GOOD_ADD, (7, -1, KEY, b"x" * 40))),
     "a read of ledger -1": frame(encode_read_requests([ReadRequest(ReadOp.READ, 0, ledger=-1)])),
+    "more adds than a message may have": frame(adds_message(*[(7, 0, KEY, b"")] * (ADDS_MAX + 1))),
+    "more reads than a message may have": frame(
+        encode_read_requests([ReadRequest(ReadOp.CANCEL, 0)] * (REQUESTS_MAX + 1))
+    ),
     "an unknown read": raw_frame(FrameKind.READ_REQUESTS, b"\x63" + bytes(37)),
     "one number twice": frame(
         encode_read_requests([ReadRequest(ReadOp.WAIT_LAC, 0, 7, bound=60_000)] * 2)

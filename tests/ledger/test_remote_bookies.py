@@ -15,6 +15,7 @@ from ledger.adapters.links.link_config import LinkConfig
 from ledger.bookie.config import ENTRY_BYTES_MAX, BookieConfig
 from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, Status
+from ledger.wire.bookie_frames import ADDS_MAX, REQUESTS_MAX
 from tests.ledger.bookie_rig import KEY
 from tests.ledger.remote_world import CONFIG, Child, Client, Served
 from tests.ledger.transports import server_of
@@ -64,6 +65,20 @@ async def test_an_add_alone_takes_less_than_three_milliseconds(tmp_path):
             assert await client.add(served.id, entry) is Status.OK
             times.append(time.perf_counter() - began)
         assert sorted(times)[20] < 0.003, "one in ten is undisturbed on any machine"
+
+
+async def test_any_number_of_small_adds_and_reads_may_be_sent_in_one_turn(tmp_path):
+    async with serving(tmp_path) as (served, client):
+        told = [client.add(served.id, entry, b"") for entry in range(ADDS_MAX + 500)]
+        assert set(await asyncio.gather(*told)) == {Status.OK}
+        count = REQUESTS_MAX + 500
+        reads = [client.port.read(served.id, 7, entry) for entry in range(count)]
+        replies = await asyncio.gather(*reads)
+        assert [reply.body for reply in replies[:: count - 1]] == [
+            entry_bytes(7, entry, b"") for entry in (0, count - 1)
+        ]
+        assert await client.add(served.id, ADDS_MAX + 500) is Status.OK
+        assert len([entry for entry, status in client.told if status is not Status.OK]) == 0
 
 
 async def test_the_largest_entry_arrives_and_a_larger_one_is_refused_alone(tmp_path):

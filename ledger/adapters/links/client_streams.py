@@ -17,7 +17,9 @@ from ledger.ids import Buffer, EntryId, LedgerId
 from ledger.ports.bookies import OnAdded, Status
 from ledger.wire.bookie_frames import (
     ADD_HEADER_BYTES,
+    ADDS_MAX,
     FRAME_BYTES_MAX,
+    REQUESTS_MAX,
     AddBatchWriter,
     BadBookieFrame,
     ReadOp,
@@ -105,7 +107,11 @@ class AddStream:
             self._loop.call_soon(on_added, Status.OVERLOADED)
             return
         queue, number = self._queue, self._next
-        if not queue or queue[-1].size + ADD_HEADER_BYTES + length > self._config.message_bytes:
+        if (
+            not queue
+            or queue[-1].size + ADD_HEADER_BYTES + length > self._config.message_bytes
+            or queue[-1].count == ADDS_MAX
+        ):
             queue.append(AddBatchWriter(number))
         queue[-1].add(ledger, entry, master_key, body, length, recovery)
         self._queue_bytes += length
@@ -259,11 +265,20 @@ class ReadStream:
             await self._waiting
         return self.pop()
 
+    @property
+    def queued(self) -> bool:
+        """True if `pop` would return a message."""
+        return bool(self._queue)
+
     def pop(self) -> bytes | None:
-        """Return a message of the queued requests, or None if none is queued."""
+        """Return up to one full message of the queued requests, or None if none is queued."""
         if not self._queue:
             return None
-        questions, self._queue = self._queue, []
+        if len(self._queue) <= REQUESTS_MAX:
+            questions, self._queue = self._queue, []
+        else:
+            questions = self._queue[:REQUESTS_MAX]
+            del self._queue[:REQUESTS_MAX]
         return encode_read_requests(questions)
 
     def on_message(self, message: Buffer) -> None:

@@ -283,12 +283,15 @@ class TcpConnection(asyncio.BufferedProtocol):
             out.append(frame(requests))
         elif requests is not None:
             self._pieces += frames([requests])
+        more = self.reads.queued
         for _ in range(_TURN_FRAMES_MAX):
             piece = self._next_piece()
             if piece is None:
                 break
             out += piece
         else:
+            more = True
+        if more:
             self._loop.call_soon(self._on_queued)
         if len(out) == 1:
             transport.write(out[0])
