@@ -35,6 +35,9 @@ from ledger.wire.bookie_frames import (
 )
 
 _STATUS_RANGES_MAX: Final = 4_096  # no adds are read while more ranges wait for the client
+ADD_BYTES: Final = 512
+"""What an add in process takes in memory beside its entry, about: the window counts it too."""
+
 _RESERVED_BYTES: Final = 1024 * 1024  # reserved for a response of unknown size
 _ADDS_MAX_GRPC: Final = 32_768  # adds in one message: earlier clients fill 1 MiB with them
 _REQUESTS_MAX: Final = 16_384  # requests in flight on one stream; mostly long polls
@@ -140,9 +143,9 @@ class ServerAddStream:
         first, adds = decode_add_batch(message, adds_max)
         add, on_added, acquire = self._bookie.add, self._on_added, self._window.acquire
         for number, (recovery, master_key, ledger, entry, body) in enumerate(adds, first):
-            length = len(body)
-            acquire(length)
-            done = partial(on_added, number, length)
+            size = len(body) + ADD_BYTES
+            acquire(size)
+            done = partial(on_added, number, size)
             try:
                 add(ledger, entry, master_key, (body,), done, recovery=recovery)
             except Exception as error:  # noqa: BLE001  the window is shared by all clients
@@ -176,10 +179,10 @@ class ServerAddStream:
         self._drained.set()
         return encode_add_statuses(statuses)
 
-    def _on_added(self, number: int, length: int, status: Status) -> None:
+    def _on_added(self, number: int, size: int, status: Status) -> None:
         if self._given_up and number in self._given_up:
             return
-        self._window.release(length)
+        self._window.release(size)
         statuses = self._statuses
         if statuses:
             last = statuses[-1]

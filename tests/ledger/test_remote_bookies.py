@@ -182,6 +182,21 @@ async def test_adds_wait_on_the_wire_while_the_bookie_has_no_room(tmp_path):
         await server.stop(0)
 
 
+async def test_the_room_for_adds_counts_what_small_ones_take_in_memory(tmp_path):
+    async with serving(tmp_path) as (served, client):
+        holding = Holding(served.bookie)
+        server = server_of(holding, queue_bytes_max=500_000)
+        client.places[served.id] = BookieInfo(port=await server.start("127.0.0.1", 0))
+        told = [client.add(served.id, entry, b"") for entry in range(30_000)]
+        while not all(one.done() for one in told):
+            holding.open()
+            await asyncio.sleep(0.05)
+        assert {one.result() for one in told} == {Status.OK}
+        assert holding.most <= 10_000, "half a megabyte has room for 900 and what was under way"
+        assert server._window.used == 0
+        await server.stop(0)
+
+
 class Raising:
     """The real bookie; adds of one ledger raise, before or after the bookie has them."""
 

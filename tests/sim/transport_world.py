@@ -17,7 +17,7 @@ from ledger.adapters.links import remote_bookies
 from ledger.adapters.tcp import tcp_link
 from ledger.adapters.tcp.tcp_bookies import TcpBookies
 from ledger.adapters.tcp.tcp_config import TcpClientConfig, TcpServerConfig
-from ledger.bookie import grpc_server, tcp_connection, tcp_server
+from ledger.bookie import grpc_server, server_streams, tcp_connection, tcp_server
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.grpc_server import BookieServer
 from ledger.bookie.tcp_server import TcpServer
@@ -114,6 +114,7 @@ class TransportWorld:
         with ExitStack() as patches:
             self.patch(patches)
             patches.enter_context(_patched(remote_bookies, keep_freed_memory=_nothing))
+            patches.enter_context(_patched(server_streams, ADD_BYTES=0))  # as credit counts
             await self.start()
             await self.bookie.write_lac(LEDGER, KEY, -1)  # the key of the ledger is durable
             self.port = self.new_port()

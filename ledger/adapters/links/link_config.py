@@ -58,7 +58,7 @@ class LinkConfig:
 class LinkServerConfig:
     """Settings of a bookie's server, of any transport."""
 
-    queue_bytes_max: int = 32 * 1024 * 1024  # adds not durable yet; above it none are read
+    queue_bytes_max: int = 32 * 1024 * 1024  # adds not durable; each counts 512 bytes more
     answer_bytes_max: int = 16 * 1024 * 1024  # unsent answers on one slow connection
     answers_bytes_max: int = ANSWERS_BYTES_MAX  # unsent answers of all connections together
     answers_wait_s: float = 1.0  # wait of a read for these bytes; then it is OVERLOADED
