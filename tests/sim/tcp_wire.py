@@ -1,7 +1,7 @@
 """TCP connections on virtual time: transports between the two protocols, as an event loop has them.
 
 Bytes of one direction arrive in order, cut anywhere. A sender is paused while `WINDOW_BYTES` are
-not taken. A wire that breaks loses what is on its way; its two ends hear of it at different times.
+not taken. A wire that breaks mostly loses what is on its way; its ends hear of it at different times.
 What was on its way to an end that has closed still comes, which no system does: a protocol must
 not rely on that.
 """
@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 
 WINDOW_BYTES = 20_000
+ARRIVES = 0.3  # so often, what one end of a broken wire has sent still comes
 LEFT_S_MAX = 5.0  # what comes to an end that has closed, comes until then
 
 
@@ -30,7 +31,7 @@ class TcpWires:
         pairs, self._pairs = self._pairs, []
         for ends in pairs:
             for end in ends:
-                end.break_off()
+                end.break_off(arrives=self.draw.random() < ARRIVES)
 
     async def open_connection(self, protocol, host, port, tls):
         await asyncio.sleep(self.delay_s())
@@ -135,9 +136,9 @@ class Transport(asyncio.Transport):
             self._protocol.eof_received()
             self.close()
 
-    def break_off(self):
-        """What is on its way is lost; this end hears of it later."""
-        self._broken = True
+    def break_off(self, arrives):
+        """What this end sent is lost unless it `arrives`; this end hears of the break later."""
+        self._broken = not arrives
         self._loop.call_later(self._wires.delay_s(), self._hear)
 
     def _hear(self):
