@@ -1,7 +1,7 @@
 """TCP connections on virtual time: transports between the two protocols, as an event loop has them.
 
 Bytes of one direction arrive in order, cut anywhere. A sender is paused while `WINDOW_BYTES` are
-not taken. A wire that breaks mostly loses what is on its way; its ends hear of it at different times.
+not taken. A wire that breaks mostly loses what is on its way; its ends hear at different times.
 What was on its way to an end that has closed still comes, which no system does: a protocol must
 not rely on that.
 """
