@@ -97,10 +97,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         # This connection's part of `TcpServer.unfinished`.
         self._unfinished = 0
         # For the sweep: when the connection began, when bytes came last, since when an unfinished
-        # frame or a blocked write has made no progress, and the count of frames then.
+        # frame or a blocked write has made no progress, and the reader's steps then.
         self._began_s = self._heard_s = self._stuck_s = self._loop.time()
         self._paused_s = 0.0
-        self._frames_then = 0
+        self._steps_then = 0
         self._heard = False
 
     # -- the transport's calls -----------------------------------------------------------------
@@ -182,8 +182,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         if self._heard:
             self._heard, self._heard_s = False, now_s
-        if not self._unfinished or self._reader.frames != self._frames_then:
-            self._frames_then, self._stuck_s = self._reader.frames, now_s
+        if not self._unfinished or self._reader.steps != self._steps_then:
+            self._steps_then, self._stuck_s = self._reader.steps, now_s
         if not self._welcomed and now_s - self._began_s > config.hello_timeout_s:
             self._end("hello", "no HELLO within the time limit")
         elif self._paused and now_s - self._paused_s > config.write_timeout_s:

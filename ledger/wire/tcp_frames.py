@@ -72,6 +72,7 @@ _CREDIT: Final = Struct(">BBQ")
 _CALL: Final = Struct(">BBIB")
 _IN_PLACE_BYTES: Final = 8 * 1024  # longer frames that are not complete get a buffer of their own
 _PEEK_BYTES: Final = 8 * 1024  # received into the staging buffer between two pieces
+_STEP_BYTES: Final = FRAME_BYTES_MAX // 2  # of a message in pieces, within the time for a frame
 _PIECES: Final = min(FrameKind.PIECE, FrameKind.PIECES_BEGIN).value
 _FOREIGN: Final = {0x0A: "BookKeeper's protocol v3", 0x02: "BookKeeper's protocol v2"}
 _TLS_RECORD: Final = 0x16
@@ -246,9 +247,10 @@ class FrameReader:
         "_left",
         "_message_bytes_max",
         "_staging",
+        "_step_at",
         "_whole",
-        "frames",
         "midway",
+        "steps",
         "stopped",
     )
 
@@ -279,8 +281,11 @@ class FrameReader:
         self._large_at = 0
         # Set by `stop`: nothing more is delivered.
         self.stopped = False
-        # Complete frames so far, for timeouts.
-        self.frames = 0
+        # Steps forward so far, for timeouts: complete messages, and each half of a frame's bytes
+        # of a message in pieces. What comes between its pieces does not count.
+        self.steps = 0
+        # The bytes of the message in pieces at which the next step is done.
+        self._step_at = 0
         # True if a message has arrived in part: in `_left`, `_whole` or `_large`.
         self.midway = False
 
@@ -323,7 +328,7 @@ class FrameReader:
             if count == _LENGTH + length and version == VERSION and kind < _PIECES:
                 # Most often, one short frame came alone.
                 self._admit(kind, length)
-                self.frames += 1
+                self.steps += 1
                 self._deliver(bytes(self._staging[_LENGTH:count]))
                 return
         self._receive(count)
@@ -369,7 +374,7 @@ class FrameReader:
         end = _LENGTH + length
         if size >= end:
             self._admit(kind, length)
-            self.frames += 1
+            self.steps += self._large is None
             self._deliver(bytes(view[_LENGTH:end]))
             return end
         if length < _IN_PLACE_BYTES:
@@ -395,7 +400,7 @@ class FrameReader:
             raise BadBookieFrame(f"message of {total} bytes in pieces")
         self._admit(kind, total)
         self._large = memoryview(self._allocate(total))
-        self._large_at = 0
+        self._large_at, self._step_at = 0, _STEP_BYTES
 
     def _take_piece(self, view: memoryview, head_bytes: int, length: int) -> int:
         large = self._large
@@ -416,13 +421,17 @@ class FrameReader:
 
     def _filled(self) -> None:
         """Note the end of a frame that was received in place."""
-        self.frames += 1
         if self._whole is not None:
             whole, self._whole = self._whole, None
+            self.steps += self._large is None
             self._deliver(whole.toreadonly())
         elif self._large is not None and self._large_at == len(self._large):
             large, self._large, self._large_at = self._large, None, 0
+            self.steps += 1
             self._deliver(large.toreadonly())
+        elif self._large_at >= self._step_at:
+            self.steps += 1
+            self._step_at = self._large_at + _STEP_BYTES
 
     def _check_first(self, length: int, first: int, version: int) -> None:
         """Raise ForeignProtocol unless the first frame is one of this protocol."""

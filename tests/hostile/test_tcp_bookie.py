@@ -32,6 +32,7 @@ from ledger.wire.tcp_frames import (
     decode_call,
     encode_call,
     frame,
+    frames,
 )
 from tests.hostile.tcp_attack import GOOD_ADD, Raw, Said, adds_message, attacked, begin, raw_frame
 from tests.ledger.bookie_rig import KEY
@@ -219,6 +220,44 @@ async def test_a_frame_that_comes_byte_by_byte_is_given_up(tmp_path, said):
                 await asyncio.wait_for(raw._reader.read(1), 0.02 if at else 0.001)
         await raw.ended()
         assert "within the time limit" in said.lines[0]
+
+
+@pytest.mark.parametrize("between", ["pings", "small pieces"])
+async def test_a_message_in_pieces_that_gets_no_further_is_given_up_whatever_else_comes(
+    tmp_path, said, between
+):
+    """Else 16 clients could keep the room for unfinished frames from all others without end."""
+    frames_s = {"pings": raw_frame(FrameKind.PING), "small pieces": raw_frame(PIECE, b"x")}
+    async with attacked(tmp_path, frame_timeout_s=0.4) as one:
+        raw = await one.welcomed()
+        raw.send(begin(BIG))
+        with contextlib.suppress(ConnectionError, asyncio.TimeoutError):
+            for _ in range(200):
+                raw.send(frames_s[between])
+                await raw.writer.drain()
+                await asyncio.sleep(0.05)
+                assert not raw._reader.at_eof() or said.lines
+                if raw._reader.at_eof():
+                    break
+        assert said.lines, "ten seconds were enough"
+        await raw.ended()
+        assert "within the time limit" in said.lines[0]
+
+
+async def test_a_slow_message_in_pieces_is_taken(tmp_path):
+    """A frame of 256 KiB has the time limit; a message of several has as many times that."""
+    async with Served(tmp_path) as served, asyncio.timeout(30):
+        server = TcpServer(served.bookie, TcpServerConfig(frame_timeout_s=0.5))
+        raw = await Raw.welcomed(await server.start("127.0.0.1", 0), served.id)
+        body = entry_bytes(7, 0, bytes(6 * FRAME_BYTES_MAX))
+        for piece in frames([adds_message((7, 0, KEY, body))]):
+            raw.send(*piece)
+            await raw.writer.drain()
+            await asyncio.sleep(0.2)
+        (run,) = decode_add_statuses(await raw.message(FrameKind.ADD_STATUSES))
+        assert run.status is Status.OK
+        raw.close()
+        await server.stop(0)
 
 
 async def test_a_client_that_says_nothing_is_let_go(tmp_path, said):

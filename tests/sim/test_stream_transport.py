@@ -122,8 +122,9 @@ def a_piece_continues_any_message(patch):
     take = FrameReader._take
 
     def forget(self, view):
-        before, used = self.frames, take(self, view)
-        if self.frames > before and self._large is not None and not self._fill:
+        kind, between = view[5] if len(view) > 5 else 0, self._large is not None
+        used = take(self, view)
+        if used and between and kind != FrameKind.PIECE and not self._fill:
             self._large_at = 0
         return used
 
