@@ -412,9 +412,9 @@ class FetchReader:
             if not self.committed:
                 ready = log.read_cached(asked.fetch_offset, bytes_max)
                 if ready is not None:
-                    ahead.put(result, (ready, log.high_watermark), bytes_max)
+                    ahead.put((result, log), (ready, log.high_watermark), bytes_max)
                     continue
-            ahead.start(result, self._records_of(result, log, bytes_max), bytes_max)
+            ahead.start((result, log), self._records_of(result, log, bytes_max), bytes_max)
 
     def _will_read(self, result: FetchResult, log: ReadablePartition) -> bool:
         """Return whether the result will need a read, as far as that is known before its turn."""
@@ -461,7 +461,8 @@ class FetchReader:
             return
         began_s = loop.time()
         try:
-            begun = await ahead.take(result)
+            # Not what was read of an earlier log of the name, whose topic may have been deleted.
+            begun = await ahead.take((result, log))
             bytes_max = plan.read_bytes_max(asked)
             if begun is None:
                 self._start_ahead(bytes_max, ahead, later)

@@ -103,6 +103,31 @@ async def test_nothing_is_served_of_what_was_lost_while_it_was_read(what):
         assert all(offsets(answer[0, at]) == [0] for at in kept)
 
 
+async def test_nothing_that_was_read_of_a_deleted_topic_is_served_under_its_name():
+    """The new topic of the name has other records at the same offsets."""
+    async with started_cluster(limits=COLD) as cluster:
+        slow = await cluster.topic("a")
+        await cluster.sent(slow, batch(size=900))
+        await cluster.sent(await cluster.topic("b"), batch(size=900))
+        slow_ledger, sound = slow.stream.segments[-1].ledger, cluster.port.read_many
+
+        async def reading(bookie, ledger, *rest):
+            await asyncio.sleep(3.0 if ledger == slow_ledger else 0.1)
+            return await sound(bookie, ledger, *rest)
+
+        cluster.port.read_many = reading
+        asked = {"a": {0: (0, {})}, "b": {0: (0, {})}}
+        waiting = asyncio.ensure_future(fetch(cluster, asked, version=12, wait_ms=30_000))
+        await asyncio.sleep(1.0)
+        await cluster.catalog.delete("b")
+        anew = batch(size=300)
+        await cluster.sent(await cluster.topic("b"), anew)
+        assert not waiting.done(), "a is still being read"
+        answer = flat(await waiting)
+        assert offsets(answer[0, 0]) == [0]
+        assert len(answer[1, 0].records or b"") in (0, len(anew))
+
+
 async def test_a_client_that_leaves_ends_the_reads_of_all_partitions():
     async with started_cluster(limits=COLD) as cluster:
         await filled(cluster, [[900]] * WIDTH)
