@@ -22,7 +22,8 @@ from gateway.topics.reads_ahead import ReadsAhead, within
 from gateway.topics.replica import ReplicaPartition
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReplyMemory, ReservedReply
 from ledger.errors import LedgerError
-from ledger.ids import Buffer, pinned_bytes
+from ledger.ids import Buffer
+from ledger.streams.read_cursor import compact
 from ledger.streams.read_turns import READER
 from ledger.streams.tail_cache import StoredRecord
 
@@ -31,12 +32,6 @@ _NOT_LEADER = ErrorCode.not_leader_or_follower
 FetchResult = LogReadResult[ReadablePartition, StoredRecord]
 PartitionsPlan = FetchPlan[ReadablePartition, StoredRecord]
 OpenErrors = dict[ReadablePartition, ErrorCode]
-
-PINNED_MAX = 5
-"""The bytes that records of a response may keep in memory, in sizes of these records.
-
-A response of 1 MiB may consist of the end of one message of 2 MiB and the beginning of the next.
-"""
 
 SLOW_READ_S = 1.0
 """A read that failed after this time met a silent bookie. The fetch does not wait for another."""
@@ -473,7 +468,7 @@ class FetchReader:
             plan.refuse(result, partition_code(error))
             self._silence |= loop.time() - began_s >= SLOW_READ_S
         else:
-            plan.add_records(result, _compact(records), end)
+            plan.add_records(result, compact(records), end)
 
     async def _read_committed(
         self, result: FetchResult, log: ReadablePartition, bytes_max: int
@@ -523,18 +518,6 @@ def _below(records: list[StoredRecord], stable: int) -> list[StoredRecord]:
 def _named(aborted: Iterable[AbortedTransaction]) -> list[tuple[int, int]]:
     """Return the producer id and the first offset of each, as Fetch returns them."""
     return [(one.producer_id, one.first_offset) for one in aborted]
-
-
-def _compact(records: list[StoredRecord]) -> list[StoredRecord]:
-    """Copy a few records out of the large messages that bookies sent with them.
-
-    Otherwise a small record of each of many partitions keeps as many messages in memory. So the
-    records of a response keep at most `PINNED_MAX` times their size.
-    """
-    size = sum(record.size_bytes for record in records)
-    if pinned_bytes(part for record in records for part in record.data) <= PINNED_MAX * size:
-        return records
-    return [record._replace(data=(b"".join(record.data),)) for record in records]
 
 
 async def _open(logs: Iterable[ReadablePartition], wait_s: float) -> OpenErrors:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from ledger.core.accepted_losses import LostRange, StreamLosses
 from ledger.core.sparse_index import NO_TIMESTAMP
 from ledger.errors import CorruptFormat
+from ledger.ids import pinned_bytes
 from ledger.streams.tail_cache import StoredRecord
 
 
@@ -20,6 +21,12 @@ class Chunk(NamedTuple):
     records: list[StoredRecord]
     pinned_bytes: int
 
+
+PINNED_MAX: Final = 5
+"""The bytes that records of a response may keep in memory, in sizes of these records.
+
+A response of 1 MiB may consist of the end of one message of 2 MiB and the beginning of the next.
+"""
 
 _AWAY_S: Final = 1.0
 """A reader that stayed away for longer does not need much at its next read."""
@@ -125,6 +132,19 @@ def collect_ahead(cursor: Cursor) -> None:
     cursor.ahead = None
     if not ahead.cancelled() and ahead.exception() is None:
         cursor.put(ahead.result())
+
+
+def compact(records: list[StoredRecord]) -> list[StoredRecord]:
+    """Copy a few records out of the large messages that bookies sent with them.
+
+    Otherwise a small record of each of many partitions keeps as many messages in memory. So the
+    records of a response keep at most `PINNED_MAX` times their size.
+    """
+    if pinned_bytes(part for record in records for part in record.data) <= PINNED_MAX * size_of(
+        records
+    ):
+        return records
+    return [record._replace(data=(b"".join(record.data),)) for record in records]
 
 
 def size_of(records: Iterable[StoredRecord]) -> int:

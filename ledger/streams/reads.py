@@ -37,9 +37,11 @@ from ledger.streams.config import StreamLimits
 from ledger.streams.cursor_limit import CursorLimit
 from ledger.streams.place_seek import bounds_between, check_found, find_place
 from ledger.streams.read_cursor import (
+    PINNED_MAX,
     Chunk,
     Cursor,
     collect_ahead,
+    compact,
     drop_ahead,
     lost_record,
     size_of,
@@ -158,6 +160,7 @@ class SegmentReads:
         if not cursor.ready or cursor.ready_bytes < bytes_max:
             return None
         taken: list[StoredRecord] = []
+        held_bytes = cursor.held_bytes
         try:
             take_ready(cursor, sequence_id, bytes_max, taken)
         except CorruptFormat:
@@ -169,7 +172,7 @@ class SegmentReads:
             return None
         del self._cursors[sequence_id]
         self._keep_cursor(cursor, taken, 0)
-        return taken
+        return taken if held_bytes <= PINNED_MAX * size_of(taken) else compact(taken)
 
     def _is_stale(self, cursor: Cursor) -> bool:
         table = self._table

@@ -15,9 +15,9 @@ import pytest
 from gateway.config import ConnectionLimits
 from gateway.handlers import k00_produce, k01_fetch
 from gateway.handlers.api import Peer
-from gateway.topics.fetch_reader import PINNED_MAX
 from gateway.wire.messages import decode_response, encode_request
 from ledger.streams.config import StreamLimits
+from ledger.streams.read_cursor import PINNED_MAX
 from tests.gateway.stream_cluster import FETCH, started_cluster
 from tests.gateway.test_fetch import batch, offsets, one, request
 from tests.gateway.test_fetch_kept import answer, connection

@@ -9,7 +9,9 @@ bookie is asked for and returns is recorded.
 import asyncio
 from dataclasses import replace
 
+from ledger.ids import pinned_bytes
 from ledger.streams.config import StreamLimits
+from ledger.streams.read_cursor import PINNED_MAX
 from tests.gateway.stream_cluster import FETCH, started_cluster
 from tests.gateway.test_fetch import NEWEST, OK, batch, fetch, flat, offsets, request
 
@@ -132,6 +134,20 @@ async def test_the_batches_of_a_fetch_are_views_of_what_the_bookie_sent():
         wholes = {id(message) for message in messages}
         assert all(id(view.obj) in wholes for view in views)
         assert sum(map(len, views)) > 0.95 * sum(map(len, reply))
+
+
+async def test_a_small_part_of_what_was_read_ahead_keeps_no_message_in_memory():
+    """The response may wait for its client long after the reader's chunks were dropped."""
+    async with started_cluster(limits=LIMITS) as cluster:
+        await filled(cluster)
+        small = {"partition_max_bytes": 2_500}
+        await fetch(cluster, {"t": {0: (0, small)}})
+        reads = cluster.port.reads
+        _, reply = cluster.ask(FETCH, NEWEST, **request(cluster, {"t": {0: (2, small)}}))
+        assert isinstance(reply, list), "memory had it"
+        assert cluster.port.reads == reads
+        assert sum(map(len, reply)) > 2_000
+        assert pinned_bytes(reply) <= PINNED_MAX * sum(map(len, reply))
 
 
 async def test_nothing_that_was_read_ahead_is_served_once_the_partition_is_lost():
