@@ -38,6 +38,7 @@ _STATUS_RANGES_MAX: Final = 4_096  # no adds are read while more ranges wait for
 ADD_BYTES: Final = 512
 """What an add in process takes in memory beside its entry, about: the window counts it too."""
 
+_ANSWER_BYTES: Final = 512  # what a response takes in memory beside its bytes, about
 _RESERVED_BYTES: Final = 1024 * 1024  # reserved for a response of unknown size
 _ADDS_MAX_GRPC: Final = 32_768  # adds in one message: earlier clients fill 1 MiB with them
 _REQUESTS_MAX: Final = 16_384  # requests in flight on one stream; mostly long polls
@@ -277,7 +278,7 @@ class ServerReadStream:
             responses.append(response)
             self._writing.append(share)
             size += response_size
-        self._window.release(size)
+        self._window.release(size + _ANSWER_BYTES * len(responses))
         self._start_asked()
         return read_response_parts(responses)
 
@@ -354,7 +355,7 @@ class ServerReadStream:
 
     def _send(self, response: ReadResponse, share: AnswerShare) -> None:
         size = response_bytes(response)
-        self._window.acquire(size)
+        self._window.acquire(size + _ANSWER_BYTES)
         self._responses.append((response, size, share))
         self._notify()
 

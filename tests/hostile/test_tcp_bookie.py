@@ -417,6 +417,28 @@ async def test_a_client_that_takes_no_answer_is_disconnected_and_its_room_is_fre
         await server.stop(0)
 
 
+async def test_short_answers_that_a_client_does_not_take_are_bounded_in_memory(tmp_path):
+    """An answer of 23 bytes takes some hundred in memory."""
+    async with Served(tmp_path) as served, asyncio.timeout(30):
+        server = TcpServer(served.bookie, TcpServerConfig(answer_bytes_max=MIB))
+        raw = await Raw.welcomed(await server.start("127.0.0.1", 0), served.id)
+        raw.writer.transport.pause_reading()
+        (connection,) = server._connections
+        answers = connection._reads
+        for sent, first in enumerate(range(0, 400_000, 4_000), 2):
+            numbers = range(first, first + 4_000)
+            absent = [ReadRequest(ReadOp.READ, number, 99, 0) for number in numbers]
+            raw.send(frame(encode_read_requests(absent)))
+            await until(lambda sent=sent: connection._reader.steps == sent, "the requests")
+            await until(lambda: not answers._tasks, "what has room is answered")
+            if answers._asked:
+                break
+        assert answers._asked, "some wait for room"
+        assert len(answers._responses) < 3_000
+        raw.close()
+        await server.stop(0)
+
+
 async def test_too_many_waiting_reads_end_the_connection(tmp_path, said):
     async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
         for entry in range(4):
