@@ -20,7 +20,7 @@ from ledger.bookie.config import ENTRY_BYTES_MAX
 from ledger.bookie.server_calls import ServerCallStream
 from ledger.bookie.server_streams import ServerAddStream, ServerReadStream, check_hello
 from ledger.ids import Buffer
-from ledger.ports.bookies import Status
+from ledger.ports.bookies import FENCED_MAX, Status
 from ledger.tasks import start_once
 from ledger.wire.bookie_frames import KEY_BYTES_MAX, BadBookieFrame, FrameKind
 from ledger.wire.tcp_frames import (
@@ -45,7 +45,7 @@ _SIZES_MAX: Final[dict[int, int]] = {
     FrameKind.HELLO: 2 + 255,
     FrameKind.ADDS: MESSAGE_BYTES_MAX,
     FrameKind.READ_REQUESTS: 2 * 1024 * 1024,  # REQUESTS_MAX with the longest keys, and room
-    FrameKind.CALL: 16 * 1024 + KEY_BYTES_MAX,
+    FrameKind.CALL: 1024 + FENCED_MAX * (16 + KEY_BYTES_MAX),  # FenceMany has the longest ones
     FrameKind.PING: 2,
 }
 """The kinds that a client may send, and the longest message of each."""

@@ -8,7 +8,8 @@ import pytest
 from ledger.bookie import tcp_connection
 from ledger.bookie.in_process import open_local_bookie
 from ledger.bookie.tcp_server import TcpServer
-from ledger.ports.bookies import BookieInfo, Status
+from ledger.ports.bookies import FENCED_MAX, BookieInfo, Status
+from ledger.wire.bookie_frames import KEY_BYTES_MAX
 from ledger.wire.tcp_frames import CALL_METHODS
 from tests.contracts.test_bookies import CONFIG
 from tests.ledger.bookie_rig import KEY
@@ -17,8 +18,8 @@ from tests.ledger.transports import bookies_of, on_transport, server_of
 pytestmark = pytest.mark.real_loop
 
 
-async def asked(tmp_path):
-    """How many calls a bookie got for 50 fences after the connection was open."""
+async def asked(tmp_path, count=50, key=KEY):
+    """How many calls a bookie got for these fences after the connection was open."""
     calls = 0
     with on_transport("tcp"):
         opened = await open_local_bookie(tmp_path / "bookie", config=CONFIG)
@@ -36,8 +37,8 @@ async def asked(tmp_path):
         registered = {name: BookieInfo(port=await server.start("127.0.0.1", 0))}
         port = bookies_of(lambda: registered)
         assert (await port.read_lac(name, 1)).status is Status.NO_LEDGER
-        replies = await port.fence_many(name, [(ledger, KEY) for ledger in range(50)])
-        assert [reply.status for reply in replies] == [Status.NO_ENTRY] * 50
+        replies = await port.fence_many(name, [(ledger, key) for ledger in range(count)])
+        assert [reply.status for reply in replies] == [Status.NO_ENTRY] * count
         await port.close()
         await server.stop(0)
         await opened.close()
@@ -46,6 +47,10 @@ async def asked(tmp_path):
 
 async def test_a_bookie_that_announced_it_gets_one_call_for_all(tmp_path):
     assert await asked(tmp_path) == 1
+
+
+async def test_as_many_fences_as_one_call_has_may_have_the_longest_keys(tmp_path):
+    assert await asked(tmp_path, FENCED_MAX, b"k" * KEY_BYTES_MAX) == 1
 
 
 async def test_a_bookie_that_did_not_announce_it_gets_single_requests(tmp_path, monkeypatch):
