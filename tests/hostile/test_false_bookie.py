@@ -13,6 +13,7 @@ from ledger.adapters.tcp.tcp_bookies import TcpBookies
 from ledger.adapters.tcp.tcp_config import TcpClientConfig
 from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, Status
+from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import (
     FrameKind,
     ReadResponse,
@@ -140,6 +141,16 @@ async def test_a_long_response_is_one_buffer_and_its_bodies_are_views_of_it():
         assert [bytes(each) for each in reply.bodies] == [body] * 4
         assert len({id(each.obj) for each in reply.bodies}) == 1
         assert len(reply.bodies[0].obj) == len(answer)
+        await port.close()
+
+
+async def test_half_a_run_of_entries_is_no_answer():
+    listed = pb.EntriesReply(status=Status.OK, runs=[1, 2, 3]).SerializeToString()
+    answer = frame(encode_call(FrameKind.CALL_RESPONSE, 0, 0, listed))
+    async with FalseBookie(answer) as bookie, asyncio.timeout(20):
+        places = {bookie.id: BookieInfo(tcp_port=bookie.port)}
+        port = TcpBookies(lambda: places, TcpClientConfig())
+        assert (await port.list_entries(bookie.id, 7)).status is Status.UNREACHABLE
         await port.close()
 
 

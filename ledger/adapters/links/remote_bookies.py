@@ -279,6 +279,8 @@ class RemoteBookies:
         request = pb.LedgerRequest(bookie=bookie, ledger=ledger)
         reply = pb.EntriesReply()
         await self._call(bookie, "ListEntries", request, reply)
+        if len(reply.runs) % 2:  # a run is a gap and a count
+            return EntriesReply(Status.UNREACHABLE)
         return EntriesReply(_status(reply.status), _runs(reply.runs))
 
     async def end_limbo(self, bookie: BookieId, ledger: LedgerId, master_key: bytes) -> Status:
