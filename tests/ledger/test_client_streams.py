@@ -57,6 +57,17 @@ async def test_what_is_added_in_one_turn_travels_together_up_to_a_message_full()
     assert entries == list(range(12))
 
 
+async def test_a_status_of_all_numbers_so_far_takes_no_step_for_those_that_are_answered():
+    sender = Sender()
+    sender.stream._next = 1 << 40
+    for entry in range(3):
+        sender.add(entry)
+    everything = [((1 << 40) - (1 << 32) + 3, (1 << 32) - 1, OK)] * 1000
+    sender.stream.on_message(encode_add_statuses(everything))
+    sender.stream.on_message(encode_add_statuses([((1 << 40) + 2, 1, OK)]))
+    assert sender.statuses() == dict.fromkeys(range(3), OK)
+
+
 async def test_an_entry_larger_than_a_message_travels_alone():
     sender = Sender()
     for entry, size in enumerate([100, 3000, 100]):
