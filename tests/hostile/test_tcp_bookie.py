@@ -457,8 +457,14 @@ class Stuck:
 
     bookie_id = BookieId("stuck-00000000")
 
+    under_way = 0
+
     async def stats(self):
-        await asyncio.Event().wait()
+        self.under_way += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.under_way -= 1
 
 
 STATS = pb.StatsRequest(bookie=Stuck.bookie_id).SerializeToString()
@@ -470,6 +476,17 @@ async def test_a_call_without_an_answer_is_answered_when_its_time_is_up():
     raw.send(frame(encode_call(FrameKind.CALL, 7, 6, STATS)))
     assert decode_call(await raw.message()) == (7, NOT_ANSWERED, b"")
     raw.close()
+    await server.stop(0)
+
+
+async def test_the_calls_of_a_client_that_left_end():
+    stuck = Stuck()
+    server = TcpServer(stuck, TcpServerConfig())
+    raw = await Raw.welcomed(await server.start("127.0.0.1", 0), Stuck.bookie_id)
+    raw.send(*[frame(encode_call(FrameKind.CALL, number, 6, STATS)) for number in range(10)])
+    await until(lambda: stuck.under_way == 10, "the calls")
+    raw.close()
+    await until(lambda: stuck.under_way == 0, "their end", timeout_s=5.0)
     await server.stop(0)
 
 
