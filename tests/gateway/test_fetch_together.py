@@ -68,7 +68,7 @@ async def test_what_was_read_at_the_same_time_is_cut_to_the_room_that_a_large_ba
     async with started_cluster(limits=COLD) as cluster:
         await filled(cluster, [[1200], [250, 250, 250]])
         settings = {"partition_max_bytes": 1000}
-        asked = {"t": {at: (0, settings) for at in range(2)}}
+        asked = {"t": dict.fromkeys(range(2), (0, settings))}
         answer = flat(await fetch(cluster, asked, max_bytes=2000))
         assert [offsets(answer[0, at]) for at in range(2)] == [[0], [0, 2]]
         assert sum(len(answer[0, at].records) for at in range(2)) <= 2000

@@ -12,7 +12,14 @@ from itertools import count
 import pytest
 
 from ledger.ports.bookies import BookieInfo, Status
-from ledger.wire.bookie_frames import FrameKind, ReadOp, ReadRequest, encode_read_requests
+from ledger.wire.bookie_frames import (
+    ADDS_MAX,
+    REQUESTS_MAX,
+    FrameKind,
+    ReadOp,
+    ReadRequest,
+    encode_read_requests,
+)
 from ledger.wire.tcp_frames import FRAME_BYTES_MAX, PING_FRAME, encode_call, frame, hello_frame
 from tests.hostile.tcp_attack import adds_message, raw_frame
 from tests.ledger.bookie_rig import KEY
@@ -28,6 +35,13 @@ FRAMES_MAX = 200  # of one connection
 GROWTH_BYTES_MAX = 24 * 1024 * 1024  # what the allocator may keep; no frame stays
 V2 = b"\0\0\0\x20\x02" + bytes(31)
 V3 = b"\0\0\0\x20\x0a" + bytes(31)
+TOO_MANY = (
+    frame(adds_message(*[(7, 0, KEY, b"")] * (ADDS_MAX + 1))),
+    frame(encode_read_requests([ReadRequest(ReadOp.CANCEL, 0)] * (REQUESTS_MAX + 1))),
+)
+ABSENT = frame(
+    encode_read_requests([ReadRequest(ReadOp.READ, 10**6 + each, 10**9) for each in range(4000)])
+)
 
 
 def harmless(draw, number):
@@ -49,7 +63,7 @@ def harmless(draw, number):
 
 def bad(draw):
     """The last frame of a connection."""
-    kind = draw.randrange(9)
+    kind = draw.randrange(11)
     if kind == 0:
         return V2
     if kind == 1:
@@ -68,7 +82,14 @@ def bad(draw):
         return raw_frame(FrameKind.PIECE, bytes(10))
     if kind == 7:
         return hello_frame("again")
-    return draw.randbytes(draw.randrange(300))
+    if kind == 8:
+        return draw.randbytes(draw.randrange(300))
+    return too_much(draw)
+
+
+def too_much(draw):
+    """More work than one message may bring, or reads whose short answers are not taken."""
+    return draw.choice([*TOO_MANY, ABSENT])
 
 
 async def attack(draw, port, bookie, frames):
@@ -131,8 +152,8 @@ async def flood_child(child, frames, seed):
     return sent
 
 
-async def test_100000_hostile_frames_leave_memory_flat_and_others_served(tmp_path):
-    assert await flood(tmp_path, 100_000) >= 100_000
+async def test_10000_hostile_frames_leave_memory_flat_and_others_served(tmp_path):
+    assert await flood(tmp_path, 10_000) >= 10_000
 
 
 @pytest.mark.proof
