@@ -153,9 +153,10 @@ class AddStream:
         for first, count, status in decode_add_statuses(message):
             if first + count > self._next:
                 raise BadBookieFrame(f"an answer to add {first + count - 1} of {self._next}")
-            # None before the oldest one is pending, whatever the bookie says of them.
-            oldest = next(iter(pending), self._next)
-            for number in range(max(first, oldest), first + count):
+            begin = first
+            if count > len(pending):  # none is pending before the oldest, whatever came
+                begin = max(first, next(iter(pending), self._next))
+            for number in range(begin, first + count):
                 on_added = pending.pop(number, None)
                 if on_added is not None:
                     self._tell(on_added, status)
