@@ -112,9 +112,9 @@ class EntryReader:
             locations = self._locations(state, first, last, max_bytes)
         if room is not None and not await room.take(sum([at.length for at in locations])):
             return ReadManyReply(Status.OVERLOADED)
-        if ahead:
-            self._ahead.on_read(ledger, first, locations)
         try:
+            if ahead:
+                self._ahead.on_read(ledger, first, locations)
             bodies = await self._files.read_entries(ledger, first, locations)
         except FileNotFoundError:
             await self._relocated(state, first, locations[0])

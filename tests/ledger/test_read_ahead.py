@@ -4,11 +4,14 @@ never past what is durable. Method: a bookie over the simulated disk that record
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from itertools import pairwise
 
+from ledger.bookie.gc.log_cleaner import LogCleaner
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import SMALL, started_bookie
+from tests.sim.bookie_world import entry_bytes
 from tests.sim.disk import SimLogFile
 
 AHEAD = 20_000
@@ -78,3 +81,27 @@ async def test_reads_that_check_copies_announce_nothing(monkeypatch):
         for first in range(0, 40, 2):
             await bookie.read_many(1, first, first + 1, 1 << 20, from_disk=True)
         assert announced == []
+
+
+async def test_a_file_that_compaction_deletes_before_it_is_announced_ends_no_read(monkeypatch):
+    class Room:
+        def __init__(self):
+            self.free = asyncio.Event()
+
+        async def take(self, _):
+            await self.free.wait()
+            return True
+
+    async with started_bookie(CONFIG) as (rig, bookie):
+        await filled(rig, monkeypatch)
+        at = await read(bookie, 0)
+        room, cleaner = Room(), LogCleaner(bookie.storage)
+        reading = asyncio.ensure_future(bookie.read_many(1, at, at, 1 << 20, room))
+        await asyncio.sleep(0.1)
+        await bookie.storage.checkpoint()
+        await cleaner.compact_file(1)
+        await cleaner.delete_files([1])
+        room.free.set()
+        reply = await reading
+        assert reply.status is Status.OK
+        assert [bytes(body) for body in reply.bodies] == [entry_bytes(1, at, BODY)]
