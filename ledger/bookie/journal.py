@@ -420,6 +420,8 @@ async def sync_file(file: LogFile) -> None:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_synced(error: OSError | None) -> None:
+        if done.done():
+            return  # the caller was cancelled
         if error is None:
             done.set_result(None)
         else:

@@ -14,6 +14,7 @@ from random import Random
 import pytest
 
 from ledger.bookie.gc.log_cleaner import LogCleaner
+from ledger.bookie.journal import sync_file
 from ledger.core.entry_format import DigestType, EntryFormat
 from ledger.core.fencing import has_valid_digest
 from ledger.core.group_commit import GroupCommitLimits
@@ -358,3 +359,17 @@ async def test_an_add_that_is_acknowledged_while_the_bookie_stops_is_durable(can
             await rig.start()
             found = await rig.bookie.read(1, 1)
             assert not acknowledged or found.status is Status.OK, f"seed {seed}"
+
+
+async def test_a_sync_that_ends_after_its_caller_gave_up_is_no_error():
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    disk = SimDisk(Random(1), DiskFaults(sync_s_max=1.0))
+    file = disk.create("file")
+    file.write([b"x"], 0)
+    waiting = asyncio.ensure_future(sync_file(file))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.sleep(2)
+    assert waiting.cancelled()
+    assert reported == []
