@@ -152,7 +152,9 @@ def decode_extent(first: int, value: bytes) -> Extent:
     if len(value) == _ONE.size:
         file_id, position, length = _ONE.unpack(value)
         return Extent(first, file_id, position, (0,), (length,))
-    count = (len(value) - _HEAD.size) // 4
+    count, rest = divmod(len(value) - _HEAD.size, 4)
+    if rest:
+        raise CorruptFormat(f"index: the row of entry {first} is cut or too long")
     try:
         file_id, position, form = _HEAD.unpack_from(value)
         numbers: tuple[int, ...] = unpack_from(f">{count}I", value, _HEAD.size)

@@ -225,7 +225,13 @@ def test_the_row_of_one_entry_is_that_of_earlier_releases():
     assert value == bytes.fromhex("0000000000000002 00001000 00000064")
 
 
-@pytest.mark.parametrize("value", ["", "00", "00" * 12, "00" * 13, "00" * 12 + "09" + "00" * 8])
+TWO = encode_extent(Extent(0, 1, 4096, (0, 34), (10, 10))).hex()
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "00", "00" * 12, "00" * 13, "00" * 12 + "09" + "00" * 8, TWO[:-2], TWO[:-6], TWO + "00"],
+)
 def test_a_row_that_is_no_extent_is_an_error_and_no_answer(value):
     with pytest.raises(CorruptFormat):
         decode_extent(1, bytes.fromhex(value))
