@@ -171,3 +171,44 @@ async def test_more_syncs_than_the_ring_has_room_for_end_each_with_its_own_resul
         while len(ended) < 500:
             await asyncio.sleep(0.001)
         assert sorted(ended) == [(number, None) for number in range(500)]
+
+
+async def test_an_interrupted_look_for_more_results_loses_none(tmp_path):
+    overflows, interruptions = [True, True], [True]
+
+    def overflow(_):
+        return bool(overflows) and overflows.pop()
+
+    async with log_in(tmp_path) as log:
+        ring = ring_of(log)
+        real = ring._lib
+
+        def get_events(found):
+            if interruptions:
+                raise InterruptedError(interruptions.pop())
+            return real.io_uring_get_events(found)
+
+        library = Library(real, "io_uring_cq_has_overflow", overflow)
+        library.io_uring_get_events = get_events
+        ring._lib = library
+        log.write([b"a" * BLOCK_BYTES], BLOCK_BYTES)
+        async with asyncio.timeout(10):
+            await sync_file(log)
+        assert not interruptions
+
+
+async def test_a_look_for_more_results_that_fails_ends_everything_with_an_error(tmp_path):
+    def fail(_):
+        raise OSError(errno.EBADR, "results are lost")
+
+    async with log_in(tmp_path) as log:
+        ring = ring_of(log)
+        library = Library(ring._lib, "io_uring_cq_has_overflow", lambda _: True)
+        library.io_uring_cq_ready = lambda _: 0  # of the write
+        library.io_uring_get_events = fail
+        ring._lib = library
+        for position in (1, 2):
+            log.write([b"a" * BLOCK_BYTES], position * BLOCK_BYTES)
+            async with asyncio.timeout(10):
+                with pytest.raises(OSError, match="results are lost"):
+                    await sync_file(log)

@@ -165,14 +165,27 @@ class Uring:
     def _reap(self) -> None:
         """Take all results, then call back: a callback may submit again."""
         ended = self._take_results()
-        while self._lib.io_uring_cq_has_overflow(
-            self._ring
-        ):  # results that the ring had no room for
-            self._lib.io_uring_get_events(self._ring)
+        while self._lib.io_uring_cq_has_overflow(self._ring):  # the ring had no room for some
+            try:
+                self._lib.io_uring_get_events(self._ring)
+            except InterruptedError:
+                continue
+            except OSError as error:  # results may be lost: end their waits
+                ended += self._fail_pending(error)
+                break
             ended += self._take_results()
         for submission in ended:
             with reported("the end of a write"):
                 submission.on_done(submission.error)
+
+    def _fail_pending(self, error: OSError) -> list[Submission]:
+        """Submit nothing any more. Returns what was submitted, all of which has failed."""
+        self._broken = error
+        failed = list(dict.fromkeys(submission for submission, _ in self._pending.values()))
+        self._pending.clear()
+        for submission in failed:
+            submission.error = submission.error or error
+        return failed
 
     def _take_results(self) -> list[Submission]:
         """Take the results that are in the ring. Returns what ended with them."""
