@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,9 @@ from ledger.bookie.entry_index import EntryIndex
 from ledger.bookie.entry_reader import EntryReader
 from ledger.bookie.gc.log_cleaner import LogCleaner
 from ledger.bookie.journal import Journal
+from ledger.bookie.ledger_descriptor import QueuedRecord
 from ledger.bookie.replay import LogReplay
+from ledger.bookie.write_cache import WriteCache
 from ledger.core.extents import EntryLocation, Extent, extents_of
 from ledger.core.journal_format import GROUP_HEADER_BYTES, align, parse_file_name
 from ledger.ports.bookies import ReadReply, Status
@@ -132,6 +135,28 @@ async def collected(world: BookieWorld) -> None:
     await world.check()
 
 
+async def repaired(world: BookieWorld) -> None:
+    """Entries rot within their extents and are repaired, beside collections; then a crash."""
+    world.accidents = ()
+    batch = world.random.choice([1, 4, 512])
+    world.config = replace(world.config, write_cache_bytes=0, index_batch_entries=batch)
+    await world.start()
+    await world.work(40)
+    world.disk.full = False
+    await asyncio.sleep(IDLE_S)
+    for place in world.random.sample(sorted(world.acked), min(8, len(world.acked))):
+        if place[0] not in world.delete_asked:
+            await world.rot_and_repair(*place)
+        if world.random.random() < 0.3:
+            world.collect_soon()
+    await asyncio.sleep(IDLE_S)
+    world.stop_tasks()
+    await world.bookie.storage.checkpoint()  # the log behind it is not replayed: it has rot
+    world.random.choice([world.power_cut, world.kill])()
+    await world.start()
+    await world.check()
+
+
 # -- mistakes -------------------------------------------------------------------------------------
 
 _sync_directory = SimDisk.sync_directory
@@ -174,6 +199,22 @@ async def unreadable_is_absent(self, ledger, entry, room=None):
 
 
 _read = EntryReader.read
+
+
+async def serves_what_is_queued(self, ledger, entry, room=None):
+    """As a cache that takes an entry when it is accepted."""
+    state = self._index.state(ledger)
+    queued = state and self._index.find(state, entry if entry >= 0 else state.last_entry)
+    if isinstance(queued, QueuedRecord):
+        return ReadReply(Status.OK, b"".join(queued.body))
+    return await _read(self, ledger, entry, room)
+
+
+async def asks_memory_first(self, ledger, entry, room=None):
+    cached = self._written.find(ledger, entry, entry, 0)
+    if cached:
+        return ReadReply(Status.OK, bytes(cached[0]))
+    return await _read(self, ledger, entry, room)
 
 
 async def mark_read_after_the_flush(self):
@@ -222,6 +263,13 @@ def what_is_not_indexed_stays(self, ledgers):
         state.recent |= {e: it for e, it in recent.items() if isinstance(it, EntryLocation)}
 
 
+def keeps_what_it_found(self, mark):
+    found = self._found
+    _write_batch(self, mark)
+    self._found = found
+
+
+_write_batch = EntryIndex.write_batch
 _put_entries = EntryIndex._put_entries
 _delete = EntryIndex.delete
 
@@ -233,10 +281,14 @@ class Mistake(NamedTuple):
     owner: object
     attributes: dict[str, object]
     world: Callable = crashes
+    also: tuple[tuple[object, dict[str, object]], ...] = ()  # other owners with their attributes
 
     def plant(self):
-        check_shapes(self.owner, self.attributes)
-        return mock.patch.multiple(self.owner, **self.attributes)
+        planted = contextlib.ExitStack()
+        for owner, attributes in ((self.owner, self.attributes), *self.also):
+            check_shapes(owner, attributes)
+            planted.enter_context(mock.patch.multiple(owner, **attributes))
+        return planted
 
 
 MISTAKES = (
@@ -309,6 +361,21 @@ MISTAKES = (
         EntryIndex,
         {"delete": what_is_not_indexed_stays},
         collected,
+    ),
+    Mistake(
+        "an entry is served before it is durable", EntryReader, {"read": serves_what_is_queued}
+    ),
+    Mistake(
+        "an entry is served from memory after its ledger was deleted",
+        EntryReader,
+        {"read": asks_memory_first},
+        also=((WriteCache, {"drop": lambda self, ledgers: None}),),
+    ),
+    Mistake(
+        "a repaired entry is looked for at its old place",
+        EntryIndex,
+        {"write_batch": keeps_what_it_found},
+        repaired,
     ),
     Mistake(
         "a missing log file is not looked for",

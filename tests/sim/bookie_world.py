@@ -14,6 +14,7 @@ from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.gc.collector import collect
 from ledger.core.group_commit import GroupCommitLimits
+from ledger.core.journal_format import file_name
 from ledger.ports.bookies import Status
 from tests.sim.disk import ACCIDENTS, EIO_ON_A_READ, URING_ACCIDENTS, DiskFaults, SimDisk
 from tests.sim.loop import SimClock
@@ -21,6 +22,7 @@ from tests.sim.table import SimTable
 
 KEY = b"k" * 20
 ACCIDENT_AT_START = 0.02  # chance of each accident
+DIGEST_AT = 32  # in an entry
 ANSWER_S_MAX = 5.0  # every add is answered by then, whatever the disk does
 
 
@@ -68,6 +70,7 @@ class BookieWorld:
         self, seed: int, *, faults: DiskFaults | None = None, journal_sync: str = "group"
     ) -> None:
         self.random = Random(seed)
+        self.glances = Random(seed)  # of its own, so that other draws are as without glances
         self.config = small_config(self.random, journal_sync)
         self.disk = SimDisk(self.random, faults)
         self.table = SimTable(self.random, flush_s_max=self.random.choice([0.01, 0.01, 0.3]))
@@ -212,6 +215,25 @@ class BookieWorld:
             self.next_entry[ledger] = entry + 1
             self.sent[ledger, entry] = b"".join(body)
             bookie.add(ledger, entry, KEY, body, on_added, recovery=recovery)
+        if self.glances.random() < 0.3 and not self.rotten:
+            self._later(self._glance(ledger, entry))
+
+    async def _glance(self, ledger: int, entry: int) -> None:
+        """Read an entry on its way: what is shown is as durable as what is acknowledged."""
+        bookie = self.bookie
+        reply = await bookie.read(ledger, entry)
+        if reply.status is Status.OK and bookie is self.bookie and not self.rotten:
+            assert reply.body == self.sent[ledger, entry], f"garbage at {ledger}/{entry}"
+            self.acked.add((ledger, entry))
+
+    async def _glance_at_deleted(self, ledgers: set[int]) -> None:
+        """Read an entry of each ledger that was just deleted: nothing of it is served any more."""
+        bookie = self.bookie
+        for ledger in sorted(ledgers):
+            end = self.next_entry.get(ledger, 0)
+            for entry in range(max(0, end - 3), end):
+                reply = await bookie.read(ledger, entry)
+                assert reply.status is not Status.OK, f"deleted ledger {ledger} is served"
 
     async def _fence(self) -> None:
         ledger, bookie = self._a_ledger(), self.bookie
@@ -260,6 +282,27 @@ class BookieWorld:
             return
         if bookie is self.bookie:
             self.deleted |= dead
+            await self._glance_at_deleted(dead)
+
+    async def rot_and_repair(self, ledger: int, entry: int) -> None:
+        """Damage a durable entry on disk and add it again, as a repair does. It is sound then."""
+        storage = self.bookie.storage
+        await storage.checkpoint()
+        if ledger in self.delete_asked:
+            return
+        place = storage.index.find(storage.index.state(ledger), entry)
+        self.disk.flip_bit(file_name(place.file_id), place.position + DIGEST_AT)
+        statuses: list[Status] = []
+        whole = self.sent[ledger, entry]
+        self.bookie.add(ledger, entry, KEY, [whole], statuses.append, recovery=True)
+        await asyncio.sleep(ANSWER_S_MAX)
+        assert statuses, f"the repair of {ledger}/{entry} is never answered"
+        if ledger in self.delete_asked:
+            return
+        assert statuses == [Status.OK], f"no repair of {ledger}/{entry}: {statuses}"
+        for _ in range(2):
+            await self._check_entry(ledger, entry, certain=True)
+            await storage.checkpoint()
 
     async def check(self, *, limbo: bool = False, corrupt: bool = False) -> None:
         """Everything acknowledged is there, nothing else is invented, fences hold.
