@@ -213,8 +213,8 @@ class LedgerRecoveries:
             for bookie, rows in asked.items()
         }
         until_s = self._loop.time() + self._config.read_timeout_s
-        done, left = await asyncio.wait(tasks, timeout=self._config.recovery_patience_s)
         try:
+            done, left = await asyncio.wait(tasks, timeout=self._config.recovery_patience_s)
             fences.take_all(done, tasks)
             while left and not fences.cover_most and self._loop.time() < until_s:
                 wait_s = until_s - self._loop.time()

@@ -241,6 +241,27 @@ async def test_one_caller_that_gives_up_does_not_disturb_the_others():
     assert [reader.last_add_confirmed for reader in found] == [1] * 9
 
 
+async def test_nothing_is_left_at_a_silent_bookie_once_all_callers_have_given_up():
+    cluster = small()
+    await cluster.start()
+    ledgers = await written(cluster, 4)
+    client, port = cluster.client("next"), cluster.ports["next"]
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    async def silent(bookie, ledgers):
+        asked.set()
+        await never.wait()
+
+    port.fence_many = silent
+    tasks = [asyncio.create_task(client.recover(ledger)) for ledger in ledgers]
+    await asked.wait()
+    for task in tasks:
+        task.cancel()
+    await asyncio.sleep(1)
+    left = {task.get_name() for task in asyncio.all_tasks()}
+    assert not left & {"a batch of recoveries", "the fences of a bookie"}
+
+
 # -- mistakes that must be found ------------------------------------------------------------------
 
 
