@@ -65,6 +65,12 @@ async def crashes(world: BookieWorld, *, boots: int = BOOTS, sync_fails: bool = 
     await world.bookie.stop()
 
 
+async def glanced(world: BookieWorld) -> None:
+    """As `crashes`, with reads of what is on its way and of what was just deleted."""
+    world.glance()
+    await crashes(world)
+
+
 async def submitted(world: BookieWorld) -> None:
     """As `crashes`, on a disk that completes writes as io_uring does."""
     world.use_uring()
@@ -211,6 +217,7 @@ async def serves_what_is_queued(self, ledger, entry, room=None):
 
 
 async def asks_memory_first(self, ledger, entry, room=None):
+    """It believes that nothing of a deleted ledger is cached."""
     cached = self._written.find(ledger, entry, entry, 0)
     if cached:
         return ReadReply(Status.OK, bytes(cached[0]))
@@ -363,12 +370,16 @@ MISTAKES = (
         collected,
     ),
     Mistake(
-        "an entry is served before it is durable", EntryReader, {"read": serves_what_is_queued}
+        "an entry is served before it is durable",
+        EntryReader,
+        {"read": serves_what_is_queued},
+        glanced,
     ),
     Mistake(
         "an entry is served from memory after its ledger was deleted",
         EntryReader,
         {"read": asks_memory_first},
+        glanced,
         also=((WriteCache, {"drop": lambda self, ledgers: None}),),
     ),
     Mistake(

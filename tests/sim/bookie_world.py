@@ -70,7 +70,7 @@ class BookieWorld:
         self, seed: int, *, faults: DiskFaults | None = None, journal_sync: str = "group"
     ) -> None:
         self.random = Random(seed)
-        self.glances = Random(seed)  # of its own, so that other draws are as without glances
+        self.glances: Random | None = None  # reads of what is on its way or was just deleted
         self.config = small_config(self.random, journal_sync)
         self.disk = SimDisk(self.random, faults)
         self.table = SimTable(self.random, flush_s_max=self.random.choice([0.01, 0.01, 0.3]))
@@ -91,6 +91,10 @@ class BookieWorld:
         self.boot = "boot-0"
         self.boots = 0
         self.bookie: Bookie | None = None
+
+    def glance(self) -> None:
+        """Read what is on its way, and what was just deleted. Call before `start`."""
+        self.glances = Random(0)  # of its own, so that other draws are as without glances
 
     def use_uring(self) -> None:
         """The disk completes writes as io_uring does. Call before `start`."""
@@ -215,23 +219,22 @@ class BookieWorld:
             self.next_entry[ledger] = entry + 1
             self.sent[ledger, entry] = b"".join(body)
             bookie.add(ledger, entry, KEY, body, on_added, recovery=recovery)
-        if self.glances.random() < 0.3 and not self.rotten:
+        if self.glances is not None and self.glances.random() < 0.3:
             self._later(self._glance(ledger, entry))
 
     async def _glance(self, ledger: int, entry: int) -> None:
         """Read an entry on its way: what is shown is as durable as what is acknowledged."""
         bookie = self.bookie
         reply = await bookie.read(ledger, entry)
-        if reply.status is Status.OK and bookie is self.bookie and not self.rotten:
+        if reply.status is Status.OK and bookie is self.bookie:
             assert reply.body == self.sent[ledger, entry], f"garbage at {ledger}/{entry}"
             self.acked.add((ledger, entry))
 
     async def _glance_at_deleted(self, ledgers: set[int]) -> None:
-        """Read an entry of each ledger that was just deleted: nothing of it is served any more."""
+        """Read the last entries of ledgers that were just deleted: none is served any more."""
         bookie = self.bookie
-        for ledger in sorted(ledgers):
-            end = self.next_entry.get(ledger, 0)
-            for entry in range(max(0, end - 3), end):
+        for ledger, entry in sorted(self.sent):
+            if ledger in ledgers and entry >= self.next_entry[ledger] - 3:
                 reply = await bookie.read(ledger, entry)
                 assert reply.status is not Status.OK, f"deleted ledger {ledger} is served"
 
@@ -282,7 +285,8 @@ class BookieWorld:
             return
         if bookie is self.bookie:
             self.deleted |= dead
-            await self._glance_at_deleted(dead)
+            if self.glances is not None:
+                await self._glance_at_deleted(dead)
 
     async def rot_and_repair(self, ledger: int, entry: int) -> None:
         """Damage a durable entry on disk and add it again, as a repair does. It is sound then."""

@@ -17,9 +17,11 @@ from tests.sim.bookie_mistakes import (
     collected,
     crashes,
     finds,
+    glanced,
     hunt,
     misdirected,
     missing,
+    repaired,
     submitted,
     submitted_misdirected,
 )
@@ -46,7 +48,8 @@ def test_every_promise_survives_power_cuts_kills_and_failed_syncs():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "world", [submitted, misdirected, submitted_misdirected, missing, collected]
+    "world",
+    [submitted, misdirected, submitted_misdirected, missing, collected, glanced, repaired],
 )
 def test_every_promise_survives_this_disk(world):
     found = {seed: how for seed in range(SEEDS) if (how := finds(seed, world))}
