@@ -6,6 +6,7 @@ wiped, put back as it once was, or rot.
 """
 
 import asyncio
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -167,8 +168,12 @@ class DiskBookie:
         self._table.flush_s_max = self._flush_s_max
 
     async def settled(self):
-        """Wait until all that it accepted is durable or failed."""
-        await self._bookie.storage.journal.settled()
+        """Wait until all that it accepted is durable or failed, or its process has ended."""
+        while True:
+            journal = self._bookie.storage.journal  # that of a new process after a restart
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    return await journal.settled()
 
     def kill(self):
         """Nothing of its process is left, whether it serves, starts or is down."""
