@@ -20,7 +20,7 @@ from gateway.cleaning.frames import Kind
 from gateway.cleaning.settings import CleanerSettings
 from gateway.core.aborted_lists import SegmentAborted
 from gateway.core.cleaning_choice import IoPace, MergePart, MergeRules, merge_groups
-from gateway.core.cleaning_results import COUNT_MAX, NOT_FULL, CleanedBatch
+from gateway.core.cleaning_results import COUNT_MAX, NOT_FULL, CleanedBatch, PoisonedBatch
 from gateway.core.partition_transactions import ABORTED_MAX, AbortedTransaction
 from gateway.topics.partition import Partition
 from gateway.topics.partition_state import aborted_of_footer
@@ -39,10 +39,11 @@ from ledger.streams.segment_rewriter import (
     read_segment,
 )
 from ledger.streams.writer import SEGMENT_RECORDS_MAX
-from ledger.tasks import to_the_end
+from ledger.tasks import start_once, to_the_end
 
 _LATE_S = 0.005  # a turn of the event loop that takes longer shows that clients need it
 _REST_S_MAX = 0.25
+_EXPECTED = (LedgerError, PoisonedBatch)
 
 
 class RoundEnded(Exception):
@@ -337,17 +338,18 @@ class LogRound:
         The next piece is read while the process works on one. While a reply is yielded nothing is
         asked, so the caller may stop there.
         """
-        asking: asyncio.Future[bytes] | None = None
+        asking: asyncio.Task[bytes] | None = None
+        pieces = self._read(segment)
         try:
-            async with aclosing(self._read(segment)) as pieces:
-                async for piece in pieces:
-                    if asking is not None:
-                        reply, asking = await asking, None
-                        yield reply
-                    asking = asyncio.ensure_future(self._process.ask(kind, piece))
+            async for piece in pieces:
                 if asking is not None:
                     reply, asking = await asking, None
                     yield reply
+                work = self._process.ask(kind, piece)
+                asking = start_once("a request to the cleaner", work, expected=_EXPECTED)
+            if asking is not None:
+                reply, asking = await asking, None
+                yield reply
         except (LedgerError, RoundEnded):
             if asking is not None:
                 await asyncio.wait([asking])  # cancelled, it would end the process
@@ -355,7 +357,7 @@ class LogRound:
         finally:
             if asking is not None:
                 asking.cancel()
-                await asyncio.gather(asking, return_exceptions=True)
+            await pieces.aclose()
 
     async def _read(self, segment: Segment) -> AsyncGenerator[bytes]:
         """Yield the batches of a segment, in pieces of `PIECE_BYTES`. Raises LedgerError."""

@@ -56,7 +56,8 @@ async def test_the_first_add_waits_for_the_connection(tmp_path):
         assert await asyncio.gather(*told) == [Status.OK] * 100
 
 
-async def test_an_add_alone_takes_less_than_three_milliseconds(tmp_path):
+async def test_an_add_alone_does_not_wait_for_the_next_one(tmp_path):
+    """Nagle's algorithm would hold each back for 40 ms, until the one before is acknowledged."""
     async with serving(tmp_path) as (served, client):
         await client.add(served.id, 0)
         times = []
@@ -64,7 +65,7 @@ async def test_an_add_alone_takes_less_than_three_milliseconds(tmp_path):
             began = time.perf_counter()
             assert await client.add(served.id, entry) is Status.OK
             times.append(time.perf_counter() - began)
-        assert sorted(times)[20] < 0.003, "one in ten is undisturbed on any machine"
+        assert sorted(times)[20] < 0.03, "one in ten is undisturbed on any machine"
 
 
 async def test_any_number_of_small_adds_and_reads_may_be_sent_in_one_turn(tmp_path):
