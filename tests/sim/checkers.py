@@ -94,6 +94,9 @@ class Check:
     def on_read_reply(self, bookie, ledger, first, last, reply):
         pass
 
+    def on_highest(self, bookie, ledger, highest):
+        """A bookie answered a fence with `highest`, and so denies all entries above."""
+
     def on_list_reply(self, bookie, ledger, reply):
         pass
 
@@ -348,6 +351,24 @@ class L13_OneClose(Check):
 class L14_NoFalseNo(Check):
     """A bookie never denies an entry that it said it has, while the ledger exists."""
 
+    def __init__(self, *args):
+        super().__init__(*args)
+        # What a bookie had said before anybody fenced the ledger there: a recovery adds more.
+        self.before = {}
+
+    def on_recovery_read(self, host, bookie, ledger, entry):
+        if (bookie, ledger) not in self.before:
+            said = self.ledgers.said
+            held = {at for one, at in list(said) if one == ledger and bookie in said[one, at]}
+            self.before[bookie, ledger] = held
+
+    def on_highest(self, bookie, ledger, highest):
+        if bookie in self.ledgers.lost:
+            return
+        for entry in sorted(self.before.get((bookie, ledger), ())):
+            if entry > highest and bookie in self.ledgers.said[ledger, entry]:
+                self.report(f"{bookie} denies entry {entry} of {ledger}: it shows {highest}")
+
     def on_read_reply(self, bookie, ledger, first, last, reply):
         if reply.status not in ABSENT or bookie in self.ledgers.lost or first < 0:
             return
@@ -375,6 +396,14 @@ class L15_Limbo(Check):
         if above or ledger in self.ledgers.deleted or bookie not in metadata.bookies_of(first):
             return
         self.report(f"{bookie} lost entry {first} of {ledger} and denies it")
+
+    def on_highest(self, bookie, ledger, highest):
+        metadata = self.ledgers.metadata[ledger]
+        end = metadata.last_entry if metadata.closed else None
+        for one, entry in sorted(self.ledgers.had.get(bookie, ())):
+            known = one == ledger and (end is None or entry <= end)
+            if known and entry > highest and bookie in metadata.bookies_of(entry):
+                self.report(f"{bookie} lost entry {entry} of {ledger}, and shows {highest}")
 
 
 class L17_HeldAcks(Check):

@@ -5,7 +5,7 @@ from ledger.core.entry_format import HEADER_BYTES, EntryFormat, read_header
 from ledger.errors import CorruptFormat
 from ledger.ids import NO_ENTRY
 from ledger.ports.bookies import Status
-from tests.sim.checkers import ALL, DIGEST_BYTES, Check, Ledgers
+from tests.sim.checkers import ABSENT, ALL, DIGEST_BYTES, Check, Ledgers
 from tests.sim.coverage import Coverage
 from tests.sim.network import Observer
 
@@ -101,25 +101,33 @@ class Checks(Observer):
             known.had[bookie].discard((ledger, entry))
 
     def on_read_reply(self, bookie, ledger, first, last, reply):
+        if first == NO_ENTRY:
+            self._shown(bookie, ledger, reply)
         if reply.status is Status.OK and first >= 0:
             for entry in range(first, first + len(getattr(reply, "bodies", (0,)))):
                 self._has(bookie, ledger, entry)
         self._tell("on_read_reply", bookie, ledger, first, last, reply)
 
-    def on_fence_reply(self, host, bookie, ledger, reply):
-        """The entry that it shows is durable there, also if no add of it was ever answered."""
+    def _shown(self, bookie, ledger, reply):
+        """The answer to a fence: its entry is durable there, and the bookie lacks all above.
+
+        It has the entry also if no add of it was ever answered.
+        """
+        known, highest = self.ledgers, NO_ENTRY
         if reply.status is Status.OK:
-            known, stored = self.ledgers, self.ledgers.metadata[ledger]
+            stored = known.metadata[ledger]
             try:
                 form = EntryFormat(stored.digest_type, stored.password)
                 payload = bytes(form.unpack(reply.body, ledger, NO_ENTRY))
             except CorruptFormat:
-                payload = None  # a damaged copy, which recovery does not count either
-            if payload is not None:
-                entry = read_header(reply.body).entry
-                known.payloads.setdefault((ledger, entry), payload)
-                self._has(bookie, ledger, entry)
-        self._tell("on_fence_reply", host, bookie, ledger, reply)
+                return  # a damaged copy, which recovery does not count either
+            highest = read_header(reply.body).entry
+            known.payloads.setdefault((ledger, highest), payload)
+            self._has(bookie, ledger, highest)
+        elif reply.status not in ABSENT:
+            return
+        if ledger not in known.deleted:
+            self._tell("on_highest", bookie, ledger, highest)
 
     def on_list_reply(self, bookie, ledger, reply):
         for first, last in reply.runs:
