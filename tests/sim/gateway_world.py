@@ -7,7 +7,7 @@ leader as Kafka's do, by asking any of them. Beside what `StreamsWorld` reports:
     two         two gateways may answer as leader at once
     position    a group's position was older than acknowledged, or newer than any that was sent
     history     what clients saw is no log, or positions are no register: see `tests.histories`
-    orphan      a stream that nobody leads, after all is well again
+    orphan      a stream that nobody leads or a group that nobody answers for, after all is well
 """
 
 import asyncio
@@ -97,9 +97,10 @@ class Group:
         return OK
 
     async def fetch(self):
+        """Whether a gateway told the position, which is then judged."""
         host = await self.coordinator()
         if host is None:
-            return
+            return False
         least, began_s = self.acknowledged, now()
         positions = await host.groups.offsets(self.name)
         found = positions[self.key()].offset if self.key() in positions else -1
@@ -111,6 +112,24 @@ class Group:
                 f"{host.name}: {self.name} is at {found}, acknowledged was {least}, "
                 f"sent {self.attempted}",
             )
+        return host.alive
+
+    async def fetch_in_the_end(self):
+        """Fetch when all is well again. What gateways refuse is asked again, as clients do.
+
+        Members still come then, and the group moves to another coordinator.
+        """
+        until_s = now() + NEVER
+        while True:
+            try:
+                if await asyncio.wait_for(self.fetch(), ANSWER_S_MAX):
+                    return
+            except (TimeoutError, Refused, LedgerError):
+                pass
+            if now() > until_s:
+                self.world.report("orphan", f"nobody tells the position of {self.name}")
+                return
+            await asyncio.sleep(0.05)
 
 
 class ClusterOwnershipWorld(StreamsWorld):
@@ -318,7 +337,7 @@ class ClusterOwnershipWorld(StreamsWorld):
             self.final = True
             await self.check()
         if not self.violations:
-            await asyncio.gather(*(group.fetch() for group in self.groups))
+            await asyncio.gather(*(group.fetch_in_the_end() for group in self.groups))
         for finding in self.recorder.judged(self.sent.values()):
             self.report("history", str(finding))
 
