@@ -109,14 +109,18 @@ class Producer:
         """Send again what failed, once nothing is under way; else perhaps something new."""
         if any(sent.state == "failed" for sent in self.window):
             if not any(sent.state == "pending" for sent in self.window):
-                for sent in self.window:
+                for sent in list(self.window):
                     self.world.send(self, sent)
+                    if sent.state == "failed":
+                        return  # another gateway may be asked next, and must get this one first
             return
         while new and len(self.window) < 5 and self.world.draw.random() < 0.7:
             sent = self.world.new_batch(self.id, self.epoch, self.sequence)
             self.sequence = (self.sequence + sent.records) % SEQUENCES
             self.window.append(sent)
             self.world.send(self, sent)
+            if sent.state == "failed":
+                return
 
     def on_answer(self, sent, produced):
         if produced.error is ErrorCode.none:
