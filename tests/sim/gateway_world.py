@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from gateway.cluster.port import StreamKey
 from gateway.groups.coordinator import Refused
 from gateway.topics import catalog
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, NotOwner
 from ledger.registry.ledger_ids import first_unused_ledger
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from tests.histories.history import INFO, OK
@@ -44,6 +44,7 @@ class Group:
         self.name = name
         self.attempted = -1
         self.acknowledged = -1
+        self.known = {}  # by what is asked: the coordinator that answered last
 
     async def run(self):
         draw = self.world.draw
@@ -55,24 +56,34 @@ class Group:
             except (TimeoutError, Refused, LedgerError):
                 pass
 
-    async def coordinator(self):
-        """As FindCoordinator of any gateway says; None: it is not there, or does not say."""
-        asked = self.world.any_host()
-        if asked is None:
-            return None
-        member = await asked.cluster.coordinator(self.name)
-        host = None if member is None else self.world.host(member.node_id)
+    async def coordinator(self, asked):
+        """As clients know it, or as they find it; None: it is not there, or nobody says it.
+
+        Clients ask the coordinator that they know until it refuses. The one that commits and the
+        one that fetches may know different ones. Each stands for many: some find it again earlier.
+        """
+        host = self.known.pop(asked, None)
+        if host is None or self.world.draw.random() < 0.3:
+            host = await self.found()
         if host is not None and host.session.gate is not None:
             waking = asyncio.Event()
             host.told(waking.set)
             await waking.wait()
         return host if host is not None and host.serving else None
 
+    async def found(self):
+        """As FindCoordinator of any gateway says."""
+        asked = self.world.any_host()
+        if asked is None:
+            return None
+        member = await asked.cluster.coordinator(self.name)
+        return None if member is None else self.world.host(member.node_id)
+
     def key(self):
         return TopicIdPartition(self.world.topic_id, 0)
 
     async def commit(self):
-        host = await self.coordinator()
+        host = await self.coordinator("commit")
         if host is None:
             return
         self.attempted += 1
@@ -93,16 +104,18 @@ class Group:
         )
         if code is not ErrorCode.none or not host.alive:
             return INFO
+        self.known["commit"] = host
         self.acknowledged = max(self.acknowledged, offset)
         return OK
 
     async def fetch(self):
         """Whether a gateway told the position, which is then judged."""
-        host = await self.coordinator()
+        host = await self.coordinator("fetch")
         if host is None:
             return False
         least, began_s = self.acknowledged, now()
         positions = await host.groups.offsets(self.name)
+        self.known["fetch"] = host
         found = positions[self.key()].offset if self.key() in positions else -1
         if host.alive:
             self.world.recorder.group("fetch", self.name, found, began_s=began_s)
@@ -295,7 +308,7 @@ class ClusterOwnershipWorld(StreamsWorld):
 
     async def read_once(self, offset, bytes_max):
         """Of a gateway that dies meanwhile no answer comes. At the end it is asked for again."""
-        until_s = now() + NEVER * self.healing
+        until_s = now() + NEVER * self.final
         while True:
             began_s = now()
             if self.leading() is not None:
@@ -318,10 +331,14 @@ class ClusterOwnershipWorld(StreamsWorld):
             await asyncio.sleep(0.1)
 
     async def check_times(self, log):
-        if self.leading() is None:
-            self.report("orphan", "nobody leads, though all was well for a while")
-        else:
-            await super().check_times(log)
+        """Look up times. A gateway that came last may be given the stream meanwhile: look again."""
+        until_s = now() + NEVER
+        while now() < until_s:
+            try:
+                return await super().check_times(log)
+            except LedgerError:
+                await asyncio.sleep(0.05)
+        self.report("orphan", "nobody leads, though all was well for a while")
 
     # -- the story ----------------------------------------------------------------------------
 
@@ -443,6 +460,9 @@ class _Nobody:
 
     readable = led = False
     high_watermark = log_start_offset = leader_epoch = 0
+
+    def search(self, _):
+        raise NotOwner("nobody leads")
 
 
 _ELSEWHERE = _Elsewhere()

@@ -70,8 +70,8 @@ def a_coordinator_needs_no_claim(patch):
 PLANTED = {  # and a seed that found it: the search begins there
     a_lease_is_never_over: 92,
     acknowledgements_need_no_lease: 30,
-    whoever_is_not_in_the_list_is_dead: 74,
-    a_coordinator_needs_no_claim: 1,
+    whoever_is_not_in_the_list_is_dead: 19,
+    a_coordinator_needs_no_claim: 84,
 }
 
 
