@@ -109,10 +109,7 @@ class Producer:
         """Send again what failed, once nothing is under way; else perhaps something new."""
         if any(sent.state == "failed" for sent in self.window):
             if not any(sent.state == "pending" for sent in self.window):
-                for sent in list(self.window):
-                    self.world.send(self, sent)
-                    if sent.state == "failed":
-                        return  # another gateway may be asked next, and must get this one first
+                self.send_again()
             return
         while new and len(self.window) < 5 and self.world.draw.random() < 0.7:
             sent = self.world.new_batch(self.id, self.epoch, self.sequence)
@@ -121,6 +118,12 @@ class Producer:
             self.world.send(self, sent)
             if sent.state == "failed":
                 return
+
+    def send_again(self):
+        for sent in list(self.window):
+            self.world.send(self, sent)
+            if sent.state == "failed":
+                return  # another gateway may be asked next, and must get this one first
 
     def on_answer(self, sent, produced):
         if produced.error is ErrorCode.none:
@@ -432,8 +435,7 @@ class StreamsWorld:
     async def run(self):
         draw = self.draw
         await self.boot()
-        producers = [Producer(self, number) for number in range(draw.randint(1, 3))]
-        everyone = [*producers, Plain(self)][: draw.randint(1, 4)]
+        everyone = self.writers()
         tasks = [asyncio.create_task(each.run()) for each in [*everyone, *self.groups]]
         tasks += [asyncio.create_task(self.reader()) for _ in range(self.reader_count())]
         for _ in range(draw.randint(2, self.events_max)):
@@ -447,6 +449,11 @@ class StreamsWorld:
         await self.heal([each for each in everyone if isinstance(each, Producer)])
         await self.check_end()
         return self.violations
+
+    def writers(self):
+        draw = self.draw
+        producers = [Producer(self, number) for number in range(draw.randint(1, 3))]
+        return [*producers, Plain(self)][: draw.randint(1, 4)]
 
     def reader_count(self):
         return self.draw.randint(1, 3)
