@@ -131,7 +131,8 @@ async def test_a_lost_head_of_an_older_segment_fails_no_read(accepted):
             await asyncio.sleep(1)
             await pair.leader.sent(pair.partition, batch(records=1))
         await lose_head(pair.leader, pair.partition, 2, accepted=accepted)
-        async with view_of(pair) as (view, _):
+        async with view_of(pair) as (view, scan):
+            await scanned(scan, 5)
             await view.advance()
             assert view.stable_offset == 5
             assert await view.aborted(0, 5) == [AbortedPart(5, 0, 1)]
@@ -146,7 +147,8 @@ async def test_a_lost_head_of_the_newest_segment_fails_no_read(accepted):
         await asyncio.sleep(1)
         await pair.leader.sent(pair.partition, batch(records=1))
         await lose_head(pair.leader, pair.partition, 2, accepted=accepted)
-        async with view_of(pair) as (view, _):
+        async with view_of(pair) as (view, scan):
+            await scanned(scan, 3)
             await view.advance()
             assert view.stable_offset == 3
             assert await view.aborted(0, 3) == [AbortedPart(5, 0, 1)]
