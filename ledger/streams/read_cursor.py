@@ -140,9 +140,8 @@ def compact(records: list[StoredRecord]) -> list[StoredRecord]:
     Otherwise a small record of each of many partitions keeps as many messages in memory. So the
     records of a response keep at most `PINNED_MAX` times their size.
     """
-    if pinned_bytes(part for record in records for part in record.data) <= PINNED_MAX * size_of(
-        records
-    ):
+    pinned = pinned_bytes(part for record in records for part in record.data)
+    if pinned <= PINNED_MAX * size_of(records):
         return records
     return [record._replace(data=(b"".join(record.data),)) for record in records]
 

@@ -70,3 +70,14 @@ async def started_bookie(config: BookieConfig = SMALL, faults: DiskFaults | None
     rig = Rig(config, faults)
     await rig.start()
     yield rig, rig.bookie
+
+
+class Room:
+    """Space for answers that is full until the test sets `free`."""
+
+    def __init__(self):
+        self.free = asyncio.Event()
+
+    async def take(self, _):
+        await self.free.wait()
+        return True

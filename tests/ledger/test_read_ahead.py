@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ledger.bookie.gc.log_cleaner import LogCleaner
 from ledger.ports.bookies import Status
-from tests.ledger.bookie_rig import SMALL, started_bookie
+from tests.ledger.bookie_rig import SMALL, Room, started_bookie
 from tests.sim.bookie_world import entry_bytes
 from tests.sim.disk import SimLogFile
 
@@ -84,14 +84,6 @@ async def test_reads_that_check_copies_announce_nothing(monkeypatch):
 
 
 async def test_a_file_that_compaction_deletes_before_it_is_announced_ends_no_read(monkeypatch):
-    class Room:
-        def __init__(self):
-            self.free = asyncio.Event()
-
-        async def take(self, _):
-            await self.free.wait()
-            return True
-
     async with started_bookie(CONFIG) as (rig, bookie):
         await filled(rig, monkeypatch)
         at = await read(bookie, 0)

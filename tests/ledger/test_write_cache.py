@@ -14,7 +14,7 @@ from random import Random
 
 from ledger.bookie.write_cache import WriteCache
 from ledger.ports.bookies import Status
-from tests.ledger.bookie_rig import SMALL, add, started_bookie
+from tests.ledger.bookie_rig import SMALL, Room, add, started_bookie
 from tests.sim.bookie_world import entry_bytes
 from tests.sim.disk import DiskFaults
 
@@ -131,14 +131,6 @@ async def test_the_oldest_group_leaves_first_and_is_read_from_disk():
 
 
 async def test_an_answer_that_waits_for_room_does_not_outlive_its_ledger():
-    class Room:
-        def __init__(self):
-            self.free = asyncio.Event()
-
-        async def take(self, _):
-            await self.free.wait()
-            return True
-
     async with started_bookie(CACHED) as (rig, bookie):
         await fill(rig)
         room = Room()
