@@ -324,8 +324,9 @@ async def _pass(held: asyncio.Queue[_Chunk], writer: asyncio.StreamWriter, lane:
         if lane.dropping:
             lane.lost_bytes += len(data)
             continue
-        writer.write(data)
+        # Counted first: a reader that has the bytes may ask for the count from another thread.
         lane.passed_bytes += len(data)
+        writer.write(data)
         await writer.drain()
     writer.write_eof()
 
