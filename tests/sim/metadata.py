@@ -237,9 +237,10 @@ class SimMetadata:
             return await result if asyncio.iscoroutine(result) else result
         finally:
             await asyncio.sleep(faults.draw.expovariate(1 / faults.latency_s))
-            if self.gate is not None:
+            over = self.dead and asyncio.current_task().cancelling()  # the world ends
+            if self.gate is not None and not over:
                 await self.gate.wait()
-            if self.dead and not asyncio.current_task().cancelling():
+            if self.dead and not over:
                 await asyncio.Event().wait()
             if faults.cut or faults.draw.random() < faults.reply_lost:
                 raise MetadataUnavailable("the reply was lost")
