@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from gateway.cluster.port import StreamKey
 from gateway.groups.coordinator import Refused
 from gateway.topics import catalog
+from gateway.topics.errors import TopicExists
 from ledger.errors import LedgerError, NotOwner
 from ledger.registry.ledger_ids import first_unused_ledger
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
@@ -180,6 +181,8 @@ class ClusterOwnershipWorld(StreamsWorld):
                 try:
                     await self.hosts[0].catalog.create("t", 1, count, {})
                     break
+                except TopicExists:
+                    break  # the reply to an attempt before was lost
                 except LedgerError:
                     await asyncio.sleep(0.1)
         self.topic_id = self.hosts[0].catalog.by_name("t").topic_id
