@@ -1,6 +1,7 @@
 """The cleaner process: reads requests from its standard input, and answers on its standard output.
 
-It decompresses batches, keeps the map of keys, and rewrites batches. It touches no ledger and no
+Its argument is the descriptor of the memory that has the batches of both, see `Slots`. It
+decompresses batches, keeps the map of keys, and rewrites batches. It touches no ledger and no
 file. It runs at low priority, and ends with its input, so also if the gateway is killed.
 """
 
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from gateway.cleaning import frames
 from gateway.cleaning.frames import HEAD, Kind
+from gateway.cleaning.slots import NO_SLOT, Slots
 from gateway.core.cleaning_results import PoisonedBatch
+from ledger.ids import Buffer
 
 if TYPE_CHECKING:
     from gateway.core.cleaning import Cleaning
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 _NICE = 10
 
 
-def answer(cleaning: Cleaning, kind: int, payload: bytes) -> bytes:
+def answer(cleaning: Cleaning, kind: int, payload: Buffer) -> bytes:
     """Carry out one request, and return the payload of its reply. Raises PoisonedBatch."""
     match kind:
         case Kind.BEGIN_MAP:
@@ -53,38 +56,43 @@ def _cleaning() -> Cleaning:
     return Cleaning(hash(b"places of keys"))  # Python draws its hashes anew for each process
 
 
-def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+def serve(requests: BinaryIO, replies: BinaryIO, slots: Slots) -> None:
     """Answer requests until they end. If a package is missing, the first answer says so."""
     try:
         cleaning = _cleaning()
     except ImportError as error:
         requests.read(HEAD.size)  # otherwise a request would find a closed pipe, and no reply
-        _reply(replies, Kind.UNABLE, f"cannot work: {error}".encode())
+        _reply(replies, Kind.UNABLE, f"cannot work: {error}".encode(), NO_SLOT, slots)
         return
     while len(head := requests.read(HEAD.size)) == HEAD.size:
-        size, kind = HEAD.unpack(head)
-        payload = requests.read(size)
+        size, kind, slot = HEAD.unpack(head)
+        payload = requests.read(size) if slot == NO_SLOT else slots.get(slot, size)
         if len(payload) < size:
             return
         reply = Kind.DONE
         try:
-            payload = answer(cleaning, kind, payload)
+            answered = answer(cleaning, kind, payload)
         except PoisonedBatch as poisoned:
             reply = Kind.POISONED
-            payload = frames.OFFSET.pack(poisoned.offset) + poisoned.reason.encode()
-        _reply(replies, reply, payload)
+            answered = frames.OFFSET.pack(poisoned.offset) + poisoned.reason.encode()
+        _reply(replies, reply, answered, slot, slots)
 
 
-def _reply(replies: BinaryIO, kind: Kind, payload: bytes) -> None:
-    replies.write(HEAD.pack(len(payload), kind))
-    replies.write(payload)
+def _reply(replies: BinaryIO, kind: Kind, payload: bytes, slot: int, slots: Slots) -> None:
+    """Send a reply, in the slot of its request if it fits there."""
+    if slot != NO_SLOT:
+        slot = slots.put(slot, [payload])
+    replies.write(HEAD.pack(len(payload), kind, slot))
+    if slot == NO_SLOT:
+        replies.write(payload)
     replies.flush()
 
 
 def main() -> None:
     os.nice(_NICE)
+    slots = Slots(int(sys.argv[1]))
     try:
-        serve(sys.stdin.buffer, sys.stdout.buffer)
+        serve(sys.stdin.buffer, sys.stdout.buffer, slots)
     except BrokenPipeError:
         os._exit(0)  # the gateway has ended
 

@@ -1,7 +1,8 @@
 """The frames between a gateway and its cleaner process, over the pipes of the child.
 
-    frame = length of the payload u32 · kind u8 · payload
+    frame = length of the payload u32 · kind u8 · slot u8 [· payload, if the slot is NO_SLOT]
 
+Otherwise the payload lies in that slot of the [memory](slots.py) that both ends share.
 The gateway sends a request and waits for its reply. Numbers are big-endian. Batches lie one behind
 another, because each has its length. Both ends are of one release, so frames have no version.
 """
@@ -15,8 +16,9 @@ from struct import Struct, pack
 
 from gateway.core.cleaning_results import CleanedBatch, SegmentEnd
 from gateway.core.partition_transactions import AbortedTransaction
+from ledger.ids import Buffer
 
-HEAD = Struct(">IB")
+HEAD = Struct(">IBB")
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 """Above four of the largest batches. A longer frame is damaged."""
 
@@ -51,7 +53,7 @@ def encode_segment(start: int, end: int, aborted: Sequence[AbortedTransaction]) 
     return RANGE.pack(start, end) + pack(f">{4 * len(aborted)}q", *numbers)
 
 
-def decode_segment(payload: bytes) -> tuple[int, int, list[AbortedTransaction]]:
+def decode_segment(payload: Buffer) -> tuple[int, int, list[AbortedTransaction]]:
     start, end = RANGE.unpack_from(payload)
     aborted = _ABORTED.iter_unpack(payload[RANGE.size :])
     return start, end, [AbortedTransaction(*one) for one in aborted]
@@ -64,17 +66,17 @@ def encode_batches(found: Sequence[CleanedBatch]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batches(payload: bytes) -> list[CleanedBatch]:
+def decode_batches(payload: Buffer) -> list[CleanedBatch]:
     return list(iter_batches(payload))
 
 
-def iter_batches(payload: bytes) -> Iterator[CleanedBatch]:
+def iter_batches(payload: Buffer) -> Iterator[CleanedBatch]:
     """Yield the batches of a reply: all at once would hold up the event loop."""
-    at = 0
+    view, at = memoryview(payload), 0
     while at < len(payload):
         count, timestamp_max, size = _BATCH.unpack_from(payload, at)
         at += _BATCH.size
-        yield CleanedBatch(count, timestamp_max, payload[at : at + size])
+        yield CleanedBatch(count, timestamp_max, bytes(view[at : at + size]))
         at += size
 
 
@@ -84,7 +86,7 @@ def encode_end(end: SegmentEnd) -> bytes:
     return head + aborted + encode_batches(end.batches)
 
 
-def decode_end(payload: bytes) -> SegmentEnd:
+def decode_end(payload: Buffer) -> SegmentEnd:
     changed, read, kept, count = _END.unpack_from(payload)
     behind = _END.size + count * _ABORTED.size
     listed = _ABORTED.iter_unpack(payload[_END.size : behind])

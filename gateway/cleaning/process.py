@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from asyncio import StreamWriter
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +19,7 @@ from typing import ClassVar
 import gateway
 from gateway.cleaning import frames
 from gateway.cleaning.frames import HEAD, Kind
+from gateway.cleaning.slots import NO_SLOT, SLOTS, Slots, shared_file
 from gateway.core.cleaning_results import PoisonedBatch
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
@@ -48,6 +51,9 @@ class CleanerProcess:
         # The pause before the next start, after a child that ended by itself. 0 after a whole
         # round.
         self._pause_s = 0.0
+        # What is shared with the child, and the slot of the request before. As long as it runs.
+        self._slots: Slots | None = None
+        self._slot = 0
 
     @property
     def pid(self) -> int | None:
@@ -63,37 +69,47 @@ class CleanerProcess:
         if self._pause_s:
             await asyncio.sleep(self._pause_s)
         paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._child = await asyncio.create_subprocess_exec(
-            # -P: a directory `gateway` where this program was started is not imported.
-            *(sys.executable, "-P", "-m", _MODULE),
-            stdin=PIPE,
-            stdout=PIPE,
-            limit=_HELD_BYTES,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            start_new_session=True,  # Ctrl-C in a terminal does not reach the child
-        )
+        file = shared_file()
+        try:
+            self._slots = Slots(file)
+            self._child = await asyncio.create_subprocess_exec(
+                # -P: a directory `gateway` where this program was started is not imported.
+                *(sys.executable, "-P", "-m", _MODULE, str(file)),
+                stdin=PIPE,
+                stdout=PIPE,
+                limit=_HELD_BYTES,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                pass_fds=[file],
+                start_new_session=True,  # Ctrl-C in a terminal does not reach the child
+            )
+        finally:
+            os.close(file)
 
-    async def ask(self, kind: Kind, payload: Buffer = b"") -> bytes:
-        """Send a request, and return the payload of the reply.
+    async def ask(self, kind: Kind, *payload: Buffer) -> Buffer:
+        """Send a request, of which the payload may have parts, and return that of the reply.
 
-        Raises PoisonedBatch, and CleanerEnded. Whatever else ends the wait ends the child too,
-        because its reply would be taken for that of another request.
+        The reply can change once the next request but one is made. Raises PoisonedBatch, and
+        CleanerEnded. Whatever else ends the wait ends the child too, because its reply would be
+        taken for that of another request.
         """
-        child = self._child
-        if child is None or child.stdin is None or child.stdout is None:
+        child, slots = self._child, self._slots
+        if child is None or child.stdin is None or child.stdout is None or slots is None:
             raise CleanerEnded("the cleaner process does not run")
         answered = False
         try:
             async with asyncio.timeout(_ANSWER_S_MAX):
-                child.stdin.write(HEAD.pack(len(payload), kind))
-                child.stdin.write(payload)
+                self._send(child.stdin, slots, kind, payload)
                 await child.stdin.drain()
-                size, reply = HEAD.unpack(await child.stdout.readexactly(HEAD.size))
+                size, reply, slot = HEAD.unpack(await child.stdout.readexactly(HEAD.size))
                 assert size <= frames.FRAME_BYTES_MAX
                 assert reply in (Kind.DONE, Kind.POISONED, Kind.UNABLE)
-                answer = await child.stdout.readexactly(size)
+                answer: Buffer
+                if slot == NO_SLOT:
+                    answer = await child.stdout.readexactly(size)
+                else:
+                    answer = slots.get(slot, size)
             if reply == Kind.UNABLE:
-                raise self._ended(answer.decode())
+                raise self._ended(bytes(answer).decode())
             answered = True
         except TimeoutError as error:
             raise self._ended(f"did not answer for {_ANSWER_S_MAX:.0f} s") from error
@@ -104,8 +120,18 @@ class CleanerProcess:
                 await self._end()
         if reply == Kind.POISONED:
             offset = frames.OFFSET.unpack_from(answer)[0]
-            raise PoisonedBatch(offset, answer[frames.OFFSET.size :].decode())
+            raise PoisonedBatch(offset, bytes(answer[frames.OFFSET.size :]).decode())
         return answer
+
+    def _send(
+        self, pipe: StreamWriter, slots: Slots, kind: Kind, payload: Sequence[Buffer]
+    ) -> None:
+        self._slot = (self._slot + 1) % SLOTS
+        slot = slots.put(self._slot, payload)
+        pipe.write(HEAD.pack(sum(map(len, payload)), kind, slot))
+        if slot == NO_SLOT:
+            for part in payload:
+                pipe.write(part)
 
     def _ended(self, how: str) -> CleanerEnded:
         self._pause_s = min(max(2 * self._pause_s, _PAUSE_S_FIRST), _PAUSE_S_MAX)
@@ -120,7 +146,7 @@ class CleanerProcess:
         await self._end()
 
     async def _end(self) -> None:
-        child, self._child = self._child, None
+        child, self._child, self._slots = self._child, None, None
         if child is None:
             return
         if child.stdin is not None:

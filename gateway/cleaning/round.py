@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gateway.cleaning import frames
 from gateway.cleaning.frames import Kind
@@ -53,8 +53,11 @@ class RoundEnded(Exception):
 class Asks(Protocol):
     """The cleaner process."""
 
-    async def ask(self, kind: Kind, payload: Buffer = b"") -> bytes:
-        """Send a request, and return the payload of its reply."""
+    async def ask(self, kind: Kind, *payload: Buffer) -> Buffer:
+        """Send a request, of which the payload may have parts, and return that of its reply.
+
+        The reply can change once the next request but one is made.
+        """
         ...
 
 
@@ -105,8 +108,15 @@ class _Copies:
         return [CleanedRecord(covered, -1, self._empty)] if covered else []
 
 
+class _Piece(NamedTuple):
+    """Batches that the process is asked about at once."""
+
+    size: int  # in bytes
+    data: list[memoryview]
+
+
 class _Pieces:
-    """Joins batches to pieces for the process, which works faster on many records at once."""
+    """Collects batches to pieces for the process, which works faster on many records at once."""
 
     __slots__ = ("_size", "_waiting")
 
@@ -114,7 +124,7 @@ class _Pieces:
         self._waiting: list[memoryview] = []
         self._size = 0
 
-    def of(self, chunk: Sequence[Batch]) -> Iterator[bytes]:
+    def of(self, chunk: Sequence[Batch]) -> Iterator[_Piece]:
         """Yield the pieces that the next batches fill. A batch of a producer can be one alone."""
         for _, _, data in chunk:
             if self._waiting and self._size + len(data) > _ASKED_BYTES:
@@ -122,11 +132,11 @@ class _Pieces:
             self._waiting.append(data)
             self._size += len(data)
 
-    def rest(self) -> bytes:
+    def rest(self) -> _Piece:
         """Return what is left, which may be nothing."""
-        joined = b"".join(self._waiting)
+        piece = _Piece(self._size, self._waiting)
         self._waiting, self._size = [], 0
-        return joined
+        return piece
 
 
 class LogRound:
@@ -343,34 +353,35 @@ class LogRound:
 
     # -- pace ---------------------------------------------------------------------------------
 
-    async def _ask_each(self, kind: Kind, segment: Segment) -> AsyncGenerator[bytes]:
+    async def _ask_each(self, kind: Kind, segment: Segment) -> AsyncGenerator[Buffer]:
         """Yield the replies of the process to all pieces of a segment.
 
-        The next piece is read while the process works on one. While a reply is yielded nothing is
-        asked, so the caller may stop there.
+        The process works on the next piece while a reply is yielded, and the piece behind that one
+        is read meanwhile. A caller that stops waits for the request under way.
         """
-        asking: asyncio.Task[bytes] | None = None
+        asking: asyncio.Task[Buffer] | None = None
         pieces = self._read(segment)
         try:
             async for piece in pieces:
-                if asking is not None:
-                    reply, asking = await asking, None
-                    yield reply
-                work = self._process.ask(kind, piece)
+                reply = None if asking is None else await asking
+                work = self._process.ask(kind, *piece.data)
                 asking = start_once("a request to the cleaner", work, expected=_EXPECTED)
+                if reply is not None:
+                    yield reply
             if asking is not None:
                 reply, asking = await asking, None
                 yield reply
-        except (LedgerError, RoundEnded):
-            if asking is not None:
-                await asyncio.wait([asking])  # cancelled, it would end the process
+        except (LedgerError, RoundEnded, GeneratorExit):
+            this = asyncio.current_task()
+            if asking is not None and not (this is not None and this.cancelling()):
+                await asyncio.wait([asking])
             raise
         finally:
             if asking is not None:
-                asking.cancel()
+                asking.cancel()  # ends the process, if the request is still under way
             await pieces.aclose()
 
-    async def _read(self, segment: Segment) -> AsyncGenerator[bytes]:
+    async def _read(self, segment: Segment) -> AsyncGenerator[_Piece]:
         """Yield the batches of a segment, in pieces of `_ASKED_BYTES`. Raises LedgerError."""
         stream, progress = self._partition.stream, self._progress
         whole = progress.bytes_done + stream.segment_bytes(segment)
@@ -380,11 +391,12 @@ class LogRound:
                 self._check_due()
                 for piece in pieces.of(chunk):
                     yield piece
-                    progress.bytes_done = min(progress.bytes_done + len(piece), whole)
-                    await self._spend(len(piece))
-        if piece := pieces.rest():
-            yield piece
-            await self._spend(len(piece))
+                    progress.bytes_done = min(progress.bytes_done + piece.size, whole)
+                    await self._spend(piece.size)
+        rest = pieces.rest()
+        if rest.size:
+            yield rest
+            await self._spend(rest.size)
         progress.bytes_done = whole  # a ledger has more than its batches
 
     def _check_due(self) -> None:

@@ -39,16 +39,22 @@ class InsideProcess:
             self.cleaning = Cleaning()
             self.starts += 1
 
-    async def ask(self, kind, payload=b""):
-        await asyncio.sleep(0.001)
-        if self.before_answer is not None:
-            await self.before_answer(kind)
+    async def ask(self, kind, *payload):
+        try:
+            await asyncio.sleep(0.001)
+            if self.before_answer is not None:
+                await self.before_answer(kind)
+        except asyncio.CancelledError:
+            self.cleaning = None  # as the real one ends
+            raise
+        if self.cleaning is None:
+            raise CleanerEnded("the cleaner process does not run")
         self.asked.append(kind)
         if self.dies_at == (kind, self.asked.count(kind)):
             self.cleaning = None
             raise CleanerEnded("killed")
         try:
-            return answer(self.cleaning, kind, bytes(payload))
+            return answer(self.cleaning, kind, b"".join(payload))
         except PoisonedBatch as poisoned:
             found = OFFSET.pack(poisoned.offset) + poisoned.reason.encode()
             offset = OFFSET.unpack_from(found)[0]

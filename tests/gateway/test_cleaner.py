@@ -10,6 +10,7 @@ import asyncio
 
 import pytest
 
+from gateway.cleaning import round as cleaning_round
 from gateway.cleaning.frames import Kind
 from gateway.core.cleaning_keys import KEY_BYTES
 from ledger.errors import LedgerError, StreamUnavailable
@@ -142,6 +143,24 @@ async def test_more_keys_than_the_map_holds_take_more_rounds_and_lose_nothing():
             await cluster.clean()
             await cluster.check(partition)
             assert all(segment.cleaned for segment in partition.stream.cleanable_segments())
+
+
+async def test_a_map_that_is_full_while_the_next_batches_are_asked_about_loses_nothing(
+    monkeypatch,
+):
+    monkeypatch.setattr(cleaning_round, "_ASKED_BYTES", 1)  # a request for each batch
+    async with started_cleaning() as cluster:
+        cluster.settings = cluster.settings._replace(map_bytes=2 * KEY_BYTES)
+        partition = await cluster.compacted()
+        for at in range(12):
+            await cluster.write(partition, (b"%d" % (at % 8), b"%d" % at))
+        await cluster.roll(partition)
+        await cluster.cleaner.clean_once()  # the first look opens the gate of new forms
+        await asyncio.sleep(1)
+        await cluster.cleaner.clean_once()
+        assert Kind.MARK_BATCHES in cluster.process.asked
+        assert cluster.report().error is None
+        assert len(await cluster.check(partition)) == 8
 
 
 async def test_a_round_that_failed_marks_no_record_of_another_log():
@@ -457,10 +476,11 @@ async def test_a_damaged_batch_makes_one_partition_uncleanable():
         await cluster.fill(other, b"one", b"two")
         real = cluster.process.ask
 
-        async def damaged(kind, payload=b""):
+        async def damaged(kind, *payload):
             if kind is Kind.MAP_BATCHES and cluster.report("bad").progress is not None:
-                payload = payload[:-1] + bytes([payload[-1] ^ 1])
-            return await real(kind, payload)
+                last = bytes(payload[-1])
+                payload = *payload[:-1], last[:-1] + bytes([last[-1] ^ 1])
+            return await real(kind, *payload)
 
         cluster.process.ask = damaged
         await cluster.clean()

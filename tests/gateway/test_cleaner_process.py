@@ -1,6 +1,6 @@
 """Goal: the cleaner process answers, ends with its gateway, and is started again after a kill.
 
-Method: the real child process and its pipes.
+Method: the real child process, its pipes, and the memory that it shares.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from gateway.cleaning import frames
 from gateway.cleaning import process as cleaner_process
 from gateway.cleaning.frames import Kind
 from gateway.cleaning.process import CleanerEnded, CleanerProcess
+from gateway.cleaning.slots import SLOT_BYTES
 from gateway.core.cleaning_results import NOT_FULL, PoisonedBatch
 from gateway.core.partition_transactions import AbortedTransaction
 from tests.gateway.cleaning_log import ROOM, keyed_batch
@@ -22,6 +23,13 @@ from tests.gateway.cleaning_log import ROOM, keyed_batch
 pytestmark = [pytest.mark.real_loop, pytest.mark.process]
 
 BATCH = keyed_batch([(b"a", b"one"), (b"a", b"two"), (b"b", b"three")])
+
+
+def above_a_slot():
+    """Return a batch of 3,000 records that is longer than a slot of the shared memory."""
+    batch = keyed_batch([(b"%d" % at, os.urandom(1000)) for at in range(3000)])
+    assert len(batch) > SLOT_BYTES
+    return batch
 
 
 async def mapped(process):
@@ -101,14 +109,47 @@ async def test_a_cancelled_request_ends_the_process_so_that_no_reply_is_mistaken
         await process.stop()
 
 
+async def test_a_batch_longer_than_the_shared_memory_goes_through_the_pipes():
+    process = CleanerProcess()
+    payload = above_a_slot()
+    try:
+        await process.start()
+        await process.ask(Kind.BEGIN_MAP, frames.MAP.pack(ROOM, 0, 3000))
+        await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, 3000, []))
+        half = len(payload) // 2
+        parts = payload[:half], payload[half:]
+        assert frames.OFFSET.unpack(await process.ask(Kind.MAP_BATCHES, *parts))[0] == NOT_FULL
+        await process.ask(Kind.BEGIN_FILTER, frames.FILTER.pack(0, 0))
+        await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, 3000, []))
+        (one,) = frames.decode_batches(await process.ask(Kind.FILTER_BATCHES, *parts))
+        assert one.data == payload
+    finally:
+        await process.stop()
+
+
+async def test_a_reply_stays_while_the_next_request_is_answered():
+    process = CleanerProcess()
+    second = keyed_batch([(b"other", b"value")], base=3)
+    try:
+        await process.start()
+        await process.ask(Kind.BEGIN_MAP, frames.MAP.pack(ROOM, 0, 1000))
+        await process.ask(Kind.BEGIN_FILTER, frames.FILTER.pack(0, 0))
+        await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, 4, []))
+        first = await process.ask(Kind.FILTER_BATCHES, BATCH)
+        kept = [await process.ask(Kind.FILTER_BATCHES, second)]
+        found = [one for reply in (first, *kept) for one in frames.decode_batches(reply)]
+        assert [one.data for one in found] == [BATCH, second]
+    finally:
+        await process.stop()
+
+
 async def test_a_process_with_a_large_reply_that_nobody_reads_ends():
     process = CleanerProcess()
-    records = [(b"%d" % at, os.urandom(1000)) for at in range(1000)]
-    payload = keyed_batch(records)
+    payload = above_a_slot()
     await process.start()
     await mapped(process)
     await process.ask(Kind.BEGIN_FILTER, frames.FILTER.pack(0, 0))
-    await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, 1000, []))
+    await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, 3000, []))
     stdout = process._child.stdout
     asking = asyncio.ensure_future(process.ask(Kind.FILTER_BATCHES, payload))
     while not stdout._buffer:

@@ -29,14 +29,14 @@ class SimCleanerProcess:
         if self.cleaning is None:
             self.cleaning = Cleaning()
 
-    async def ask(self, kind, payload=b""):
+    async def ask(self, kind, *payload):
         draw, answered = self.world.draw, False
         try:
             await asyncio.sleep(draw.expovariate(1 / self.world.child_s))
             await self.host.awake()
             if self.cleaning is None or draw.random() < DEATHS * (not self.world.healing):
                 raise CleanerEnded("the cleaner process has ended")
-            reply = answer(self.cleaning, kind, bytes(payload))
+            reply = answer(self.cleaning, kind, b"".join(payload))
             answered = True
             return reply
         finally:

@@ -1,0 +1,60 @@
+"""Memory that a gateway shares with its cleaner process, so that no pipe carries batches.
+
+There are two slots. A request lies in one of them, and its reply replaces it there. The next
+request lies in the other one, so a reply stays as it is until the next request is answered.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from mmap import mmap
+from tempfile import TemporaryFile
+
+from ledger.ids import Buffer
+
+SLOT_BYTES = 2 * 1024 * 1024
+"""Above a piece of 1 MiB and what its reply can grow by. What is longer goes through the pipes."""
+SLOTS = 2
+NO_SLOT = 255
+"""The number of a frame whose payload follows it in the pipe."""
+
+
+class Slots:
+    """The slots as one process sees them. Used by one task at a time."""
+
+    def __init__(self, file: int) -> None:
+        """Map the file. The descriptor may be closed afterwards."""
+        self._memory = memoryview(mmap(file, SLOTS * SLOT_BYTES))
+
+    def put(self, slot: int, parts: Sequence[Buffer]) -> int:
+        """Copy `parts` into a slot, one behind the other. Return NO_SLOT if they are too long."""
+        if sum(map(len, parts)) > SLOT_BYTES:
+            return NO_SLOT
+        at = slot * SLOT_BYTES
+        for part in parts:
+            end = at + len(part)
+            self._memory[at:end] = part
+            at = end
+        return slot
+
+    def get(self, slot: int, size: int) -> memoryview:
+        """Return the payload of a frame, which the next payload in this slot replaces."""
+        assert slot < SLOTS and size <= SLOT_BYTES
+        return self._memory[slot * SLOT_BYTES :][:size]
+
+
+def shared_file() -> int:
+    """Return the descriptor of a new file for `Slots`. It has no name. Raises OSError."""
+    if sys.platform == "linux":
+        file = os.memfd_create("cleaner")
+    else:
+        with TemporaryFile() as unnamed:
+            file = os.dup(unnamed.fileno())
+    try:
+        os.ftruncate(file, SLOTS * SLOT_BYTES)
+    except OSError:
+        os.close(file)
+        raise
+    return file
