@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from gateway.cleaning import frames
@@ -88,8 +89,16 @@ def _reply(replies: BinaryIO, kind: Kind, payload: bytes, slot: int, slots: Slot
     replies.flush()
 
 
-def main() -> None:
+def _give_way() -> None:
+    """Let clients of the gateway come first, also at the moment when a request wakes this up."""
     os.nice(_NICE)
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def main() -> None:
+    _give_way()
     slots = Slots(int(sys.argv[1]))
     try:
         serve(sys.stdin.buffer, sys.stdout.buffer, slots)

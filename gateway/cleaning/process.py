@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from asyncio import StreamWriter
+from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from contextlib import suppress
@@ -54,6 +54,8 @@ class CleanerProcess:
         # What is shared with the child, and the slot of the request before. As long as it runs.
         self._slots: Slots | None = None
         self._slot = 0
+        # Held by the oldest request under way, which reads its reply.
+        self._answered_in_order = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -65,7 +67,7 @@ class CleanerProcess:
         if self._child is not None:
             if self._child.returncode is None:
                 return
-            await self._end()
+            await self._end(self._child)
         if self._pause_s:
             await asyncio.sleep(self._pause_s)
         paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -88,9 +90,10 @@ class CleanerProcess:
     async def ask(self, kind: Kind, *payload: Buffer) -> Buffer:
         """Send a request, of which the payload may have parts, and return that of the reply.
 
-        The reply can change once the next request but one is made. Raises PoisonedBatch, and
-        CleanerEnded. Whatever else ends the wait ends the child too, because its reply would be
-        taken for that of another request.
+        Up to `SLOTS` requests may be under way; they are answered in order. A reply can change
+        with the request that comes `SLOTS` after its own. Raises PoisonedBatch, and CleanerEnded.
+        Whatever else ends the wait ends the child too, because its reply would be taken for that
+        of another request.
         """
         child, slots = self._child, self._slots
         if child is None or child.stdin is None or child.stdout is None or slots is None:
@@ -100,24 +103,18 @@ class CleanerProcess:
             async with asyncio.timeout(_ANSWER_S_MAX):
                 self._send(child.stdin, slots, kind, payload)
                 await child.stdin.drain()
-                size, reply, slot = HEAD.unpack(await child.stdout.readexactly(HEAD.size))
-                assert size <= frames.FRAME_BYTES_MAX
-                assert reply in (Kind.DONE, Kind.POISONED, Kind.UNABLE)
-                answer: Buffer
-                if slot == NO_SLOT:
-                    answer = await child.stdout.readexactly(size)
-                else:
-                    answer = slots.get(slot, size)
+                async with self._answered_in_order:
+                    reply, answer = await _receive(child.stdout, slots)
             if reply == Kind.UNABLE:
-                raise self._ended(bytes(answer).decode())
+                raise self._ended(child, bytes(answer).decode())
             answered = True
         except TimeoutError as error:
-            raise self._ended(f"did not answer for {_ANSWER_S_MAX:.0f} s") from error
+            raise self._ended(child, f"did not answer for {_ANSWER_S_MAX:.0f} s") from error
         except (OSError, RuntimeError, asyncio.IncompleteReadError) as error:
-            raise self._ended(f"has ended: {error}") from error
+            raise self._ended(child, f"has ended: {error}") from error
         finally:
             if not answered:
-                await self._end()
+                await self._end(child)
         if reply == Kind.POISONED:
             offset = frames.OFFSET.unpack_from(answer)[0]
             raise PoisonedBatch(offset, bytes(answer[frames.OFFSET.size :]).decode())
@@ -133,8 +130,9 @@ class CleanerProcess:
             for part in payload:
                 pipe.write(part)
 
-    def _ended(self, how: str) -> CleanerEnded:
-        self._pause_s = min(max(2 * self._pause_s, _PAUSE_S_FIRST), _PAUSE_S_MAX)
+    def _ended(self, child: Process, how: str) -> CleanerEnded:
+        if child is self._child:  # the first of the requests that were under way
+            self._pause_s = min(max(2 * self._pause_s, _PAUSE_S_FIRST), _PAUSE_S_MAX)
         return CleanerEnded(f"the cleaner process {how}")
 
     def succeeded(self) -> None:
@@ -143,12 +141,14 @@ class CleanerProcess:
 
     async def stop(self) -> None:
         """End the child, if one runs."""
-        await self._end()
+        if self._child is not None:
+            await self._end(self._child)
 
-    async def _end(self) -> None:
-        child, self._child, self._slots = self._child, None, None
-        if child is None:
+    async def _end(self, child: Process) -> None:
+        """End a child, unless that has begun. Another one may run already."""
+        if child is not self._child:
             return
+        self._child = self._slots = None
         if child.stdin is not None:
             child.stdin.close()
         try:
@@ -158,6 +158,16 @@ class CleanerProcess:
             with suppress(ProcessLookupError):
                 child.kill()
             await _drained(child)
+
+
+async def _receive(pipe: StreamReader, slots: Slots) -> tuple[int, Buffer]:
+    """Return the kind and the payload of the next reply."""
+    size, reply, slot = HEAD.unpack(await pipe.readexactly(HEAD.size))
+    assert size <= frames.FRAME_BYTES_MAX
+    assert reply in (Kind.DONE, Kind.POISONED, Kind.UNABLE)
+    if slot == NO_SLOT:
+        return reply, await pipe.readexactly(size)
+    return reply, slots.get(slot, size)
 
 
 async def _drained(child: Process) -> None:

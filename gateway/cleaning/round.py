@@ -9,6 +9,7 @@ clean neighbours are merged: their batches are copied, which needs no cleaner pr
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import NamedTuple, Protocol
 from gateway.cleaning import frames
 from gateway.cleaning.frames import Kind
 from gateway.cleaning.settings import CleanerSettings
+from gateway.cleaning.slots import SLOTS
 from gateway.core.aborted_lists import SegmentAborted
 from gateway.core.cleaning_choice import IoPace, MergePart, MergeRules, merge_groups
 from gateway.core.cleaning_results import COUNT_MAX, NOT_FULL, CleanedBatch, PoisonedBatch
@@ -56,7 +58,7 @@ class Asks(Protocol):
     async def ask(self, kind: Kind, *payload: Buffer) -> Buffer:
         """Send a request, of which the payload may have parts, and return that of its reply.
 
-        The reply can change once the next request but one is made.
+        Up to `SLOTS` requests may be under way. A reply can change with the one `SLOTS` after it.
         """
         ...
 
@@ -356,29 +358,27 @@ class LogRound:
     async def _ask_each(self, kind: Kind, segment: Segment) -> AsyncGenerator[Buffer]:
         """Yield the replies of the process to all pieces of a segment.
 
-        The process works on the next piece while a reply is yielded, and the piece behind that one
-        is read meanwhile. A caller that stops waits for the request under way.
+        The process has the next two pieces while a reply is yielded. A caller that stops waits
+        until they are answered.
         """
-        asking: asyncio.Task[Buffer] | None = None
+        asked: deque[asyncio.Task[Buffer]] = deque()
         pieces = self._read(segment)
         try:
             async for piece in pieces:
-                reply = None if asking is None else await asking
                 work = self._process.ask(kind, *piece.data)
-                asking = start_once("a request to the cleaner", work, expected=_EXPECTED)
-                if reply is not None:
-                    yield reply
-            if asking is not None:
-                reply, asking = await asking, None
-                yield reply
-        except (LedgerError, RoundEnded, GeneratorExit):
+                asked.append(start_once("a request to the cleaner", work, expected=_EXPECTED))
+                if len(asked) == SLOTS:
+                    yield await asked.popleft()
+            while asked:
+                yield await asked.popleft()
+        except (LedgerError, PoisonedBatch, RoundEnded, GeneratorExit):
             this = asyncio.current_task()
-            if asking is not None and not (this is not None and this.cancelling()):
-                await asyncio.wait([asking])
+            if asked and not (this is not None and this.cancelling()):
+                await asyncio.wait(asked)
             raise
         finally:
-            if asking is not None:
-                asking.cancel()  # ends the process, if the request is still under way
+            for request in asked:
+                request.cancel()  # ends the process, if it is still under way
             await pieces.aclose()
 
     async def _read(self, segment: Segment) -> AsyncGenerator[_Piece]:

@@ -1,7 +1,7 @@
 """Memory that a gateway shares with its cleaner process, so that no pipe carries batches.
 
-There are two slots. A request lies in one of them, and its reply replaces it there. The next
-request lies in the other one, so a reply stays as it is until the next request is answered.
+A request lies in a slot, and its reply replaces it there. Requests take the slots in turn: one for
+the request that the process works on, one for a request that waits, and one for the reply before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ledger.ids import Buffer
 
 SLOT_BYTES = 2 * 1024 * 1024
 """Above a piece of 1 MiB and what its reply can grow by. What is longer goes through the pipes."""
-SLOTS = 2
+SLOTS = 3
 NO_SLOT = 255
 """The number of a frame whose payload follows it in the pipe."""
 

@@ -33,6 +33,7 @@ class InsideProcess:
         self.asked = []
         self.dies_at = None  # (kind, how many of it are answered before)
         self.before_answer = None
+        self.one_at_a_time = asyncio.Lock()
 
     async def start(self):
         if self.cleaning is None:
@@ -41,12 +42,16 @@ class InsideProcess:
 
     async def ask(self, kind, *payload):
         try:
-            await asyncio.sleep(0.001)
-            if self.before_answer is not None:
-                await self.before_answer(kind)
+            async with self.one_at_a_time:
+                await asyncio.sleep(0.001)
+                if self.before_answer is not None:
+                    await self.before_answer(kind)
+                return self._answered(kind, b"".join(payload))
         except asyncio.CancelledError:
             self.cleaning = None  # as the real one ends
             raise
+
+    def _answered(self, kind, payload):
         if self.cleaning is None:
             raise CleanerEnded("the cleaner process does not run")
         self.asked.append(kind)
@@ -54,7 +59,7 @@ class InsideProcess:
             self.cleaning = None
             raise CleanerEnded("killed")
         try:
-            return answer(self.cleaning, kind, b"".join(payload))
+            return answer(self.cleaning, kind, payload)
         except PoisonedBatch as poisoned:
             found = OFFSET.pack(poisoned.offset) + poisoned.reason.encode()
             offset = OFFSET.unpack_from(found)[0]

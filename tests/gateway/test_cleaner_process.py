@@ -15,7 +15,7 @@ from gateway.cleaning import frames
 from gateway.cleaning import process as cleaner_process
 from gateway.cleaning.frames import Kind
 from gateway.cleaning.process import CleanerEnded, CleanerProcess
-from gateway.cleaning.slots import SLOT_BYTES
+from gateway.cleaning.slots import SLOT_BYTES, SLOTS
 from gateway.core.cleaning_results import NOT_FULL, PoisonedBatch
 from gateway.core.partition_transactions import AbortedTransaction
 from tests.gateway.cleaning_log import ROOM, keyed_batch
@@ -127,18 +127,35 @@ async def test_a_batch_longer_than_the_shared_memory_goes_through_the_pipes():
         await process.stop()
 
 
-async def test_a_reply_stays_while_the_next_request_is_answered():
+async def test_several_requests_are_answered_in_order_and_their_replies_stay():
     process = CleanerProcess()
-    second = keyed_batch([(b"other", b"value")], base=3)
+    sent = [keyed_batch([(b"key", b"%d" % at)], base=at) for at in range(SLOTS)]
     try:
         await process.start()
         await process.ask(Kind.BEGIN_MAP, frames.MAP.pack(ROOM, 0, 1000))
         await process.ask(Kind.BEGIN_FILTER, frames.FILTER.pack(0, 0))
-        await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, 4, []))
-        first = await process.ask(Kind.FILTER_BATCHES, BATCH)
-        kept = [await process.ask(Kind.FILTER_BATCHES, second)]
-        found = [one for reply in (first, *kept) for one in frames.decode_batches(reply)]
-        assert [one.data for one in found] == [BATCH, second]
+        await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, SLOTS, []))
+        replies = await asyncio.gather(*(process.ask(Kind.FILTER_BATCHES, each) for each in sent))
+        assert [frames.decode_batches(each)[0].data for each in replies] == sent
+    finally:
+        await process.stop()
+
+
+async def test_requests_under_way_fail_with_their_process_and_leave_the_next_one_alone(monkeypatch):
+    monkeypatch.setattr(cleaner_process, "_PAUSE_S_FIRST", 0.01)
+    process = CleanerProcess()
+    try:
+        await process.start()
+        assert await mapped(process) == NOT_FULL
+        os.kill(process.pid, signal.SIGSTOP)
+        asking = [asyncio.ensure_future(process.ask(Kind.DROP_MARKS)) for _ in range(SLOTS)]
+        await asyncio.sleep(0)
+        os.kill(process.pid, signal.SIGKILL)
+        failed = await asyncio.gather(*asking, return_exceptions=True)
+        assert [type(each) for each in failed] == SLOTS * [CleanerEnded]
+        assert process._pause_s == 0.01
+        await process.start()
+        assert await mapped(process) == NOT_FULL
     finally:
         await process.stop()
 

@@ -24,24 +24,30 @@ class SimCleanerProcess:
         self.world = world
         self.host = host
         self.cleaning = None  # None while no child runs
+        self.one_at_a_time = asyncio.Lock()
 
     async def start(self):
         if self.cleaning is None:
             self.cleaning = Cleaning()
 
     async def ask(self, kind, *payload):
-        draw, answered = self.world.draw, False
+        answered = False
         try:
-            await asyncio.sleep(draw.expovariate(1 / self.world.child_s))
-            await self.host.awake()
-            if self.cleaning is None or draw.random() < DEATHS * (not self.world.healing):
-                raise CleanerEnded("the cleaner process has ended")
-            reply = answer(self.cleaning, kind, b"".join(payload))
+            async with self.one_at_a_time:
+                reply = await self._answered(kind, b"".join(payload))
             answered = True
             return reply
         finally:
             if not answered:
                 self.cleaning = None
+
+    async def _answered(self, kind, payload):
+        draw = self.world.draw
+        await asyncio.sleep(draw.expovariate(1 / self.world.child_s))
+        await self.host.awake()
+        if self.cleaning is None or draw.random() < DEATHS * (not self.world.healing):
+            raise CleanerEnded("the cleaner process has ended")
+        return answer(self.cleaning, kind, payload)
 
     def succeeded(self):
         pass
