@@ -24,6 +24,7 @@ from ledger.streams.config import StreamLimits
 from ledger.streams.follower import FollowedStream
 from ledger.streams.segment_tail import SegmentTail
 from tests.ledger.follow_rig import Follower, FollowRig, Owner
+from tests.sim import first_seeds
 from tests.sim.cluster import Cluster
 from tests.sim.metadata import MetadataFaults
 from tests.sim.network import Observer, Weather
@@ -399,7 +400,7 @@ PLANTED = [
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_mistake_is_found(plant, monkeypatch):
     plant(monkeypatch)
-    assert any(run(seed) for seed in range(PLANTED_SEEDS_MAX))
+    assert first_seeds.found("followers", plant.__name__, run, PLANTED_SEEDS_MAX)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ A failure names its seed: `run_seed(seed)` repeats it.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from ledger.ports.bookies import Status
+from tests.sim import first_seeds
 from tests.sim.bookie_mistakes import (
     BOOTS,
     MISTAKES,
@@ -18,7 +20,6 @@ from tests.sim.bookie_mistakes import (
     crashes,
     finds,
     glanced,
-    hunt,
     misdirected,
     missing,
     repaired,
@@ -59,7 +60,9 @@ def test_every_promise_survives_this_disk(world):
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_a_planted_mistake_is_found(mistake):
-    assert hunt(mistake, PLANTED_SEEDS_MAX)[1]
+    with mistake.plant():
+        found = partial(finds, world=mistake.world)
+        assert first_seeds.found("bookie", mistake.name, found, PLANTED_SEEDS_MAX)
 
 
 def test_a_disk_that_lies_about_syncs_is_found_out():

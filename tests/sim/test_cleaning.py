@@ -17,7 +17,7 @@ from ledger.streams.reads import SegmentReads
 from ledger.streams.segment_rewriter import CleanedRecord
 from ledger.streams.segment_store import SegmentStore
 from ledger.streams.tail_cache import StreamTail
-from tests.sim import cleaning_world
+from tests.sim import cleaning_world, first_seeds
 from tests.sim.cleaning_world import CleaningWorld
 from tests.sim.seeds import repeat, run_world
 
@@ -124,7 +124,7 @@ PLANTED = [
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_mistake_is_found(plant, monkeypatch):
     plant(monkeypatch)
-    assert any(run(seed) for seed in range(PLANTED_SEEDS_MAX))
+    assert first_seeds.found("cleaning", plant.__name__, run, PLANTED_SEEDS_MAX)
 
 
 if __name__ == "__main__":

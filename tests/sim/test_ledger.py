@@ -16,6 +16,7 @@ from ledger.client import metadata_format
 from ledger.client.config import LedgerClientConfig
 from ledger.core.entry_format import DigestType, EntryFormat, master_key
 from ledger.errors import LedgerError
+from tests.sim import first_seeds
 from tests.sim.cluster import Cluster, drawn_weather, retried
 from tests.sim.disk_bookie import DiskBookie
 from tests.sim.loop import simulate
@@ -254,7 +255,7 @@ def test_nothing_acknowledged_is_ever_lost(scenario, bookie):
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_mistake_is_found(name):
     kind = SHOWN_BY.get(name, Scenario)
-    assert any(finds(name, kind(seed)) for seed in range(PLANT_SEEDS)), f"{PLANT_SEEDS} seeds"
+    assert first_seeds.found("ledger", name, lambda seed: finds(name, kind(seed)), PLANT_SEEDS)
 
 
 def finds(name, scenario):

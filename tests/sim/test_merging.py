@@ -17,7 +17,7 @@ from ledger.ports.metadata import Create, Delete
 from ledger.streams.reads import SegmentReads
 from ledger.streams.segment_rewriter import CleanedRecord
 from ledger.streams.segment_store import SegmentStore
-from tests.sim import merging_world
+from tests.sim import first_seeds, merging_world
 from tests.sim.merging_world import MergingWorld
 from tests.sim.seeds import repeat, run_world
 
@@ -138,7 +138,7 @@ PLANTED = [
 @pytest.mark.parametrize("mistake", PLANTED, ids=lambda mistake: mistake.__name__)
 def test_the_mistake_is_found(mistake, monkeypatch):
     mistake(monkeypatch)
-    assert any(run(seed) for seed in range(PLANTED_SEEDS_MAX)), "no seed found it"
+    assert first_seeds.found("merging", mistake.__name__, run, PLANTED_SEEDS_MAX)
 
 
 if __name__ == "__main__":

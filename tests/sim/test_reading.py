@@ -5,12 +5,14 @@ Method: `proof_reading`, where an oracle knows every copy, and every state of sm
 planted mistake is found, so the oracle would notice it.
 """
 
+from functools import partial
+
 import pytest
 
-from tests.sim import proof_reading
+from tests.sim import first_seeds, proof_reading
 from tests.sim.exhaustive import reading
 from tests.sim.exhaustive.search import search
-from tests.sim.mutations import hunt
+from tests.sim.mutations import finds
 
 SEEDS = 500
 AT_ONCE = 50
@@ -28,7 +30,8 @@ def test_all_readers_see_one_log_whatever_becomes_of_its_copies(first):
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", proof_reading.MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_planted_mistake_is_found(mutation):
-    assert hunt(mutation, MUTATION_SEEDS_MAX).how
+    found = partial(finds, mutation)
+    assert first_seeds.found("reading", mutation.name, found, MUTATION_SEEDS_MAX)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from ledger.streams.segment_store import SegmentStore
 from ledger.streams.stream import Stream
 from ledger.streams.tail_cache import StreamTail
 from ledger.streams.writer import SegmentWriter
+from tests.sim import first_seeds
 from tests.sim.loop import simulate
 from tests.sim.seeds import repeat, run_world
 from tests.sim.streams_world import StreamsWorld
@@ -169,7 +170,7 @@ PLANTED = [
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_mistake_is_found(plant, monkeypatch):
     plant(monkeypatch)
-    assert any(run(seed) for seed in range(PLANTED_SEEDS_MAX))
+    assert first_seeds.found("streams", plant.__name__, run, PLANTED_SEEDS_MAX)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ import itertools
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.sim import mutations, proof_ledger
+from tests.sim import first_seeds, mutations, proof_ledger
 from tests.sim.coverage import PATHS
 from tests.sim.disk import ACCIDENTS, MISDIRECTED_WRITE
 from tests.sim.families import FAMILIES
@@ -60,7 +61,8 @@ def test_every_fault_and_every_path_comes_up():
 
 @pytest.mark.parametrize("mutation", mutations.MUTATIONS, ids=lambda one: f"{one.trap} {one.name}")
 def test_a_planted_mistake_is_found(mutation):
-    assert mutations.hunt(mutation, MUTATION_SEEDS_MAX).how
+    name = f"{mutation.trap} {mutation.name}"
+    assert first_seeds.found("swarm", name, partial(mutations.finds, mutation), MUTATION_SEEDS_MAX)
 
 
 @pytest.mark.parametrize("kind", [Swarm, *FAMILIES])

@@ -5,11 +5,14 @@ small worlds. Checkers compare what read_committed readers see with what the log
 planted mistake is found, so the checkers would notice it.
 """
 
+from functools import partial
+
 import pytest
 
+from tests.sim import first_seeds
 from tests.sim.exhaustive import transactions
 from tests.sim.exhaustive.search import search
-from tests.sim.transaction_mistakes import MISTAKES, hunt
+from tests.sim.transaction_mistakes import MISTAKES
 from tests.sim.transaction_world import run_seed
 
 SEEDS = 100
@@ -28,7 +31,8 @@ def test_no_seed_tears_a_transaction_or_shows_an_undecided_one(first):
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_a_planted_mistake_is_found(mistake):
-    assert hunt(mistake, MISTAKE_SEEDS_MAX)[1]
+    found = partial(run_seed, **mistake.changes)
+    assert first_seeds.found("transactions", mistake.name, found, MISTAKE_SEEDS_MAX)
 
 
 @pytest.mark.proof
