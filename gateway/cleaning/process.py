@@ -73,7 +73,7 @@ class CleanerProcess:
         paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         file = shared_file()
         try:
-            self._slots = Slots(file)
+            slots = Slots(file)
             self._child = await asyncio.create_subprocess_exec(
                 # -P: a directory `gateway` where this program was started is not imported.
                 *(sys.executable, "-P", "-m", _MODULE, str(file)),
@@ -84,13 +84,15 @@ class CleanerProcess:
                 pass_fds=[file],
                 start_new_session=True,  # Ctrl-C in a terminal does not reach the child
             )
+            self._slots = slots
         finally:
             os.close(file)
 
     async def ask(self, kind: Kind, *payload: Buffer) -> Buffer:
         """Send a request, of which the payload may have parts, and return that of the reply.
 
-        Up to `SLOTS` requests may be under way; they are answered in order. A reply can change
+        Up to `SLOTS` requests may be under way; they are answered in order, and what does not fit
+        into the pipe waits in memory. A reply can change
         with the request that comes `SLOTS` after its own. Raises PoisonedBatch, and CleanerEnded.
         Whatever else ends the wait ends the child too, because its reply would be taken for that
         of another request.
@@ -101,9 +103,11 @@ class CleanerProcess:
         answered = False
         try:
             async with asyncio.timeout(_ANSWER_S_MAX):
+                # Nothing may wait between the two: requests take their replies in this order.
                 self._send(child.stdin, slots, kind, payload)
-                await child.stdin.drain()
                 async with self._answered_in_order:
+                    if child is not self._child:  # the request before this one ended it
+                        raise CleanerEnded("the cleaner process was ended")
                     reply, answer = await _receive(child.stdout, slots)
             if reply == Kind.UNABLE:
                 raise self._ended(child, bytes(answer).decode())

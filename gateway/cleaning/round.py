@@ -379,6 +379,8 @@ class LogRound:
         finally:
             for request in asked:
                 request.cancel()  # ends the process, if it is still under way
+            if asked:
+                await asyncio.wait(asked)
             await pieces.aclose()
 
     async def _read(self, segment: Segment) -> AsyncGenerator[_Piece]:

@@ -17,6 +17,8 @@ from ledger.ids import Buffer
 SLOT_BYTES = 2 * 1024 * 1024
 """Above a piece of 1 MiB and what its reply can grow by. What is longer goes through the pipes."""
 SLOTS = 3
+_PARTS_MAX = 256
+"""Of a payload, beyond which one copy more costs less than a step of Python for each part."""
 NO_SLOT = 255
 """The number of a frame whose payload follows it in the pipe."""
 
@@ -32,6 +34,8 @@ class Slots:
         """Copy `parts` into a slot, one behind the other. Return NO_SLOT if they are too long."""
         if sum(map(len, parts)) > SLOT_BYTES:
             return NO_SLOT
+        if len(parts) > _PARTS_MAX:
+            parts = [b"".join(parts)]
         at = slot * SLOT_BYTES
         for part in parts:
             end = at + len(part)
@@ -47,13 +51,16 @@ class Slots:
 
 def shared_file() -> int:
     """Return the descriptor of a new file for `Slots`. It has no name. Raises OSError."""
-    if sys.platform == "linux":
+    size = SLOTS * SLOT_BYTES
+    if sys.platform == "linux" and hasattr(os, "memfd_create"):  # not with an old C library
         file = os.memfd_create("cleaner")
     else:
         with TemporaryFile() as unnamed:
             file = os.dup(unnamed.fileno())
     try:
-        os.ftruncate(file, SLOTS * SLOT_BYTES)
+        os.ftruncate(file, size)
+        if sys.platform == "linux":
+            os.posix_fallocate(file, 0, size)  # a page that is missing later would end the process
     except OSError:
         os.close(file)
         raise

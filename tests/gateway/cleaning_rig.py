@@ -20,6 +20,7 @@ from gateway.core.cleaning import Cleaning
 from gateway.core.cleaning_results import PoisonedBatch
 from gateway.wire.batches import read_header
 from tests.gateway.cleaning_log import keyed_batch, last_values
+from tests.gateway.slot_replies import SlotReplies
 from tests.gateway.stream_cluster import StreamCluster
 from tests.gateway.test_transaction_path import Coordinator, marked, sent
 
@@ -34,6 +35,7 @@ class InsideProcess:
         self.dies_at = None  # (kind, how many of it are answered before)
         self.before_answer = None
         self.one_at_a_time = asyncio.Lock()
+        self.replies = SlotReplies()
 
     async def start(self):
         if self.cleaning is None:
@@ -41,12 +43,13 @@ class InsideProcess:
             self.starts += 1
 
     async def ask(self, kind, *payload):
+        keep = self.replies.on_request()
         try:
             async with self.one_at_a_time:
                 await asyncio.sleep(0.001)
                 if self.before_answer is not None:
                     await self.before_answer(kind)
-                return self._answered(kind, b"".join(payload))
+                return keep(self._answered(kind, b"".join(payload)))
         except asyncio.CancelledError:
             self.cleaning = None  # as the real one ends
             raise

@@ -18,7 +18,7 @@ from gateway.cleaning.process import CleanerEnded, CleanerProcess
 from gateway.cleaning.slots import SLOT_BYTES, SLOTS
 from gateway.core.cleaning_results import NOT_FULL, PoisonedBatch
 from gateway.core.partition_transactions import AbortedTransaction
-from tests.gateway.cleaning_log import ROOM, keyed_batch
+from tests.gateway.cleaning_log import ROOM, at_offset, keyed_batch
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.process]
 
@@ -135,6 +135,20 @@ async def test_several_requests_are_answered_in_order_and_their_replies_stay():
         await process.ask(Kind.BEGIN_MAP, frames.MAP.pack(ROOM, 0, 1000))
         await process.ask(Kind.BEGIN_FILTER, frames.FILTER.pack(0, 0))
         await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, SLOTS, []))
+        replies = await asyncio.gather(*(process.ask(Kind.FILTER_BATCHES, each) for each in sent))
+        assert [frames.decode_batches(each)[0].data for each in replies] == sent
+    finally:
+        await process.stop()
+
+
+async def test_batches_longer_than_the_shared_memory_are_answered_in_order_together():
+    process = CleanerProcess()
+    sent = [at_offset(above_a_slot(), 3000 * at) for at in range(SLOTS)]
+    try:
+        await process.start()
+        await process.ask(Kind.BEGIN_MAP, frames.MAP.pack(ROOM, 0, 9000))
+        await process.ask(Kind.BEGIN_FILTER, frames.FILTER.pack(0, 0))
+        await process.ask(Kind.BEGIN_SEGMENT, frames.encode_segment(0, 9000, []))
         replies = await asyncio.gather(*(process.ask(Kind.FILTER_BATCHES, each) for each in sent))
         assert [frames.decode_batches(each)[0].data for each in replies] == sent
     finally:

@@ -12,6 +12,7 @@ from gateway.cleaning.child import answer
 from gateway.cleaning.cleaner import Cleaner
 from gateway.cleaning.process import CleanerEnded
 from gateway.core.cleaning import Cleaning
+from tests.gateway.slot_replies import SlotReplies
 from tests.sim.transacting_host import TransactionHost
 
 DEATHS = 0.003  # the probability that the child is killed, per request
@@ -25,29 +26,31 @@ class SimCleanerProcess:
         self.host = host
         self.cleaning = None  # None while no child runs
         self.one_at_a_time = asyncio.Lock()
+        self.replies = SlotReplies()
 
     async def start(self):
         if self.cleaning is None:
             self.cleaning = Cleaning()
 
     async def ask(self, kind, *payload):
-        answered = False
+        answered, child, keep = False, self.cleaning, self.replies.on_request()
         try:
             async with self.one_at_a_time:
-                reply = await self._answered(kind, b"".join(payload))
+                reply = await self._answered(child, kind, b"".join(payload))
             answered = True
-            return reply
+            return keep(reply)
         finally:
-            if not answered:
+            if not answered and child is self.cleaning:
                 self.cleaning = None
 
-    async def _answered(self, kind, payload):
+    async def _answered(self, child, kind, payload):
         draw = self.world.draw
         await asyncio.sleep(draw.expovariate(1 / self.world.child_s))
         await self.host.awake()
-        if self.cleaning is None or draw.random() < DEATHS * (not self.world.healing):
+        killed = draw.random() < DEATHS * (not self.world.healing)
+        if child is None or child is not self.cleaning or killed:
             raise CleanerEnded("the cleaner process has ended")
-        return answer(self.cleaning, kind, payload)
+        return answer(child, kind, payload)
 
     def succeeded(self):
         pass
