@@ -37,8 +37,8 @@ REWRITE_S_MAX = 1_200.0
 """Much shorter than the time after which another process deletes a ledger that no stream lists."""
 
 PIECE_BYTES = 256 * 1024
-"""Bytes that are read, or written as one entry, in one turn of the event loop; a larger batch has
-a turn of its own. A megabyte would hold up clients for milliseconds."""
+"""Bytes that are written as one entry; a larger batch has an entry of its own. A megabyte would hold
+up clients for milliseconds in the journal."""
 
 IN_FLIGHT_BYTES_MAX = 512 * 1024
 """Bytes that are sent to the bookies and not confirmed, beyond which `add` waits. Clients' entries
@@ -272,7 +272,7 @@ async def _chunks(
         return
 
     def read_from(first: int) -> asyncio.Task[Entries]:
-        reading = reader.read(EntryId(first), last, min(limits.read_chunk_bytes, PIECE_BYTES))
+        reading = reader.read(EntryId(first), last, limits.read_chunk_bytes)
         return start_once("a read ahead", reading, expected=LedgerError)
 
     ahead: asyncio.Task[Entries] | None = read_from(0)
