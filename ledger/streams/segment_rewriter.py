@@ -37,8 +37,8 @@ REWRITE_S_MAX = 1_200.0
 """Much shorter than the time after which another process deletes a ledger that no stream lists."""
 
 PIECE_BYTES = 256 * 1024
-"""Bytes that are written as one entry; a larger batch has an entry of its own. A megabyte would hold
-up clients for milliseconds in the journal."""
+"""Bytes that are written as one entry; a larger batch has an entry of its own. A megabyte would
+hold up clients for milliseconds in the journal."""
 
 IN_FLIGHT_BYTES_MAX = 512 * 1024
 """Bytes that are sent to the bookies and not confirmed, beyond which `add` waits. Clients' entries
