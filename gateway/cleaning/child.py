@@ -1,7 +1,7 @@
 """The cleaner process: reads requests from its standard input, and answers on its standard output.
 
-Its argument is the descriptor of the memory that has the batches of both, see `Slots`. It
-decompresses batches, keeps the map of keys, and rewrites batches. It touches no ledger and no
+Its argument is the descriptor of the shared memory that holds requests and replies (see `Slots`).
+It decompresses batches, keeps the map of keys, and rewrites batches. It touches no ledger and no
 file. It runs at low priority, and ends with its input, so also if the gateway is killed.
 """
 
@@ -90,7 +90,7 @@ def _reply(replies: BinaryIO, kind: Kind, payload: bytes, slot: int, slots: Slot
 
 
 def _give_way() -> None:
-    """Let clients of the gateway come first, also at the moment when a request wakes this up."""
+    """Let clients of the gateway come first, also when a request wakes this process."""
     os.nice(_NICE)
     if sys.platform == "linux":
         with suppress(OSError):

@@ -3,8 +3,9 @@
     frame = length of the payload u32 · kind u8 · slot u8 [· payload, if the slot is NO_SLOT]
 
 Otherwise the payload lies in that slot of the [memory](slots.py) that both ends share.
-The gateway sends a request and waits for its reply. Numbers are big-endian. Batches lie one behind
-another, because each has its length. Both ends are of one release, so frames have no version.
+Up to three requests may be under way, and replies come in their order. Numbers are big-endian.
+Batches lie one behind another, because each has its length. Both ends are of one release, so frames
+have no version.
 """
 
 from __future__ import annotations

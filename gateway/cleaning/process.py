@@ -43,7 +43,7 @@ class CleanerEnded(LedgerError):
 
 
 class CleanerProcess:
-    """One child process. One task at a time starts and asks it."""
+    """One child process. One task starts it, and up to `SLOTS` tasks ask it at the same time."""
 
     def __init__(self) -> None:
         # None while no child runs.
@@ -51,8 +51,9 @@ class CleanerProcess:
         # The pause before the next start, after a child that ended by itself. 0 after a whole
         # round.
         self._pause_s = 0.0
-        # What is shared with the child, and the slot of the request before. As long as it runs.
+        # The memory shared with the child. None while no child runs.
         self._slots: Slots | None = None
+        # The slot of the last request.
         self._slot = 0
         # Held by the oldest request under way, which reads its reply.
         self._answered_in_order = asyncio.Lock()
@@ -71,7 +72,11 @@ class CleanerProcess:
         if self._pause_s:
             await asyncio.sleep(self._pause_s)
         paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
-        file = shared_file()
+        try:
+            file = shared_file()
+        except OSError as error:
+            refused = f"memory cannot be shared with the cleaner process: {error}"
+            raise CleanerEnded(refused) from error
         try:
             slots = Slots(file)
             self._child = await asyncio.create_subprocess_exec(
@@ -89,25 +94,24 @@ class CleanerProcess:
             os.close(file)
 
     async def ask(self, kind: Kind, *payload: Buffer) -> Buffer:
-        """Send a request, of which the payload may have parts, and return that of the reply.
+        """Send a request whose payload may come in parts, and return the payload of its reply.
 
-        Up to `SLOTS` requests may be under way; they are answered in order, and what does not fit
-        into the pipe waits in memory. A reply can change
-        with the request that comes `SLOTS` after its own. Raises PoisonedBatch, and CleanerEnded.
-        Whatever else ends the wait ends the child too, because its reply would be taken for that
-        of another request.
+        Up to `SLOTS` requests may be under way, and replies come in the order of the requests.
+        The buffer returned is valid until the `SLOTS`-th request after this one is sent. Raises
+        PoisonedBatch, CleanerEnded. Any other end of the wait also ends the child, because its
+        reply would be taken for that of another request.
         """
         child, slots = self._child, self._slots
         if child is None or child.stdin is None or child.stdout is None or slots is None:
             raise CleanerEnded("the cleaner process does not run")
         answered = False
         try:
-            async with asyncio.timeout(_ANSWER_S_MAX):
-                # Nothing may wait between the two: requests take their replies in this order.
-                self._send(child.stdin, slots, kind, payload)
-                async with self._answered_in_order:
-                    if child is not self._child:  # the request before this one ended it
-                        raise CleanerEnded("the cleaner process was ended")
+            # Nothing may wait between the two: requests take their replies in this order.
+            self._send(child.stdin, slots, kind, payload)
+            async with self._answered_in_order:
+                if child is not self._child:  # the request before this one ended it
+                    raise CleanerEnded("the cleaner process was ended")
+                async with asyncio.timeout(_ANSWER_S_MAX):
                     reply, answer = await _receive(child.stdout, slots)
             if reply == Kind.UNABLE:
                 raise self._ended(child, bytes(answer).decode())
@@ -115,7 +119,12 @@ class CleanerProcess:
         except TimeoutError as error:
             raise self._ended(child, f"did not answer for {_ANSWER_S_MAX:.0f} s") from error
         except (OSError, RuntimeError, asyncio.IncompleteReadError) as error:
-            raise self._ended(child, f"has ended: {error}") from error
+            ended = self._ended(child, "has ended")
+            await self._end(child)
+            if child.returncode is not None and child.returncode < 0:
+                how = f"was ended by signal {-child.returncode}; is memory short?"
+                ended = CleanerEnded(f"the cleaner process {how}")
+            raise ended from error
         finally:
             if not answered:
                 await self._end(child)

@@ -56,9 +56,10 @@ class Asks(Protocol):
     """The cleaner process."""
 
     async def ask(self, kind: Kind, *payload: Buffer) -> Buffer:
-        """Send a request, of which the payload may have parts, and return that of its reply.
+        """Send a request whose payload may come in parts, and return the payload of its reply.
 
-        Up to `SLOTS` requests may be under way. A reply can change with the one `SLOTS` after it.
+        Up to `SLOTS` requests may be under way. The buffer returned is valid until the `SLOTS`-th
+        request after this one is sent.
         """
         ...
 
@@ -358,8 +359,8 @@ class LogRound:
     async def _ask_each(self, kind: Kind, segment: Segment) -> AsyncGenerator[Buffer]:
         """Yield the replies of the process to all pieces of a segment.
 
-        The process has the next two pieces while a reply is yielded. A caller that stops waits
-        until they are answered.
+        The process has the next two pieces while a reply is yielded, unless they are large. A
+        caller that stops waits until they are answered.
         """
         asked: deque[asyncio.Task[Buffer]] = deque()
         pieces = self._read(segment)
@@ -367,7 +368,7 @@ class LogRound:
             async for piece in pieces:
                 work = self._process.ask(kind, *piece.data)
                 asked.append(start_once("a request to the cleaner", work, expected=_EXPECTED))
-                if len(asked) == SLOTS:
+                while len(asked) >= (SLOTS if piece.size <= _ASKED_BYTES else 1):
                     yield await asked.popleft()
             while asked:
                 yield await asked.popleft()

@@ -1,4 +1,4 @@
-"""Memory that a gateway shares with its cleaner process, so that no pipe carries batches.
+"""Memory that a gateway shares with its cleaner process. Batches need a pipe only if they are long.
 
 A request lies in a slot, and its reply replaces it there. Requests take the slots in turn: one for
 the request that the process works on, one for a request that waits, and one for the reply before.
@@ -15,16 +15,16 @@ from tempfile import TemporaryFile
 from ledger.ids import Buffer
 
 SLOT_BYTES = 2 * 1024 * 1024
-"""Above a piece of 1 MiB and what its reply can grow by. What is longer goes through the pipes."""
+"""Room for a piece of 1 MiB whose reply is larger. A longer payload goes through the pipes."""
 SLOTS = 3
 _PARTS_MAX = 256
-"""Of a payload, beyond which one copy more costs less than a step of Python for each part."""
+"""The number of parts above which joining them first is faster than copying each in Python."""
 NO_SLOT = 255
-"""The number of a frame whose payload follows it in the pipe."""
+"""The slot number of a frame whose payload follows in the pipe."""
 
 
 class Slots:
-    """The slots as one process sees them. Used by one task at a time."""
+    """The slots as one process sees them."""
 
     def __init__(self, file: int) -> None:
         """Map the file. The descriptor may be closed afterwards."""

@@ -25,6 +25,9 @@ def unexpected(offset: int, error: Exception) -> PoisonedBatch:
     return PoisonedBatch(offset, f"{type(error).__name__}: {error}")
 
 
+_NOT_OF_THE_BATCH = (PoisonedBatch, MemoryError)  # a later attempt may have the memory
+
+
 class Poisoning:
     """Names the batch at `offset` in any error: a later attempt would fail too, as in Kafka."""
 
@@ -38,7 +41,7 @@ class Poisoning:
 
     def __exit__(self, _: object, error: BaseException | None, _trace: object) -> None:
         """Raises PoisonedBatch in place of an error that is none."""
-        if isinstance(error, Exception) and not isinstance(error, PoisonedBatch):
+        if isinstance(error, Exception) and not isinstance(error, _NOT_OF_THE_BATCH):
             raise unexpected(self._offset, error) from error
 
 

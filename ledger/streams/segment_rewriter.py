@@ -36,7 +36,7 @@ from ledger.tasks import start_once
 REWRITE_S_MAX = 1_200.0
 """Much shorter than the time after which another process deletes a ledger that no stream lists."""
 
-PIECE_BYTES = 256 * 1024
+ENTRY_BYTES = 256 * 1024
 """Bytes that are written as one entry; a larger batch has an entry of its own. A megabyte would
 hold up clients for milliseconds in the journal."""
 
@@ -102,7 +102,7 @@ class SegmentRewriter:
         # Monotonic time of the creation of the ledger.
         self._began_s = began_s
         limits: StreamLimits = stream.services.limits
-        self._entry_bytes_max = min(limits.entry_bytes_max, PIECE_BYTES)
+        self._entry_bytes_max = min(limits.entry_bytes_max, ENTRY_BYTES)
         self._index = SparseIndex(limits.index_stride_bytes)
         self._timestamp_max = -1
         # Sequence ids that the records so far cover, also those in `_waiting`.

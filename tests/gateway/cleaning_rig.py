@@ -43,13 +43,13 @@ class InsideProcess:
             self.starts += 1
 
     async def ask(self, kind, *payload):
-        keep = self.replies.on_request()
         try:
-            async with self.one_at_a_time:
-                await asyncio.sleep(0.001)
-                if self.before_answer is not None:
-                    await self.before_answer(kind)
-                return keep(self._answered(kind, b"".join(payload)))
+            with self.replies.of_request() as keep:
+                async with self.one_at_a_time:
+                    await asyncio.sleep(0.001)
+                    if self.before_answer is not None:
+                        await self.before_answer(kind)
+                    return keep(self._answered(kind, b"".join(payload)))
         except asyncio.CancelledError:
             self.cleaning = None  # as the real one ends
             raise

@@ -168,6 +168,7 @@ async def test_requests_under_way_fail_with_their_process_and_leave_the_next_one
         failed = await asyncio.gather(*asking, return_exceptions=True)
         assert [type(each) for each in failed] == SLOTS * [CleanerEnded]
         assert process._pause_s == 0.01
+        assert "ended by signal 9" in str(failed[0])
         await process.start()
         assert await mapped(process) == NOT_FULL
     finally:
@@ -230,3 +231,26 @@ async def test_a_process_without_numpy_says_so_and_prints_no_traceback(
         await process.ask(Kind.DROP_MARKS)
     assert process.pid is None
     assert capfd.readouterr() == ("", "")
+
+
+async def test_memory_that_cannot_be_shared_is_named(monkeypatch):
+    def refused(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    with pytest.raises(CleanerEnded, match=r"memory cannot be shared.*Operation not permitted"):
+        await CleanerProcess().start()
+
+
+async def test_each_request_has_the_whole_time_for_its_answer(monkeypatch):
+    process = CleanerProcess()
+    try:
+        await process.start()
+        assert await mapped(process) == NOT_FULL
+        os.kill(process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(cleaner_process, "_ANSWER_S_MAX", 0.05)
+        asking = [asyncio.ensure_future(process.ask(Kind.DROP_MARKS)) for _ in range(SLOTS)]
+        failed = await asyncio.gather(*asking, return_exceptions=True)
+        assert ["did not answer" in str(each) for each in failed] == [True, False, False]
+    finally:
+        await process.stop()

@@ -33,12 +33,13 @@ class SimCleanerProcess:
             self.cleaning = Cleaning()
 
     async def ask(self, kind, *payload):
-        answered, child, keep = False, self.cleaning, self.replies.on_request()
+        answered, child = False, self.cleaning
         try:
-            async with self.one_at_a_time:
-                reply = await self._answered(child, kind, b"".join(payload))
+            with self.replies.of_request() as keep:
+                async with self.one_at_a_time:
+                    reply = keep(await self._answered(child, kind, b"".join(payload)))
             answered = True
-            return keep(reply)
+            return reply
         finally:
             if not answered and child is self.cleaning:
                 self.cleaning = None

@@ -3,7 +3,7 @@
 `first_seeds.json` has these seeds. They only save time: a seed that finds nothing any more, because
 schedules have changed, is followed by all the others. To write the file anew:
 
-    NOTE_FIRST_SEEDS=1 python -m pytest -m "not proof" -k "mistake" tests/sim
+    NOTE_FIRST_SEEDS=1 python -m pytest -m "not proof" -k mistake tests/sim tests/ledger
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ def found(world: str, mistake: str, finds: Callable[[int], T], seeds_max: int) -
     `finds` returns something false for a seed that shows nothing.
     """
     name = f"{world}: {mistake}"
-    noted: dict[str, int] = json.loads(FILE.read_text())
-    first = [noted[name]] if name in noted else []
+    first = [seed for seed in (_noted().get(name),) if seed is not None and seed < seeds_max]
     for seed in chain(first, range(seeds_max)):
         if shown := finds(seed):
             if NOTE in os.environ:
@@ -38,12 +37,16 @@ def found(world: str, mistake: str, finds: Callable[[int], T], seeds_max: int) -
     return None
 
 
+def _noted() -> dict[str, int]:
+    noted: dict[str, int] = json.loads(FILE.read_text())
+    return noted
+
+
 def _note(name: str, seed: int) -> None:
     """Write the seed down. Other tests may do the same at the same time."""
-    with FILE.open("r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        noted: dict[str, int] = json.load(file)
-        noted[name] = seed
-        file.seek(0)
-        file.truncate()
-        file.write(json.dumps(noted, indent=0, sort_keys=True) + "\n")
+    with Path(__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        noted = json.dumps(_noted() | {name: seed}, indent=0, sort_keys=True)
+        new = FILE.with_suffix(".new")
+        new.write_text(noted + "\n")
+        new.replace(FILE)
