@@ -22,8 +22,8 @@ from tests.sim.seeds import repeat, run_world
 
 pytestmark = pytest.mark.slow
 
-SEEDS = 24
-BLOCKS = 6
+SEEDS = 20
+BLOCKS = 5
 MOVING_SEEDS = 30
 PLANTED_SEEDS_MAX = 60
 
