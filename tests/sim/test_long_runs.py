@@ -10,7 +10,13 @@ import os
 
 import pytest
 
-from tests.sim import test_bookie_crashes, test_ledger, test_stream_transport, test_streams
+from tests.sim import (
+    test_bookie_crashes,
+    test_ledger,
+    test_shared_streams,
+    test_stream_transport,
+    test_streams,
+)
 from tests.sim.disk_bookie import DiskBookie
 
 THOUSANDS = int(os.environ.get("PROOF_SEEDS", "2"))
@@ -31,6 +37,14 @@ def test_bookies_over_thousands_of_seeds() -> None:
         kept += 1
     print(f"bookies: {kept} seeds, 0 violations")
     assert kept == THOUSANDS * 1000
+
+
+def test_clusters_over_further_seeds() -> None:
+    first = test_shared_streams.SEEDS
+    for seed in range(first, first + THOUSANDS * 20):
+        found = test_shared_streams.run(seed)
+        assert found == [], f"repeat: python -m tests.sim.test_shared_streams {seed}"
+    print(f"clusters: {THOUSANDS * 20} seeds, 0 violations")
 
 
 def test_the_stream_transport_over_thousands_of_seeds() -> None:
