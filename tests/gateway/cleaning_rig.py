@@ -46,15 +46,15 @@ class InsideProcess:
         try:
             with self.replies.of_request() as keep:
                 async with self.one_at_a_time:
-                    await asyncio.sleep(0.001)
-                    if self.before_answer is not None:
-                        await self.before_answer(kind)
-                    return keep(self._answered(kind, b"".join(payload)))
+                    return keep(await self._answered(kind, b"".join(payload)))
         except asyncio.CancelledError:
             self.cleaning = None  # as the real one ends
             raise
 
-    def _answered(self, kind, payload):
+    async def _answered(self, kind, payload):
+        await asyncio.sleep(0.001)
+        if self.before_answer is not None:
+            await self.before_answer(kind)
         if self.cleaning is None:
             raise CleanerEnded("the cleaner process does not run")
         self.asked.append(kind)
