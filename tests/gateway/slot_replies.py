@@ -6,7 +6,7 @@ from gateway.cleaning.slots import SLOTS
 
 
 class SlotReplies:
-    """What is in the slots. A request spoils the reply of the one `SLOTS` before it."""
+    """The replies in the slots. Each request spoils the reply to the request `SLOTS` before it."""
 
     def __init__(self):
         self.requests = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -192,18 +193,25 @@ async def test_a_process_with_a_large_reply_that_nobody_reads_ends():
     assert process.pid is None
 
 
-async def test_a_process_that_does_not_answer_is_ended(monkeypatch):
+@asynccontextmanager
+async def standing_still(monkeypatch):
+    """Yield a process that has answered, stands still now, and has 50 ms for each answer."""
     process = CleanerProcess()
     try:
         await process.start()
         assert await mapped(process) == NOT_FULL
         os.kill(process.pid, signal.SIGSTOP)
         monkeypatch.setattr(cleaner_process, "_ANSWER_S_MAX", 0.05)
+        yield process
+    finally:
+        await process.stop()
+
+
+async def test_a_process_that_does_not_answer_is_ended(monkeypatch):
+    async with standing_still(monkeypatch) as process:
         with pytest.raises(CleanerEnded, match="did not answer"):
             await mapped(process)
         assert process.pid is None
-    finally:
-        await process.stop()
 
 
 async def test_the_process_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
@@ -243,14 +251,7 @@ async def test_memory_that_cannot_be_shared_is_named(monkeypatch):
 
 
 async def test_each_request_has_the_whole_time_for_its_answer(monkeypatch):
-    process = CleanerProcess()
-    try:
-        await process.start()
-        assert await mapped(process) == NOT_FULL
-        os.kill(process.pid, signal.SIGSTOP)
-        monkeypatch.setattr(cleaner_process, "_ANSWER_S_MAX", 0.05)
+    async with standing_still(monkeypatch) as process:
         asking = [asyncio.ensure_future(process.ask(Kind.DROP_MARKS)) for _ in range(SLOTS)]
         failed = await asyncio.gather(*asking, return_exceptions=True)
         assert ["did not answer" in str(each) for each in failed] == [True, False, False]
-    finally:
-        await process.stop()

@@ -1,7 +1,7 @@
 """The hunt for planted mistakes begins with the seed that found each of them the last time.
 
-`first_seeds.json` has these seeds. They only save time: a seed that finds nothing any more, because
-schedules have changed, is followed by all the others. To write the file anew:
+`first_seeds.json` has these seeds. They only save time: if schedules have changed, and such a seed
+finds nothing any more, all the others follow. To rewrite the file:
 
     NOTE_FIRST_SEEDS=1 python -m pytest -m "not proof" -k mistake tests/sim tests/ledger
 """
@@ -28,7 +28,8 @@ def found(world: str, mistake: str, finds: Callable[[int], T], seeds_max: int) -
     `finds` returns something false for a seed that shows nothing.
     """
     name = f"{world}: {mistake}"
-    first = [seed for seed in (_noted().get(name),) if seed is not None and seed < seeds_max]
+    noted = _noted().get(name, seeds_max)
+    first = [noted] if noted < seeds_max else []
     for seed in chain(first, range(seeds_max)):
         if shown := finds(seed):
             if NOTE in os.environ:

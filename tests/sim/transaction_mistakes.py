@@ -202,9 +202,9 @@ MISTAKES = (
 )
 
 
-def hunt(mistake, seeds_max=SEEDS_MAX):
+def hunt(mistake):
     """Return the number of seeds until it was found, and how. 0 and "" if it was not."""
-    for seed in range(seeds_max):
+    for seed in range(SEEDS_MAX):
         found = run_seed(seed, **mistake.changes)
         if found:
             return seed + 1, found
