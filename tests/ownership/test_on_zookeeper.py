@@ -25,12 +25,13 @@ from tests.peers.proxy import BOTH, Proxy
 pytestmark = pytest.mark.real_loop
 
 SESSION_MS = 1_000
+LASTING_MS = 20_000  # outlasts what a busy machine makes thousands of requests wait for
 
 
 class Gateway:
     """One gateway on its own session."""
 
-    def __init__(self, server, proxy, store, node_id):
+    def __init__(self, server, proxy, store, node_id, session_ms):
         self.server, self.proxy, self.store = server, proxy, store
         self.epochs = {}
         self.catalog = Catalog(store, bookies=lambda: 3)
@@ -43,7 +44,7 @@ class Gateway:
             host="127.0.0.1",
             port=9092,
             rack="",
-            session_ms=SESSION_MS,
+            session_ms=session_ms,
             lease=Lease(clock, lambda: store.confirmed_s, lambda: store.negotiated_session_ms),
             balance_settle_s=0.3,
         )
@@ -83,13 +84,13 @@ def gateways(zookeeper):
         root = zookeeper.unused_chroot()
         async with AsyncExitStack() as stack:
 
-            async def start(node_id):
+            async def start(node_id, session_ms=SESSION_MS):
                 proxy = stack.enter_context(Proxy(zookeeper.port))
                 store = await connect_zookeeper(
-                    proxy.address, session_ms=SESSION_MS, chroot=root, prove_session=True
+                    proxy.address, session_ms=session_ms, chroot=root, prove_session=True
                 )
                 stack.push_async_callback(store.close)
-                made = Gateway(zookeeper, proxy, store, node_id)
+                made = Gateway(zookeeper, proxy, store, node_id, session_ms)
                 await made.catalog.load()
                 stack.push_async_callback(made.catalog.close)
                 await made.cluster.start(made)
@@ -190,7 +191,7 @@ async def test_a_second_process_of_one_node_id_is_refused(gateways):
 
 async def test_ten_thousand_partitions_of_one_topic_are_led_and_taken_over(gateways):
     async with gateways() as start:
-        one, two = await start(1), await start(2)
+        one, two = await start(1, LASTING_MS), await start(2, LASTING_MS)
         topic = await one.catalog.create("events", 10_000, 2, {})
         await all_led(topic, one, two)
         await two.cluster.stop()
@@ -200,7 +201,7 @@ async def test_ten_thousand_partitions_of_one_topic_are_led_and_taken_over(gatew
 
 async def test_thousands_of_claims_are_found_by_one_read_and_claimed_again(gateways):
     async with gateways() as start:
-        one, two = await start(1), await start(2)
+        one, two = await start(1, LASTING_MS), await start(2, LASTING_MS)
         await until(lambda: len(two.cluster._partitions.state.ring.nodes) == 2, "both know both")
         ring = two.cluster._partitions.state.ring
         names = [f"group-{n}" for n in range(6_000) if ring.candidate(f"group-{n}") == 2]
