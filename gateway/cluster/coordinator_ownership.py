@@ -10,7 +10,7 @@ no live broker is void. In addition, the store of committed offsets fences the p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -29,11 +29,11 @@ from ledger.errors import (
 )
 from ledger.ports.metadata import Create, Delete, MetadataStore, Op, Set
 from ledger.sealed import seal, unseal
+from ledger.streams.shared_transactions import SharedTransactions
 from subscriptions.znodes.znode_format import node_name, subscriber_of
 
 COORDINATORS = "/gateway/coordinators"
 CLAIMS = "/gateway/claims"
-CLAIMED_TOGETHER = 128  # the number of groups claimed in one transaction
 
 _TRIES = 8
 _REFUSED = (BadVersion, NodeExists, NoNode)
@@ -54,8 +54,12 @@ class CoordinatorOwnership:
         self, metadata: MetadataStore, membership: ClusterMembership, ring: Callable[[], Ring]
     ) -> None:
         self._metadata = metadata
+        self._transactions = SharedTransactions(metadata)
         self._membership = membership
         self._ring = ring
+        # The incarnation whose parents of claims exist, made once under `_making`.
+        self._made_for: Incarnation | None = None
+        self._making = asyncio.Lock()
         # Groups that this incarnation has claimed. Cleared when the session ends.
         self._claimed: set[str] = set()
         membership.on_expired(self._claimed.clear)
@@ -86,25 +90,6 @@ class CoordinatorOwnership:
                 return
         raise MetadataUnavailable(f"group {group}: others claim and release it all the time")
 
-    async def claim_all(self, groups: Sequence[str]) -> list[str]:
-        """Claim groups, many in one transaction. Returns the groups now coordinated here.
-
-        Other brokers coordinate the remaining groups. Raises MetadataUnavailable.
-        """
-        if groups:
-            await self._make_parents(self._me())
-        claimed: list[str] = []
-        for at in range(0, len(groups), CLAIMED_TOGETHER):
-            some = groups[at : at + CLAIMED_TOGETHER]
-            if await self._claim_together(some):
-                claimed.extend(some)
-                continue
-            for group in some:  # claiming them together failed, so each is tried alone
-                with suppress(NotOwner):
-                    await self.claim(group)
-                    claimed.append(group)
-        return claimed
-
     async def check(self, group: str) -> None:
         """See `GroupClaims`."""
         me = self._me()
@@ -126,7 +111,7 @@ class CoordinatorOwnership:
             if written.who != me or written.version is None:
                 return
             with suppress(*_REFUSED):
-                await self._metadata.multi(
+                await self._transactions.multi(
                     [Delete(_path(group), written.version), Delete(_index(me, group))]
                 )
                 return
@@ -185,43 +170,25 @@ class CoordinatorOwnership:
             return True  # an earlier attempt succeeded, but its reply was lost
         await self._check_free(written)
         self._check_still(me)
-        return await self._write([written], me)
+        return await self._write(written, me)
 
-    async def _claim_together(self, groups: Sequence[str]) -> bool:
-        """Return True if every group was claimed. On False any subset may have been claimed."""
-        me = self._me()
-        wanted = [group for group in groups if group not in self._claimed]
-        written = await asyncio.gather(*(self._read(group) for group in wanted))
-        free = [claim for claim in written if claim.who != me]
-        try:
-            for claim in free:
-                await self._check_free(claim)
-        except NotOwner:
-            return False
-        self._check_still(me)
-        if free and not await self._write(free, me):
-            return False
-        self._check_still(me)
-        self._claimed.update(wanted)
-        return True
-
-    async def _write(self, free: Sequence[_CoordinatorClaim], me: Incarnation) -> bool:
-        """Claim all groups, or none. Returns False if a claim changed after it was read."""
+    async def _write(self, claim: _CoordinatorClaim, me: Incarnation) -> bool:
+        """Write the claim and its index. Returns False if the claim changed after it was read."""
+        group, who, version = claim
+        data = seal({"node_id": me.node_id, "token": me.token})
         ops: list[Op] = []
-        indexed = await asyncio.gather(*(self._is_indexed(claim, me) for claim in free))
-        for (group, who, version), is_indexed in zip(free, indexed, strict=True):
-            data = seal({"node_id": me.node_id, "token": me.token})
-            if version is None:
-                ops.append(Create(_path(group), data))
-            else:
-                ops.append(Set(_path(group), data, version))
-            if is_indexed:
-                ops.append(Delete(_index(who or me, group)))
-            ops.append(Create(_index(me, group)))
+        if version is None:
+            ops.append(Create(_path(group), data))
+        else:
+            ops.append(Set(_path(group), data, version))
+        if await self._is_indexed(claim, me):
+            ops.append(Delete(_index(who or me, group)))
+        ops.append(Create(_index(me, group)))
+        await self._make_parents(me)
         try:
-            await self._metadata.multi(ops)
+            await self._transactions.multi(ops)
         except NoNode:
-            await self._make_parents(me)
+            self._made_for = None
             return False
         except _REFUSED:
             return False
@@ -231,12 +198,20 @@ class CoordinatorOwnership:
         """Return whether the claimant's index has the claim. An unreadable claim may be ours."""
         if claim.version is None:
             return False
-        return await self._metadata.exists(_index(claim.who or me, claim.group))
+        try:
+            await self._metadata.get(_index(claim.who or me, claim.group))
+        except NoNode:
+            return False
+        return True
 
     async def _make_parents(self, me: Incarnation) -> None:
-        for path in (COORDINATORS, _claims_of(me)):
-            with suppress(NodeExists):
-                await self._metadata.create(path, parents=True)
+        async with self._making:
+            if self._made_for == me:
+                return
+            for path in (COORDINATORS, _claims_of(me)):
+                with suppress(NodeExists):
+                    await self._metadata.create(path, parents=True)
+            self._made_for = me
 
     async def _check_free(self, written: _CoordinatorClaim) -> None:
         """Check that no live broker has the claim and we are the candidate. Raises NotOwner."""

@@ -190,10 +190,6 @@ class ZooKeeperCluster:
     async def claim(self, group: str) -> None:
         await self._claims.claim(group)
 
-    async def claim_all(self, groups: Sequence[str]) -> list[str]:
-        """Claim groups, many in one transaction. Returns the groups now coordinated here."""
-        return await self._claims.claim_all(groups)
-
     async def check(self, group: str) -> None:
         await self._claims.check(group)
 

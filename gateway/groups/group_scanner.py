@@ -107,14 +107,15 @@ class GroupScanner:
         return [name for name in ours if name not in claimed]
 
     async def adopt(self, names: Iterable[str]) -> None:
-        """Load the groups of dead brokers that have members. The next expiry handles others.
+        """Load the groups of dead brokers, before their members ask, which ends open segments.
 
-        Raises MetadataUnavailable.
+        The next expiry tries those again that cannot be loaded now and have no members. Raises
+        MetadataUnavailable.
         """
         orphans = list(names)
-        await self.read(orphans)
-        self._unclean.update(name for name in orphans if name in self.idle)
+        await _each(orphans, self._load, [])
         await self.scan()
+        self._unclean.update(name for name in orphans if name in self.idle)
 
     async def read(self, names: Iterable[str]) -> None:
         """Read these groups. Load those with members, if this broker is their candidate."""

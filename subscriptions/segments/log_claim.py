@@ -28,8 +28,9 @@ from ledger.errors import (
 )
 from ledger.ids import LedgerId
 from ledger.ports.clock import Clock
-from ledger.ports.metadata import Check, Delete, MetadataStore, Node, Op
+from ledger.ports.metadata import Check, Create, Delete, MetadataStore, Node, Op, Set
 from ledger.streams.plain_log import ENTRY_BYTES, PlainLog, PlainLogs
+from ledger.streams.shared_transactions import SharedTransactions
 from ledger.streams.steady_clock import SteadyClock
 from ledger.tasks import start_once
 from subscriptions.committed_offset import WHOLE_STREAM
@@ -65,6 +66,7 @@ SUBSCRIPTION_KEY = "subscription"
 
 _CLAIM_ATTEMPTS_MAX = 5
 _LOST_REPLIES_MAX = 5
+_DELETES_MAX = 32  # old segments that are deleted at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ class LogStoreServices:
         native: bool,
     ) -> None:
         self.metadata = metadata
+        self.transactions = SharedTransactions(metadata)
         self.logs = logs
         self.clock = clock
         self.steady_clock = SteadyClock(clock)  # for decisions to delete
@@ -112,7 +115,7 @@ class LogStoreServices:
         self.store = secrets.randbits(64)
         # Ledgers that no node names any more, to be deleted by `_deleting`.
         self._unnamed: set[LedgerId] = set()
-        # The task that deletes them, one after the other. None while there are none.
+        # The task that deletes them, some at a time. None while there are none.
         self._deleting: asyncio.Task[None] | None = None
 
     def delete_later(self, ledgers: set[LedgerId]) -> None:
@@ -124,7 +127,8 @@ class LogStoreServices:
     async def _delete_unnamed(self) -> None:
         try:
             while self._unnamed:
-                await delete_ledgers(self.logs, {self._unnamed.pop()})
+                some = [self._unnamed.pop() for _ in range(min(len(self._unnamed), _DELETES_MAX))]
+                await asyncio.gather(*(delete_ledgers(self.logs, {each}) for each in some))
         finally:
             self._deleting = None
 
@@ -504,22 +508,20 @@ class SegmentClaim:
 
         Raises NotOwner if another store changed it, MetadataUnavailable.
         """
-        metadata, version = self._shared.metadata, self.version
+        version = self.version
+        wanted = Node(data, 0 if version is None else version + 1)
+        op = Create(self.path, data) if version is None else Set(self.path, data, version)
         unanswered = False
         for _ in range(_LOST_REPLIES_MAX):
             try:
-                if version is None:
-                    await metadata.create(self.path, data)
-                    self.version = 0
-                else:
-                    self.version = await metadata.set(self.path, data, version)
+                await self._shared.transactions.multi([op])
+                self.version = wanted.version
                 return
             except MetadataUnavailable:
                 unanswered = True
             except (BadVersion, NodeExists, NoNode) as error:
                 if not unanswered:
                     raise NotOwner(f"{self.path}: {error}") from error
-            wanted = Node(data, 0 if version is None else version + 1)
             found = await self._read_node()
             if found == wanted:
                 self.version = wanted.version

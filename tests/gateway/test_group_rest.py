@@ -10,6 +10,7 @@ import pytest
 
 from gateway.groups.group_scanner import EXPIRE_S
 from gateway.groups.loaded_groups import IDLE_MS
+from ledger.errors import MetadataUnavailable
 from subscriptions.znodes.znode_store import GroupZnodeStore
 from tests.gateway.group_owners import Roamer, settled, started_brokers
 
@@ -114,7 +115,7 @@ async def test_a_group_released_with_members_that_died_is_taken_when_members_cha
         assert list(gateways["b"].loaded) == [group]
 
 
-async def test_what_a_dead_gateway_left_open_is_put_in_order_by_the_next_sweep():
+async def test_what_a_dead_gateway_left_open_is_put_in_order_and_let_go():
     async with started_brokers() as (cluster, gateways):
         groups = cluster.groups_of("a", 10)
         for group in groups:
@@ -122,8 +123,30 @@ async def test_what_a_dead_gateway_left_open_is_put_in_order_by_the_next_sweep()
         gateways["a"].die()
         world = gateways["b"]
         await world.groups.adopt(await world.orphans())
+        assert sorted(world.loaded) == sorted(groups)
+        assert await world.orphans() == []
+        await asyncio.sleep(2 * IDLE_S)
+        assert world.loaded == {}
+        assert {cluster.claimant(group) for group in groups} == {None}
+
+
+async def test_an_orphan_that_cannot_be_loaded_is_put_in_order_by_the_next_sweep():
+    async with started_brokers() as (cluster, gateways):
+        groups = cluster.groups_of("a", 10)
+        for group in groups:
+            assert await gateways["a"].commit(group, 5) == "none"
+        gateways["a"].die()
+        world = gateways["b"]
+        claim = world.claims.claim
+
+        async def refused(group):
+            raise MetadataUnavailable(group)
+
+        world.claims.claim = refused
+        await world.groups.adopt(await world.orphans())
         assert world.loaded == {}
         assert sorted(await world.orphans()) == sorted(groups)
+        world.claims.claim = claim
         await asyncio.sleep(EXPIRE_S + 2 * IDLE_S)
         assert world.loaded == {}
         assert await world.orphans() == []

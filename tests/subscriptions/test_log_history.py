@@ -197,19 +197,19 @@ async def test_a_lost_reply_and_a_takeover_keep_the_copied_history(applied, heir
             await store.unload("g")
             await asyncio.sleep(3600)
             await store.load("g")
-        heir, stored_set = world.store(), process.metadata.set
+        heir, multi = world.store(), process.metadata.multi
         lost = []
 
-        async def without_reply(path, data, version):
+        async def without_reply(ops):
             if lost:
-                return await stored_set(path, data, version)
-            lost.append(path)
+                return await multi(ops)
+            lost.append(ops)
             if applied:
-                await stored_set(path, data, version)
+                await multi(ops)
             await heir.load("g")
             raise MetadataUnavailable("the connection is lost")
 
-        process.metadata.set = without_reply
+        process.metadata.multi = without_reply
         with pytest.raises(NotOwner):
             await store.advance("g", {KEY: at(6)})
         named, stored = ledgers_named(world.node("g")), set(await world.ledgers())
