@@ -374,10 +374,15 @@ class SegmentClaim:
             if stored is None:
                 return False
             decoded = await decode_records(stored, f"{self.path}: ledger {last.segment_id}")
-            copied = carried(stored, decoded, self._oldest_ms)
+            carry = carried(stored, decoded, self._oldest_ms)
         except (LedgerError, TimeoutError):
             return False  # commits go on without their history
+        copied = carry.records
         if not copied or sum(len(each.data) for each in copied) > size_max:
+            return False
+        # The end of a transaction ends whatever its producer has pending. So it must not be applied
+        # to the state behind it, which the node holds, but to the one that it was written to.
+        if carry.transactional and not carry.end.same(self.state):
             return False
         copying: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         log.copy(copied, partial(resolve, copying))
@@ -385,6 +390,8 @@ class SegmentClaim:
         announcing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         log.announce(partial(resolve, announcing))  # readers without a claim must see the copy
         await announcing
+        if carry.transactional:
+            put_state(record, carry.begin, self.path)
         return True
 
     async def _create_log(self) -> PlainLog:

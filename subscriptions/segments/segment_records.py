@@ -155,9 +155,18 @@ def complete(records: Iterable[SegmentRecord]) -> Iterator[SegmentRecord]:
             waiting.clear()
 
 
+class CarriedSegment(NamedTuple):
+    """What replaces a closed segment: the state at its beginning, then its changes."""
+
+    records: list[PlainRecord]  # of the copy: the state, marked as base, then the changes
+    begin: SubscriptionState
+    end: SubscriptionState  # after all changes
+    transactional: bool  # some of them belong to a transaction
+
+
 def carried(
     stored: Sequence[PlainRecord], decoded: Sequence[SegmentRecord], oldest_ms: int
-) -> list[PlainRecord]:
+) -> CarriedSegment:
     """Return the records of a closed segment for a copy that replaces it.
 
     `decoded` are the same records, decoded. Changes before `oldest_ms` become part of the state at
@@ -167,15 +176,18 @@ def carried(
     ends = [number for number, record in enumerate(decoded, 1) if not record.more]
     old = [end for end in ends if stored[end - 1].time_ms < oldest_ms]
     first = old[-1] if old else 0
-    end = ends[-1] if ends else 0
-    while first < end and decoded[first].base:
+    stop = ends[-1] if ends else 0
+    while first < stop and decoded[first].base:
         first += 1
-    base = SubscriptionState()
+    begin, end = SubscriptionState(), SubscriptionState()
     for record in decoded[:first]:
-        base.apply(record)
+        begin.apply(record)
+    for record in decoded[:stop]:
+        end.apply(record)
     since_ms = stored[first - 1].time_ms if first else 0
-    copied = [PlainRecord(since_ms, memoryview(body + BASE)) for body in base.encoded()]
-    return copied + list(stored[first:end])
+    copied = [PlainRecord(since_ms, memoryview(body + BASE)) for body in begin.encoded()]
+    transactional = any(record.producer_id >= 0 for record in decoded[first:stop])
+    return CarriedSegment([*copied, *stored[first:stop]], begin, end, transactional)
 
 
 class DecodedOffsets(Mapping[TopicIdPartition, CommittedOffset]):
@@ -220,6 +232,15 @@ class SubscriptionState:
         self.note = b""
         # The offsets of open transactions. Nothing of them is in `records`.
         self.pending = PendingOffsets()
+
+    def same(self, other: SubscriptionState) -> bool:
+        """Return whether every further change has the same effect on both states."""
+        return (
+            self.records == other.records
+            and self.note == other.note
+            and [each._replace(number=0) for each in self.pending.all()]
+            == [each._replace(number=0) for each in other.pending.all()]
+        )
 
     def apply(self, record: SegmentRecord) -> None:
         if record.commits is not None:

@@ -114,6 +114,50 @@ async def test_pending_offsets_outlive_rolled_and_copied_segments():
     assert dict(found.offsets) == {KEYS[0]: at(5), KEYS[1]: at(6), KEYS[2]: at(59)}
 
 
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("ends_first", [True, False], ids=["the end", "another change"])
+async def test_a_copied_segment_ends_no_later_transaction(commits, ends_first):
+    """The copy holds the end of a transaction of the same producer, which is over."""
+    world = LogWorld()
+    _, store, _ = await loaded(world)
+    await begun(store)
+    await store.end_pending("g", PRODUCER, EPOCH, commits=True)
+    await store.advance_pending("g", PRODUCER, EPOCH, {KEYS[2]: at(7)})
+    await store.unload("g")  # the segment ends while the second transaction is open
+    process, store, found = await loaded(world)
+    committed = {KEYS[0]: at(5), KEYS[1]: at(6)}
+    if not ends_first:
+        await store.advance("g", {}, b"other members")  # begins the next segment with a copy
+        process.kill()
+        process, store, found = await loaded(world)
+        assert (dict(found.offsets), found.note) == (committed, b"other members")
+        assert store.pending("g").epoch(PRODUCER) == EPOCH
+    await store.end_pending("g", PRODUCER, EPOCH, commits=commits)
+    ended = {**committed, KEYS[2]: at(7)} if commits else committed
+    assert dict(found.offsets) == ended
+    process.kill()  # while the segment with the copy is open
+    _, store, found = await loaded(world)
+    assert dict(found.offsets) == ended
+    assert not store.pending("g")
+
+
+async def test_a_copied_segment_keeps_the_order_of_plain_commits_and_transactions():
+    world = LogWorld()
+    _, store, _ = await loaded(world)
+    await store.advance_pending("g", PRODUCER, EPOCH, {KEYS[0]: at(5), KEYS[1]: at(6)})
+    await store.advance("g", {KEYS[0]: at(8)})  # overtakes the pending offset of this partition
+    await store.advance("g", {KEYS[1]: at(2)})
+    await store.advance_pending("g", PRODUCER, EPOCH, {KEYS[1]: at(9)})
+    await store.unload("g")
+    for _ in range(2):
+        process, store, found = await loaded(world)
+        await store.advance("g", {}, b"members")
+        process.kill()
+    _, store, found = await loaded(world)
+    await store.end_pending("g", PRODUCER, EPOCH, commits=True)
+    assert dict(found.offsets) == {KEYS[0]: at(8), KEYS[1]: at(9)}
+
+
 async def test_the_history_shows_a_commit_when_the_transaction_commits():
     world = LogWorld()
     _, store, _ = await loaded(world)
