@@ -185,6 +185,7 @@ class CoordinatorOwnership:
             ops.append(Delete(_index(who or me, group)))
         ops.append(Create(_index(me, group)))
         await self._make_parents(me)
+        self._check_still(me)
         try:
             await self._transactions.multi(ops)
         except NoNode:

@@ -70,6 +70,8 @@ class OwnershipRounds:
             state.topic_name,
             keeps_epochs=state.keeps_epochs,
         )
+        # Held while the changes of one topic are carried out: a step for each partition.
+        self._applying = asyncio.Lock()
         # Is notified of gained and lost partitions, from `start` to `stop`.
         self._listener: StreamListener | None = None
         # True from a change of the catalog until a round has followed the topics.
@@ -284,5 +286,7 @@ class OwnershipRounds:
         done = await self._table.change(topic.topic_id, lambda: state.next_owners(topic))
         if not done and topic.readable:
             self.request()
-        if state.get(topic.topic_id) is topic:
-            self.carry_out(state.apply(topic))
+        async with self._applying:
+            if state.get(topic.topic_id) is topic:
+                self.carry_out(state.apply(topic))
+            await asyncio.sleep(0)  # requests for the first partitions go on between two topics

@@ -118,7 +118,7 @@ class Coordinator:
         self._background = start_restarting("the scan of groups", self._scanner.run)
 
     async def adopt(self, groups: Iterable[str]) -> None:
-        """Load the groups among these that have members. The coordinator of each of them is dead.
+        """Load these groups. The coordinator of each of them is dead.
 
         Call this method when the brokers of the cluster have changed. It also loads unclaimed
         groups with members of which this broker is the candidate. A group that another broker

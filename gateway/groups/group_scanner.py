@@ -20,7 +20,7 @@ from gateway.groups.stored_membership import decode_with_pauses
 from gateway.groups.views import GroupListing, Refused
 from gateway.log import logger
 from gateway.topics.catalog import Catalog
-from ledger.errors import LedgerError, MetadataError
+from ledger.errors import LedgerError, MetadataError, NotOwner
 from ledger.ports.clock import Clock
 from ledger.streams.steady_clock import SteadyClock
 from ledger.tasks import reported
@@ -59,8 +59,8 @@ class GroupScanner:
         # Stored groups that had members when they were last read. This broker loads a group of
         # which it is or becomes the candidate. Loading or deleting a group removes it.
         self._elsewhere: set[str] = set()
-        # Idle groups whose coordinator died before it unloaded them. The next expiry loads and
-        # unloads these groups to end their open segments.
+        # Groups of dead coordinators that could not be loaded. Each expiry tries those of them that
+        # are idle, so that their open segments end.
         self._unclean: set[str] = set()
         # Held by `scan`, so that one scan runs at a time.
         self._scanning = asyncio.Lock()
@@ -96,6 +96,7 @@ class GroupScanner:
             for gone in [name for name in self.idle if name not in names]:
                 del self.idle[gone]
             self._elsewhere &= names
+            self._unclean &= names
             known = self._loaded_groups.groups.keys() | self.idle.keys() | self._elsewhere
             await self.read([*(names - known), *await self._now_for_us()])
             self.scanned.set()
@@ -107,15 +108,23 @@ class GroupScanner:
         return [name for name in ours if name not in claimed]
 
     async def adopt(self, names: Iterable[str]) -> None:
-        """Load the groups of dead brokers, before their members ask, which ends open segments.
+        """Load the groups of dead brokers, before anybody asks, which ends their open segments.
 
-        The next expiry tries those again that cannot be loaded now and have no members. Raises
-        MetadataUnavailable.
+        Those without members are unloaded soon. The next expiry tries those again that cannot be
+        loaded now. Raises MetadataUnavailable.
         """
-        orphans = list(names)
-        await _each(orphans, self._load, [])
+        orphans, ends = list(names), list[LedgerError]()
+
+        async def adopt_one(name: str) -> None:
+            if not self._loaded_groups.serves():
+                ends.append(NotOwner("this broker coordinates no group now"))
+                return
+            await self._load(name)
+            self._loaded_groups.rest_soon(name)
+
+        await _each(orphans, adopt_one, ends)
+        self._unclean.update(name for name in orphans if name not in self._loaded_groups.groups)
         await self.scan()
-        self._unclean.update(name for name in orphans if name in self.idle)
 
     async def read(self, names: Iterable[str]) -> None:
         """Read these groups. Load those with members, if this broker is their candidate."""
@@ -212,8 +221,8 @@ class GroupScanner:
             async for name in _unhurried(list(self.idle))
             if self._idle_due(name, now_ms) and self._claims.candidate(name)
         ]
-        self._unclean.clear()
         await _each(due, self._load, [])
+        self._unclean.difference_update(self._loaded_groups.groups)
         for loaded in list(self._loaded_groups.groups.values()):
             await asyncio.sleep(0)
             if loaded.group.state is not State.DEAD and not loaded.writes:
@@ -230,8 +239,9 @@ class GroupScanner:
         try:
             await self._loaded_groups.find(name, stored=True)
         except Refused:
-            return
-        self._forget(name)
+            await self._loaded_groups.wait_for_load(name)
+        if name in self._loaded_groups.groups:
+            self._forget(name)
 
     async def _expire_group(self, loaded: LoadedGroup) -> None:
         if not self._loaded_groups.serves():
@@ -298,6 +308,7 @@ async def _each(
             if failures:
                 return
             await work(name)
+            await asyncio.sleep(0)  # the work of a broker that ends does not wait for anything
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(READS_MAX):

@@ -15,6 +15,7 @@ import asyncio
 from asyncio import Future, Task
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import cast
 
@@ -54,6 +55,7 @@ from subscriptions.store import Subscription, SubscriptionsStore
 # Seconds until a request gets COORDINATOR_LOAD_IN_PROGRESS, while the load continues.
 LOAD_WAIT_S = 2.0
 IDLE_MS = 60_000  # a group without members and requests is unloaded after this time
+REST_MS = 5_000  # the same for one that was loaded although nobody asked
 LEASE_POLL_MS = 200  # the period of lease checks while session timeouts are suspended
 UNLOADS_MAX = 64  # the number of groups that are unloaded at the same time
 _ENCODE_AT_ONCE_BYTES = 64 * 1024  # a larger membership is encoded with pauses for other tasks
@@ -258,11 +260,27 @@ class LoadedGroups:
         except NotOwner:
             return ErrorCode.not_coordinator
         except LedgerError as error:
+            if loading.claimed:  # otherwise no other broker would find the group to be an orphan
+                with suppress(LedgerError):
+                    await self._claims.release(group_id)
             if self._throttle.allows("load", group_id, self._clock.monotonic_s()):
                 logger().error("a group cannot be loaded", group=group_id, reason=str(error))
             return coordinator_code(error)
         finally:
             del self._loading[group_id]
+
+    async def wait_for_load(self, group_id: str) -> None:
+        """Wait until a load of the group that is in progress has ended, however it ends."""
+        loading = self._loading.get(group_id)
+        if loading is not None:
+            await asyncio.wait([loading.task])
+
+    def rest_soon(self, group_id: str) -> None:
+        """Let a group that nobody uses go after `REST_MS` instead of `IDLE_MS`."""
+        loaded = self.groups.get(group_id)
+        if loaded is not None and self.is_idle(loaded):
+            loaded.used_ms = self.now_ms() - IDLE_MS + REST_MS
+            self._idle_timer.set(group_id, loaded.used_ms + IDLE_MS)
 
     async def _exists(self, group_id: str) -> bool:
         """Return whether the group is stored. Raises NotOwner if another broker coordinates it.

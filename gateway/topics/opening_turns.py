@@ -8,8 +8,8 @@ then its ledgers are recovered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Hashable
+from contextlib import asynccontextmanager, contextmanager
 
 from gateway.core.opening_order import OpeningOrder
 
@@ -18,12 +18,20 @@ RECOVERIES_AT_ONCE = 64
 ASKED_MORE = 64
 """Turns beyond those numbers for partitions that requests wait for."""
 
+OTHERS_AT_ONCE = 8
+AWAITED_S = 2.0
+"""For so long after a request began to wait, `OTHERS_AT_ONCE` turns at most are for others."""
+
 
 class Turns:
-    """Up to `at_once` turns, and `ASKED_MORE` for keys that are asked for."""
+    """Up to `at_once` turns, and `ASKED_MORE` for keys that are asked for.
 
-    def __init__(self, at_once: int) -> None:
+    There are fewer of them while `awaited` has anything.
+    """
+
+    def __init__(self, at_once: int, awaited: set[object] | None = None) -> None:
         self._at_once = at_once
+        self._awaited = set[object]() if awaited is None else awaited
         self._order: OpeningOrder[Hashable] = OpeningOrder()
         # The waiting callers of `turn`, by key. Each key is in `_order` as well.
         self._waiting: dict[Hashable, asyncio.Future[None]] = {}
@@ -36,7 +44,7 @@ class Turns:
         waiter = asyncio.get_running_loop().create_future()
         self._waiting[key] = waiter
         self._order.add(key, asked=asked, recency=recency)
-        self._give()
+        self.give()
         try:
             await waiter
             yield
@@ -45,16 +53,18 @@ class Turns:
                 self._given -= 1
             else:
                 self._order.discard(key)
-            self._give()
+            self.give()
 
     def ask(self, key: Hashable) -> None:
         """Move a waiting key to the front. Does nothing for any other key."""
         self._order.ask(key)
-        self._give()
+        self.give()
 
-    def _give(self) -> None:
+    def give(self) -> None:
+        """Give the turns that are free. The owner of `awaited` calls it after each change."""
         order = self._order
-        while order and self._given < self._at_once + order.asked * ASKED_MORE:
+        at_once = min(OTHERS_AT_ONCE, self._at_once) if self._awaited else self._at_once
+        while order and self._given < at_once + order.asked * ASKED_MORE:
             self._given += 1
             waiter = self._waiting.pop(order.take())
             if not waiter.done():  # otherwise its caller was cancelled, and ends its turn
@@ -65,10 +75,33 @@ class OpeningTurns:
     """The turns of all partitions of one process."""
 
     def __init__(self) -> None:
-        self.lists = Turns(LISTS_AT_ONCE)
-        self.recoveries = Turns(RECOVERIES_AT_ONCE)
+        # One for each request that has begun to wait within the last `AWAITED_S`.
+        self._awaited = set[object]()
+        self.lists = Turns(LISTS_AT_ONCE, self._awaited)
+        self.recoveries = Turns(RECOVERIES_AT_ONCE, self._awaited)
 
     def ask(self, key: Hashable) -> None:
         """Move a partition to the front, wherever it waits: a request waits for it."""
         self.lists.ask(key)
         self.recoveries.ask(key)
+
+    @contextmanager
+    def awaited(self) -> Generator[None]:
+        """While a request waits, let few others begin: each of its steps waits for theirs.
+
+        This ends after `AWAITED_S`, so that a partition that cannot open delays nothing for long.
+        """
+        request = object()
+        self._awaited.add(request)
+        timer = asyncio.get_running_loop().call_later(AWAITED_S, self._wait_over, request)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._wait_over(request)
+
+    def _wait_over(self, request: object) -> None:
+        self._awaited.discard(request)
+        if not self._awaited:
+            self.lists.give()
+            self.recoveries.give()

@@ -250,7 +250,8 @@ class Partition:
             self._asked = True
             self._turns.ask(self)
             opening = self.open()
-            await asyncio.wait([opening])
+            with self._turns.awaited():
+                await asyncio.wait([opening])
             if not opening.cancelled():
                 opening.result()  # raises the exception if a bug ended the task
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ledger.errors import EntryTooLarge, MetadataError, MetadataUnavailable
+from ledger.errors import EntryTooLarge, LedgerError, MetadataError, MetadataUnavailable
 from ledger.ports.metadata import Create, MetadataStore, Op, Set
 from ledger.tasks import start_once
 
@@ -24,14 +24,14 @@ TOGETHER_MAX: Final = 128
 BYTES_MAX: Final = 512 * 1024
 """Data of one shared transaction, unless a single caller has more."""
 
-_UNDER_WAY_MAX: Final = 2
+_UNDER_WAY_MAX: Final = 4
 _OP_BYTES: Final = 64  # what an operation takes beside its path and data, at most
 
 
 class _Waiting(NamedTuple):
     ops: Sequence[Op]
     size_bytes: int
-    shared: asyncio.Future[bool]  # False: the caller goes alone
+    done: asyncio.Future[bool]  # False: the caller goes alone
 
 
 class SharedTransactions:
@@ -42,17 +42,18 @@ class SharedTransactions:
         # Callers whose operations are not sent yet, oldest first. Each is a task of its own, so the
         # tasks bound the queue.
         self._waiting: deque[_Waiting] = deque()
-        # The number of shared transactions without an answer, at most `_UNDER_WAY_MAX`.
+        # The number of transactions without an answer, at most `_UNDER_WAY_MAX`. Those that callers
+        # try alone after a refusal are not counted.
         self._under_way = 0
         # True while `_begin` is due in the next turn of the loop.
         self._due = False
 
     async def multi(self, ops: Sequence[Op]) -> None:
         """Apply all of `ops` or none, with the errors of `MetadataStore.multi`."""
-        shared: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(ops, sum(map(_size_bytes, ops)), shared))
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(ops, sum(map(_size_bytes, ops)), done))
         self._wake()
-        if not await shared:
+        if not await done:
             await self._store.multi(ops)
 
     def _wake(self) -> None:
@@ -68,40 +69,38 @@ class SharedTransactions:
             if batch and size_bytes + one.size_bytes > BYTES_MAX:
                 break
             self._waiting.popleft()
-            if not one.shared.done():  # otherwise its caller has given up
+            if not one.done.done():  # otherwise its caller has given up
                 batch.append(one)
                 size_bytes += one.size_bytes
-        if len(batch) == 1:
-            batch[0].shared.set_result(False)
-        elif batch:
+        if batch:
             self._under_way += 1
             start_once("a shared transaction", self._run(batch))
         self._wake()
 
     async def _run(self, batch: Sequence[_Waiting]) -> None:
-        outcome: bool | str = "a shared transaction was stopped"
+        outcome: bool | LedgerError = MetadataUnavailable("a shared transaction was stopped")
         try:
             await self._store.multi([op for one in batch for op in one.ops])
             outcome = True
         except MetadataUnavailable as error:
-            outcome = str(error)
-        except (MetadataError, EntryTooLarge):
-            outcome = False
+            outcome = error
+        except (MetadataError, EntryTooLarge) as error:
+            outcome = error if len(batch) == 1 else False
         finally:
             self._under_way -= 1
             for one in batch:
-                _settle(one.shared, outcome)
+                _settle(one.done, outcome)
             self._wake()
 
 
-def _settle(shared: asyncio.Future[bool], outcome: bool | str) -> None:
-    """Tell one caller whether its operations were applied, or why nobody knows."""
-    if shared.done():
+def _settle(done: asyncio.Future[bool], outcome: bool | LedgerError) -> None:
+    """Tell one caller whether its operations were applied, or why they were not."""
+    if done.done():
         return
-    if isinstance(outcome, str):
-        shared.set_exception(MetadataUnavailable(outcome))
+    if isinstance(outcome, LedgerError):
+        done.set_exception(type(outcome)(*outcome.args))  # each caller raises one of its own
     else:
-        shared.set_result(outcome)
+        done.set_result(outcome)
 
 
 def _size_bytes(op: Op) -> int:

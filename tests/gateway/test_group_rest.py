@@ -9,8 +9,8 @@ import asyncio
 import pytest
 
 from gateway.groups.group_scanner import EXPIRE_S
-from gateway.groups.loaded_groups import IDLE_MS
-from ledger.errors import MetadataUnavailable
+from gateway.groups.loaded_groups import IDLE_MS, REST_MS
+from ledger.errors import EntryUnknown, MetadataUnavailable
 from subscriptions.znodes.znode_store import GroupZnodeStore
 from tests.gateway.group_owners import Roamer, settled, started_brokers
 
@@ -125,9 +125,40 @@ async def test_what_a_dead_gateway_left_open_is_put_in_order_and_let_go():
         await world.groups.adopt(await world.orphans())
         assert sorted(world.loaded) == sorted(groups)
         assert await world.orphans() == []
-        await asyncio.sleep(2 * IDLE_S)
-        assert world.loaded == {}
-        assert {cluster.claimant(group) for group in groups} == {None}
+        assert await world.commit(groups[0], 6) == "none"
+        await asyncio.sleep(REST_MS / 1000 + 1)
+        assert list(world.loaded) == groups[:1], "one that is used stays as long as any other"
+        assert {cluster.claimant(group) for group in groups[1:]} == {None}
+
+
+async def test_an_orphan_whose_load_fails_is_claimed_by_nobody_and_tried_by_each_sweep():
+    async with started_brokers() as (cluster, gateways):
+        groups = cluster.groups_of("a", 3)
+        for group in groups:
+            assert await gateways["a"].commit(group, 5) == "none"
+        gateways["a"].die()
+        world, tried = gateways["b"], []
+        store = world.groups._store
+        load, names = store.load, store.list
+
+        async def failing(group):
+            tried.append(group)
+            raise EntryUnknown("no bookie answers")
+
+        async def unavailable():
+            store.list = names
+            raise MetadataUnavailable("a test")
+
+        store.load, store.list = failing, unavailable
+        with pytest.raises(MetadataUnavailable):
+            await world.groups.adopt(await world.orphans())
+        for sweeps in range(1, 4):
+            assert sorted(tried) == sorted(groups * sweeps)
+            assert {cluster.claimant(group) for group in groups} == {None}
+            await asyncio.sleep(EXPIRE_S)
+        store.load = load
+        await asyncio.sleep(EXPIRE_S)
+        assert {group for group in groups if group in world.loaded} == set(groups)
 
 
 async def test_an_orphan_that_cannot_be_loaded_is_put_in_order_by_the_next_sweep():

@@ -10,7 +10,13 @@ from kio.schema.errors import ErrorCode
 
 from gateway.cluster.port import Leader, StreamKey
 from gateway.core.opening_order import OpeningOrder
-from gateway.topics.opening_turns import RECOVERIES_AT_ONCE, Turns
+from gateway.topics.opening_turns import (
+    AWAITED_S,
+    OTHERS_AT_ONCE,
+    RECOVERIES_AT_ONCE,
+    OpeningTurns,
+    Turns,
+)
 from tests.gateway.paper_cluster import PaperCluster, member
 from tests.gateway.stream_cluster import LIST_OFFSETS, batch, started_cluster, times_of
 
@@ -79,6 +85,33 @@ async def test_turns_are_bounded_and_cancelled_waiters_leave_none_behind():
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert (most, len(turns._order), turns._given) == (2, 0, 0)
+
+
+async def test_few_others_begin_while_a_request_waits_but_not_for_long():
+    turns, under_way = OpeningTurns(), set()
+
+    async def take(key, over):
+        async with turns.recoveries.turn(key, asked=False):
+            under_way.add(key)
+            await over.wait()
+            under_way.discard(key)
+
+    first, second = asyncio.Event(), asyncio.Event()
+    tasks = [asyncio.create_task(take(key, first)) for key in range(RECOVERIES_AT_ONCE)]
+    tasks += [asyncio.create_task(take(-key, second)) for key in range(1, 100)]
+    await asyncio.sleep(0)
+    assert len(under_way) == RECOVERIES_AT_ONCE
+    with turns.awaited():
+        first.set()
+        await asyncio.sleep(AWAITED_S / 2)
+        assert len(under_way) == OTHERS_AT_ONCE
+        with turns.awaited():
+            pass
+        assert len(under_way) == OTHERS_AT_ONCE
+        await asyncio.sleep(AWAITED_S)
+        assert len(under_way) == RECOVERIES_AT_ONCE, "one that cannot open delays nothing for long"
+    second.set()
+    await asyncio.gather(*tasks)
 
 
 async def taken_over(cluster, count):

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from ledger.errors import BadVersion, LedgerError, MetadataUnavailable, NodeExists
+from ledger.errors import BadVersion, EntryTooLarge, LedgerError, MetadataUnavailable, NodeExists
 from ledger.ports.metadata import Create, Delete, Set
 from ledger.streams.shared_transactions import BYTES_MAX, TOGETHER_MAX, SharedTransactions
 from tests.sim.metadata import MetadataFaults, SimMetadata
@@ -85,14 +85,14 @@ async def test_nobody_is_told_that_a_transaction_without_a_reply_failed_or_succe
 
 async def test_what_a_cancelled_caller_waited_with_is_not_sent():
     world = World()
-    first = [asyncio.create_task(world.shared.multi([Create(f"/{n}")])) for n in range(300)]
+    first = [asyncio.create_task(world.shared.multi([Create(f"/{n}")])) for n in range(600)]
     await asyncio.sleep(0)
     late = asyncio.create_task(world.shared.multi([Create("/late")]))
     await asyncio.sleep(0.001)
     late.cancel()
     await asyncio.gather(*first)
     assert "late" not in world.names
-    assert len(world.names) == 300
+    assert len(world.names) == 600
 
 
 async def test_large_nodes_share_no_transaction():
@@ -101,6 +101,20 @@ async def test_large_nodes_share_no_transaction():
     ended = await world.all(*([Create(f"/{name}", bytes(size))] for name in "abc"))
     assert ended == [None] * 3
     assert world.sizes == [1, 1, 1]
+
+
+async def test_what_the_store_finds_too_large_together_goes_alone():
+    world = World()
+    multi = world.store.multi
+
+    async def bounded(ops):
+        if len(ops) > 1:
+            raise EntryTooLarge("a test")
+        await multi(ops)
+
+    world.store.multi = bounded
+    assert await world.all([Create("/a")], [Create("/b")]) == [None, None]
+    assert world.names == ["a", "b"]
 
 
 async def test_an_error_that_nobody_expects_leaves_no_caller_waiting():

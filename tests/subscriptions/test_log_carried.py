@@ -76,3 +76,17 @@ async def test_a_takeover_finds_what_was_written(seed):
         assert dict(found.offsets) == model.committed, f"seed {seed}, change {number}"
         open_keys = {key for pending in model.pending.values() for key in pending}
         assert set(store.pending("g")) == open_keys, f"seed {seed}, change {number}"
+
+
+async def test_a_takeover_of_many_writes_their_nodes_by_few_transactions():
+    world, names = LogWorld(), [f"group-{number}" for number in range(200)]
+    process = world.process()
+    store = process.store()
+    await asyncio.gather(*map(store.load, names))
+    await asyncio.gather(*(store.advance(name, {KEYS[0]: at(1)}) for name in names))
+    process.kill()
+    process = world.process()
+    found = await asyncio.gather(*map(process.store().load, names))
+    assert [dict(each.offsets) for each in found] == [{KEYS[0]: at(1)}] * len(names)
+    nodes = [path for _, path in process.steps.writes if path.startswith("/gateway/groups/")]
+    assert len(nodes) <= len(names) / 4
