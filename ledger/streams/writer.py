@@ -28,6 +28,8 @@ from ledger.streams.tail_cache import StoredRecord, StreamTail
 OnDurable = Callable[[LedgerError | None], None]
 _ENVELOPE_AND_HEAD = log_records.ENVELOPE_BYTES + log_records.SET_HEAD_BYTES
 _CONTROL = b"control"  # Source: DistributedLogConstants.CONTROL_RECORD_CONTENT
+_UNCONFIRMED_MAX = 2  # entries in flight while less than `_HELD_BYTES_MAX` waits
+_HELD_BYTES_MAX = 64 * 1024
 SEGMENT_RECORDS_MAX = 1 << 30
 """The records of a segment: positions have 32 bits, and one record may take 2^31 - 1 of them."""
 
@@ -284,6 +286,8 @@ class SegmentWriter:
                 continue
             if not self._waiting or self.paused or self._position >= SEGMENT_RECORDS_MAX:
                 break
+            if len(self._in_flight) >= _UNCONFIRMED_MAX and self.waiting_bytes < _HELD_BYTES_MAX:
+                break  # the next confirmation packs what waits then, in one entry
             self._pack_entry()
             if self._bytes_since_snapshot >= self._snapshot_due:
                 self._begin_snapshot()

@@ -121,6 +121,7 @@ async def test_an_entry_is_no_larger_than_its_limit_unless_one_record_is():
         for name, size in [("a", 40_000), ("b", 30_000), ("c", 200_000), ("d", 1)]:
             world.append(name, size=size)
         await asyncio.sleep(0)
+        world.ledger.confirm()
         user = [e for e in world.ledger.entries if not parsed(e)[0].control]
         assert [[len(r.data) for r in parsed(entry)] for entry in user] == [
             [40_000],
@@ -136,9 +137,31 @@ async def test_entries_hold_all_records_in_order_within_their_limit(sizes):
         for number, size in enumerate(sizes):
             world.append(number, size=size)
         await asyncio.sleep(0)
+        while world.ledger.pending:
+            world.ledger.confirm(1)
         found = [r for e in world.ledger.entries for r in parsed(e) if not r.control]
         assert [len(r.data) for r in found] == sizes
         assert max(map(len, world.ledger.entries)) <= LIMITS.entry_bytes_max
+
+
+async def test_small_records_behind_two_entries_under_way_share_the_next_entry():
+    async with new_world() as world:
+        for name in "abcde":
+            world.append(name)
+            await asyncio.sleep(0)
+        assert [len(parsed(entry)) for entry in world.ledger.entries] == [1, 1]
+        world.ledger.confirm(1)
+        assert [len(parsed(entry)) for entry in world.ledger.entries] == [1, 1, 3]
+        world.ledger.confirm()
+        assert world.answers == [(name, None) for name in "abcde"]
+
+
+async def test_a_full_entry_waits_for_no_other():
+    async with new_world() as world:
+        for name in "abcd":
+            world.append(name, size=64 * 1024)
+            await asyncio.sleep(0)
+        assert len([e for e in world.ledger.entries if not parsed(e)[0].control]) == 4
 
 
 async def test_a_full_ledger_is_not_asked_and_goes_on_when_it_has_room():
@@ -297,7 +320,7 @@ async def test_each_entry_says_how_far_back_the_last_complete_snapshot_begins():
         for number in range(40):
             world.append(number, size=500)
             await asyncio.sleep(0)
-        world.ledger.confirm()
+            world.ledger.confirm()
         begun, complete = [], []
         for at, entry in enumerate(world.ledger.entries):
             distance = log_records.snapshot_distance(entry)
