@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.cleaning.cleaner import Cleaner
@@ -31,16 +32,20 @@ class Links(Protocol):
 
 
 def add_transactions(
-    ctx: Context, shared: ZooKeeperCluster | None, links: Links | None = None
+    ctx: Context, shared: ZooKeeperCluster | None, new_links: Callable[[], Links] | None = None
 ) -> Callable[[], Awaitable[None]]:
     """Let this process coordinate transactions and compact logs, once its partitions start.
 
-    `shared` is None if this gateway is the only one. Without `links`, other gateways are reached
-    over TCP. Returns what ends the connections to them, after the partitions were closed.
+    `shared` is None if this gateway is the only one. Without `new_links`, other gateways are
+    reached over TCP. Returns what ends the connections to them, after the partitions were closed.
     """
-    links = PeerLinks(ctx.cluster) if links is None else links
+    new_links = new_links or partial(PeerLinks, ctx.cluster)
+    # Another gateway answers the requests of one connection in order, and a marker only once it is
+    # durable. So verifications, for which producers wait, have connections of their own.
+    links, links_of_verifier = new_links(), new_links()
     if shared is not None:
         shared.on_members_changed(links.on_members_changed)
+        shared.on_members_changed(links_of_verifier.on_members_changed)
     groups = ctx.groups
     of_groups = ClusterGroupMarkers(
         groups.transactional_groups, groups.transactional, ctx.cluster, links
@@ -58,7 +63,9 @@ def add_transactions(
     )
     ctx.partitions.hosts[TRANSACTION_STATE] = ctx.transactions
     ctx.partitions.transactions_may_exist = lambda: ctx.features.transactions_may_exist
-    ctx.partitions.verifier = CoordinatorVerifier(ctx.cluster.node_id, ctx.transactions, links)
+    ctx.partitions.verifier = CoordinatorVerifier(
+        ctx.cluster.node_id, ctx.transactions, links_of_verifier
+    )
 
     ctx.cleaner = Cleaner(
         ctx.catalog,
@@ -72,5 +79,6 @@ def add_transactions(
         await sender.close()
         await of_groups.close()
         await links.close()
+        await links_of_verifier.close()
 
     return stop

@@ -215,8 +215,8 @@ class TransactionHost(Host):
         features = Features(self.session, supported, self.node_id, self.cluster.supported_by_others)
         await self.retried(features.load)
         self.ctx = self._context(clock, layout, stored, features)
-        self.links = SimLinks(world, self)
-        self.end_links = add_transactions(self.ctx, self.cluster, self.links)
+        self.links = []
+        self.end_links = add_transactions(self.ctx, self.cluster, self._new_links)
         self.dispatcher = Dispatcher(rows(), self.ctx)
         ended = asyncio.get_running_loop().create_future()
         self.sharing = BrokerLifecycle(self.cluster, self.partitions, self.groups, ended)
@@ -226,6 +226,11 @@ class TransactionHost(Host):
         await self.groups.start()
         await self.ctx.transactions.start()
         self.started = True
+
+    def _new_links(self):
+        links = SimLinks(self.world, self)
+        self.links.append(links)
+        return links
 
     def _context(self, clock, layout, stored, features):
         world, draw = self.world, self.world.draw
@@ -301,8 +306,9 @@ class TransactionHost(Host):
     def kill(self):
         super().kill()
         if self.started:
-            self.links.closed = True
-            self.links.waiting.clear()
+            for links in self.links:
+                links.closed = True
+                links.waiting.clear()
 
     async def stop(self):
         """End as a process that was asked to."""
