@@ -3,9 +3,10 @@
 v2 transaction version (KIP-1228). Coordinators of other gateways send it, with tagged fields of
 this project (gateway.wire.marker_request), and admin clients that abort a hanging transaction. The
 answer of a partition follows once its marker is durable and may be acknowledged. A partition that
-another gateway leads answers NOT_LEADER_OR_FOLLOWER, as a replica does in Kafka. A marker that is
-not durable after `_WAIT_S_MAX` answers REQUEST_TIMED_OUT and stays in its partition's order. As in
-Kafka, the answers to several markers of one producer are merged.
+another gateway leads answers NOT_LEADER_OR_FOLLOWER, as a replica does in Kafka, and so does one
+that is being opened if a coordinator asks. A marker that is not durable after `_WAIT_S_MAX` answers
+REQUEST_TIMED_OUT and stays in its partition's order. As in Kafka, the answers to several markers of
+one producer are merged.
 A marker for `__consumer_offsets` reaches every group of the partition with pending offsets.
 Source: Kafka, KafkaApis.handleWriteTxnMarkersRequest.
 """

@@ -239,6 +239,12 @@ class Partition:
             await self._wait_for_lease()
             yield self._begins and (self._needs_state or self.first_waiting is not None)
 
+    def open_first(self) -> asyncio.Task[None]:
+        """Open the partition ahead of those that no request waits for. See `open`."""
+        self._asked = True
+        self._turns.ask(self)
+        return self.open()
+
     async def ensure_readable(self) -> None:
         """Wait until the partition is readable, ahead of those that no request waits for.
 
@@ -247,9 +253,7 @@ class Partition:
         while not self.readable:
             if self.closed:
                 raise NotOwner(self.name)
-            self._asked = True
-            self._turns.ask(self)
-            opening = self.open()
+            opening = self.open_first()
             with self._turns.awaited():
                 await asyncio.wait([opening])
             if not opening.cancelled():

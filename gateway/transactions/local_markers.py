@@ -13,7 +13,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from gateway.core.partition_transactions import EndMarker
+from gateway.core.partition_transactions import NO_LEADER_EPOCH, EndMarker
 from gateway.core.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from gateway.topics.partitions import Partitions
 
@@ -82,6 +82,9 @@ class LocalMarkers:
         With `topic_id` it is refused if the topic has another id: it was created again. A group
         that another gateway names has the ownership of the group in its place. `stop` of the
         `sender` gives up a marker for groups.
+
+        A marker of another gateway names a leader epoch. It does not wait for a partition that is
+        being opened: its sender gets NOT_LEADER_OR_FOLLOWER, and sends it again.
         """
         if topic == TRANSACTION_STATE:
             # Kafka would append the marker. Here nothing of a transaction can be in this log.
@@ -99,6 +102,11 @@ class LocalMarkers:
             on_marked(self._partitions.why_not_led(topic, index))
         elif topic_id is not None and not partition.belongs_to(topic_id):
             on_marked(ErrorCode.unknown_topic_or_partition)
+        elif marker.leader_epoch != NO_LEADER_EPOCH and not partition.readable:
+            # Another gateway sent it, and every request behind it would wait for the opening.
+            if not partition.closed:
+                partition.open_first()
+            on_marked(ErrorCode.not_leader_or_follower)
         else:
             partition.append_marker(marker, on_marked)
 

@@ -18,9 +18,12 @@ from kio.schema.errors import ErrorCode as Code
 from gateway.cluster.port import Leader, StreamKey
 from gateway.core.transaction_effects import Marker
 from gateway.core.transaction_states import TopicPartition
+from gateway.topics.opening_turns import LISTS_AT_ONCE
 from gateway.transactions.local_markers import LocalMarkers
 from gateway.transactions.markers import ClusterMarkers
 from gateway.wire.messages import decode_response, encode_request_header
+from ledger.errors import StreamUnavailable
+from ledger.ports.bookies import Status
 from tests.batches import plain_batch
 from tests.gateway.paper_cluster import PaperCluster, member
 from tests.gateway.stream_cluster import PEER, StreamCluster
@@ -41,10 +44,12 @@ class Allows:
 
 
 class Wire:
-    """The connections of one gateway to the others."""
+    """The connections of one gateway to the others. Answers come in the order of the requests."""
 
     def __init__(self, gateways):
         self.gateways = gateways
+        self.last = asyncio.get_running_loop().create_future()  # done once all before answered
+        self.last.set_result(None)
         self.frames = []  # (node id, frame) of each request
         self.loses_requests = self.loses_answers = False
         self.tasks = set()
@@ -58,19 +63,24 @@ class Wire:
         if self.loses_requests:
             loop.call_soon(on_answer, None)
             return
-        self._start(self._deliver(node_id, frame, on_answer))
+        before, self.last = self.last, loop.create_future()
+        self._start(self._deliver(node_id, frame, on_answer, before, self.last))
 
     def _start(self, work):
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _deliver(self, node_id, frame, on_answer):
+    async def _deliver(self, node_id, frame, on_answer, before, answered):
         if self.loses_answers:
             on_answer(None)  # the sender gives up, and the request is still on its way
+            answered.set_result(None)
             await self.deliver(node_id, frame)
         else:
-            on_answer(await self.deliver(node_id, frame))
+            reply = await self.deliver(node_id, frame)
+            await before
+            on_answer(reply)
+            answered.set_result(None)
 
     async def deliver(self, node_id, frame):
         """Give a request to a gateway, perhaps once more. Returns the decoded reply."""
@@ -103,6 +113,31 @@ class World:
             await asyncio.sleep(0.01)
         for index, node in enumerate((ONE, TWO)):
             await self.lead(name, index, node)
+
+    async def create_third(self, name):
+        """Create a topic whose partition 2 is at gateway 2."""
+        await self.gateways[ONE].catalog.create(name, 3, 1, {})
+        while self.gateways[TWO].catalog.by_name(name) is None:
+            await asyncio.sleep(0.01)
+        await self.lead(name, 2, TWO)
+
+    async def fail(self, index):
+        """Let the stream of a partition of `t` fail, so that it cannot be opened again."""
+        partition = self.partition(index)
+        missing = self.gateways[ONE].port.missing
+        segment = partition.stream.segments[-1]
+        missing.update({(segment.ledger, entry): Status.IO_ERROR for entry in range(10)})
+        partition.stream.fail(StreamUnavailable("a test"))
+        await asyncio.sleep(1)
+        assert not partition.readable
+        return partition
+
+    async def repair(self, index):
+        """Let the partition be opened again, and its new leader epoch be known."""
+        self.gateways[ONE].port.missing.clear()
+        partition = self.partition(index)
+        await partition.ensure_readable()
+        self.leaders[index] = Leader(self.leaders[index].node_id, partition.leader_epoch)
 
     async def lead(self, name, index, node):
         self.leaders[index] = Leader(node, -1)
@@ -285,6 +320,69 @@ async def test_a_topic_that_is_deleted_while_its_gateway_is_silent_ends_the_mark
         assert not ending.done()
         await w.gateways[ONE].catalog.delete("t")
         assert (await ending)[-1] is Code.none
+
+
+async def test_a_partition_that_cannot_open_holds_up_no_other_transaction():
+    async with world() as w:
+        await w.create_third("u")
+        await w.write(1, 0)
+        await w.fail(1)
+        ending = asyncio.create_task(w.end(w.marker(1)))
+        loop = asyncio.get_running_loop()
+        for sequence in range(3):
+            await w.write(2, sequence, name="u")
+            begun_s = loop.time()
+            assert await w.end(w.marker(2, name="u")) == [Code.none]
+            assert loop.time() - begun_s < 0.5
+        assert not ending.done()
+        await w.repair(1)
+        assert (await ending)[-1] is Code.none
+        assert await w.log(1) == ["data", "commit"]
+
+
+async def test_copies_for_a_partition_that_cannot_open_are_few_and_none_is_kept_there():
+    async with world() as w:
+        await w.write(1, 0)
+        partition = await w.fail(1)
+        ending = asyncio.create_task(w.end(w.marker(1)))
+        await asyncio.sleep(10)
+        assert 50 < len(w.wire.frames) <= 10 / 0.1 + 5
+        assert partition.first_waiting is None
+        await w.repair(1)
+        codes = await ending
+        assert codes == [*[Code.not_leader_or_follower] * (len(codes) - 1), Code.none]
+
+
+async def test_a_marker_lets_its_partition_open_ahead_of_those_that_no_request_waits_for():
+    async with world() as w:
+        await w.write(1, 0)
+        lists = w.gateways[TWO].partitions._opening.lists
+
+        async def occupy(number):
+            async with lists.turn(number, asked=False):
+                await asyncio.Event().wait()
+
+        others = [asyncio.create_task(occupy(number)) for number in range(LISTS_AT_ONCE)]
+        partition = w.partition(1)
+        partition.stream.fail(StreamUnavailable("a test"))
+        await asyncio.sleep(60)
+        assert not partition.readable
+        assert await w.end(w.marker(1), attempts=1) == [Code.not_leader_or_follower]
+        await asyncio.sleep(1)
+        assert partition.readable
+        for each in others:
+            each.cancel()
+
+
+async def test_a_partition_of_the_coordinators_own_gateway_keeps_the_marker_while_it_opens():
+    async with world() as w:
+        await w.write(0, 0)
+        await w.fail(0)
+        ending = asyncio.create_task(w.end(w.marker(0)))
+        await asyncio.sleep(30)
+        await w.repair(0)
+        assert await ending == [Code.none]
+        assert await w.log(0) == ["data", "commit"]
 
 
 async def test_a_marker_is_answered_only_once_it_is_durable():
