@@ -202,9 +202,14 @@ class LoadedGroups:
         return group_id in self.groups or (loading is not None and loading.claimed)
 
     async def find(
-        self, group_id: str, *, create: bool = False, stored: bool = False
+        self,
+        group_id: str,
+        *,
+        create: bool = False,
+        stored: bool = False,
+        wait_s: float = LOAD_WAIT_S,
     ) -> LoadedGroup | None:
-        """Return the group, after loading it if necessary. Raises Refused.
+        """Return the group, after loading it if necessary. Raises Refused after `wait_s`.
 
         Returns None if the group does not exist and `create` is False. Writes nothing in this case.
         `stored` means that the caller has found the group in the store.
@@ -221,7 +226,7 @@ class LoadedGroups:
                 loading.task = start_once(
                     "the load of a group", self._load(group_id, loading, create, stored)
                 )
-            await asyncio.wait([loading.task], timeout=LOAD_WAIT_S)
+            await asyncio.wait([loading.task], timeout=wait_s)
             if not loading.task.done():
                 raise Refused(ErrorCode.coordinator_load_in_progress)
             if loading.task.cancelled():

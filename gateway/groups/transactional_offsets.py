@@ -27,7 +27,7 @@ from gateway.core.partition_transactions import EndMarker
 from gateway.core.transaction_states import EPOCH_BUMP_VERSION
 from gateway.errors import coordinator_code
 from gateway.groups.group_transactions import GroupTransactions
-from gateway.groups.loaded_groups import LoadedGroup, LoadedGroups
+from gateway.groups.loaded_groups import LOAD_WAIT_S, LoadedGroup, LoadedGroups
 from gateway.groups.transactional_groups import TransactionalGroups
 from gateway.groups.views import Refused
 from ledger.errors import LedgerError
@@ -120,16 +120,23 @@ class TransactionalOffsets:
             return coordinator_code(error)
         return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
 
-    async def end(self, group_id: str, marker: EndMarker, ownership: UUID | None) -> ErrorCode:
+    async def end(
+        self,
+        group_id: str,
+        marker: EndMarker,
+        ownership: UUID | None,
+        *,
+        wait_s: float = LOAD_WAIT_S,
+    ) -> ErrorCode:
         """Commit or drop the producer's pending offsets of a group. NONE: durably, or none were.
 
         `ownership` is the one under which the index had the group. If it is not the present one,
         the answer is COORDINATOR_NOT_AVAILABLE while the producer has offsets here: the sender
         reads the index again. NOT_COORDINATOR if another broker coordinates the group. An unclaimed
-        group is claimed.
+        group is claimed. COORDINATOR_LOAD_IN_PROGRESS if it is not loaded after `wait_s`.
         """
         try:
-            loaded = await self._loaded_groups.find(group_id, create=True)
+            loaded = await self._loaded_groups.find(group_id, create=True, wait_s=wait_s)
         except Refused as refused:
             return refused.code
         if loaded is None or not self._serves(loaded):

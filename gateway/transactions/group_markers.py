@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 from gateway.cluster.peer_links import Encode, OnAnswer
 from gateway.cluster.port import Cluster
 from gateway.core.partition_transactions import EndMarker
+from gateway.groups.loaded_groups import LOAD_WAIT_S
 from gateway.groups.transactional_groups import ListedGroup, TransactionalGroups
 from gateway.groups.transactional_offsets import TransactionalOffsets
 from gateway.transactions.local_markers import GROUP_PREFIX, OnMarked
@@ -76,8 +77,14 @@ class ClusterGroupMarkers:
     def end_in_group(
         self, group: str, marker: EndMarker, ownership: UUID | None, on_marked: OnMarked
     ) -> None:
-        """End the transaction for one group, if this broker coordinates it."""
-        self._start(partial(self._here, ListedGroup(group, ownership), marker), on_marked, None)
+        """End the transaction for one group, if this broker coordinates it.
+
+        Another gateway sent the marker, and every request behind it would wait for a load of the
+        group. So the answer to a group that is not loaded is COORDINATOR_LOAD_IN_PROGRESS, and the
+        load goes on.
+        """
+        listed = ListedGroup(group, ownership)
+        self._start(partial(self._here, listed, marker, wait_s=0.0), on_marked, None)
 
     def stop(self, sender: object) -> None:
         """Give up the markers of a sender. What was sent may still be written, in its own place."""
@@ -140,10 +147,12 @@ class ClusterGroupMarkers:
             return _RETRIABLE  # it changes now
         return await self._ask(member.node_id, listed, index, marker)
 
-    async def _here(self, listed: ListedGroup, marker: EndMarker) -> ErrorCode:
+    async def _here(
+        self, listed: ListedGroup, marker: EndMarker, *, wait_s: float = LOAD_WAIT_S
+    ) -> ErrorCode:
         if self._offsets is None:
             return ErrorCode.not_coordinator
-        return await self._offsets.end(listed.group, marker, listed.ownership)
+        return await self._offsets.end(listed.group, marker, listed.ownership, wait_s=wait_s)
 
     async def _ask(
         self, node_id: int, listed: ListedGroup, index: int, marker: EndMarker

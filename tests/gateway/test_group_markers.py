@@ -46,12 +46,15 @@ class Claims(SingleBroker):
         super().__init__(node_id)
         self.owners = owners
         self.lease = True
+        self.may_claim = asyncio.Event()  # while it is cleared, a load does not end
+        self.may_claim.set()
 
     def lease_held(self):
         return self.lease
 
     async def claim(self, group):
         await self.check(group)
+        await self.may_claim.wait()
         self.owners[group] = self.node_id
 
     async def check(self, group):
@@ -191,6 +194,26 @@ async def test_a_group_whose_coordinator_died_is_claimed_for_its_marker():
         assert await one.end() is NONE
         assert one.claims.owners == {name: ONE}
         assert await one.world.committed(name) == 6
+
+
+async def test_a_marker_of_another_broker_does_not_wait_for_the_load_of_a_group():
+    async with brokers() as (one, two):
+        (name,) = same_partition(1)
+        await two.pend(name, 6)
+        two.world.groups.lost()
+        await asyncio.sleep(1)
+        two.claims.may_claim.clear()
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        for _ in range(3):
+            assert await one.end() is ErrorCode.coordinator_load_in_progress
+        assert loop.time() - begun_s < 0.5
+        assert not two.markers._running
+        two.claims.may_claim.set()
+        await asyncio.sleep(1)  # the load went on without a request
+        assert await one.end() is AGAIN
+        assert await one.end() is NONE
+        assert await two.world.committed(name) == 6
 
 
 async def test_groups_of_other_partitions_are_left_alone():
