@@ -17,3 +17,10 @@ class PartitionHost(Protocol):
         Called again after the partition was lost and gained, for a new state.
         """
         ...
+
+    def on_forgotten(self, index: int) -> None:
+        """Forget the state of a partition that was lost, handed over or deleted.
+
+        A topic that was created again may have a partition of this index by then.
+        """
+        ...

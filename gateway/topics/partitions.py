@@ -369,6 +369,8 @@ class Partitions:
         for table in (self._by_name, self._internal):
             if named is not None and table.get(named) is partition:
                 del table[named]
+        if named is not None and named[0] in self.hosts:
+            self.hosts[named[0]].on_forgotten(named[1])
         return partition
 
     async def learn_epochs(self) -> None:

@@ -71,7 +71,7 @@ class TransactionCoordinators:
             throttle=self._throttle,
             turns=Turns(),
         )
-        # The coordinator of each partition that this broker leads or led, by index.
+        # The coordinator of each partition that this broker leads, by index.
         self._by_index: dict[int, CoordinatorPartition] = {}
         # Ticks all coordinators. None before `start` and after `stop`.
         self._ticking: asyncio.Task[None] | None = None
@@ -86,6 +86,13 @@ class TransactionCoordinators:
         built = CoordinatorPartition(index, f"{TRANSACTION_STATE}-{index}", self._services)
         self._by_index[index] = built
         return built.state, built
+
+    def on_forgotten(self, index: int) -> None:
+        """See `PartitionHost`: the ids of a lost partition take no memory from those of others."""
+        if self._partitions.led(TRANSACTION_STATE, index) is None:
+            ended = self._by_index.pop(index, None)
+            if ended is not None:
+                ended.on_ended()
 
     async def start(self) -> None:
         """Begin to tick. A single broker also opens all partitions: prepared transactions end."""
@@ -169,7 +176,7 @@ class TransactionCoordinators:
 
     @property
     def memory_bytes(self) -> int:
-        """Estimate of the memory that the ids of all coordinators take."""
+        """Estimate of the memory that the ids of this broker's coordinators take."""
         return sum(each.state.memory_bytes for each in self._by_index.values())
 
     def _has_memory(self, more: int) -> bool:

@@ -9,15 +9,18 @@ import asyncio
 
 from kio.schema.errors import ErrorCode as Code
 
+from gateway.cluster.port import Leader, StreamKey
 from gateway.config import TransactionLimits
 from gateway.core.topic_names import TRANSACTION_STATE
 from gateway.core.transaction_log import decode_key, decode_value, encode_key
 from gateway.core.transaction_states import EPOCH_LAST
 from gateway.wire.own_batches import encode_batch
 from ledger.streams.config import StreamLimits
+from tests.gateway.paper_cluster import PaperCluster, member
 from tests.gateway.transaction_rig import INIT, LIST, transacting
 
 NONE = Code.none
+ONE, TWO = 1, 2
 
 
 async def states(cluster, name="pay"):
@@ -238,6 +241,33 @@ async def test_the_log_is_truncated_below_the_segment_in_progress():
         await cluster.until(lambda: cluster.shell._core is not None)
         assert await cluster.state("kept") == "Empty"
         assert (await cluster.init())[2] == 3
+
+
+async def test_the_ids_of_a_lost_partition_take_no_memory_and_return_with_it():
+    limits = TransactionLimits(memory_bytes_max=5_000)
+    alone = PaperCluster(ONE, [member(ONE), member(TWO)], leader_of_others=Leader(ONE, 1))
+    async with transacting(log_partitions=2, transaction=limits, cluster=alone) as cluster:
+        await cluster.init("pay")
+        others = [f"id-{number}" for number in range(40)]
+        first = [name for name in others if cluster.coordinators.index_of(name) == 0]
+        found = [(await cluster.init(name))[0] for name in first]
+        assert found[-1] is Code.policy_violation
+        assert (await cluster.init("a"))[0] is Code.policy_violation  # of partition 1
+        topic = cluster.catalog.by_name(TRANSACTION_STATE)
+        key = StreamKey(topic.topic_id, 0)
+        for gives_up in (cluster.lost, cluster.partitions.hand_over):
+            alone.leaders[0] = Leader(TWO, 2)
+            await gives_up(key)
+            assert cluster.coordinators.memory_bytes == 0
+            assert set(cluster.coordinators._by_index) <= {1}
+            alone.leaders[0] = Leader(ONE, 3)
+            cluster.partitions.gained(key)
+            await cluster.until(lambda: cluster.shell._core is not None)
+            assert await cluster.state() == "Empty"
+            assert cluster.coordinators.memory_bytes > 0
+        alone.leaders[0] = Leader(TWO, 4)
+        await cluster.lost(key)
+        assert (await cluster.init("a"))[0] is NONE
 
 
 async def damaged(cluster, key, value):

@@ -76,6 +76,9 @@ class Host:
         self.built[index] = hosted = Hosted()
         return hosted, hosted
 
+    def on_forgotten(self, index):
+        self.built[index].events.append("forgotten")
+
 
 async def created(catalog, name):
     internal_topics.begin(catalog, name)

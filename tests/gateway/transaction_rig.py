@@ -98,6 +98,10 @@ class TransactionCluster(StreamCluster):
         await self.coordinators.stop()
         await super().crash()
 
+    async def lost(self, key):
+        """Let another broker take a partition over."""
+        self.partitions.lost(key)
+
     @property
     def shell(self):
         return self.coordinators._by_index[0]
