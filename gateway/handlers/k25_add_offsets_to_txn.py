@@ -1,7 +1,8 @@
 """AddOffsetsToTxn, key 25, v0-v4: adds the offsets of a group to a transaction.
 
 v2 PRODUCER_FENCED in place of INVALID_PRODUCER_EPOCH · v3 flexible · v4 no change.
-The transaction gets the group's partition of `__consumer_offsets`.
+The transaction gets the group's partition of `__consumer_offsets`. Without this topic the answer is
+COORDINATOR_NOT_AVAILABLE, and the topic is created.
 Source: Kafka, KafkaApis.handleAddOffsetsToTxnRequest.
 """
 
@@ -15,6 +16,7 @@ from gateway.core.transaction_states import TopicPartition
 from gateway.groups.transactional_groups import offsets_partition
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.transaction_errors import coordinator_of, in_old_words, keeps_pending
+from gateway.topics import internal_topics
 
 _FENCED_FROM = 2
 
@@ -26,12 +28,13 @@ async def handle(request: Request, ctx: Context) -> Reply:
         return Reply(error_code=coordinator)
     if not keeps_pending(body.group_id, ctx):
         return Reply(error_code=ErrorCode.coordinator_not_available)
+    partition = TopicPartition(CONSUMER_OFFSETS, offsets_partition(body.group_id))
+    if not ctx.partitions.exists(*partition):
+        internal_topics.begin(ctx.catalog, CONSUMER_OFFSETS)
+        return Reply(error_code=ErrorCode.coordinator_not_available)
     added = await coordinator.add(
         Adding(
-            body.transactional_id,
-            body.producer_id,
-            body.producer_epoch,
-            frozenset((TopicPartition(CONSUMER_OFFSETS, offsets_partition(body.group_id)),)),
+            body.transactional_id, body.producer_id, body.producer_epoch, frozenset((partition,))
         )
     )
     return Reply(error_code=in_old_words(added.error, request.version, _FENCED_FROM))

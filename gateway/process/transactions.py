@@ -64,7 +64,7 @@ def add_transactions(
     ctx.partitions.hosts[TRANSACTION_STATE] = ctx.transactions
     ctx.partitions.transactions_may_exist = lambda: ctx.features.transactions_may_exist
     ctx.partitions.verifier = CoordinatorVerifier(
-        ctx.cluster.node_id, ctx.transactions, links_of_verifier
+        ctx.cluster.node_id, ctx.transactions, links_of_verifier, ctx.partitions.exists
     )
 
     ctx.cleaner = Cleaner(

@@ -4,6 +4,7 @@
          ├▶ another gateway: queued for it ─▶ WriteTxnMarkers, many markers in one request
          ├▶ no owner yet, or the owner is unknown: a retriable answer, after a pause
          └▶ no such topic here: read from the metadata store ─▶ gone: success
+            (`__consumer_offsets` is created, because its groups keep the offsets)
 
 A retriable answer reaches the coordinator after a pause, which doubles for a partition that fails
 again. The coordinator then sends the marker again, and the owner is looked up again.
@@ -31,6 +32,7 @@ from gateway.core.partition_transactions import EndMarker
 from gateway.core.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from gateway.core.transaction_effects import Marker
 from gateway.core.transaction_states import TopicPartition
+from gateway.topics import internal_topics
 from gateway.topics.catalog import Catalog
 from gateway.transactions.local_markers import LocalMarkers
 from gateway.transactions.ports import OnAnswers
@@ -164,6 +166,11 @@ class ClusterMarkers:
         topic, index = partition
         known = self._catalog.by_name(topic)
         if known is None or not 0 <= index < known.partitions:
+            if topic == CONSUMER_OFFSETS:
+                # Groups keep the offsets of the transaction whether or not the topic exists.
+                internal_topics.begin(self._catalog, topic)
+                self._on_answer(sending, partition, ErrorCode.unknown_topic_or_partition)
+                return
             self._doubtful.append((sending, partition))
             self._read_store()
             return

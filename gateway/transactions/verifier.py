@@ -112,8 +112,15 @@ class _Gateway:
 class CoordinatorVerifier:
     """The `Verifier` of a gateway."""
 
-    def __init__(self, node_id: int, coordinators: Coordinators, links: Links) -> None:
-        self._node_id = node_id
+    def __init__(
+        self,
+        node_id: int,
+        coordinators: Coordinators,
+        links: Links,
+        exists: Callable[[str, int], bool],
+    ) -> None:
+        """Ask for this gateway. `exists` returns whether the cluster has a partition."""
+        self._node_id, self._exists = node_id, exists
         self._coordinators = coordinators
         self._links = links
         # The gateways with coordinators by node id. One entry for each that was asked.
@@ -267,24 +274,32 @@ class CoordinatorVerifier:
 
     def _ask_here(self, gateway: _Gateway, producer: _Producer, partitions: _Partitions) -> None:
         coordinator = self._coordinators.local(producer.transactional_id)
+        # As in AddPartitionsToTxn, with which other gateways ask.
+        unknown = {
+            each: ErrorCode.unknown_topic_or_partition
+            for each in partitions
+            if not self._exists(*each)
+        }
         request = Adding(
             producer.transactional_id,
             producer.producer_id,
             producer.epoch,
-            frozenset(partitions),
+            frozenset(partitions).difference(unknown),
             EPOCH_BUMP_VERSION,
         )
         finish = partial(self._finish, gateway, producer, partitions)
         if isinstance(coordinator, ErrorCode):
-            finish({}, coordinator)
+            finish(unknown, coordinator)
+        elif not request.partitions:
+            finish(unknown, ErrorCode.unknown_topic_or_partition)
         elif producer.adds:
             start_once(
                 "a partition of a transaction",
-                _added(coordinator, request, finish),
-                lambda _: finish({}, ErrorCode.coordinator_not_available),
+                _added(coordinator, request, partial(finish, unknown)),
+                lambda _: finish(unknown, ErrorCode.coordinator_not_available),
             )
         else:
-            finish(coordinator.verify(request), ErrorCode.network_exception)
+            finish({**coordinator.verify(request), **unknown}, ErrorCode.network_exception)
 
     def _finish(
         self,
@@ -324,11 +339,9 @@ def _add(questions: _Partitions, partition: TopicPartition, question: _Question)
 
 
 async def _added(
-    coordinator: Coordinator,
-    request: Adding,
-    finish: Callable[[Mapping[TopicPartition, ErrorCode], ErrorCode], None],
+    coordinator: Coordinator, request: Adding, finish: Callable[[ErrorCode], None]
 ) -> None:
-    finish({}, (await coordinator.add(request)).error)
+    finish((await coordinator.add(request)).error)
 
 
 def _take(gateway: _Gateway) -> dict[_Producer, _Partitions]:

@@ -243,6 +243,18 @@ async def test_a_deleted_topic_is_a_success():
         assert not w.own.appended and not w.wire.requests
 
 
+async def test_the_topic_of_offsets_is_never_gone_and_is_created():
+    async with world() as w:
+        named = TopicPartition(CONSUMER_OFFSETS, 7)
+        assert await w.answer(named) == {named: Code.unknown_topic_or_partition}
+        assert not w.own.appended
+        async with asyncio.timeout(60):
+            while w.catalog.by_name(CONSUMER_OFFSETS) is None:
+                await asyncio.sleep(0.01)
+        assert await w.answer(named) == {named: Code.none}
+        assert w.own.appended[0][:2] == named
+
+
 async def test_a_topic_that_this_gateway_has_not_read_yet_is_no_success():
     async with world() as w:
         other = Catalog(w.store, TopicDefaults())

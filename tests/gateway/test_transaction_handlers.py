@@ -67,6 +67,10 @@ async def test_the_offsets_of_a_group_are_added_in_every_version(version):
         producer = (await cluster.init())[1:]
         fields = {"transactional_id": "pay", "producer_id": producer[0], "group_id": "g"}
         reply = await cluster.answer(OFFSETS, version, **fields, producer_epoch=0)
+        assert reply.error_code is Code.coordinator_not_available
+        assert not cluster.shell.describe("pay").partitions
+        await cluster.until(lambda: cluster.catalog.by_name(CONSUMER_OFFSETS))
+        reply = await cluster.answer(OFFSETS, version, **fields, producer_epoch=0)
         assert reply.error_code is NONE
         (added,) = cluster.shell.describe("pay").partitions
         assert added == (CONSUMER_OFFSETS, ord("g") % 50)

@@ -102,7 +102,11 @@ class Wire:
 class World:
     def __init__(self):
         self.coordinators, self.wire = Coordinators(), Wire()
-        self.verifier = CoordinatorVerifier(ME, self.coordinators, self.wire)
+        self.deleted = set()  # partitions of `t`
+        self.verifier = CoordinatorVerifier(ME, self.coordinators, self.wire, self.exists)
+
+    def exists(self, topic, index):
+        return topic == "t" and index not in self.deleted
 
     def ask(self, name="other", index=0, *, producer=5, epoch=1, adds=False):
         return self.verifier.verify(name, producer, epoch, "t", index, adds=adds)
@@ -123,6 +127,18 @@ async def test_a_producer_that_begins_in_many_partitions_is_added_at_once():
     assert await asyncio.gather(*answers) == [Code.none] * 10
     (asked,) = w.coordinators.added
     assert (len(asked.partitions), asked.version) == (10, 2)
+
+
+@pytest.mark.parametrize("adds", [True, False])
+async def test_a_partition_that_does_not_exist_is_not_added_and_others_are(adds):
+    w = World()
+    w.deleted.add(1)
+    answers = await asyncio.gather(*(w.ask("mine", index, adds=adds) for index in range(3)))
+    assert answers == [Code.none, Code.unknown_topic_or_partition, Code.none]
+    (asked,) = w.coordinators.added if adds else w.coordinators.verified
+    assert asked.partitions == {TopicPartition("t", 0), TopicPartition("t", 2)}
+    assert await w.ask("mine", 1, adds=adds) is Code.unknown_topic_or_partition
+    assert len(w.coordinators.added) + len(w.coordinators.verified) == 1
 
 
 async def test_partitions_wait_while_earlier_ones_of_the_same_producer_are_added():
