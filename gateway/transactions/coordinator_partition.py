@@ -58,7 +58,7 @@ from ledger.tasks import reported, start_restarting
 
 _BATCH_BYTES_MAX = 1024 * 1024  # of records that wait for the batch under way
 _IDS_PER_STEP = 500  # ids loaded between two pauses for other tasks
-_PAUSE_S_FIRST, _PAUSE_S_MAX = 1.0, 60.0  # before the map is loaded again
+_PAUSE_S_FIRST, _PAUSE_S_MAX = 1.0, 5.0  # before the map is loaded or a segment begun again
 _LOGGED_CHARACTERS = 200  # of a transactional id
 _SPARE_IDS_MAX = 8  # producer ids that are kept for transactions that time out
 
@@ -110,7 +110,7 @@ class CoordinatorPartition:
         self._lacks_id = False
         # The pause before the next load after a failed append. Doubles; a durable record resets it.
         self._pause_s = _PAUSE_S_FIRST
-        # The pause before the next load for `_reload`. Doubles each time.
+        # The pause before the next load for `_reload`. Doubles; a durable record resets it.
         self._reload_s = _PAUSE_S_FIRST
         # The timer of the next load, because a partition answered that this core is fenced.
         self._reload: asyncio.TimerHandle | None = None
@@ -397,7 +397,7 @@ class CoordinatorPartition:
             return
         batch, self._batch = self._batch, []
         self.state.on_written()
-        self._pause_s = _PAUSE_S_FIRST
+        self._pause_s = self._reload_s = _PAUSE_S_FIRST
         now_ms = self._services.clock.now_ms()
         effects: list[Effect] = []
         for append in batch:

@@ -6,6 +6,7 @@ Method: requests in Kafka's bytes to a broker on real streams, a ledger and a bo
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 
 from kio.schema.errors import ErrorCode as Code
 
@@ -268,6 +269,59 @@ async def test_the_ids_of_a_lost_partition_take_no_memory_and_return_with_it():
         alone.leaders[0] = Leader(TWO, 4)
         await cluster.lost(key)
         assert (await cluster.init("a"))[0] is NONE
+
+
+@contextmanager
+def no_bookies(port):
+    """No bookie takes a new segment meanwhile. Those in use go on."""
+    port.available, port.registered = tuple, dict
+    yield
+    del port.available, port.registered
+
+
+async def test_a_coordinator_without_a_segment_serves_soon_after_a_long_failure():
+    async with transacting() as cluster:
+        await cluster.begin()
+        await cluster.restart()  # the log has no segment of this broker
+        loop = asyncio.get_running_loop()
+        with no_bookies(cluster.port):
+            for _ in range(8):
+                await cluster.until(lambda: cluster.shell._core is not None)
+                fields = {"transactional_id": "pay", "transaction_timeout": 60_000}
+                reply = await cluster.answer(INIT, 2, **fields)
+                assert reply.error_code is Code.coordinator_not_available
+        begun_s = loop.time()
+        await cluster.until(lambda: cluster.shell._core is not None)
+        assert loop.time() - begun_s <= 6
+
+
+async def test_a_takeover_that_found_no_bookies_sends_its_markers_soon_after():
+    async with transacting() as cluster:
+        assert await cluster.end(await cluster.begin()) is NONE
+        loop = asyncio.get_running_loop()
+        await cluster.stop_gateway()
+        with no_bookies(cluster.port):
+            await cluster.start_gateway()
+            await asyncio.sleep(565)  # pauses that doubled up to 60 s would end at 603 s
+            assert not cluster.markers.sent
+        begun_s = loop.time()
+        await cluster.until(lambda: cluster.markers.sent)
+        assert loop.time() - begun_s <= 6
+
+
+async def test_a_durable_record_shortens_the_pause_before_a_fenced_coordinator_loads_again():
+    async with transacting() as cluster:
+        loop, pauses = asyncio.get_running_loop(), []
+        for number in range(6):
+            name = f"id-{number}"
+            producer = await cluster.begin(name)
+            assert await cluster.end(producer, name=name) is NONE
+            begun_s = loop.time()
+            cluster.markers.answer(Code.transaction_coordinator_fenced)
+            await cluster.until(lambda: cluster.markers.sent)
+            pauses.append(loop.time() - begun_s)
+            cluster.markers.answer()
+        assert max(pauses) < 2
 
 
 async def damaged(cluster, key, value):
