@@ -14,8 +14,11 @@ from gateway.core.partition_transactions import EndMarker
 from gateway.core.transaction_states import EPOCH_BUMP_VERSION
 from subscriptions.committed_offset import TopicIdPartition
 
-NUMBERS_MAX: Final = 1_000
-"""Producers of one group whose last marker is remembered."""
+NUMBERS_MAX: Final = 20_000
+"""Producers of one group whose last marker is remembered, in about 180 bytes each.
+
+With more producers than that, each commit draws a new ownership, which is two writes of the index.
+"""
 
 _LISTED_MAX: Final = 16  # nodes of earlier loads that are remembered at once
 

@@ -6,7 +6,7 @@ of the transaction's coordinator is a future that the test completes.
 
 import asyncio
 from contextlib import asynccontextmanager
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from gateway.core.group_members import Leaving
 from gateway.core.partition_transactions import EndMarker
 from gateway.groups import group_transactions, transactional_offsets
+from gateway.groups.group_transactions import NUMBERS_MAX, GroupTransactions
 from gateway.groups.loaded_groups import IDLE_MS
 from gateway.groups.transactional_groups import ListedGroup, offsets_partition
 from gateway.groups.transactional_offsets import TransactionalCommit
@@ -306,6 +307,24 @@ async def test_a_late_copy_whose_number_was_forgotten_ends_nothing(monkeypatch):
         assert again is ErrorCode.coordinator_not_available
         assert await end(world, number=6) is NONE
         assert await fetched(world, stable=True) == (9, NONE)
+
+
+def test_5_000_producers_of_one_group_share_an_ownership():
+    memory = GroupTransactions(UUID(int=0))
+    owned = []
+    for number in range(3 * 5_000):
+        memory.learn(number % 5_000, UUID(int=number + 1))
+        memory.listed = {memory.ownership}  # as after the write of the index
+        owned.append(memory.ownership)
+    assert len(set(owned[:5_000])) == 5_000
+    assert set(owned[5_000:]) == {owned[4_999]}
+
+
+def test_the_numbers_of_a_group_are_bounded():
+    memory = GroupTransactions(UUID(int=0))
+    for number in range(NUMBERS_MAX + 100):
+        memory.learn(number, UUID(int=number + 1))
+    assert len(memory._numbers) == NUMBERS_MAX
 
 
 async def test_markers_of_producers_without_offsets_are_not_remembered():
