@@ -29,6 +29,12 @@ ELEMENTS_MAX = 250_000
 The largest valid request is a Fetch of all 200,000 partitions.
 """
 
+STRING_BYTES_MAX = 32_767
+"""The maximum length of a string, also in flexible versions. Bytes and records may be longer.
+
+Source: Kafka, MessageDataGenerator ("string field X had invalid length").
+"""
+
 _TAGS_MAX = 64
 _NULL, _PRESENT = 0xFF, 1  # the byte before a nullable struct (KIP-893)
 _int16_at = struct.Struct(">h").unpack_from
@@ -254,8 +260,23 @@ def _value(shape: FieldShape, flexible: bool) -> int | Skip:
     if shape.kind in FIXED:
         return struct.calcsize(">" + FIXED[shape.kind])
     if flexible:
-        return _compact_bytes
+        return _compact_string if shape.kind == "string" else _compact_bytes
     return _string if shape.kind == "string" else _bytes
+
+
+def _compact_string(buffer: Buffer, position: int, tally: Tally) -> int:
+    size = buffer[position]
+    if size < 0x80:
+        return position + (size or 1)
+    size, position = read_varint(buffer, position)
+    check_string(size - 1)
+    return position + max(size - 1, 0)
+
+
+def check_string(size: int) -> None:
+    """Check the length of a string. Raises OversizedMessage."""
+    if size > STRING_BYTES_MAX:
+        raise OversizedMessage(f"a string of more than {STRING_BYTES_MAX} bytes")
 
 
 def _compact_bytes(buffer: Buffer, position: int, tally: Tally) -> int:

@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
-from gateway.wire.bounds_check import ELEMENTS_MAX, OversizedMessage, read_varint, skip_tags
+from gateway.wire.bounds_check import (
+    ELEMENTS_MAX,
+    OversizedMessage,
+    check_string,
+    read_varint,
+    skip_tags,
+)
 from gateway.wire.messages import MalformedMessage
 from ledger.ids import Buffer
 
@@ -319,6 +325,7 @@ class _Body:
         size = self._varint() - 1 if self._flexible else self._unpack(_LENGTH)[0]
         if size < 0:
             raise OversizedMessage("a null string")
+        check_string(size)
         start = self._at
         self._at += size
         raw = bytes(self._buffer[start : self._at])

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from gateway.wire.bounds_check import OversizedMessage, read_varint
+from gateway.wire.bounds_check import OversizedMessage, check_string, read_varint
 from gateway.wire.encode import put_count, put_varint
 from gateway.wire.messages import MalformedMessage
 from ledger.ids import Buffer
@@ -165,6 +165,7 @@ class _Body:
 
     def _topic(self) -> MarkedTopic:
         size = self._count()
+        check_string(size)
         name = self._take(size).decode()
         count = self._count()
         self._partitions_left -= count

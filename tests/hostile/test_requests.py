@@ -8,6 +8,7 @@ is not found aborts the whole test process. Hypothesis draws random bytes for th
 from __future__ import annotations
 
 import resource
+from itertools import chain, count, islice, repeat
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from kio.static.constants import EntityType
 
 from gateway.handlers.api import Api, Peer
 from gateway.server.dispatch import Dispatcher, RequestRefused
-from gateway.wire.bounds_check import ELEMENTS_MAX
+from gateway.wire.bounds_check import ELEMENTS_MAX, STRING_BYTES_MAX
 from gateway.wire.messages import (
     MalformedMessage,
     decode_request,
@@ -55,12 +56,18 @@ LIES = [
 ]
 
 
-def sample(entity):
-    """Return a body with every field filled and two elements in every array."""
+def sample(entity, texts=repeat(VALUES["string"])):
+    """Return a body with every field filled and two elements in every array.
+
+    Each string field takes the next of `texts`.
+    """
     shape = shape_of(entity)
     filled = {}
     for field in (*shape.fields, *shape.tagged):
-        one = sample(field.struct) if field.struct else VALUES.get(field.kind, 5)
+        if field.struct:
+            one = sample(field.struct, texts)
+        else:
+            one = next(texts) if field.kind == "string" else VALUES.get(field.kind, 5)
         filled[field.name] = [one, one] if field.array else one
     return filled
 
@@ -132,6 +139,32 @@ def test_elements_of_nested_arrays_are_counted_together():
     body = b"\0" + b"\xff\xff" + bytes(4) + bytes([(topics + 1) & 0x7F | 0x80, (topics + 1) >> 7])
     with pytest.raises(MalformedMessage, match="more elements"):
         decode_request(0, 9, body + topic * topics + b"\0", 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [m for m in MESSAGES if request_codec(*m).flexible and m[0] != 18]
+)
+def test_a_string_longer_than_a_short_is_refused_in_every_field(key, version):
+    """Kafka refuses it as well: "string field X had invalid length"."""
+    entity = request_codec(key, version).entity
+    places = count()
+    sample(entity, map(str, places))
+    for place in range(next(places)):
+        for size in (STRING_BYTES_MAX, STRING_BYTES_MAX + 1):
+            short = repeat(VALUES["string"])
+            body = sample(entity, chain(islice(short, place), ["x" * size], short))
+            frame = encode_request(key, version, 1, "me", body)
+            if size <= STRING_BYTES_MAX:
+                decode_request(key, version, frame, 13)
+                continue
+            with pytest.raises(MalformedMessage, match="a string of more than"):
+                decode_request(key, version, frame, 13)
+
+
+def test_bytes_may_be_longer_than_a_string():
+    body = {"group_id": "g", "assignments": [{"member_id": "m", "assignment": b"x" * 100_000}]}
+    frame = encode_request(14, 5, 1, "me", body)
+    assert len(decode_request(14, 5, frame, 13).assignments[0].assignment) == 100_000
 
 
 @settings(deadline=None)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.wire.bounds_check import STRING_BYTES_MAX
 from gateway.wire.fetch_request import FetchTopic, decode_fetch
 from gateway.wire.messages import MalformedMessage, decode_request, encode_request
 
@@ -210,6 +211,20 @@ def test_many_partitions_with_tagged_fields_are_refused():
     body = struct.pack(">iiiibii", -1, 1, 1, 1, 0, 0, -1) + b"\x02\x02t"
     with pytest.raises(MalformedMessage, match="tagged"):
         decode_fetch(12, body + b"\x8a\x27" + entry * 5_001, 0)
+
+
+@pytest.mark.parametrize("field", ["topic", "rack_id"])
+def test_a_string_longer_than_kafkas_is_refused(field):
+    for size in (STRING_BYTES_MAX, STRING_BYTES_MAX + 1):
+        names = {"topic": "t", "rack_id": "r", field: "x" * size}
+        topic = {"topic": names["topic"], "partitions": []}
+        body = {"max_wait": 1, "min_bytes": 1, "topics": [topic], "rack_id": names["rack_id"]}
+        frame, at = encoded(12, body)
+        if size <= STRING_BYTES_MAX:
+            assert seen(decode_fetch(12, frame, at)) == by_kio(12, frame, at)
+            continue
+        with pytest.raises(MalformedMessage, match="a string of more than"):
+            decode_fetch(12, frame, at)
 
 
 @pytest.mark.parametrize("version", range(15, 19))

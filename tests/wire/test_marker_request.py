@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.wire.bounds_check import STRING_BYTES_MAX
 from gateway.wire.encode import struct_writer
 from gateway.wire.marker_request import (
     STRUCTS_MAX,
@@ -144,6 +145,17 @@ def test_leader_epochs_of_another_number_of_partitions_are_malformed() -> None:
 def test_counts_are_checked_before_memory_is_taken(body: bytes) -> None:
     with pytest.raises(MalformedMessage):
         decode_markers(2, body, 0)
+
+
+def test_a_topic_name_longer_than_a_string_may_be_is_malformed() -> None:
+    for size in (STRING_BYTES_MAX, STRING_BYTES_MAX + 1):
+        topic = MarkedTopic("t" * size, (0,))
+        body = encode_markers(2, [RequestedMarker(1, 0, True, [topic], 3)])
+        if size <= STRING_BYTES_MAX:
+            assert decode_markers(2, body, 0)[0].topics == [topic]
+            continue
+        with pytest.raises(MalformedMessage, match="a string of more than"):
+            decode_markers(2, body, 0)
 
 
 def test_too_many_markers_are_malformed() -> None:
