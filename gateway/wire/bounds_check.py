@@ -3,9 +3,9 @@
 kio's native reader allocates an array by its declared count before it looks for the elements. A
 request of forty bytes that declares 2^31 topics would end the process: "memory allocation failed"
 is an abort that cannot be caught. So the bytes of every body are walked first, without creating
-objects. Each count is compared with the remaining bytes, and the total of all elements with a
-limit. The limit is necessary because an empty struct takes 3 bytes on the wire and more than a
-hundred in memory.
+objects. Each count is compared with the remaining bytes, and the total of all elements and tagged
+fields with a limit. The limit is necessary because an empty struct takes 3 bytes on the wire and
+more than a hundred in memory, and an unknown tagged field of 2 bytes is a step of this walk.
 
 The walk must agree with kio on the end of each field, otherwise it could miss a count. It is strict
 where kio may be lenient, and tests/hostile compares the two. Tagged fields unknown to kio are cut
@@ -24,9 +24,9 @@ from gateway.wire.schema import FIXED, FieldShape, shape_of
 from ledger.ids import Buffer
 
 ELEMENTS_MAX = 250_000
-"""The maximum number of array elements in one request. Most APIs have a lower one (`Api`).
+"""The maximum number of array elements and tagged fields in one request.
 
-The largest valid request is a Fetch of all 200,000 partitions.
+Most APIs have a lower one (`Api`). The largest valid request is a Fetch of all 200,000 partitions.
 """
 
 STRING_BYTES_MAX = 32_767
@@ -47,7 +47,7 @@ class Tally:
     __slots__ = ("cuts", "elements_left")
 
     def __init__(self, elements_max: int = ELEMENTS_MAX) -> None:
-        # The number of array elements that the rest of the request may have.
+        # The number of array elements and tagged fields that the rest of the request may have.
         self.elements_left = elements_max
         # The tagged fields to cut out: (start, end, replacement), by rising start.
         self.cuts: list[tuple[int, int, bytes]] = []
@@ -66,8 +66,9 @@ def check_bounds(
 ) -> tuple[Buffer, int]:
     """Return a buffer whose body is safe to decode, and the offset of the body.
 
-    The body has at most `elements_max` array elements. The result is `buffer`, or a copy without
-    unknown tagged fields. `skip` is the `walker` of the body's class. Raises OversizedMessage.
+    The body has at most `elements_max` array elements and tagged fields. The result is `buffer`, or
+    a copy without unknown tagged fields. `skip` is the `walker` of the body's class. Raises
+    OversizedMessage.
     """
     tally = Tally(elements_max)
     try:
@@ -148,8 +149,10 @@ def _flexible(skips: list[Skip], tagged: dict[int, Skip]) -> Skip:
 
 
 def _skip_tags(buffer: Buffer, start: int, tally: Tally, tagged: dict[int, Skip]) -> int:
+    """Skip a section of tagged fields. Each field counts as an element."""
     count, position = read_varint(buffer, start)
-    if count > _TAGS_MAX:
+    tally.elements_left -= count
+    if count > _TAGS_MAX or tally.elements_left < 0:
         raise OversizedMessage("too many tagged fields")
     unknown: list[tuple[int, int, bytes]] = []
     known_cuts = len(tally.cuts)
@@ -173,16 +176,19 @@ def _skip_tags(buffer: Buffer, start: int, tally: Tally, tagged: dict[int, Skip]
     return position
 
 
-def skip_tags(buffer: Buffer, position: int) -> int:
-    """Return the end of a header's tagged fields, all unknown. Raises OversizedMessage."""
+def skip_tags(buffer: Buffer, position: int, tally: Tally | None = None) -> int:
+    """Return the end of a section of tagged fields, all unknown. Raises OversizedMessage.
+
+    They are counted in `tally` if there is one, as in a body with many sections.
+    """
     try:
         if not buffer[position]:
             return position + 1
-        end = _skip_tags(buffer, position, Tally(), {})
+        end = _skip_tags(buffer, position, tally or Tally(), {})
     except IndexError:
-        raise OversizedMessage("header cut short") from None
+        raise OversizedMessage("tagged fields cut short") from None
     if end > len(buffer):
-        raise OversizedMessage("header cut short")
+        raise OversizedMessage("tagged fields cut short")
     return end
 
 

@@ -17,6 +17,7 @@ from uuid import UUID
 from gateway.wire.bounds_check import (
     ELEMENTS_MAX,
     OversizedMessage,
+    Tally,
     check_string,
     read_varint,
     skip_tags,
@@ -33,8 +34,11 @@ REPLICA_STATE_FROM = 15
 TOPICS_MAX = 20_000
 """Topics named, and topics forgotten, in one request. They are decoded in one step."""
 
-_TAGGED_PARTITIONS_MAX = 5_000
-"""Partitions with tagged fields are walked one by one. Only replicas send such fields."""
+TAGGED_MAX = 20_000
+"""Tagged fields in one request, together with the partitions beside them.
+
+These partitions are walked one by one. Only replicas send such fields.
+"""
 
 _REPLICA_STATE_TAG, _REPLICA_STATE_BYTES_MIN = 1, 13
 _INT32 = struct.Struct(">i")
@@ -197,9 +201,18 @@ def decode_fetch(version: int, buffer: Buffer, offset: int) -> FetchRequest:
 
 
 class _Body:
-    """The position in one request body, and what is left of its limit on elements."""
+    """The position in one request body, and what is left of its limits."""
 
-    __slots__ = ("_at", "_buffer", "_elements_left", "_flexible", "_request", "_start", "_version")
+    __slots__ = (
+        "_at",
+        "_buffer",
+        "_elements_left",
+        "_flexible",
+        "_request",
+        "_start",
+        "_tagged",
+        "_version",
+    )
 
     def __init__(self, version: int, buffer: Buffer, at: int) -> None:
         self._version = version
@@ -207,6 +220,7 @@ class _Body:
         self._buffer = buffer
         self._start = self._at = at
         self._elements_left = ELEMENTS_MAX
+        self._tagged = Tally(TAGGED_MAX)
         self._request = FetchRequest(version)
 
     def decode(self) -> FetchRequest:
@@ -266,14 +280,15 @@ class _Body:
 
     def _without_tags(self, count: int, size: int) -> bytes:
         """Return entries of `size` bytes with empty sections in place of their tagged fields."""
-        if count > _TAGGED_PARTITIONS_MAX:
+        self._tagged.elements_left -= count
+        if self._tagged.elements_left < 0:
             raise OversizedMessage("too many partitions with tagged fields")
         raw = bytearray()
         for _ in range(count):
             end = self._at + size
             raw += self._buffer[self._at : end]
             raw.append(0)
-            self._at = skip_tags(self._buffer, end)
+            self._at = skip_tags(self._buffer, end, self._tagged)
         return bytes(raw)
 
     # -- fields -------------------------------------------------------------------------------
@@ -335,12 +350,12 @@ class _Body:
 
     def _skip_tags(self) -> None:
         if self._flexible:
-            self._at = skip_tags(self._buffer, self._at)
+            self._at = skip_tags(self._buffer, self._at, self._tagged)
 
     def _body_tags(self) -> None:
         """Read the replica id if the section has one, and skip the section."""
         start, buffer = self._at, self._buffer
-        self._at = skip_tags(buffer, start)
+        self._at = skip_tags(buffer, start, self._tagged)
         if self._version < REPLICA_STATE_FROM or not buffer[start]:
             return
         count, at = read_varint(buffer, start)

@@ -27,6 +27,9 @@ STRUCTS_MAX = 20_000
 PARTITIONS_MAX = 250_000
 """Partitions in one request, counted for each marker that names them."""
 
+TAGS_MAX = 2 * STRUCTS_MAX
+"""Tagged fields in one request. Each marker and each topic of a gateway has one."""
+
 NUMBER_TAG = 20_000
 """In a marker: its number, an int64."""
 
@@ -129,13 +132,14 @@ def decode_markers(version: int, buffer: Buffer, offset: int) -> Sequence[Reques
 class _Body:
     """The position in one request body, and what is left of its limits."""
 
-    __slots__ = ("_at", "_buffer", "_partitions_left", "_structs_left", "_version")
+    __slots__ = ("_at", "_buffer", "_partitions_left", "_structs_left", "_tags_left", "_version")
 
     def __init__(self, version: int, buffer: Buffer, at: int) -> None:
         self._version = version
         self._buffer = buffer
         self._at = at
         self._structs_left = STRUCTS_MAX
+        self._tags_left = TAGS_MAX
         self._partitions_left = PARTITIONS_MAX
 
     def decode(self) -> list[RequestedMarker]:
@@ -202,7 +206,8 @@ class _Body:
 
     def _tags(self) -> list[tuple[int, bytes]]:
         count, self._at = read_varint(self._buffer, self._at)
-        if count > _TAGS_MAX:
+        self._tags_left -= count
+        if count > _TAGS_MAX or self._tags_left < 0:
             raise OversizedMessage("too many tagged fields")
         found: list[tuple[int, bytes]] = []
         for _ in range(count):

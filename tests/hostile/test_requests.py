@@ -18,10 +18,11 @@ from kio.static.constants import EntityType
 
 from gateway.handlers.api import Api, Peer
 from gateway.server.dispatch import Dispatcher, RequestRefused
-from gateway.wire.bounds_check import ELEMENTS_MAX, STRING_BYTES_MAX
+from gateway.wire.bounds_check import ELEMENTS_MAX, STRING_BYTES_MAX, OversizedMessage, Tally
 from gateway.wire.messages import (
     MalformedMessage,
     decode_request,
+    decode_with,
     encode_request,
     request_codec,
 )
@@ -56,7 +57,10 @@ LIES = [
 ]
 
 
-def sample(entity, texts=repeat(VALUES["string"])):
+SHORT_TEXTS = repeat(VALUES["string"])
+
+
+def sample(entity, texts=SHORT_TEXTS):
     """Return a body with every field filled and two elements in every array.
 
     Each string field takes the next of `texts`.
@@ -151,8 +155,8 @@ def test_a_string_longer_than_a_short_is_refused_in_every_field(key, version):
     sample(entity, map(str, places))
     for place in range(next(places)):
         for size in (STRING_BYTES_MAX, STRING_BYTES_MAX + 1):
-            short = repeat(VALUES["string"])
-            body = sample(entity, chain(islice(short, place), ["x" * size], short))
+            texts = chain(islice(SHORT_TEXTS, place), ["x" * size], SHORT_TEXTS)
+            body = sample(entity, texts)
             frame = encode_request(key, version, 1, "me", body)
             if size <= STRING_BYTES_MAX:
                 decode_request(key, version, frame, 13)
@@ -165,6 +169,22 @@ def test_bytes_may_be_longer_than_a_string():
     body = {"group_id": "g", "assignments": [{"member_id": "m", "assignment": b"x" * 100_000}]}
     frame = encode_request(14, 5, 1, "me", body)
     assert len(decode_request(14, 5, frame, 13).assignments[0].assignment) == 100_000
+
+
+@pytest.mark.parametrize(("tags", "refused"), [(5, False), (6, True)])
+def test_unknown_tagged_fields_count_as_elements(tags, refused):
+    """A walk over them takes as long as one over elements: 100 topics with 64 tags are 6,500."""
+    section = bytes([tags]) + b"".join(bytes([20 + each, 0]) for each in range(tags))
+    topics = b"\x02t" + section
+    body = b"\x65" + topics * 100 + b"\x01\x01\x01\0"  # 100 topics, flags, no tags of the body
+    codec = request_codec(3, 9)
+    tally = Tally(600)
+    if refused:
+        with pytest.raises(OversizedMessage, match="too many tagged fields"):
+            codec.walk(body, 0, tally)
+        assert len(tally.cuts) < 600
+        return
+    assert len(decode_with(codec, body, 0, 600).topics) == 100
 
 
 @settings(deadline=None)

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.wire.bounds_check import STRING_BYTES_MAX
-from gateway.wire.fetch_request import FetchTopic, decode_fetch
+from gateway.wire.encode import put_count
+from gateway.wire.fetch_request import TAGGED_MAX, FetchTopic, decode_fetch
 from gateway.wire.messages import MalformedMessage, decode_request, encode_request
 
 VERSIONS = range(4, 19)
@@ -206,11 +207,41 @@ def test_more_partitions_than_a_request_may_name_are_refused():
     )
 
 
-def test_many_partitions_with_tagged_fields_are_refused():
-    entry = struct.pack(">iiqiqi", 1, -1, 5, -1, -1, 9) + b"\x01\x05\x00"
-    body = struct.pack(">iiiibii", -1, 1, 1, 1, 0, 0, -1) + b"\x02\x02t"
+@pytest.mark.parametrize(("topics", "tags"), [(1, 1), (10, 1), (10, 64)])
+def test_tagged_fields_of_partitions_have_one_limit_in_a_request(topics, tags):
+    """The partitions beside them are walked one by one, whatever topic they are of."""
+    section = bytes([tags]) + b"\x05\0" * tags
+    entry = struct.pack(">iiqiqi", 1, -1, 5, -1, -1, 9) + section
+    head = struct.pack(">iiiibii", -1, 1, 1, 1, 0, 0, -1)
+
+    def body(partitions):
+        out = bytearray(head)
+        put_count(out, topics, flexible=True)
+        for _ in range(topics):
+            out += b"\x02t"
+            put_count(out, partitions, flexible=True)
+            out += entry * partitions + b"\0"
+        return bytes(out + b"\x01\x01\0")  # nothing forgotten, no rack, no tags
+
+    most = TAGGED_MAX // (topics * (1 + tags))
+    assert decode_fetch(12, body(most), 0).partitions_named == topics * most
     with pytest.raises(MalformedMessage, match="tagged"):
-        decode_fetch(12, body + b"\x8a\x27" + entry * 5_001, 0)
+        decode_fetch(12, body(most + 1), 0)
+
+
+def test_tagged_fields_of_topics_have_the_same_limit():
+    section = b"\x40" + b"\x05\0" * 64
+    head = struct.pack(">iiiibii", -1, 1, 1, 1, 0, 0, -1)
+    most = TAGGED_MAX // 64
+
+    def body(topics):
+        out = bytearray(head)
+        put_count(out, topics, flexible=True)
+        return bytes(out + (b"\x02t\x01" + section) * topics + b"\x01\x01\0")
+
+    assert len(decode_fetch(12, body(most), 0).topics) == most
+    with pytest.raises(MalformedMessage, match="tagged"):
+        decode_fetch(12, body(most + 1), 0)
 
 
 @pytest.mark.parametrize("field", ["topic", "rack_id"])

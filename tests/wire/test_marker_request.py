@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.wire.bounds_check import STRING_BYTES_MAX
-from gateway.wire.encode import struct_writer
+from gateway.wire.encode import put_count, struct_writer
 from gateway.wire.marker_request import (
     STRUCTS_MAX,
+    TAGS_MAX,
     MarkedTopic,
     RequestedMarker,
     decode_markers,
@@ -163,6 +164,22 @@ def test_too_many_markers_are_malformed() -> None:
     assert len(decode_markers(2, encode_markers(2, [marker] * STRUCTS_MAX), 0)) == STRUCTS_MAX
     with pytest.raises(MalformedMessage, match="limit"):
         decode_markers(2, encode_markers(2, [marker] * (STRUCTS_MAX + 1)), 0)
+
+
+def test_tagged_fields_have_one_limit_in_a_request() -> None:
+    marker = encode_markers(2, [RequestedMarker(1, 0, True, [], 3)])[1:-1]
+    assert marker[-1] == 0
+    marker = marker[:-1] + b"\x40" + b"\x05\0" * 64
+
+    def body(markers: int) -> bytes:
+        out = bytearray()
+        put_count(out, markers, flexible=True)
+        return bytes(out + marker * markers + b"\0")
+
+    most = TAGS_MAX // 64
+    assert len(decode_markers(2, body(most), 0)) == most
+    with pytest.raises(MalformedMessage, match="tagged"):
+        decode_markers(2, body(most + 1), 0)
 
 
 def test_a_request_may_name_100_000_partitions() -> None:
