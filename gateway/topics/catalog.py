@@ -40,7 +40,7 @@ from gateway.topics.errors import (
     UnknownTopic,
 )
 from gateway.topics.internal_topics import INTERNAL_PARTITIONS, internal_topic
-from gateway.topics.stored_topic import Topic, decode_topic, encode_topic
+from gateway.topics.stored_topic import Topic, check_fits, decode_topic, encode_topic
 from ledger.errors import BadVersion, CorruptFormat, LedgerError, NodeExists, NoNode
 from ledger.ports.metadata import ANY_VERSION, Create, Delete, MetadataStore, Node
 from ledger.sealed import seal, unseal
@@ -225,7 +225,7 @@ class Catalog:
                 f"{bookies} broker(s) are registered. Each copy needs a bookie of its own; bookies "
                 f"that take writes: {bookies}."
             )
-        return Topic(
+        topic = Topic(
             name=name,
             topic_id=uuid4(),
             partitions=partitions,
@@ -233,6 +233,8 @@ class Catalog:
             configs=normalize(configs),
             is_internal=is_internal(name),
         )
+        check_fits(topic)
+        return topic
 
     async def create(
         self,
@@ -273,7 +275,9 @@ class Catalog:
         """
 
         async def configured(topic: Topic) -> Topic:
-            return replace(topic, configs=normalize(changed(topic.configs)))
+            after = replace(topic, configs=normalize(changed(topic.configs)))
+            check_fits(after)
+            return after
 
         return await self._serialized(name, lambda: self._change(name, configured))
 

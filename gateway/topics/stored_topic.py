@@ -10,8 +10,10 @@ from gateway.core.topic_names import has_streams, is_internal, topic_name_fault
 from gateway.topics.configs import normalize
 from gateway.topics.errors import InvalidConfig
 from ledger.errors import CorruptFormat
-from ledger.ports.metadata import Node
+from ledger.ports.metadata import NODE_BYTES_MAX, Node
 from ledger.sealed import seal, unseal
+
+_SPARE_BYTES = 16 * 1024  # for the path, more partitions, and fields of later releases
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,16 @@ def encode_topic(topic: Topic) -> bytes:
             "configs": dict(topic.configs),
         }
     )
+
+
+def check_fits(topic: Topic) -> None:
+    """Check that the topic's node holds its configs. Raises InvalidConfig."""
+    size = len(encode_topic(topic))
+    if size + _SPARE_BYTES > NODE_BYTES_MAX:
+        raise InvalidConfig(
+            f"The configurations of topic '{topic.name}' would take {size} bytes, and the limit is "
+            f"{NODE_BYTES_MAX - _SPARE_BYTES}. Set shorter values, or delete some."
+        )
 
 
 def decode_topic(path: str, node: Node) -> Topic:

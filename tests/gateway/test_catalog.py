@@ -23,6 +23,7 @@ from gateway.topics.errors import (
 )
 from gateway.topics.producer_ids import ProducerIds
 from ledger.errors import MetadataUnavailable, StreamUnavailable
+from ledger.ports.metadata import NODE_BYTES_MAX
 from tests.sim.metadata import MetadataFaults, MetadataTree, SimMetadata
 
 
@@ -115,6 +116,21 @@ async def test_a_refused_topic_gets_the_reason_and_leaves_nothing(arguments, err
     assert message in str(refused.value)
     assert dict(tree.nodes) == before
     assert len(catalog.all()) == 2
+
+
+async def test_configs_that_no_node_holds_are_refused_before_anything_is_made():
+    """The store asserts its limit, so a request that reached it would end with its connection."""
+    large = {"leader.replication.throttled.replicas": ",".join(["1:1"] * (NODE_BYTES_MAX // 4))}
+    async with new_catalog() as catalog:
+        made = []
+        catalog.on_created.append(lambda topic: made.append(topic.name))
+        with pytest.raises(InvalidConfig, match="Set shorter values, or delete some"):
+            await catalog.create("t", 1, 1, large)
+        assert made == []
+        await catalog.create("t", 1, 1, {"segment.ms": "7"})
+        with pytest.raises(InvalidConfig, match="Set shorter values, or delete some"):
+            await catalog.change_configs("t", lambda now: {**now, **large})
+        assert dict(catalog.by_name("t").configs) == {"segment.ms": "7"}
 
 
 async def test_three_bookies_take_three_replicas():
