@@ -7,6 +7,7 @@ Source: Kafka, ConfigAdminManager, DynamicBrokerConfig, DynamicThreadPool and Co
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ from gateway.settings.broker_keys import (
     synonyms,
 )
 from gateway.settings.resource_keys import Overrides, UnsuitableConfig
-from gateway.topics.config_changes import ConfigChange, ConfigOperation
+from gateway.topics.config_changes import ConfigChange, ConfigOperation, appended, list_value
 from gateway.topics.config_keys import (
     ConfigEntry,
     ConfigKey,
@@ -66,11 +67,20 @@ def _changed_list(current: str | None, name: str, operation: ConfigOperation, va
     text = current if current is not None else key.default or ""
     items, named = text.split(",") if text else [], value.split(",")
     if operation is ConfigOperation.APPEND:
-        return ",".join([*items, *(each for each in named if each not in items)])
-    for each in named:
-        if each in items:
-            items.remove(each)
-    return ",".join(items)
+        return list_value(name, appended(items, named))
+    return list_value(name, subtracted(items, named))
+
+
+def subtracted(items: Sequence[str], named: Iterable[str]) -> list[str]:
+    """Return `items` without `named`. Each name removes the first of its occurrences only."""
+    gone = Counter(named)
+    left: list[str] = []
+    for each in items:
+        if gone[each] > 0:
+            gone[each] -= 1
+        else:
+            left.append(each)
+    return left
 
 
 def check_broker_configs(configs: Overrides, applied: Overrides, *, per_broker: bool) -> None:

@@ -6,7 +6,7 @@ Source: Kafka, ConfigurationControlManager and ConfigAdminManager (rules and tex
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from gateway.core.shown_text import shown
 from gateway.topics.config_keys import ConfigType
 from gateway.topics.configs import TOPIC_KEYS
 from gateway.topics.errors import InvalidConfig
+from gateway.wire.bounds_check import STRING_BYTES_MAX
 
 
 class ConfigOperation(IntEnum):
@@ -53,12 +54,37 @@ def _changed_list(current: str | None, change: ConfigChange) -> str:
     if key is None or key.type is not ConfigType.LIST:
         raise not_a_list(change)
     items = _items(current if current is not None else key.default or "")
-    named = _items(change.value or "")
+    named = dict.fromkeys(_items(change.value or ""))
     if change.operation is ConfigOperation.APPEND:
-        items += [item for item in dict.fromkeys(named) if item not in items]
-    else:
-        items = [item for item in items if item not in named]
-    return ",".join(items)
+        return list_value(change.name, appended(items, named))
+    return list_value(change.name, without(items, named))
+
+
+def appended(items: Sequence[str], named: Iterable[str]) -> list[str]:
+    """Return `items`, and then each of `named` that is not among them."""
+    known = set(items)
+    return [*items, *(each for each in named if each not in known)]
+
+
+def without(items: Sequence[str], named: Iterable[str]) -> list[str]:
+    """Return `items` without all that are in `named`."""
+    gone = set(named)
+    return [each for each in items if each not in gone]
+
+
+def list_value(name: str, items: Sequence[str]) -> str:
+    """Return the value of a LIST key. Raises InvalidConfig if no string of the protocol holds it.
+
+    Repeated changes could make it longer than that, and DescribeConfigs could not return it.
+    """
+    text = ",".join(items)
+    size = len(text.encode())
+    if size > STRING_BYTES_MAX:
+        raise InvalidConfig(
+            f"The value of configuration {name} would have {size} bytes, and the limit is "
+            f"{STRING_BYTES_MAX}. Subtract items of the list, or set a shorter value."
+        )
+    return text
 
 
 def not_a_list(change: ConfigChange) -> InvalidConfig:

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers import k32_describe_configs, k33_alter_configs, k44_incremental_alter_configs
-from gateway.topics.config_changes import ConfigChange, ConfigOperation, apply_changes
+from gateway.settings.broker_rules import subtracted
+from gateway.topics.config_changes import (
+    ConfigChange,
+    ConfigOperation,
+    appended,
+    apply_changes,
+    without,
+)
 from gateway.topics.errors import InvalidConfig
 from tests.gateway.handler_cluster import loaded_cluster
 
@@ -211,6 +218,37 @@ async def test_the_older_request_replaces_all_settings(version):
         )
 
 
+@pytest.mark.parametrize("kind", [TOPIC, BROKER])
+async def test_a_list_that_no_string_holds_is_refused_before_it_is_stored(kind):
+    """DescribeConfigs could not return it, and at last no node of the store would hold it."""
+    key, name = {
+        TOPIC: ("leader.replication.throttled.replicas", "t"),
+        BROKER: ("metric.reporters", ""),
+    }[kind]
+    async with loaded_cluster() as cluster:
+        await cluster.catalog.create("t", 1, 1, {})
+        parts = [",".join(f"{n}:{part}" for n in range(1_000, 5_000)) for part in (1, 2)]
+        assert all(len(part) == 27_999 for part in parts)
+        first = resource((key, SET, parts[0]), name=name, kind=kind)
+        second = resource((key, APPEND, parts[1]), name=name, kind=kind)
+        assert await altered(cluster, first) == OK
+        before = (
+            own(cluster) if kind is TOPIC else dict(cluster.context.stored.configs.get(kind, name))
+        )
+        assert before == {key: parts[0]}
+        for validate_only in (True, False):
+            [(code, text)] = await altered(cluster, second, validate_only=validate_only)
+            assert code is ErrorCode.invalid_config
+            assert f"{key} would have 55999 bytes, and the limit is 32767" in text
+        after = (
+            own(cluster) if kind is TOPIC else dict(cluster.context.stored.configs.get(kind, name))
+        )
+        assert after == before
+        less = resource((key, SUBTRACT, parts[0]), name=name, kind=kind)
+        assert await altered(cluster, less) == OK
+        assert await altered(cluster, second) == OK
+
+
 @given(
     st.lists(st.sampled_from("abc"), unique=True),
     st.sampled_from([APPEND, SUBTRACT]),
@@ -231,3 +269,33 @@ def test_appending_begins_with_the_default():
     assert apply_changes({}, [append]) == {"cleanup.policy": "delete,compact"}
     with pytest.raises(InvalidConfig):
         apply_changes({}, [ConfigChange("segment.ms", SUBTRACT, "1")])
+
+
+class Compared(str):
+    """Text that counts how often it is compared with other text."""
+
+    count = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        Compared.count += 1
+        return super().__eq__(other)
+
+
+@pytest.mark.parametrize("change", [appended, without, subtracted])
+def test_a_list_is_changed_in_one_pass(change):
+    items = [Compared(n) for n in range(2_000)]
+    named = [Compared(n) for n in range(1_000, 3_000)]
+    Compared.count = 0
+    after = change(items, named)
+    assert Compared.count < 10_000
+    assert after == [str(n) for n in range(3_000 if change is appended else 1_000)]
+
+
+@given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abcd")))
+def test_brokers_subtract_one_occurrence_for_each_name(items, named):
+    due = list(items)
+    for each in named:
+        if each in due:
+            due.remove(each)
+    assert subtracted(items, named) == due
