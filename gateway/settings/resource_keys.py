@@ -7,9 +7,9 @@ Source: Kafka, GroupConfig, ClientMetricsConfigs and ConfigurationControlManager
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 
+from gateway.core.re2_patterns import InvalidPattern, class_count, compile_pattern
 from gateway.topics.config_changes import ConfigChange, ConfigOperation, not_a_list
 from gateway.topics.config_keys import (
     ConfigEntry,
@@ -205,7 +205,13 @@ _METRICS = (
 )
 METRICS_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _METRICS}
 _PUSH_MS_MIN, _PUSH_MS_MAX = 100, 3_600_000
-_EXPRESSION_MAX = 1_024  # characters, so that checking one takes little time
+# A value of `match` is compiled in one step of the event loop, and a request may have many values.
+# These bounds are for all of its expressions together: compiling them takes at most about 3 ms.
+_EXPRESSIONS_MAX = 16
+_EXPRESSION_CHARACTERS_MAX = 1_024
+_CLASSES_MAX = 4
+_COUNTS_MAX = 16  # counted repetitions: a{1000} is a thousand times a
+_MEMORY_BYTES_MAX = 128 * 1024  # of the program of one expression
 _SELECTORS = {
     "client_id",
     "client_instance_id",
@@ -268,25 +274,46 @@ def client_metrics_configs(overrides: Overrides) -> dict[str, str]:
         )
     patterns = values.get("match", ())
     assert isinstance(patterns, tuple)
-    for each in patterns:
-        if not _is_pattern(each):
-            raise InvalidConfig(f"Illegal client matching pattern: {each}")
+    _check_patterns(patterns)
     return {name: format_value(value) for name, value in values.items()}
 
 
+def _check_patterns(patterns: Sequence[str]) -> None:
+    """Check the value of `match`. No expression is run here. Raises InvalidConfig."""
+    fault = _cost_fault(patterns)
+    if fault is not None:
+        raise InvalidConfig(f"The client matching patterns have {fault} together.")
+    for each in patterns:
+        if not _is_pattern(each):
+            raise InvalidConfig(f"Illegal client matching pattern: {each}")
+
+
+def _cost_fault(patterns: Sequence[str]) -> str | None:
+    """Return which bound on all expressions together is exceeded, or None."""
+    if len(patterns) > _EXPRESSIONS_MAX:
+        return f"{len(patterns)} expressions, and at most {_EXPRESSIONS_MAX} are allowed"
+    text = "".join(each.partition("=")[2].strip() for each in patterns)
+    if len(text) > _EXPRESSION_CHARACTERS_MAX:
+        return f"{len(text)} characters, and at most {_EXPRESSION_CHARACTERS_MAX} are allowed"
+    classes, counts = class_count(text), text.count("{")
+    if classes > _CLASSES_MAX:
+        return f"{classes} Unicode classes, and at most {_CLASSES_MAX} are allowed"
+    if counts > _COUNTS_MAX:
+        return f"{counts} counted repetitions, and at most {_COUNTS_MAX} are allowed"
+    return None
+
+
 def _is_pattern(text: str) -> bool:
-    """Return whether `text` is a selector and an expression. No expression is run here."""
+    """Return whether `text` is a selector and an expression."""
     selector, equals, expression = text.partition("=")
     if not equals or "=" in expression or selector.strip() not in _SELECTORS:
         return False
-    if not 0 < len(expression.strip()) <= _EXPRESSION_MAX:
+    if not expression.strip():
         return False
-    with warnings.catch_warnings():  # of expressions that a later Python may read in another way
-        warnings.simplefilter("ignore")
-        try:
-            re.compile(expression.strip())
-        except (re.error, OverflowError, RecursionError):
-            return False
+    try:
+        compile_pattern(expression.strip(), _MEMORY_BYTES_MAX)
+    except InvalidPattern:
+        return False
     return True
 
 

@@ -8,15 +8,16 @@ which does not hold the interpreter's lock meanwhile.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from importlib import import_module
 from typing import Any
 
+from gateway.core.re2_patterns import InvalidPattern, class_count, compile_pattern
 from ledger.tasks import in_thread
 
+__all__ = ["PATTERN_BYTES_MAX", "IdPattern", "InvalidPattern"]
+
 PATTERN_BYTES_MAX = 1024
-_CLASSES_MAX = 64  # each Unicode class takes up to 0.3 ms to compile
+_CLASSES_MAX = 64
 _PROGRAM_MAX = 10_000  # instructions; a class such as all letters has about 1,000
 _MEMORY_BYTES_MAX = 1024 * 1024  # of one compiled pattern
 # Characters times instructions, at most 15 ns each.
@@ -24,14 +25,8 @@ _STEPS_INLINE_MAX = 500_000
 _STEPS_PER_CALL = 50_000_000
 _CALL_STEPS = 16  # what a call costs, in characters
 
-_CLASS = re.compile(r"\\[pP]")
-
 Run = Callable[..., Coroutine[Any, Any, Any]]
 """Calls a function with arguments, and returns its result."""
-
-
-class InvalidPattern(Exception):
-    """A text that is not a pattern, or one that is too long or too costly."""
 
 
 class IdPattern:
@@ -41,19 +36,9 @@ class IdPattern:
         """`run` calls a function without holding the event loop. Raises InvalidPattern."""
         if len(pattern.encode()) > PATTERN_BYTES_MAX:
             raise InvalidPattern(f"the pattern has more than {PATTERN_BYTES_MAX} bytes")
-        if len(_CLASS.findall(pattern)) > _CLASSES_MAX:
+        if class_count(pattern) > _CLASSES_MAX:
             raise InvalidPattern(f"the pattern has more than {_CLASSES_MAX} Unicode classes")
-        re2: Any = import_module("re2")
-        options = re2.Options()
-        options.log_errors = False
-        options.never_capture = True  # matching with captures is slow
-        options.max_mem = _MEMORY_BYTES_MAX
-        try:
-            compiled = re2.compile(pattern, options)
-        except re2.error as error:
-            raise InvalidPattern(str(error)) from error
-        finally:
-            re2.purge()  # the module would keep 128 patterns of clients
+        compiled = compile_pattern(pattern, _MEMORY_BYTES_MAX)
         self._program = int(compiled.programsize)
         if self._program > _PROGRAM_MAX:
             raise InvalidPattern("the pattern is too costly")

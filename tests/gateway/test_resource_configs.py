@@ -7,6 +7,7 @@ compared with Apache Kafka's in tests/compat/differential. Two gateways share on
 import asyncio
 
 import pytest
+import re2
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers import (
@@ -17,8 +18,9 @@ from gateway.handlers import (
 )
 from gateway.settings import stored_rows
 from gateway.settings.resource_configs import ROOT
-from gateway.settings.resource_keys import GROUP_KEYS, METRICS_KEYS
+from gateway.settings.resource_keys import GROUP_KEYS, METRICS_KEYS, client_metrics_configs
 from gateway.settings.stored_settings import StoredSettings
+from gateway.topics.errors import InvalidConfig
 from gateway.wire.bounds_check import STRING_BYTES_MAX
 from tests.gateway.handler_cluster import loaded_cluster
 
@@ -116,8 +118,10 @@ async def test_an_unknown_type_cannot_be_listed(types):
         (METRICS, "interval.ms", "99", ErrorCode.invalid_request),
         (METRICS, "match", "client_id=(", ErrorCode.invalid_config),
         (METRICS, "match", f"client_id={'(' * 1_000}", ErrorCode.invalid_config),
-        (METRICS, "match", f"client_id={'a' * 2_000}", ErrorCode.invalid_config),
+        (METRICS, "match", f"client_id={'a' * 1_025}", ErrorCode.invalid_config),
+        (METRICS, "match", f"client_id={'a' * 1_024}", ErrorCode.none),
         (METRICS, "match", "client_id=[[a]", ErrorCode.none),
+        (METRICS, "match", r"client_id=(?i)pay-\d+ , client_source_port = 9[0-9]+", ErrorCode.none),
     ],
 )
 async def test_a_refused_change_stores_nothing(kind, key, value, code):
@@ -127,6 +131,42 @@ async def test_a_refused_change_stores_nothing(kind, key, value, code):
         assert answer[0] is code
         stored = await cluster.store.children(ROOT)
         assert len(stored) == (code is ErrorCode.none)
+
+
+@pytest.mark.parametrize(
+    "expressions",
+    [
+        pytest.param(["(a|b|ab)*c"] * 17, id="many expressions"),
+        pytest.param(["(" * 300 + "x" + ")" * 300] * 2, id="many characters"),
+        pytest.param([r"\pL\PL"] * 3, id="many Unicode classes"),
+        pytest.param(["(a{10}){10}"] * 9, id="many counted repetitions"),
+        pytest.param(["(((a{10}){10}){10}){9}"], id="a repetition of repetitions"),
+        pytest.param(["(" + ".?" * 500 + "){15}"], id="a program that takes much memory"),
+        pytest.param([r"(a)\1"], id="a back reference, which takes exponential time"),
+    ],
+)
+@pytest.mark.parametrize("validate_only", [False, True])
+async def test_expressions_that_take_long_to_compile_are_refused(expressions, validate_only):
+    """Others wait while they are compiled, and a request may have many such values."""
+    match = ",".join(f"client_id={each}" for each in expressions)
+    async with loaded_cluster() as cluster:
+        code, text = await altered(
+            cluster, METRICS, "m", ("match", match), validate_only=validate_only
+        )
+        assert code is ErrorCode.invalid_config
+        assert "client matching pattern" in text
+        assert await cluster.store.children(ROOT) == []
+
+
+def test_expressions_beyond_the_bounds_are_not_even_compiled(monkeypatch):
+    compiled, compile_ = [], re2.compile
+    monkeypatch.setattr(re2, "compile", lambda *args: compiled.append(args[0]) or compile_(*args))
+    value = ",".join(["client_id=(a+)+b"] * 16)
+    assert client_metrics_configs({"match": value}) == {"match": value}
+    assert compiled == ["(a+)+b"] * 16
+    with pytest.raises(InvalidConfig):
+        client_metrics_configs({"match": value + ",client_id=a"})
+    assert len(compiled) == 16
 
 
 async def test_more_configs_than_a_node_holds_are_refused():
