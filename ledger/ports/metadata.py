@@ -49,7 +49,8 @@ class MetadataStore(Protocol):
     """A tree of nodes. A change is durable and totally ordered before its call returns.
 
     The errors are NoNode (also for a missing parent), NodeExists, NotEmpty and BadVersion.
-    MetadataUnavailable means that the outcome is unknown.
+    MetadataUnavailable means that the outcome is unknown. EntryTooLarge means that the store has a
+    limit of one request, and that paths and data exceed it: nothing was sent.
     """
 
     async def get(self, path: str) -> Node: ...

@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from ledger.adapters.zookeeper.zookeeper_requests import REQUEST_BYTES_MAX
 from ledger.errors import NoNode
 from tests.ledger.zookeeper_rig import connected
 
@@ -58,3 +59,13 @@ async def test_a_read_sees_no_later_write_of_the_same_turn(zookeeper):
         assert [(await read).data for read in reads] == [b"before"] * 2
         await write
         assert (await late).data == b"after"
+
+
+async def test_reads_of_one_turn_are_as_many_requests_as_their_bytes_need(zookeeper):
+    async with connected(zookeeper.servers, zookeeper.unused_chroot()) as store:
+        asked = counted(store)
+        paths = [f"/{'x' * 98_301}{number}" for number in range(25)]
+        found = await asyncio.gather(*map(store.get, paths), return_exceptions=True)
+        assert [str(each) for each in found] == paths  # each NoNode, in the order of the calls
+        assert [len(each.reads) for each in asked] == [10, 10, 5]
+        assert all(len(each.serialize()) + 8 <= REQUEST_BYTES_MAX for each in asked)

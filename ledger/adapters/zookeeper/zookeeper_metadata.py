@@ -7,6 +7,9 @@ Requests of one store are sent and answered in the order of the calls, many in f
 a lost connection the requests in flight fail with MetadataUnavailable, because their outcome is
 unknown, and the store reconnects. Requests made meanwhile wait, at most for the length of a
 session. After the loss of a session a new one is created, and `watch_session` reports it.
+
+A server closes the connection of a request that is too large for it. Such a request raises
+EntryTooLarge and is not sent.
 """
 
 from __future__ import annotations
@@ -33,6 +36,10 @@ from ledger.adapters.zookeeper.close_session import Session
 from ledger.adapters.zookeeper.zookeeper_bridge import ZooKeeperBridge
 from ledger.adapters.zookeeper.zookeeper_reads import ReadBatches
 from ledger.adapters.zookeeper.zookeeper_requests import (
+    FIELDS_BYTES_MAX,
+    HEADER_BYTES,
+    MULTI_OP_BYTES,
+    REQUEST_BYTES_MAX,
     RemoveWatches,
     SetWatches,
     WatchChildren,
@@ -61,10 +68,9 @@ from ledger.ports.metadata import (
 )
 from ledger.tasks import reported
 
-REQUEST_BYTES_MAX = 0xFFFFF  # the default of ZooKeeper's jute.maxbuffer
-_OP_BYTES = 9  # size of the header of each operation of a multi
 _WALK_REQUESTS = 128  # requests that one walk may have in flight; leaves room for other requests
 
+_PATH_SHOWN = 200  # characters of a path in the text of an error
 _EPHEMERAL = 1
 _SEQUENTIAL = 2
 # ZooKeeper's errors for the operations of a failed multi that were undone or not tried
@@ -166,7 +172,8 @@ class ZooKeeperMetadata:
         return await self._ask(wire.Exists(self._full(path), None), path) is not None
 
     async def set(self, path: str, data: bytes, version: int) -> int:
-        stat = await self._ask(wire.SetData(self._full(path), _bounded(path, data), version), path)
+        full = self._full(path)
+        stat = await self._ask(wire.SetData(full, _bounded(full, data), version), path)
         return stat.version
 
     async def create(
@@ -183,7 +190,8 @@ class ZooKeeperMetadata:
         A sequential create whose reply is lost may leave a node behind.
         """
         flags = _EPHEMERAL * ephemeral | _SEQUENTIAL * sequential
-        request = _create(self._full(path), _bounded(path, data), flags)
+        full = self._full(path)
+        request = _create(full, _bounded(full, data), flags)
         while True:
             try:
                 created = await self._ask(request, path)
@@ -218,7 +226,8 @@ class ZooKeeperMetadata:
         server.
         """
         requests = [self._op(op) for op in ops]
-        size = sum(len(request.serialize()) + _OP_BYTES for request in requests)
+        size = HEADER_BYTES + MULTI_OP_BYTES
+        size += sum(len(request.serialize()) + MULTI_OP_BYTES for request in requests)
         if size > REQUEST_BYTES_MAX:
             raise EntryTooLarge(f"{len(ops)} operations of {size} bytes in one multi")
         results = await self._ask(wire.Transaction(requests), "multi")
@@ -342,18 +351,21 @@ class ZooKeeperMetadata:
                 yield node, answer
 
     def _full(self, path: str) -> str:
+        """Return the path from the server's root. Raises EntryTooLarge if no request holds it."""
         assert _checked(path), path
-        if not self._root:
-            return path
-        return self._root if path == "/" else self._root + path
+        full = path
+        if self._root:
+            full = self._root if path == "/" else self._root + path
+        _check_size(full)
+        return full
 
     def _op(self, op: Op) -> Any:
         full = self._full(op.path)
         match op:
-            case Create(path, data, ephemeral):
-                return _create(full, _bounded(path, data), _EPHEMERAL * ephemeral)
-            case Set(path, data, version):
-                return wire.SetData(full, _bounded(path, data), version)
+            case Create(_, data, ephemeral):
+                return _create(full, _bounded(full, data), _EPHEMERAL * ephemeral)
+            case Set(_, data, version):
+                return wire.SetData(full, _bounded(full, data), version)
             case Delete(_, version):
                 return wire.Delete(full, version)
             case Check(_, version):
@@ -408,9 +420,16 @@ def _without(tree: dict[str, Node], parents: set[str]) -> dict[str, Node]:
     return {path: node for path, node in tree.items() if not path.startswith(below)}
 
 
-def _bounded(path: str, data: bytes) -> bytes:
-    assert len(data) <= NODE_BYTES_MAX, f"{path}: {len(data)} bytes"
+def _bounded(full: str, data: bytes) -> bytes:
+    assert len(data) <= NODE_BYTES_MAX, f"{full[:_PATH_SHOWN]}: {len(data)} bytes"
+    _check_size(full, data)
     return data
+
+
+def _check_size(full: str, data: bytes = b"") -> None:
+    size = FIELDS_BYTES_MAX + len(full.encode()) + len(data)
+    if size > REQUEST_BYTES_MAX:
+        raise EntryTooLarge(f"{full[:_PATH_SHOWN]}: {size} bytes in one request")
 
 
 def _as_ours(error: KazooException, path: str) -> Exception:

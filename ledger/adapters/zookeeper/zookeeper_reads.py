@@ -14,11 +14,20 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from ledger.adapters.zookeeper.zookeeper_bridge import ZooKeeperBridge
-from ledger.adapters.zookeeper.zookeeper_requests import MultiRead
+from ledger.adapters.zookeeper.zookeeper_requests import (
+    HEADER_BYTES,
+    MULTI_OP_BYTES,
+    REQUEST_BYTES_MAX,
+    MultiRead,
+    read_bytes,
+)
 from ledger.errors import MetadataUnavailable
 
 READS_MAX: Final = 64
 """Reads of one request; each node has up to a megabyte."""
+
+READ_BYTES_MAX: Final = REQUEST_BYTES_MAX - HEADER_BYTES - MULTI_OP_BYTES
+"""The size of all reads of one request. Their paths may be long, because clients name groups."""
 
 
 class _Read(NamedTuple):
@@ -34,6 +43,8 @@ class ReadBatches:
         self._loop = asyncio.get_running_loop()
         # Reads that are not sent yet. `flush` is due while there are any.
         self._reads: list[_Read] = []
+        # The size of these reads, at most READ_BYTES_MAX.
+        self._bytes = 0
         # Callers of `sync` since the last `flush`, which sends one request for all of them.
         self._syncs: list[_Read] = []
 
@@ -46,8 +57,15 @@ class ReadBatches:
         return future
 
     def ask(self, request: Any) -> asyncio.Future[Any]:
-        """Send a read after all earlier requests, at the latest in the next turn of the loop."""
+        """Send a read after all earlier requests, at the latest in the next turn of the loop.
+
+        The caller has checked that the read alone fits into a request.
+        """
         future: asyncio.Future[Any] = self._loop.create_future()
+        size = read_bytes(request.path)
+        if self._bytes + size > READ_BYTES_MAX:
+            self.flush()
+        self._bytes += size
         self._reads.append(_Read(request, future))
         if len(self._reads) == 1 and not self._syncs:
             self._loop.call_soon(self.flush)
@@ -59,6 +77,7 @@ class ReadBatches:
         """Send what waits."""
         syncs, self._syncs = self._syncs, []
         reads, self._reads = self._reads, []
+        self._bytes = 0
         if syncs:
             self._send(syncs[0].request, syncs, self._on_synced)
         if len(reads) == 1:

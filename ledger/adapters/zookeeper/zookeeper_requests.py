@@ -12,10 +12,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kazoo.exceptions import EXCEPTIONS
 from kazoo.protocol import serialization as wire
+
+REQUEST_BYTES_MAX: Final = 0xFFFFF
+"""The default of ZooKeeper's jute.maxbuffer. A server closes the connection of a larger request."""
+
+HEADER_BYTES: Final = 8  # each request: its number and type
+MULTI_OP_BYTES: Final = 9  # the header of each operation of a multi, and of its end
+FIELDS_BYTES_MAX: Final = 64  # all fields of one request but path and data, with its header
 
 _ANY_WATCHER = 3  # WatcherType.ANY: watches of data and of children
 _INT = struct.Struct("!i")
@@ -131,6 +138,11 @@ class MultiRead(NamedTuple):
         if len(found) != len(self.reads):
             raise ValueError(f"{len(found)} answers to {len(self.reads)} reads")
         return found
+
+
+def read_bytes(path: str) -> int:
+    """Return the size of one read in a `MultiRead`."""
+    return MULTI_OP_BYTES + _INT.size + len(path.encode()) + 1
 
 
 def _data_at(data: bytes, offset: int) -> tuple[Any, int]:
