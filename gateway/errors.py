@@ -83,6 +83,13 @@ def coordinator_code(error: BaseException) -> ErrorCode:
     return ErrorCode.coordinator_not_available if codes is None else codes.coordinator
 
 
+def commit_code(error: BaseException) -> ErrorCode:
+    """Return the code for a commit of offsets, which may be too large to be stored together."""
+    if isinstance(error, errors.EntryTooLarge):
+        return ErrorCode.invalid_commit_offset_size
+    return coordinator_code(error)
+
+
 def admin_code(error: LedgerError) -> ErrorCode:
     """Return the code for a request about topics or configs.
 

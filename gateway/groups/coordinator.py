@@ -33,7 +33,7 @@ from gateway.core.group_members import (
 )
 from gateway.core.offset_expiry import CONSUMER, subscribed_topics
 from gateway.core.roster import assignment_growth
-from gateway.errors import coordinator_code
+from gateway.errors import commit_code, coordinator_code
 from gateway.groups.group_scanner import GroupScanner
 from gateway.groups.group_snapshots import GroupSnapshot, GroupSnapshots
 from gateway.groups.loaded_groups import LOAD_WAIT_S, LoadedGroup, LoadedGroups
@@ -300,7 +300,7 @@ class Coordinator:
         try:
             await asyncio.shield(durable)
         except LedgerError as error:
-            return coordinator_code(error)
+            return commit_code(error)
         return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
 
     async def offsets(self, group_id: str) -> Mapping[TopicIdPartition, CommittedOffset]:

@@ -25,7 +25,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.partition_transactions import EndMarker
 from gateway.core.transaction_states import EPOCH_BUMP_VERSION
-from gateway.errors import coordinator_code
+from gateway.errors import commit_code, coordinator_code
 from gateway.groups.group_transactions import GroupTransactions
 from gateway.groups.loaded_groups import LOAD_WAIT_S, LoadedGroup, LoadedGroups
 from gateway.groups.transactional_groups import TransactionalGroups
@@ -117,7 +117,7 @@ class TransactionalOffsets:
         try:
             await asyncio.shield(durable)
         except LedgerError as error:
-            return coordinator_code(error)
+            return commit_code(error)
         return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
 
     async def end(

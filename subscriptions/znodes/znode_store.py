@@ -5,7 +5,7 @@ Kafka groups: `<root>/<group>` holds the note, each of its children one offset. 
 
 Every write checks the versions that were read at load, so a store that lost a subscriber cannot
 write. Changes that wait while a write is in flight share the next `multi`, also those of different
-subscribers. If a shared `multi` is refused, each of its changes is tried alone.
+subscribers. If a shared `multi` is refused or too large, each of its changes is tried alone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Protocol
 
 from ledger.errors import (
     BadVersion,
+    EntryTooLarge,
     LedgerError,
     NodeExists,
     NoNode,
@@ -325,13 +326,14 @@ class _ZnodeStore:
         try:
             if ops:
                 await self._metadata.multi(ops)
-        except _REFUSED as error:
-            if len(live) > 1:
+        except LedgerError as error:
+            alone = isinstance(error, (*_REFUSED, EntryTooLarge))
+            if alone and len(live) > 1:
                 for change in live:
                     await self._write([change])
                 return
-            _lose(live, NotOwner(f"{live[0].claim.path}: {error}"))
-        except LedgerError as error:
+            if isinstance(error, _REFUSED):
+                error = NotOwner(f"{live[0].claim.path}: {error}")
             _lose(live, error)
         else:
             for change in live:
