@@ -158,7 +158,9 @@ def _old_targets(function: F) -> F:
     for name in ("--to-datetime", "--by-duration"):
         function = option(name, hidden=True)(function)
     for name in ("--to-offset", "--shift-by"):
-        function = option(name, type=Value("offset", units.integer), hidden=True)(function)
+        function = option(
+            name, type=Value("offset", units.whole(-units.INT64_MAX, units.INT64_MAX)), hidden=True
+        )(function)
     return function
 
 

@@ -35,7 +35,8 @@ def read_target(word: str, now_ms: int) -> SeekTarget:
     if word in _WORDS:
         return SeekTarget(word)
     if _NUMBER.fullmatch(word):
-        return SeekTarget("shift" if word[0] in "+-" else "offset", int(word))
+        number = _whole(word, -units.INT64_MAX, units.INT64_MAX)
+        return SeekTarget("shift" if word[0] in "+-" else "offset", number)
     ago_ms = _duration_ms(word.removeprefix("-"))
     if ago_ms is not None:
         return SeekTarget("time", max(now_ms - ago_ms, 0))
@@ -60,8 +61,18 @@ def read_topics(words: Iterable[str]) -> dict[str, list[int]]:
         numbers = indexes.split(",") if colon else []
         if not name or not all(number.strip().isdecimal() for number in numbers):
             raise ValueError(f"{word!r} is not a topic or topic:partition,partition")
-        found.setdefault(name, []).extend(int(number) for number in numbers)
+        found.setdefault(name, []).extend(
+            _whole(number.strip(), 0, units.INT32_MAX) for number in numbers
+        )
     return found
+
+
+def _whole(word: str, first: int, last: int) -> int:
+    """Return a number that a request can hold. Raises ValueError."""
+    try:
+        return units.whole(first, last)(word)
+    except ValueError as error:
+        raise ValueError(f"{word[:40]}: {error}") from None
 
 
 def read_time(word: str) -> int:
@@ -117,7 +128,8 @@ def read_offsets(text: str, group: str) -> dict[tuple[str, int], int]:
         numbers = str(partition), str(offset)
         if not topic or not all(each.isdecimal() for each in numbers):
             raise ValueError(f"row {number} is not topic,partition,offset")
-        found[topic, int(numbers[0])] = int(numbers[1])
+        key = topic, _whole(numbers[0], 0, units.INT32_MAX)
+        found[key] = _whole(numbers[1], 0, units.INT64_MAX)
     if not found:
         raise ValueError("the file has no offsets; a line is topic,partition,offset")
     return found

@@ -24,7 +24,7 @@ from ledger.command_line.output import (
 )
 from ledger.command_line.program import CommandGroup, Value, option
 
-_INT16_MAX, _INT32_MAX = 2**15 - 1, 2**31 - 1
+_INT16_MAX = 2**15 - 1
 _DEFAULT = -1  # a count of -1 on the wire stands for the server's default
 _OFFSET = re.compile(r"\d+", re.ASCII)
 
@@ -71,7 +71,7 @@ def _create(
 ) -> None:
     """Create a topic."""
     configs = _pairs(config, output)
-    _check_count("--partitions", partitions, _INT32_MAX, output)
+    _check_count("--partitions", partitions, units.INT32_MAX, output)
     _check_count("--replication-factor", replication_factor, _INT16_MAX, output)
 
     from gateway.admin.topics import create_topic
@@ -177,8 +177,8 @@ def _alter(
         usage("nothing to change: pass -c retention.ms=3600000 or --partitions 6", output)
     if changes_configs and partitions is not None:
         usage("settings and --partitions: pass only one of them, one may fail alone", output)
-    if partitions is not None and not 0 < partitions <= _INT32_MAX:
-        usage(f"--partitions {partitions}: must be between 1 and {_INT32_MAX}", output)
+    if partitions is not None and not 0 < partitions <= units.INT32_MAX:
+        usage(f"--partitions {partitions}: must be between 1 and {units.INT32_MAX}", output)
 
     from gateway.admin.topics import add_partitions, alter_topic
 
@@ -203,7 +203,7 @@ def _alter(
     "--partition",
     "-p",
     "partitions",
-    type=Value("partition", units.integer),
+    type=Value("partition", units.whole(0, units.INT32_MAX)),
     multiple=True,
     help="Truncate only this partition; repeat for several.",
 )
@@ -219,7 +219,7 @@ def _truncate(
     """
     from gateway.admin.topics import LATEST, truncate_topic
 
-    if to != "end" and not _OFFSET.fullmatch(to):
+    if to != "end" and not (_OFFSET.fullmatch(to) and int(to) <= units.INT64_MAX):
         usage(f"--to {to!r}: must be an offset, or end", output)
     if not yes:
         usage(f"this permanently deletes records of topic {name}; add --yes to do it", output)

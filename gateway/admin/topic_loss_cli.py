@@ -40,7 +40,7 @@ _name_argument = click.argument("name", metavar="NAME", help="Name of the topic.
     "--partition",
     "-p",
     "partitions",
-    type=Value("partition", units.integer),
+    type=Value("partition", units.whole(0, units.INT32_MAX)),
     multiple=True,
     help="Show only this partition; repeat for several.",
 )
@@ -91,7 +91,7 @@ def _gaps(
 @option(
     "--partition",
     "-p",
-    type=Value("partition", units.whole(0, 2**31 - 1)),
+    type=Value("partition", units.whole(0, units.INT32_MAX)),
     required=True,
     help="The partition.",
 )

@@ -31,7 +31,7 @@ transaction = CommandGroup("transaction", "List and describe transactions, and a
 @option(
     "--producer-id",
     "producer_ids",
-    type=Value("id", units.integer),
+    type=Value("id", units.whole(0, units.INT64_MAX)),
     multiple=True,
     help="Only transactions of this producer id.",
 )
@@ -90,7 +90,11 @@ def _describe(name: str, bootstrap: str, output: Format) -> None:
 
 @transaction.command("find-hanging")
 @option("--topic", help="Only partitions of this topic.")
-@option("--partition", type=Value("number", units.integer), help="Only this partition of --topic.")
+@option(
+    "--partition",
+    type=Value("number", units.whole(0, units.INT32_MAX)),
+    help="Only this partition of --topic.",
+)
 @option(
     "--idle",
     type=Value("duration", units.duration(0, _LONGEST_S)),
@@ -121,11 +125,14 @@ def _find_hanging(
 @transaction.command("abort")
 @click.argument("topic", metavar="TOPIC", help="Name of the topic.")
 @click.argument(
-    "partition", type=Value("number", units.integer), metavar="PARTITION", help="Its partition."
+    "partition",
+    type=Value("number", units.whole(0, units.INT32_MAX)),
+    metavar="PARTITION",
+    help="Its partition.",
 )
 @option(
     "--start-offset",
-    type=Value("offset", units.integer),
+    type=Value("offset", units.whole(0, units.INT64_MAX)),
     required=True,
     help="First offset of the transaction, as find-hanging shows it.",
 )

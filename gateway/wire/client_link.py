@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import struct
 from typing import Any
 
 from gateway.wire.messages import MalformedMessage, decode_response, encode_request
@@ -108,7 +109,12 @@ class Link:
         reader, writer = self._reader, self._writer
         assert reader is not None and writer is not None
         self._correlation_id += 1
-        body = encode_request(key, version, self._correlation_id, self._client_id, fields)
+        try:
+            body = encode_request(key, version, self._correlation_id, self._client_id, fields)
+        except (struct.error, UnicodeError) as error:  # an argument of the command
+            raise AdminError(
+                f"a value does not fit the request: {error}", "INVALID_REQUEST"
+            ) from None
         try:
             async with asyncio.timeout(self._answer_s_max):
                 writer.write(len(body).to_bytes(4, "big") + body)

@@ -19,10 +19,14 @@ T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 Parse = Callable[[object], T]
 
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+
 _SIZES: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _TIMES: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _TIME_S_MAX: Final = 10_000 * 365 * 86_400.0
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z%]*)", re.ASCII)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
 _BARE_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _ISO_DURATION = re.compile(
     r"P(?=.)(?:(?P<d>\d+)D)?(?:T(?=.)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?"
@@ -109,7 +113,7 @@ def whole(first: int, last: int) -> Parse[int]:
     """Parse a whole number between `first` and `last`."""
 
     def parse(value: object) -> int:
-        if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value):
+        if isinstance(value, str) and _WHOLE.fullmatch(value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not first <= value <= last:
             raise ValueError(f"must be a whole number between {first} and {last}")
@@ -120,7 +124,7 @@ def whole(first: int, last: int) -> Parse[int]:
 
 def integer(value: object) -> int:
     """Parse a whole number; the caller checks its range."""
-    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]+", value):
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
         return int(value)
     raise ValueError("must be a whole number")
 

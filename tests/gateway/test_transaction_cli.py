@@ -115,3 +115,32 @@ def test_an_unknown_id_is_refused_in_one_line(cli):
     assert (code, out) == (1, "")
     assert len(errors.splitlines()) == 1
     assert "unknown" in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("list", "--producer-id", str(2**63)), "between 0 and 9223372036854775807"),
+        (("list", "--producer-id", "-1"), "between 0 and 9223372036854775807"),
+        (("find-hanging", "--topic", "t", "--partition", str(2**31)), "between 0 and 2147483647"),
+        (("abort", "t", str(2**31), "--start-offset", "1", "--yes"), "between 0 and 2147483647"),
+        (("abort", "t", "0", "--start-offset", str(2**63), "--yes"), "9223372036854775807"),
+        (("abort", "t", "0", "--start-offset", "9" * 5_000, "--yes"), "9223372036854775807"),
+    ],
+)
+def test_a_number_that_no_request_holds_is_a_wrong_flag(cli, words, text):
+    code, out, errors = cli(*words, "-o", "json")
+    assert (code, out) == (2, "")
+    assert text in json.loads(errors)["error"]
+
+
+def test_the_largest_producer_id_is_asked_for(cli):
+    code, out, errors = cli("list", "--producer-id", str(2**63 - 1), "-o", "json")
+    assert (code, json.loads(out)) == (0, []), errors
+
+
+def test_a_name_that_no_request_holds_is_an_error_in_one_line(cli):
+    """The gateway closes the connection of such a request, as Kafka does."""
+    code, out, errors = cli("abort", "t" * 40_000, "0", "--start-offset", "1", "--yes")
+    assert (code, out) == (69, "")
+    assert errors.count("\n") == 1
