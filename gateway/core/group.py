@@ -32,6 +32,7 @@ from gateway.core.group_members import (
     State,
     Synced,
     Syncing,
+    new_member_id,
 )
 from gateway.core.join_deadline import JoinDeadline
 from gateway.core.roster import Roster
@@ -274,11 +275,11 @@ class Group:
 
     def _join_new(self, joining: Joining, waiter: object, now_ms: int) -> list[Effect]:
         if joining.instance_id is not None:
-            member_id = f"{joining.instance_id}-{joining.fresh_id}"
+            member_id = new_member_id(joining.instance_id, joining.fresh_id)
             if joining.instance_id in self._roster.instances:
                 return self._replace_static(joining, member_id, waiter, now_ms)
             return self._enter(joining, member_id, waiter, now_ms)
-        member_id = f"{joining.client_id}-{joining.fresh_id}"
+        member_id = new_member_id(joining.client_id, joining.fresh_id)
         if not joining.id_required:
             return self._enter(joining, member_id, waiter, now_ms)
         if len(self._roster.pending) >= self._settings.members_max:

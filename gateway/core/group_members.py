@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from gateway.wire.bounds_check import STRING_BYTES_MAX
+
 NO_GENERATION = -1
 _MEMBER_BYTES = 256  # counted for each member besides its texts and bytes
 _PROTOCOL_BYTES = 32  # counted for each protocol besides its name and metadata
@@ -69,6 +71,19 @@ class Joining:
         # The member id consists of the client id or the instance id, and of `fresh_id`.
         own += text_bytes(self.instance_id or self.client_id, self.fresh_id)
         return _MEMBER_BYTES + own + protocols_bytes(self.protocols)
+
+
+def new_member_id(prefix: str, fresh_id: str) -> str:
+    """Return the id of a new member: a client id or an instance id, as in Kafka, and `fresh_id`.
+
+    The longest of these ids leave no room for `fresh_id` in a string of the protocol, and lose
+    their end. Kafka closes the connection instead.
+    """
+    room = STRING_BYTES_MAX - len(fresh_id) - 1
+    raw = prefix.encode()
+    if len(raw) > room:
+        prefix = raw[:room].decode(errors="ignore")
+    return f"{prefix}-{fresh_id}"
 
 
 class Syncing(NamedTuple):

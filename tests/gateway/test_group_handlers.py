@@ -119,6 +119,21 @@ def test_every_group_api_is_served_from_its_oldest_version():
     assert {key: rows()[key].versions.start for key in GROUP_KEYS} == GROUP_KEYS
 
 
+@pytest.mark.parametrize("version", versions(11))
+@pytest.mark.parametrize("name", ["c" * 32_767, "c" + "\u20ac" * 10_922])
+async def test_the_longest_client_id_joins(version, name):
+    """A member id has the client id and 37 characters more, and is a string of 32,767 bytes."""
+    async with new_world() as world:
+        reply = await world.ask(11, version, join_body(), client=name)
+        assert len(reply.member_id.encode()) in range(32_765, 32_768)
+        assert reply.member_id[:10_000] == name[:10_000]
+        assert reply.error_code is (
+            ErrorCode.member_id_required if version >= 4 else ErrorCode.none
+        )
+        again = await world.ask(11, version, join_body(reply.member_id), client=name)
+        assert (again.error_code, again.member_id) == (ErrorCode.none, reply.member_id)
+
+
 @pytest.mark.parametrize("version", versions(8))
 @pytest.mark.parametrize("fetch_version", [1, 2, 5, 7, 8, 10])
 async def test_what_was_committed_is_fetched_in_any_version(version, fetch_version):
