@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from traceback import format_exception
 from typing import Final
 
 from ledger.log import Throttle, logger
 
-__all__ = ["REASONS_MAX", "ReasonThrottle", "Throttle", "logger", "named"]
+__all__ = ["REASONS_MAX", "ReasonThrottle", "Throttle", "logger", "named", "traceback_of"]
 
 REASONS_MAX: Final = 8
 """An address has lines with at most this many reasons in a minute, for each kind of line."""
 
 _NAMES_MAX: Final = 100
+_TRACEBACK_MAX: Final = 16_384  # characters; the text of an error may quote a client
 
 _NUMBER: Final = re.compile(r"\d+")
 
@@ -22,6 +24,13 @@ def named(names: Sequence[str]) -> str:
     """Return the names for one line of the log: all of them, or the first 100 and "..."."""
     more = ", ..." if len(names) > _NAMES_MAX else ""
     return ", ".join(names[:_NAMES_MAX]) + more
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback for one line of the log: whole, or its beginning and its end."""
+    text = "".join(format_exception(error))
+    half = _TRACEBACK_MAX // 2
+    return text if len(text) <= _TRACEBACK_MAX else f"{text[:half]} ... {text[-half:]}"
 
 
 class ReasonThrottle:

@@ -33,6 +33,7 @@ from gateway.core.group_members import (
 )
 from gateway.core.offset_expiry import CONSUMER, subscribed_topics
 from gateway.core.roster import assignment_growth
+from gateway.core.shown_text import shown
 from gateway.errors import commit_code, coordinator_code
 from gateway.groups.group_scanner import GroupScanner
 from gateway.groups.group_snapshots import GroupSnapshot, GroupSnapshots
@@ -221,7 +222,7 @@ class Coordinator:
             logger().warning(
                 "members of groups use the memory of their address",
                 peer=share,
-                group=group_id,
+                group=shown(group_id),
             )
         return False
 

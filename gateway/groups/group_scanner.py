@@ -15,6 +15,7 @@ from uuid import UUID
 from gateway.cluster.port import GroupClaims
 from gateway.core.group_members import State
 from gateway.core.offset_expiry import GroupAge, expired, expires_at_ms, subscribed_topics
+from gateway.core.shown_text import shown
 from gateway.groups.loaded_groups import LoadedGroup, LoadedGroups
 from gateway.groups.stored_membership import decode_with_pauses
 from gateway.groups.views import GroupListing, Refused
@@ -136,7 +137,9 @@ class GroupScanner:
             except MetadataError as error:
                 failures.append(error)
             except LedgerError as error:
-                logger().error("a group cannot be read", group=name, reason=str(error))
+                logger().error(
+                    "a group cannot be read", group=shown(name), reason=shown(str(error))
+                )
 
         await _each(names, read_group, failures)
         if failures:

@@ -33,6 +33,7 @@ from gateway.core.group_members import (
     State,
     Synced,
 )
+from gateway.core.shown_text import shown
 from gateway.errors import coordinator_code
 from gateway.groups.deadline_timer import DeadlineTimer
 from gateway.groups.group_memory import GroupMemory
@@ -45,7 +46,7 @@ from gateway.groups.stored_membership import (
     encode_with_pauses,
 )
 from gateway.groups.views import Refused
-from gateway.log import Throttle, logger
+from gateway.log import ReasonThrottle, logger
 from ledger.errors import LedgerError, NotOwner
 from ledger.ports.clock import Clock
 from ledger.tasks import reported, start_once
@@ -178,7 +179,7 @@ class LoadedGroups:
         self._idle: deque[str] = deque()
         # The task that empties `_idle`; None while `_idle` is empty.
         self._evicting: Task[None] | None = None
-        self._throttle = Throttle()
+        self._throttle = ReasonThrottle()
 
     def now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1000)
@@ -268,8 +269,7 @@ class LoadedGroups:
             if loading.claimed:  # otherwise no other broker would find the group to be an orphan
                 with suppress(LedgerError):
                     await self._claims.release(group_id)
-            if self._throttle.allows("load", group_id, self._clock.monotonic_s()):
-                logger().error("a group cannot be loaded", group=group_id, reason=str(error))
+            self._log("a group cannot be loaded", group_id, str(error), "error")
             return coordinator_code(error)
         finally:
             del self._loading[group_id]
@@ -370,13 +370,16 @@ class LoadedGroups:
             return
         self._write_membership(loaded, effects, note)
 
+    def _log(self, event: str, group_id: str, reason: str, level: str = "warning") -> None:
+        """Log what went wrong with a group, at most once a minute for each reason."""
+        reason = shown(reason)  # it may quote the name of the group, which clients choose
+        if self._throttle.allows(event, "", reason, self._clock.monotonic_s()):
+            getattr(logger(), level)(event, group=shown(group_id), reason=reason)
+
     def _refuse(self, loaded: LoadedGroup, effects: list[Persist]) -> None:
-        logger().warning(
-            "a group's membership is too large to be stored",
-            group=loaded.group_id,
-            members=len(effects[-1].membership.members),
-            size_bytes=effects[-1].size_bytes,
-        )
+        last = effects[-1]
+        reason = f"{last.size_bytes} bytes of {len(last.membership.members)} members"
+        self._log("a group's membership is too large to be stored", loaded.group_id, reason)
         for effect in effects:
             if loaded.group.state is not State.DEAD:
                 self.run(loaded, effect.refuse(self.now_ms()))
@@ -416,7 +419,7 @@ class LoadedGroups:
         if error is not None:
             loaded.unsure = True
             if self.groups.get(loaded.group_id) is loaded:
-                logger().warning("a group was lost", group=loaded.group_id, reason=str(error))
+                self._log("a group was lost", loaded.group_id, str(error))
                 self.unload(loaded, coordinator_code(error))
             return
         loaded.stored = True
@@ -479,7 +482,7 @@ class LoadedGroups:
             else:
                 self._store.release(group_id)
         except LedgerError as error:  # the claim then lasts until this incarnation ends
-            logger().warning("a group was not released", group=group_id, reason=str(error))
+            self._log("a group was not released", group_id, str(error))
         finally:
             del self._unloading[group_id]
 

@@ -12,7 +12,6 @@ from enum import IntFlag
 from typing import Any, cast
 
 from gateway.handlers.api import ConnectionEnds, Peer, Request
-from gateway.log import logger
 from gateway.server.dispatch import PRODUCE, RequestRefused
 from gateway.server.peer import peer_of, protocol_hint
 from gateway.server.receiving import FREE_BYTES_MAX, ReceivedBytes
@@ -207,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
         except RequestRefused as refused:
             self._refuse(str(refused))
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
-            logger().error("connection failed", exc_info=error)
+            self._registry.report("connection failed", self._peer, error)
             self.abort("our fault")
         reader.keep()
         self._received.count_kept(reader.kept_bytes, self.frames)
@@ -372,7 +371,7 @@ class Connection(asyncio.BufferedProtocol):
         if freed:
             self._registry.memory.give(self._received.host, freed)
         if replies.failure is not None and not self.lost:
-            logger().error("a reply cannot be framed", exc_info=replies.failure)
+            self._registry.report("a reply cannot be framed", self._peer, replies.failure)
             self.abort("our fault")
         if self.lost:
             if not replies:

@@ -6,13 +6,16 @@ connection.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from gateway.core.address_share import share_of
+from gateway.core.shown_text import shown
 from gateway.handlers.api import Api, Context, Handle, Peer, Reply, Request
 from gateway.handlers.k18_api_versions import reply_for
-from gateway.log import logger
+from gateway.log import ReasonThrottle, logger, traceback_of
 from gateway.wire.bounds_check import OversizedMessage, skip_tags
 from gateway.wire.messages import (
     MalformedMessage,
@@ -64,6 +67,8 @@ class Dispatcher:
         self._routes: dict[tuple[int, int], _Route] = {}
         # Decoded client ids by their bytes. Emptied at the limit, because clients choose the ids.
         self._client_ids: dict[bytes, str] = {}
+        # The failures that were logged within a minute.
+        self._throttle = ReasonThrottle()
 
     def open(self, frame: bytes | memoryview, peer: Peer) -> tuple[Request, Handle]:
         """Decode `frame`. Returns the request and its handler. Raises RequestRefused."""
@@ -114,13 +119,7 @@ class Dispatcher:
         assign a new sequence to its batch, which duplicates the batch. Source: KAFKA-14034.
         """
         name = self._apis[request.key].name
-        logger().error(
-            "handler failed",
-            api=name,
-            version=request.version,
-            client=request.client_id,
-            exc_info=error,
-        )
+        self._log_failure(name, request, error)
         try:
             if request.key == PRODUCE:
                 return [_timed_out(request)]
@@ -130,6 +129,21 @@ class Dispatcher:
             return encode_response(request.key, request.version, request.correlation_id, failed)
         except (LookupError, TypeError, AttributeError, struct.error):
             raise RequestRefused(f"{name} failed") from None
+
+    def _log_failure(self, name: str, request: Request, error: BaseException) -> None:
+        """Log the failure, at most once a minute for each API, address and type of error."""
+        host, kind = share_of(request.peer.host), type(error).__name__
+        if not self._throttle.allows(name, host, kind, asyncio.get_running_loop().time()):
+            return
+        client = request.client_id
+        logger().error(
+            "handler failed",
+            api=name,
+            version=request.version,
+            peer=request.peer.host,
+            client=client if client is None else shown(client),
+            exception=traceback_of(error),
+        )
 
     def _route(self, key: int, version: int) -> _Route:
         api = self._apis.get(key)

@@ -9,8 +9,9 @@ from typing import Final, Protocol
 
 from gateway.config import ConnectionLimits
 from gateway.core.address_share import share_of
+from gateway.core.shown_text import shown
 from gateway.handlers.api import Peer
-from gateway.log import ReasonThrottle, logger
+from gateway.log import ReasonThrottle, logger, traceback_of
 from gateway.server.dispatch import Dispatcher
 from gateway.server.request_memory import RequestMemory
 from gateway.server.stall_detector import StallDetector
@@ -153,8 +154,16 @@ class ConnectionRegistry:
     def warn(self, event: str, peer: Peer | None, reason: str) -> None:
         """Log `event`, at most once per reason, address and minute."""
         host = peer.host if peer is not None else ""
+        reason = shown(reason)
         if self._throttle.allows(event, share_of(host), reason, self.loop.time()):
             logger().warning(event, peer=host, why=reason)
+
+    def report(self, event: str, peer: Peer | None, error: BaseException) -> None:
+        """Log a failure of ours, at most once per type of error, address and minute."""
+        host = peer.host if peer is not None else ""
+        kind = type(error).__name__
+        if self._throttle.allows(event, share_of(host), kind, self.loop.time()):
+            logger().error(event, peer=host, exception=traceback_of(error))
 
     def _abort_all(self) -> None:
         for connection in list(self.connections):

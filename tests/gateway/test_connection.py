@@ -350,6 +350,25 @@ async def test_a_bug_is_answered_where_the_api_has_an_error_field_and_logged(han
     assert "handler failed" in capsys.readouterr().err
 
 
+async def test_a_bug_is_logged_once_a_minute_for_each_api_address_and_type(capsys):
+    """A client that finds a bug would otherwise fill the disk, with names as long as it likes."""
+    errors = [Broken, Broken, KeyError, Broken]
+
+    def handle(request, ctx):
+        raise errors[request.correlation_id]("x" * 100_000)
+
+    registry = hub_for(heartbeat(handle))
+    wires = [connect(registry), connect(registry), connect(registry, host="10.0.0.77")]
+    for wire in wires:
+        for number in range(len(errors)):
+            wire.send(request(HEARTBEAT, 0, number, BEAT, client_id="me" * 15_000))
+    await turns()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "handler failed" in line]
+    assert len(lines) == 4  # two types of error from each of two addresses
+    assert all("Traceback" in line and len(line) < 20_000 for line in lines)
+    assert [len(answers(HEARTBEAT, 0, wire)) for wire in wires] == [4, 4, 4]
+
+
 @pytest.mark.parametrize("handle", BROKEN[:3])
 async def test_a_bug_ends_the_connection_where_the_api_has_none(handle):
     api = Api(key=LIST_OFFSETS, name="ListOffsets", versions=range(1, 12), handle=handle)
