@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from gateway.core.re2_patterns import InvalidPattern, class_count, compile_pattern
+from gateway.settings.re2_patterns import InvalidPattern, class_count, compile_pattern
 from gateway.topics.config_changes import ConfigChange, ConfigOperation, not_a_list
 from gateway.topics.config_keys import (
     ConfigEntry,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
-from gateway.core.re2_patterns import InvalidPattern, class_count, compile_pattern
+from gateway.settings.re2_patterns import InvalidPattern, class_count, compile_pattern
 from ledger.tasks import in_thread
 
 __all__ = ["PATTERN_BYTES_MAX", "IdPattern", "InvalidPattern"]

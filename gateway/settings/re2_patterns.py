@@ -1,4 +1,4 @@
-"""Compiles patterns of clients with RE2, which has the syntax of the RE2/J of Kafka. Pure.
+"""Compiles patterns of clients with RE2, which has the syntax of the RE2/J of Kafka.
 
 A pattern matches in linear time, and a bound on the memory of its program bounds the time to
 compile it. Callers bound the length of the text, and what RE2 expands before it compiles: Unicode
