@@ -84,6 +84,11 @@ class Request:
     client_id: str | None
     peer: Peer
     body: Any
+    reply_bytes: int = 0
+    """Bytes of the reply that `Rows` has encoded."""
+    unpaused: int = 0
+    """Rows and elements that were handled since other tasks ran, as `Rows` and `with_pauses` count.
+    """
 
 
 @dataclass(slots=True)

@@ -113,7 +113,7 @@ def _row(asked: UUID | str, request: Request, ctx: Context) -> Reply:
 async def _reply_to_many(request: Request, ctx: Context) -> Reply:
     """Reply to a request that names many topics, with pauses for other tasks."""
     asked = _Asked()
-    async for each in with_pauses(request.body.topics):
+    async for each in with_pauses(request.body.topics, request):
         asked.add(each)
     fault = asked.fault(request.version)
     if fault is not None:

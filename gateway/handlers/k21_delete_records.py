@@ -11,9 +11,7 @@ ReplicaManager.deleteRecords; DistributedLog, "Truncation" (seed 000).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -37,7 +35,7 @@ _TOO_LATE: _Result = _NO_WATERMARK, ErrorCode.request_timed_out
 async def handle(request: Request, ctx: Context) -> Reply:
     deletions = _Deletions(ctx)
     topics = Rows(request, "topics")
-    for name, offsets in (await _asked(request.body.topics)).items():
+    for name, offsets in (await _asked(request)).items():
         partitions = Rows(request, "topics", "partitions")
         await answer_each(
             offsets.items(),
@@ -53,12 +51,12 @@ async def handle(request: Request, ctx: Context) -> Reply:
     return Reply(topics=topics.result())
 
 
-async def _asked(topics: Iterable[Any]) -> dict[str, dict[int, int]]:
+async def _asked(request: Request) -> dict[str, dict[int, int]]:
     """Return the offsets by topic and partition. The last mention of a partition counts."""
     offsets: dict[str, dict[int, int]] = {}
-    async for topic in with_pauses(topics):
+    async for topic in with_pauses(request.body.topics, request):
         of_topic = offsets.setdefault(topic.name, {})
-        async for each in with_pauses(topic.partitions):
+        async for each in with_pauses(topic.partitions, request):
             of_topic[each.partition_index] = each.offset
     return offsets
 

@@ -27,9 +27,9 @@ _UNKNOWN_EPOCH = -1
 async def handle(request: Request, ctx: Context) -> Reply:
     errors = await open_all(await _unopened(request, ctx))
     topics = Rows(request, "topics")
-    async for topic in with_pauses(request.body.topics):
+    async for topic in with_pauses(request.body.topics, request):
         partitions = Rows(request, "topics", "partitions")
-        async for asked in with_pauses(topic.partitions):
+        async for asked in with_pauses(topic.partitions, request):
             await partitions.add(_row(topic.topic, asked, ctx, errors))
         await topics.add(Reply(topic=topic.topic, partitions=partitions.result()))
     return Reply(topics=topics.result())
@@ -38,8 +38,8 @@ async def handle(request: Request, ctx: Context) -> Reply:
 async def _unopened(request: Request, ctx: Context) -> set[Partition]:
     """Return the partitions of the request that this broker leads and has not opened."""
     found: set[Partition] = set()
-    async for topic in with_pauses(request.body.topics):
-        async for asked in with_pauses(topic.partitions):
+    async for topic in with_pauses(request.body.topics, request):
+        async for asked in with_pauses(topic.partitions, request):
             partition = ctx.partitions.find(topic.topic, asked.partition)
             if partition is not None and partition.is_leader and not partition.readable:
                 found.add(partition)

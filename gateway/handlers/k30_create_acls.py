@@ -13,7 +13,7 @@ from gateway.handlers.no_authorizer import REFUSED, refuse_unknown
 
 async def handle(request: Request, ctx: Context) -> Reply:
     results = Rows(request, "results")
-    async for each in with_pauses(request.body.creations):
+    async for each in with_pauses(request.body.creations, request):
         refuse_unknown(
             request,
             each.resource_type,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -60,16 +59,16 @@ async def handle(request: Request, ctx: Context) -> Reply:
     a broker has 4 KB of configs.
     """
     results = Rows(request, "results")
-    for (kind, name), names in (await _asked(request.body.resources)).items():
+    for (kind, name), names in (await _asked(request)).items():
         row = _result(kind, name, names, request, ctx)
         await results.add(row, 1 + len(row["configs"]))
     return Reply(results=results.result())
 
 
-async def _asked(resources: Iterable[Any]) -> dict[_Resource, set[str] | None]:
+async def _asked(request: Request) -> dict[_Resource, set[str] | None]:
     """Return the resources with the configs that all mentions ask for, or None for all configs."""
     wanted: dict[_Resource, set[str] | None] = {}
-    async for each in with_pauses(resources):
+    async for each in with_pauses(request.body.resources, request):
         key = (each.resource_type, each.resource_name)
         before = wanted.setdefault(key, set())
         if before is None or not each.configuration_keys:

@@ -8,8 +8,7 @@ Not done: moving a partition to other bookies (LOG_DIR_NOT_FOUND).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -28,7 +27,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
     known = {directory(bookie, ctx) for bookie in ctx.partitions.bookies()}
     results = Rows(request, "results")
     end_s = ctx.clock.monotonic_s() + ANSWER_S_MAX  # for all topics together
-    for name, changes in (await _changes(request.body.dirs)).items():
+    for name, changes in (await _changes(request)).items():
         rows = Rows(request, "results", "partitions")
 
         async def answer(change: _Change, name: str = name) -> Reply:
@@ -47,12 +46,12 @@ async def handle(request: Request, ctx: Context) -> Reply:
     return Reply(results=results.result())
 
 
-async def _changes(dirs: Iterable[Any]) -> dict[str, list[_Change]]:
+async def _changes(request: Request) -> dict[str, list[_Change]]:
     """Return the directory of each partition by topic. The last one that names it counts."""
     wanted: dict[str, dict[int, str]] = {}
-    async for each in with_pauses(dirs):
-        async for topic in with_pauses(each.topics):
-            async for index in with_pauses(topic.partitions):
+    async for each in with_pauses(request.body.dirs, request):
+        async for topic in with_pauses(each.topics, request):
+            async for index in with_pauses(topic.partitions, request):
                 wanted.setdefault(topic.name, {})[index] = each.path
     return {
         name: [_Change(index, path) for index, path in partitions.items()]

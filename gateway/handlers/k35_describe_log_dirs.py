@@ -93,12 +93,12 @@ async def _wanted(request: Request, ctx: Context) -> AsyncIterator[tuple[Topic, 
     """Yield each partition once: all of the catalog, or the existing ones that are named."""
     asked = request.body.topics
     if asked is None:
-        async for topic in with_pauses(ctx.catalog.all()):
+        async for topic in with_pauses(ctx.catalog.all(), request):
             for index in range(topic.partitions):
                 yield topic, index
         return
     seen: set[tuple[str, int]] = set()
-    async for each in with_pauses(asked):
+    async for each in with_pauses(asked, request):
         named = ctx.catalog.by_name(each.topic)
         if named is None:
             continue

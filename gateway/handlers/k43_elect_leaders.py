@@ -37,14 +37,14 @@ async def handle(request: Request, ctx: Context) -> Reply:
     fault = None if kind in _NO_LEADER or asked == () else f"Unknown election type {kind}"
     results = Rows(request, "replica_election_results")
     if asked is not None:
-        async for each in with_pauses(asked):
+        async for each in with_pauses(asked, request):
             rows: list[Reply] = []
-            async for index in with_pauses(each.partitions):
+            async for index in with_pauses(each.partitions, request):
                 rows.append(_row(each.topic, index, kind, fault, ctx))
             await results.add(Reply(topic=each.topic, partition_result=rows), 1 + len(rows))
     elif fault is None:
         # The partitions that need no election are left out of the answer for all partitions.
-        async for topic in with_pauses(ctx.catalog.all()):
+        async for topic in with_pauses(ctx.catalog.all(), request):
             await results.add(Reply(topic=topic.name, partition_result=[]))
     code = ErrorCode.none if fault is None else ErrorCode.invalid_request
     return Reply(error_code=code, replica_election_results=results.result())

@@ -28,9 +28,9 @@ async def handle(request: Request, ctx: Context) -> Reply:
     responses = Rows(request, "responses")
     fixed = not getattr(request.body, "allow_replication_factor_change", True)
     brokers = {member.node_id for member in live_brokers(ctx)}
-    async for each in with_pauses(request.body.topics):
+    async for each in with_pauses(request.body.topics, request):
         rows: list[Reply] = []
-        async for asked in with_pauses(each.partitions):
+        async for asked in with_pauses(each.partitions, request):
             rows.append(_row(each.name, asked, fixed, brokers, ctx))
         await responses.add(Reply(name=each.name, partitions=rows), 1 + len(rows))
     return Reply(

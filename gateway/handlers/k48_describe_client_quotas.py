@@ -32,7 +32,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
     except QuotaRefused as fault:
         return _refused(ErrorCode.invalid_request, fault)
     entries = Rows(request, "entries")
-    async for entity, limits in with_pauses(ctx.stored.quotas.all()):
+    async for entity, limits in with_pauses(ctx.stored.quotas.all(), request):
         if not matches(entity, wanted):
             continue
         row = Reply(

@@ -8,8 +8,7 @@ Not done: enforcing quotas (they are stored and described), host names of IP quo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -32,7 +31,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
     validate_only = request.body.validate_only
     entries = Rows(request, "entries")
     await change_each(
-        (await _changes(request.body.entries)).values(),
+        (await _changes(request)).values(),
         lambda change: _alter(change, validate_only, ctx),
         lambda change: _about(change.entity),
         entries,
@@ -41,12 +40,12 @@ async def handle(request: Request, ctx: Context) -> Reply:
     return Reply(entries=entries.result())
 
 
-async def _changes(asked: Iterable[Any]) -> dict[_Names, _Change]:
+async def _changes(request: Request) -> dict[_Names, _Change]:
     """Return the first change of each entity, in the order of the request."""
     changes: dict[_Names, _Change] = {}
-    async for each in with_pauses(asked):
+    async for each in with_pauses(request.body.entries, request):
         entity: dict[str, str | None] = {}
-        async for part in with_pauses(each.entity):
+        async for part in with_pauses(each.entity, request):
             entity[part.entity_type] = part.entity_name
         names = tuple(ordered(entity))
         known = changes.get(names)
@@ -54,7 +53,7 @@ async def _changes(asked: Iterable[Any]) -> dict[_Names, _Change]:
             changes[names] = known._replace(again=True)
             continue
         ops: list[QuotaOp] = []
-        async for op in with_pauses(each.ops):
+        async for op in with_pauses(each.ops, request):
             ops.append(QuotaOp(op.key, None if op.remove else op.value))
         twice = len({op.key for op in ops}) < len(ops)
         changes[names] = _Change(entity, [] if twice else ops, twice)

@@ -15,13 +15,13 @@ from gateway.handlers.many_rows import Rows, with_pauses
 async def handle(request: Request, ctx: Context) -> Reply:
     results = Rows(request, "results")
     if not request.body.users:
-        async for name in with_pauses(ctx.stored.scram.names()):
+        async for name in with_pauses(ctx.stored.scram.names(), request):
             await results.add(_row(name, ctx))
     else:
         asked: dict[str, bool] = {}  # whether a user is named twice
-        async for each in with_pauses(request.body.users):
+        async for each in with_pauses(request.body.users, request):
             asked[each.name] = each.name in asked
-        async for name, twice in with_pauses(asked.items()):
+        async for name, twice in with_pauses(asked.items(), request):
             await results.add(_twice(name) if twice else _row(name, ctx))
     return Reply(error_code=ErrorCode.none, error_message="", results=results.result())
 

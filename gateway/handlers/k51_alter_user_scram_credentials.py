@@ -26,9 +26,9 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 async def _checked(request: Request, ctx: Context) -> Checked:
     checks = Checks(ctx.stored.scram.iterations)
-    async for each in with_pauses(request.body.deletions):
+    async for each in with_pauses(request.body.deletions, request):
         checks.add(Deletion(each.name, each.mechanism))
-    async for each in with_pauses(request.body.upsertions):
+    async for each in with_pauses(request.body.upsertions, request):
         salt, password = bytes(each.salt), bytes(each.salted_password)
         checks.add(Upsertion(each.name, each.mechanism, each.iterations, salt, password))
     return checks.result()

@@ -28,9 +28,9 @@ async def handle(request: Request, ctx: Context) -> Reply:
         row = Reply(topic_name=_TOPIC, partitions=[_metadata(ctx)])
         return _reply([row], [_node(each) for each in endpoints(ctx, request.peer)])
     topics = Rows(request, "topics")
-    async for each in with_pauses(asked):
+    async for each in with_pauses(asked, request):
         rows: list[Reply] = []
-        async for partition in with_pauses(each.partitions):
+        async for partition in with_pauses(each.partitions, request):
             rows.append(_unknown(partition.partition_index))
         await topics.add(Reply(topic_name=each.topic_name, partitions=rows), 1 + len(rows))
     return _reply(topics.result(), [])

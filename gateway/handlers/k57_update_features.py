@@ -48,7 +48,7 @@ async def _updates(request: Request) -> Collection[FeatureUpdate]:
     Those after the first `_FEATURES_MAX` are left out: so many are refused, as most are unknown.
     """
     updates: dict[str, FeatureUpdate] = {}
-    async for each in with_pauses(request.body.feature_updates):
+    async for each in with_pauses(request.body.feature_updates, request):
         if each.feature in updates or len(updates) < _FEATURES_MAX:
             kind = each.upgrade_type if request.version >= _KINDS_FROM else UpgradeType.UPGRADE
             updates[each.feature] = FeatureUpdate(each.feature, each.max_version_level, kind)

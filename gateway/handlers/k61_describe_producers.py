@@ -77,7 +77,7 @@ async def _producers(
 ) -> Any:
     rows = Rows(request, "topics", "partitions", "active_producers")
     producer_ids = {*states.producer_ids, *transactions.producer_ids}
-    async for producer_id in with_pauses(producer_ids):
+    async for producer_id in with_pauses(producer_ids, request):
         batch, of_producer = states.newest(producer_id), transactions.producer(producer_id)
         if batch is not None or of_producer is not None:  # else it expired meanwhile
             await rows.add(_producer(producer_id, batch, of_producer or ProducerTransactions()))

@@ -35,7 +35,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
         names = coordinator.names
         if pattern is not None:
             names = await pattern.matching(names)
-        async for name in with_pauses(names):
+        async for name in with_pauses(names, request):
             view = coordinator.describe(name)
             if isinstance(view, TransactionView) and wanted(view):
                 await rows.add(_row(view))

@@ -26,7 +26,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
     rows = Rows(request, "config_resources")
     for kind in _ALL:
         if kind in wanted:
-            async for name in with_pauses(_names(kind, ctx)):
+            async for name in with_pauses(_names(kind, ctx), request):
                 await rows.add(Reply(resource_name=name, resource_type=kind))
     return Reply(error_code=ErrorCode.none, config_resources=rows.result())
 

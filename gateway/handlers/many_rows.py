@@ -1,11 +1,14 @@
-"""Requests that name many groups or topics: other tasks run meanwhile, and the time has a limit."""
+"""Requests that name many groups or topics: other tasks run meanwhile.
+
+The time of a request and the bytes of its reply have limits.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from gateway.handlers.api import Context, Reply, Request
 from gateway.wire.messages import EncodedRows, encode_rows
@@ -13,54 +16,93 @@ from gateway.wire.messages import EncodedRows, encode_rows
 # Seconds after which the remaining keys of a request get a retriable error. Replies are sent in
 # order, and clients wait 30 s.
 ANSWER_S_MAX = 10.0
+REPLY_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of one reply, after which the rest of the request gets rows with an error and no more.
+
+Replies with one short row for each element of their request do not reach it. So it bounds what a
+small request can ask for: the same offsets again and again, or the configs of many resources.
+"""
+_TEXT_BYTES_MAX = 4 * 1024 * 1024  # bytes of a reply after which its errors have no texts
 _ROWS_PER_TURN = 500
 
 _Key = TypeVar("_Key")
 
 
 class Rows:
-    """The rows of one array of a reply. Other tasks run after every `_ROWS_PER_TURN` rows.
+    """The rows of one array of a reply, which are encoded at once.
 
-    The rows of a long array are encoded meanwhile, because a reply of 250,000 rows would hold the
-    event loop while it is encoded, and its dictionaries take much more memory than its bytes.
+    Other tasks run after every `_ROWS_PER_TURN` rows and elements of the request, whichever arrays
+    they belong to. A reply of 250,000 rows would hold the event loop while it is encoded, and its
+    dictionaries take much more memory than its bytes.
     """
 
     def __init__(self, request: Request, *path: str) -> None:
         """Create an empty array. `path` names it: the fields from the body of the reply to it."""
-        self.count = 0  # all rows so far
         self._request = request
         self._path = path
-        self._rows: list[Reply] = []  # not encoded yet
-        self._weight = 0  # of `_rows`
-        self._encoded: EncodedRows | None = None  # the rows before `_rows`
+        self._encoded: EncodedRows | None = None  # None until the first row
 
-    async def add(self, row: Reply, weight: int = 1) -> None:
-        """Append a row that has `weight` rows in itself."""
-        self.count += 1
-        self._rows.append(row)
-        self._weight += weight
-        if self._weight >= _ROWS_PER_TURN:
-            self._encode()
-            await asyncio.sleep(0)
+    @property
+    def full(self) -> bool:
+        """True if the whole reply has reached `REPLY_BYTES_MAX`."""
+        return self._request.reply_bytes >= REPLY_BYTES_MAX
 
-    def _encode(self) -> EncodedRows:
+    def text(self, text: str | None) -> str | None:
+        """Return the text of an error, or None if the reply is long already.
+
+        Clients show the error of the code then. Otherwise a text for each partition, of four bytes
+        in the request, would be most of the reply.
+        """
+        return text if self._request.reply_bytes < _TEXT_BYTES_MAX else None
+
+    async def add(self, row: Reply, weight: int = 1) -> slice:
+        """Append a row that has `weight` rows in itself, apart from the rows of other `Rows`.
+
+        Returns the place of its bytes, for `repeat`.
+        """
         if self._encoded is None:
             self._encoded = encode_rows(self._request.key, self._request.version, *self._path)
-        self._encoded.add(self._rows)
-        self._rows, self._weight = [], 0
-        return self._encoded
+        data = self._encoded.data
+        begin = len(data)
+        self._encoded.add((row,))
+        size = len(data) - begin
+        for value in row.values():
+            if isinstance(value, EncodedRows):
+                size -= len(value.data)  # these rows were counted when they were added there
+        self._request.reply_bytes += size
+        await _pass(self._request, weight)
+        return slice(begin, len(data))
+
+    async def repeat(self, place: slice) -> None:
+        """Append a copy of the row whose bytes are at `place`."""
+        assert self._encoded is not None
+        row = self._encoded.data[place]
+        self._encoded.data += row
+        self._encoded.count += 1
+        self._request.reply_bytes += len(row)
+        await _pass(self._request, 1)
 
     def result(self) -> Any:
         """Return all rows, as a value of the reply's field."""
-        return self._rows if self._encoded is None else self._encode()
+        return () if self._encoded is None else self._encoded
 
 
-async def with_pauses(elements: Iterable[_Key]) -> AsyncIterator[_Key]:
-    """Yield the elements of a request. Other tasks run after every `_ROWS_PER_TURN` of them."""
-    for number, each in enumerate(elements, 1):
+async def _pass(request: Request, weight: int) -> None:
+    """Count rows or elements of a request, and let other tasks run after `_ROWS_PER_TURN`."""
+    request.unpaused += weight
+    if request.unpaused >= _ROWS_PER_TURN:
+        request.unpaused = 0
+        await asyncio.sleep(0)
+
+
+async def with_pauses(elements: Iterable[_Key], request: Request) -> AsyncIterator[_Key]:
+    """Yield elements of a request, or of what it asks for. Other tasks run meanwhile.
+
+    They run after every `_ROWS_PER_TURN` elements and rows of the request, so loops may be nested.
+    """
+    for each in elements:
         yield each
-        if number % _ROWS_PER_TURN == 0:
-            await asyncio.sleep(0)
+        await _pass(request, 1)
 
 
 async def answer_each(
@@ -76,13 +118,14 @@ async def answer_each(
 ) -> None:
     """Add a row for each key, `at_once` at a time.
 
-    Keys that are not reached until `end_s` are refused, by default after `ANSWER_S_MAX`.
+    Keys that are not reached until `end_s` are refused, by default after `ANSWER_S_MAX`. So are
+    those for which the reply has no room.
     """
     if end_s is None:
         end_s = ctx.clock.monotonic_s() + ANSWER_S_MAX
     waiting = iter(keys)
     while some := list(islice(waiting, at_once)):
-        if ctx.clock.monotonic_s() >= end_s:
+        if rows.full or ctx.clock.monotonic_s() >= end_s:
             answers = list(map(refuse, some))
         elif len(some) == 1:
             answers = [await answer(some[0])]

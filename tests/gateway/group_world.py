@@ -100,13 +100,16 @@ class World:
 
     async def ask(self, key, version, body, client="c"):
         """The decoded answer of the handler, through the bytes of request and reply."""
+        return decode_response(key, version, await self.encoded(key, version, body, client)).body
+
+    async def encoded(self, key, version, body, client="c"):
+        """The bytes of the answer."""
         frame = encode_request(key, version, 7, client, body)
         request, handle = self.dispatcher.open(frame, PEER)
         result = self.dispatcher.start(request, handle)
         if inspect.isawaitable(result):
             result = await result
-        encoded = b"".join(self.dispatcher.encode(request, result))
-        return decode_response(key, version, encoded).body
+        return b"".join(self.dispatcher.encode(request, result))
 
     def fetched(self, client, offset, partition=0, topic="t"):
         """The client has asked for this offset; of a Fetch nothing more matters here."""

@@ -309,11 +309,18 @@ class StreamCluster:
 
     async def answer(self, key, version, **fields):
         """Return the decoded reply, or None if there is none."""
+        return self.decoded(*await self._finished(key, version, **fields))
+
+    async def encoded(self, key, version, **fields):
+        """Return the bytes of the reply."""
+        return b"".join(self.dispatcher.encode(*await self._finished(key, version, **fields)))
+
+    async def _finished(self, key, version, **fields):
         request, result = self.ask(key, version, **fields)
         if asyncio.isfuture(result) or asyncio.iscoroutine(result):
             async with asyncio.timeout(NEVER_S):
                 result = await result
-        return self.decoded(request, result)
+        return request, result
 
 
 @asynccontextmanager
