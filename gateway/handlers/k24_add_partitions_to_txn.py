@@ -18,13 +18,12 @@ from gateway.core.topic_names import is_internal
 from gateway.core.transaction_effects import Adding
 from gateway.core.transaction_states import EPOCH_BUMP_VERSION, TopicPartition
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.many_rows import Rows
+from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.transaction_errors import coordinator_of, in_old_words
 
 _MANY_FROM = 4
 _FENCED_FROM = 2
 _AT_ONCE = 64  # transactions of one request that wait for their records together
-_PARTITIONS_MAX = 1_000_000  # in one answer, which repeats those of a repeated id
 
 _Errors = Mapping[TopicPartition, ErrorCode]
 
@@ -32,24 +31,29 @@ _Errors = Mapping[TopicPartition, ErrorCode]
 async def handle(request: Request, ctx: Context) -> Reply:
     if request.version < _MANY_FROM:
         return await _answer_one(request, ctx)
-    found = Rows(request, "results_by_transaction")
     by_id: dict[str, Any] = {}
-    for each in request.body.transactions:
+    async for each in with_pauses(request.body.transactions, request):
         by_id.setdefault(each.transactional_id, each)
     answered: dict[str, _Errors] = {}
     waiting = iter(by_id.items())
     while some := dict(islice(waiting, _AT_ONCE)):
-        errors = await asyncio.gather(*(_answer(asked, ctx) for asked in some.values()))
+        errors = await asyncio.gather(*(_answer(asked, request, ctx) for asked in some.values()))
         answered.update(zip(some, errors, strict=True))
-    left = _PARTITIONS_MAX
-    for each in request.body.transactions:
+    found = Rows(request, "results_by_transaction")
+    places: dict[str, slice] = {}  # the row of each id
+    async for each in with_pauses(request.body.transactions, request):
         # As in Kafka, each row of an id gets the answer of its first one.
-        topics = by_id[each.transactional_id].topics
-        weight = 1 + sum(len(topic.partitions) for topic in topics)
-        left -= weight
-        results = _topics(topics, answered[each.transactional_id]) if left >= 0 else []
-        row = Reply(transactional_id=each.transactional_id, topic_results=results)
-        await found.add(row, weight)
+        transactional_id = each.transactional_id
+        first = places.get(transactional_id)
+        if first is None:
+            topics = Rows(request, "results_by_transaction", "topic_results")
+            await _add_topics(each.topics, answered.pop(transactional_id), topics, request)
+            row = Reply(transactional_id=transactional_id, topic_results=topics.result())
+            places[transactional_id] = await found.add(row)
+        elif not found.full:
+            await found.repeat(first)
+        else:  # no broker repeats an id
+            await found.add(Reply(transactional_id=transactional_id, topic_results=()))
     return Reply(error_code=ErrorCode.none, results_by_transaction=found.result())
 
 
@@ -61,7 +65,7 @@ async def _answer_one(request: Request, ctx: Context) -> Reply:
         body.v3_and_below_transactional_id,
         body.v3_and_below_producer_id,
         body.v3_and_below_producer_epoch,
-        _partitions(asked),
+        await _partitions(asked, request),
     )
     errors: _Errors = {}
     if adding.partitions or not asked:  # as in Kafka, topics without partitions add nothing
@@ -69,17 +73,16 @@ async def _answer_one(request: Request, ctx: Context) -> Reply:
         errors = _refused(adding, internal, ErrorCode.topic_authorization_failed)
         errors = errors or await _add(adding, request.version, ctx)
     rows = Rows(request, "results_by_topic_v3_and_below")
-    for topic in _topics(asked, errors):
-        await rows.add(topic, 1 + len(topic["results_by_partition"]))
+    await _add_topics(asked, errors, rows, request)
     return Reply(results_by_topic_v3_and_below=rows.result())
 
 
-async def _answer(asked: Any, ctx: Context) -> _Errors:
+async def _answer(asked: Any, request: Request, ctx: Context) -> _Errors:
     adding = Adding(
         asked.transactional_id,
         asked.producer_id,
         asked.producer_epoch,
-        _partitions(asked.topics),
+        await _partitions(asked.topics, request),
         EPOCH_BUMP_VERSION,
     )
     return await _add(adding, _MANY_FROM, ctx, verify_only=asked.verify_only)
@@ -108,27 +111,27 @@ def _refused(adding: Adding, at_fault: Set[TopicPartition], error: ErrorCode) ->
     }
 
 
-def _partitions(topics: Iterable[Any]) -> frozenset[TopicPartition]:
-    return frozenset(
-        TopicPartition(topic.name, index) for topic in topics for index in topic.partitions
+async def _partitions(topics: Iterable[Any], request: Request) -> frozenset[TopicPartition]:
+    found: set[TopicPartition] = set()
+    async for topic in with_pauses(topics, request):
+        async for index in with_pauses(topic.partitions, request):
+            found.add(TopicPartition(topic.name, index))
+    return frozenset(found)
+
+
+async def _add_topics(asked: Iterable[Any], errors: _Errors, rows: Rows, request: Request) -> None:
+    """Add the answer in the order of the request, with its repeated rows."""
+    inner = (
+        ("results_by_topic_v3_and_below", "results_by_partition")
+        if request.version < _MANY_FROM
+        else ("results_by_transaction", "topic_results", "results_by_partition")
     )
-
-
-def _topics(asked: Iterable[Any], errors: _Errors) -> list[Reply]:
-    """Return the answer in the order of the request, with its repeated rows."""
-    return [
-        Reply(
-            name=topic.name,
-            results_by_partition=[
-                Reply(
-                    partition_index=index,
-                    partition_error_code=errors[TopicPartition(topic.name, index)],
-                )
-                for index in topic.partitions
-            ],
-        )
-        for topic in asked
-    ]
+    for topic in asked:
+        partitions = Rows(request, *inner)
+        for index in topic.partitions:
+            error = errors[TopicPartition(topic.name, index)]
+            await partitions.add(Reply(partition_index=index, partition_error_code=error))
+        await rows.add(Reply(name=topic.name, results_by_partition=partitions.result()))
 
 
 API = Api(

@@ -137,7 +137,7 @@ async def test_one_request_of_a_broker_has_many_transactions():
 
 
 async def test_a_repeated_id_gets_the_answer_of_its_first_row_in_a_bounded_answer(monkeypatch):
-    monkeypatch.setattr("gateway.handlers.k24_add_partitions_to_txn._PARTITIONS_MAX", 4)
+    monkeypatch.setattr("gateway.handlers.many_rows.REPLY_BYTES_MAX", 30)
     async with transacting() as cluster:
         _, producer_id, epoch = await cluster.init()
         one = {"transactional_id": "pay", "producer_id": producer_id, "producer_epoch": epoch}
