@@ -19,6 +19,11 @@ def live_brokers(ctx: Context) -> Sequence[ClusterMember]:
     return ctx.cluster.members() or [ClusterMember(ctx.config.node_id, "", -1, ctx.config.rack, "")]
 
 
+def live_ids(ctx: Context) -> frozenset[int]:
+    """Return the node ids of the live brokers."""
+    return frozenset(member.node_id for member in live_brokers(ctx))
+
+
 def endpoint(member: ClusterMember, ctx: Context, peer: Peer) -> NodeEndpoint:
     """Return the address at which this client reaches the broker."""
     if member.node_id == ctx.config.node_id:

@@ -12,13 +12,16 @@ Source: Kafka, ReplicationControlManager.createTopics (checks and texts).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from gateway.core.topic_names import is_fixed
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.broker_endpoints import live_brokers
+from gateway.handlers.assigned_replicas import check_assigned_replicas
+from gateway.handlers.broker_endpoints import live_ids
+from gateway.handlers.many_rows import with_pauses
 from gateway.handlers.topic_replies import (
     DUPLICATE_NAME,
     AdminRefusal,
@@ -40,6 +43,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
     asked = request.body.topics
     twice = duplicates(each.name for each in asked)
     once = [each for each in asked if each.name not in twice]
+    brokers = live_ids(ctx)
     replies = [
         Reply(
             _not_created(name), error_code=ErrorCode.invalid_request, error_message=DUPLICATE_NAME
@@ -48,18 +52,19 @@ async def handle(request: Request, ctx: Context) -> Reply:
     ]
     replies += await asyncio.gather(
         *(
-            reply_or_error(_create(each, request.body, ctx), _not_created(each.name))
+            reply_or_error(_create(each, request, brokers, ctx), _not_created(each.name))
             for each in once
         )
     )
     return Reply(topics=replies)
 
 
-async def _create(asked: Any, body: Any, ctx: Context) -> Reply:
+async def _create(asked: Any, request: Request, brokers: Container[int], ctx: Context) -> Reply:
+    body = request.body
     configs = {config.name: config.value for config in asked.configs}  # the last one counts
     ctx.catalog.check_name(asked.name)  # name, configs, size: the order of Kafka's checks
     normalize(configs)
-    partitions, replication_factor = _size(asked, ctx)
+    partitions, replication_factor = await _size(asked, request, brokers, ctx)
     _check_internal(asked.name, partitions, ctx)
     if body.validate_only:
         topic = ctx.catalog.check_new(asked.name, partitions, replication_factor, configs)
@@ -82,10 +87,12 @@ def _check_internal(name: str, partitions: int, ctx: Context) -> None:
         raise InvalidTopic(f"Topic '{name}' is internal and has {INTERNAL_PARTITIONS} partitions.")
 
 
-def _size(asked: Any, ctx: Context) -> tuple[int, int]:
+async def _size(
+    asked: Any, request: Request, brokers: Container[int], ctx: Context
+) -> tuple[int, int]:
     """Return the number of partitions and the replication factor of a topic to create."""
     if asked.assignments:
-        return _assigned(asked, ctx)
+        return await _assigned(asked, request, brokers)
     partitions, replication_factor = asked.num_partitions, asked.replication_factor
     if partitions == -1:
         partitions = ctx.config.topics.partitions
@@ -100,7 +107,7 @@ def _size(asked: Any, ctx: Context) -> tuple[int, int]:
     return partitions, replication_factor
 
 
-def _assigned(asked: Any, ctx: Context) -> tuple[int, int]:
+async def _assigned(asked: Any, request: Request, brokers: Container[int]) -> tuple[int, int]:
     not_default = "A manual partition assignment was specified, but {} was not set to -1."
     if asked.replication_factor != -1:
         raise AdminRefusal(ErrorCode.invalid_request, not_default.format("replication factor"))
@@ -108,7 +115,7 @@ def _assigned(asked: Any, ctx: Context) -> tuple[int, int]:
         raise AdminRefusal(ErrorCode.invalid_request, not_default.format("numPartitions"))
     copies = len(asked.assignments[0].broker_ids)
     indexes: set[int] = set()
-    for each in asked.assignments:
+    async for each in with_pauses(asked.assignments, request):
         index, count = each.partition_index, len(each.broker_ids)
         if index in indexes:
             raise AdminRefusal(
@@ -116,7 +123,7 @@ def _assigned(asked: Any, ctx: Context) -> tuple[int, int]:
                 f"Found multiple manual partition assignments for partition {index}",
             )
         indexes.add(index)
-        check_assigned_brokers(each.broker_ids, ctx)
+        check_assigned_replicas(each.broker_ids, brokers)
         if count != copies:
             raise AdminRefusal(
                 _BAD_ASSIGNMENT,
@@ -129,28 +136,6 @@ def _assigned(asked: Any, ctx: Context) -> tuple[int, int]:
             _BAD_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
     return len(indexes), copies
-
-
-def check_assigned_brokers(broker_ids: tuple[int, ...], ctx: Context) -> None:
-    """Check that a partition's replicas are live brokers, each once. Raises AdminRefusal."""
-    if not broker_ids:
-        raise AdminRefusal(
-            _BAD_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
-        )
-    alive = {member.node_id for member in live_brokers(ctx)}
-    for broker in broker_ids:
-        if broker not in alive:
-            raise AdminRefusal(
-                _BAD_ASSIGNMENT,
-                f"The manual partition assignment includes broker {broker}, but no such broker "
-                "is registered.",
-            )
-    twice = [broker for broker in broker_ids if broker_ids.count(broker) > 1]
-    if twice:
-        raise AdminRefusal(
-            _BAD_ASSIGNMENT,
-            f"The manual partition assignment includes the broker {twice[0]} more than once.",
-        )
 
 
 def _not_created(name: str) -> Reply:

@@ -6,13 +6,15 @@ Source: Kafka, ReplicationControlManager.createPartitions (checks and texts).
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.k19_create_topics import check_assigned_brokers
-from gateway.handlers.many_rows import Rows
+from gateway.handlers.assigned_replicas import check_assigned_replicas
+from gateway.handlers.broker_endpoints import live_ids
+from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.topic_replies import (
     DUPLICATE_NAME,
     AdminRefusal,
@@ -26,13 +28,14 @@ async def handle(request: Request, ctx: Context) -> Reply:
     asked = request.body.topics
     twice = duplicates(each.name for each in asked)
     results = Rows(request, "results")
+    brokers = live_ids(ctx)
     for name in sorted(twice):
         await results.add(
             Reply(name=name, error_code=ErrorCode.invalid_request, error_message=DUPLICATE_NAME)
         )
     await change_each(
         (each for each in asked if each.name not in twice),
-        lambda each: _add_partitions(each, request.body, ctx),
+        lambda each: _add_partitions(each, request, brokers, ctx),
         _about,
         results,
         ctx,
@@ -44,7 +47,10 @@ def _about(asked: Any) -> Reply:
     return Reply(name=asked.name)
 
 
-async def _add_partitions(asked: Any, body: Any, ctx: Context) -> Reply:
+async def _add_partitions(
+    asked: Any, request: Request, brokers: Container[int], ctx: Context
+) -> Reply:
+    body = request.body
     if ctx.catalog.by_name(asked.name) is None:  # as Kafka, without a text
         return Reply(
             name=asked.name, error_code=ErrorCode.unknown_topic_or_partition, error_message=None
@@ -58,8 +64,8 @@ async def _add_partitions(asked: Any, body: Any, ctx: Context) -> Reply:
                 f"Attempted to add {added} additional partition(s), but only "
                 f"{len(asked.assignments)} assignment(s) were specified.",
             )
-        for each in asked.assignments:
-            check_assigned_brokers(each.broker_ids, ctx)
+        async for each in with_pauses(asked.assignments, request):
+            check_assigned_replicas(each.broker_ids, brokers)
     if not body.validate_only:
         topic = await ctx.catalog.add_partitions(asked.name, asked.count)
         await wait_led(topic, body.timeout.total_seconds(), ctx)

@@ -9,7 +9,7 @@ Not done: moving partitions to chosen brokers (INVALID_REPLICA_ASSIGNMENT).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -17,7 +17,8 @@ from kio.schema.errors import ErrorCode
 from gateway.cluster.port import StreamKey
 from gateway.core.shown_text import shown
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.broker_endpoints import live_brokers
+from gateway.handlers.assigned_replicas import check_assigned_replicas
+from gateway.handlers.broker_endpoints import live_ids
 from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.topic_replies import AdminRefusal, error_fields
 
@@ -27,7 +28,7 @@ _NAMED_MAX = 10  # replicas that an error text names
 async def handle(request: Request, ctx: Context) -> Reply:
     responses = Rows(request, "responses")
     fixed = not getattr(request.body, "allow_replication_factor_change", True)
-    brokers = {member.node_id for member in live_brokers(ctx)}
+    brokers = live_ids(ctx)
     async for each in with_pauses(request.body.topics, request):
         rows: list[Reply] = []
         async for asked in with_pauses(each.partitions, request):
@@ -41,7 +42,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
     )
 
 
-def _row(name: str, asked: Any, fixed: bool, brokers: set[int], ctx: Context) -> Reply:
+def _row(name: str, asked: Any, fixed: bool, brokers: Container[int], ctx: Context) -> Reply:
     row = Reply(partition_index=asked.partition_index, error_code=ErrorCode.none)
     try:
         _check(name, asked, fixed, brokers, ctx)
@@ -52,7 +53,7 @@ def _row(name: str, asked: Any, fixed: bool, brokers: set[int], ctx: Context) ->
     return Reply(row, error_message=None)
 
 
-def _check(name: str, asked: Any, fixed: bool, brokers: set[int], ctx: Context) -> None:
+def _check(name: str, asked: Any, fixed: bool, brokers: Container[int], ctx: Context) -> None:
     """Raise AdminRefusal unless the partition has the assignment, or there is none to cancel."""
     topic = ctx.catalog.by_name(name)
     unknown = ErrorCode.unknown_topic_or_partition
@@ -63,7 +64,7 @@ def _check(name: str, asked: Any, fixed: bool, brokers: set[int], ctx: Context) 
         raise AdminRefusal(unknown, f"Unable to find partition {name}:{index}.")
     if asked.replicas is None:
         return
-    _check_replicas(asked.replicas, brokers)
+    check_assigned_replicas(asked.replicas, brokers)
     present = ctx.cluster.replicas(StreamKey(topic.topic_id, index), topic.replication_factor)
     if list(asked.replicas) == present:
         return
@@ -77,25 +78,6 @@ def _check(name: str, asked: Any, fixed: bool, brokers: set[int], ctx: Context) 
         f"Brokers cannot be assigned to a partition: its replicas are {_shown(present)}, the "
         "leader and the next brokers of the ring, and its records are on bookies.",
     )
-
-
-def _check_replicas(replicas: Sequence[int], brokers: set[int]) -> None:
-    """Source: Kafka, ReplicationControlManager.validateManualPartitionAssignment."""
-    begin = "The manual partition assignment includes"
-    fault = None
-    if not replicas:
-        fault = f"{begin} an empty replica list."
-    seen: set[int] = set()
-    for each in sorted(replicas):
-        if each not in brokers:
-            fault = f"{begin} broker {each}, but no such broker is registered."
-        elif each in seen:
-            fault = f"{begin} the broker {each} more than once."
-        if fault is not None:
-            break
-        seen.add(each)
-    if fault is not None:
-        raise AdminRefusal(ErrorCode.invalid_replica_assignment, fault)
 
 
 def _shown(replicas: Sequence[int]) -> str:

@@ -61,7 +61,7 @@ class World:
         )
         await self.groups.start()
         self.readers = ReadOnlyGroups(self.catalog, self.clock, self.cluster, ReaderLimits())
-        ctx = Context(
+        self.context = Context(
             config=GatewayConfig(groups=self.limits),
             clock=self.clock,
             cluster_id="cluster",
@@ -76,7 +76,7 @@ class World:
             stored=StoredSettings(self.metadata),
             features=features,
         )
-        self.dispatcher = Dispatcher(rows(), ctx)
+        self.dispatcher = Dispatcher(rows(), self.context)
         return self
 
     async def __aexit__(self, *error):

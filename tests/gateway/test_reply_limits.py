@@ -4,8 +4,13 @@ virtual time; turns of the event loop, bytes of the reply, rows and comparisons 
 """
 
 import pytest
+from kio.schema.errors import ErrorCode
 
+from gateway.cluster.single_broker import SingleBroker
+from gateway.handlers.assigned_replicas import check_assigned_replicas
 from gateway.handlers.many_rows import REPLY_BYTES_MAX
+from gateway.handlers.topic_replies import AdminRefusal
+from tests.gateway.group_world import World
 from tests.gateway.stream_cluster import started_cluster
 from tests.gateway.transaction_rig import ADD, transacting
 from tests.sim.turns import turns_during
@@ -79,3 +84,71 @@ async def test_partitions_of_many_topics_are_added_with_pauses(version):
             asked = {"transactions": [asked]}
         _, turns = await turns_during(cluster.answer(ADD, version, **asked))
         assert turns >= 40  # for 20,000 elements of the request and rows of the reply
+
+
+# CreateTopics and CreatePartitions
+
+
+class Counted(int):
+    """A broker id that counts comparisons of all ids."""
+
+    compared = 0
+
+    def __eq__(self, other):
+        Counted.compared += 1
+        return isinstance(other, int) and int(self) == int(other)
+
+    def __lt__(self, other):
+        Counted.compared += 1
+        return int(self) < int(other)
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("others", [range(0), range(2_500)], ids=["one-id", "many-ids"])
+def test_assigned_replicas_are_checked_in_a_few_comparisons_each(others):
+    replicas = [Counted(1) for _ in range(5_000 - len(others))]
+    replicas += [Counted(1 + each) for each in others]
+    before = Counted.compared
+    with pytest.raises(AdminRefusal, match="includes the broker 1 more than once"):
+        check_assigned_replicas(replicas, frozenset((1, *others)))
+    assert Counted.compared - before < 40 * len(replicas)
+
+
+class CountedMembers(SingleBroker):
+    """A cluster of one broker that counts how often its brokers are listed."""
+
+    listed = 0
+
+    def members(self):
+        self.listed += 1
+        return super().members()
+
+
+def assigned(name, rows):
+    assignments = [{"partition_index": index, "broker_ids": ids} for index, ids in rows]
+    topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "configs": []}
+    return topic | {"assignments": assignments}
+
+
+@pytest.mark.parametrize("version", [2, 7])
+async def test_a_live_broker_that_is_assigned_again_and_again_is_refused(version):
+    async with World() as world:
+        body = {"timeout": 1_000, "validate_only": False}
+        body["topics"] = [assigned("wide", [(0, [0] * 99_990)])]
+        (row,) = (await world.ask(19, version, body)).topics
+        assert row.error_code is ErrorCode.invalid_replica_assignment
+        assert row.error_message.endswith("includes the broker 0 more than once.")
+        counts = [{"name": "t", "count": 5, "assignments": [{"broker_ids": [0] * 99_990}]}]
+        reply = await world.ask(37, min(version, 3), {**body, "topics": counts})
+        assert reply.results[0].error_message == row.error_message
+
+
+async def test_the_live_brokers_are_listed_once_for_all_assignments_of_a_request():
+    async with World() as world:
+        world.context.cluster = cluster = CountedMembers(0, lambda _: -1)
+        body = {"timeout": 1_000, "validate_only": True}
+        body["topics"] = [assigned(f"n-{n}", [(at, [0]) for at in range(100)]) for n in range(20)]
+        reply = await world.ask(19, 7, body)
+        assert {each.error_code.name for each in reply.topics} == {"none"}
+        assert cluster.listed == 1
