@@ -45,7 +45,8 @@ Changes = Callable[[Any, Context], Sequence[ConfigChange]]
 async def alter_all(request: Request, ctx: Context, changes: Changes) -> Reply:
     """Alter or refuse each resource independently. Each mention of a duplicate is refused."""
     resources = request.body.resources
-    twice = duplicates((each.resource_type, each.resource_name) for each in resources)
+    named = ((each.resource_type, each.resource_name) for each in resources)
+    twice = await duplicates(named, request)
     validate_only = request.body.validate_only
     responses = Rows(request, "responses")
     await change_each(
@@ -192,7 +193,7 @@ def _no_topic(name: str) -> AdminRefusal:
 
 
 def _check_names_and_values(changes: Sequence[ConfigChange]) -> None:
-    if duplicates(change.name for change in changes):
+    if len({change.name for change in changes}) < len(changes):
         raise AdminRefusal(ErrorCode.invalid_request, "Error due to duplicate config keys")
     nulls = sorted(
         change.name

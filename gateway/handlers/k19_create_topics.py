@@ -3,7 +3,8 @@
 v4 -1 stands for the broker's default · v5 flexible, configs in the reply · v7 topic id.
 A manual assignment may name live brokers only. It sets the number of partitions and the
 replication factor, but not the leaders, which follow the ring. The reply waits until the partitions
-have leaders, for the request's timeout at most.
+have leaders, for the request's timeout at most. Topics for which the request has no time, or the
+reply no room, get REQUEST_TIMED_OUT.
 Not done: leaders by assignment (a manual assignment may name live brokers only, and leaders follow
 the ring).
 Source: Kafka, ReplicationControlManager.createTopics (checks and texts).
@@ -11,7 +12,6 @@ Source: Kafka, ReplicationControlManager.createTopics (checks and texts).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Container
 from typing import Any
 
@@ -21,13 +21,14 @@ from gateway.core.topic_names import is_fixed
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.assigned_replicas import check_assigned_replicas
 from gateway.handlers.broker_endpoints import live_ids
-from gateway.handlers.many_rows import with_pauses
+from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.topic_replies import (
     DUPLICATE_NAME,
     AdminRefusal,
+    change_each,
     copies_remark,
     duplicates,
-    reply_or_error,
+    error_fields,
     wait_led,
 )
 from gateway.settings.broker_rules import with_altered_defaults
@@ -41,36 +42,38 @@ _BAD_ASSIGNMENT = ErrorCode.invalid_replica_assignment
 
 async def handle(request: Request, ctx: Context) -> Reply:
     asked = request.body.topics
-    twice = duplicates(each.name for each in asked)
-    once = [each for each in asked if each.name not in twice]
+    twice = await duplicates((each.name for each in asked), request)
+    topics = Rows(request, "topics")
+    for name in sorted(twice):
+        refused = AdminRefusal(ErrorCode.invalid_request, DUPLICATE_NAME)
+        await topics.add(Reply(_not_created(name), **error_fields(refused)))
     brokers = live_ids(ctx)
-    replies = [
-        Reply(
-            _not_created(name), error_code=ErrorCode.invalid_request, error_message=DUPLICATE_NAME
-        )
-        for name in sorted(twice)
-    ]
-    replies += await asyncio.gather(
-        *(
-            reply_or_error(_create(each, request, brokers, ctx), _not_created(each.name))
-            for each in once
-        )
+    created: list[Topic] = []
+    await change_each(
+        (each for each in asked if each.name not in twice),
+        lambda each: _create(each, request, brokers, created, ctx),
+        lambda each: _not_created(each.name),
+        topics,
+        ctx,
     )
-    return Reply(topics=replies)
+    await wait_led(created, request, ctx)
+    return Reply(topics=topics.result())
 
 
-async def _create(asked: Any, request: Request, brokers: Container[int], ctx: Context) -> Reply:
-    body = request.body
+async def _create(
+    asked: Any, request: Request, brokers: Container[int], created: list[Topic], ctx: Context
+) -> Reply:
+    """Create one topic, and add it to `created` unless the request only validates."""
     configs = {config.name: config.value for config in asked.configs}  # the last one counts
     ctx.catalog.check_name(asked.name)  # name, configs, size: the order of Kafka's checks
     normalize(configs)
     partitions, replication_factor = await _size(asked, request, brokers, ctx)
     _check_internal(asked.name, partitions, ctx)
-    if body.validate_only:
+    if request.body.validate_only:
         topic = ctx.catalog.check_new(asked.name, partitions, replication_factor, configs)
         return _created(topic, ctx)
     topic = await ctx.catalog.create(asked.name, partitions, replication_factor, configs)
-    await wait_led(topic, body.timeout.total_seconds(), ctx)
+    created.append(topic)
     return Reply(_created(topic, ctx), error_message=copies_remark(ctx, topic))
 
 

@@ -6,13 +6,13 @@ Source: Kafka, ControllerApis.deleteTopics (checks and texts).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.many_rows import Rows
+from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.topic_replies import (
     DUPLICATE_NAME,
     UNKNOWN_ID,
@@ -33,18 +33,19 @@ class _Asked(NamedTuple):
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
-    asked = _asked(request)
+    asked = await _asked(request)
     supplied = {each.topic_id for each in asked if each.name is None}
-    named_too = {
-        topic.topic_id
-        for each in asked
-        if each.name is not None and each.topic_id is None
-        for topic in [ctx.catalog.by_name(each.name)]
-        if topic is not None and topic.topic_id in supplied
-    }
+    named_too: set[UUID] = set()
+    async for each in with_pauses(asked, request):
+        if each.name is not None and each.topic_id is None:
+            topic = ctx.catalog.by_name(each.name)
+            if topic is not None and topic.topic_id in supplied:
+                named_too.add(topic.topic_id)
     asked = [each for each in asked if each.name is not None or each.topic_id not in named_too]
-    twice = duplicates(each.name for each in asked if each.name is not None)
-    twice_ids = duplicates(each.topic_id for each in asked if each.topic_id is not None)
+    twice = await duplicates((each.name for each in asked if each.name is not None), request)
+    twice_ids = await duplicates(
+        (each.topic_id for each in asked if each.topic_id is not None), request
+    )
     responses = Rows(request, "responses")
     await change_each(
         dict.fromkeys(asked),
@@ -60,11 +61,15 @@ def _about(asked: _Asked) -> Reply:
     return Reply(name=asked.name, topic_id=asked.topic_id)
 
 
-def _asked(request: Request) -> list[_Asked]:
+async def _asked(request: Request) -> list[_Asked]:
+    found: list[_Asked] = []
     if request.version < _IDS_FROM:
-        return [_Asked(name, None) for name in request.body.topic_names]
-    topics: tuple[Any, ...] = request.body.topics
-    return [_Asked(each.name, each.topic_id) for each in topics]
+        async for name in with_pauses(request.body.topic_names, request):
+            found.append(_Asked(name, None))
+    else:
+        async for each in with_pauses(request.body.topics, request):
+            found.append(_Asked(each.name, each.topic_id))
+    return found
 
 
 async def _delete(

@@ -22,24 +22,27 @@ from gateway.handlers.topic_replies import (
     duplicates,
     wait_led,
 )
+from gateway.topics.catalog import Topic
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
     asked = request.body.topics
-    twice = duplicates(each.name for each in asked)
+    twice = await duplicates((each.name for each in asked), request)
     results = Rows(request, "results")
     brokers = live_ids(ctx)
+    changed: list[Topic] = []
     for name in sorted(twice):
         await results.add(
             Reply(name=name, error_code=ErrorCode.invalid_request, error_message=DUPLICATE_NAME)
         )
     await change_each(
         (each for each in asked if each.name not in twice),
-        lambda each: _add_partitions(each, request, brokers, ctx),
+        lambda each: _add_partitions(each, request, brokers, changed, ctx),
         _about,
         results,
         ctx,
     )
+    await wait_led(changed, request, ctx)
     return Reply(results=results.result())
 
 
@@ -48,9 +51,9 @@ def _about(asked: Any) -> Reply:
 
 
 async def _add_partitions(
-    asked: Any, request: Request, brokers: Container[int], ctx: Context
+    asked: Any, request: Request, brokers: Container[int], changed: list[Topic], ctx: Context
 ) -> Reply:
-    body = request.body
+    """Add partitions to one topic, and add it to `changed` unless the request only validates."""
     if ctx.catalog.by_name(asked.name) is None:  # as Kafka, without a text
         return Reply(
             name=asked.name, error_code=ErrorCode.unknown_topic_or_partition, error_message=None
@@ -66,9 +69,8 @@ async def _add_partitions(
             )
         async for each in with_pauses(asked.assignments, request):
             check_assigned_replicas(each.broker_ids, brokers)
-    if not body.validate_only:
-        topic = await ctx.catalog.add_partitions(asked.name, asked.count)
-        await wait_led(topic, body.timeout.total_seconds(), ctx)
+    if not request.body.validate_only:
+        changed.append(await ctx.catalog.add_partitions(asked.name, asked.count))
     return Reply(name=asked.name, error_code=ErrorCode.none, error_message=None)
 
 

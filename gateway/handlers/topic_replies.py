@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -10,14 +10,14 @@ from kio.schema.errors import ErrorCode
 from gateway.cluster.port import Leader, StreamKey
 from gateway.core.shown_text import bounded
 from gateway.errors import admin_code
-from gateway.handlers.api import Context, Reply
-from gateway.handlers.many_rows import Rows, answer_each
+from gateway.handlers.api import Context, Reply, Request
+from gateway.handlers.many_rows import Rows, answer_each, with_pauses
 from gateway.topics import errors
 from gateway.topics.catalog import Topic
 from gateway.topics.errors import TopicError
 from ledger.errors import LedgerError
 
-# The limit for new topics, because replies are sent in order and the next requests wait.
+# The limit for all topics of a request, because replies are sent in order and the next ones wait.
 WAIT_LED_S_MAX = 10.0
 OPERATIONS_NOT_REQUESTED = -(2**31)
 # The operations that Kafka returns for each resource without an authorizer, one bit per
@@ -113,11 +113,11 @@ def not_reached(about: Reply) -> Reply:
     return Reply(about, **error_fields(late))
 
 
-def duplicates(names: Iterable[_Name]) -> set[_Name]:
+async def duplicates(names: Iterable[_Name], request: Request) -> set[_Name]:
     """Return the names that occur more than once."""
     seen: set[_Name] = set()
     again: set[_Name] = set()
-    for name in names:
+    async for name in with_pauses(names, request):
         (again if name in seen else seen).add(name)
     return again
 
@@ -155,9 +155,13 @@ def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[R
     return rows
 
 
-async def wait_led(topic: Topic, timeout_s: float, ctx: Context) -> None:
-    """Wait up to `timeout_s` seconds until the owners of all partitions have opened them.
+async def wait_led(topics: Sequence[Topic], request: Request, ctx: Context) -> None:
+    """Wait until the owners of all partitions have opened them, for the request's timeout at most.
 
     So a client that receives a new topic finds its leaders ready.
     """
-    await ctx.cluster.wait_led(topic.topic_id, min(max(timeout_s, 0.0), WAIT_LED_S_MAX))
+    timeout_s: float = request.body.timeout.total_seconds()
+    end_s = ctx.clock.monotonic_s() + min(max(timeout_s, 0.0), WAIT_LED_S_MAX)
+    async for topic in with_pauses(topics, request):
+        left_s = max(end_s - ctx.clock.monotonic_s(), 0.0)
+        await ctx.cluster.wait_led(topic.topic_id, left_s)

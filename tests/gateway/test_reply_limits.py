@@ -3,13 +3,16 @@ Method: requests that repeat or nest what is cheap to send, at the handlers in K
 virtual time; turns of the event loop, bytes of the reply, rows and comparisons are counted.
 """
 
+import asyncio
+
 import pytest
 from kio.schema.errors import ErrorCode
 
 from gateway.cluster.single_broker import SingleBroker
 from gateway.handlers.assigned_replicas import check_assigned_replicas
-from gateway.handlers.many_rows import REPLY_BYTES_MAX
+from gateway.handlers.many_rows import ANSWER_S_MAX, REPLY_BYTES_MAX
 from gateway.handlers.topic_replies import AdminRefusal
+from gateway.wire.messages import decode_response
 from tests.gateway.group_world import World
 from tests.gateway.stream_cluster import started_cluster
 from tests.gateway.transaction_rig import ADD, transacting
@@ -152,3 +155,90 @@ async def test_the_live_brokers_are_listed_once_for_all_assignments_of_a_request
         reply = await world.ask(19, 7, body)
         assert {each.error_code.name for each in reply.topics} == {"none"}
         assert cluster.listed == 1
+
+
+def new_topics(names, *, validate_only=False):
+    topic = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    topics = [topic | {"name": name} for name in names]
+    return {"topics": topics, "timeout": 1_000, "validate_only": validate_only}
+
+
+async def test_many_topics_are_validated_with_pauses_while_the_reply_has_room(monkeypatch):
+    monkeypatch.setattr("gateway.handlers.many_rows.REPLY_BYTES_MAX", 1_000_000)
+    names = [f"new-{n}" for n in range(3_000)]
+    async with World() as world:
+        body = new_topics(names, validate_only=True)
+        reply, turns = await turns_during(world.encoded(19, 7, body))
+        rows = decode_response(19, 7, reply).body.topics
+        assert [each.name for each in rows] == names
+        codes = [each.error_code.name for each in rows]
+        assert set(codes[:150]) == {"none"}
+        assert set(codes[1_000:]) == {"request_timed_out"}
+        assert len(reply) < 1_000_000 + 200_000 + 200 * len(names)  # one round more, and short rows
+        assert turns >= len(names) // 64
+
+
+async def test_a_bounded_number_of_topics_is_created_at_once():
+    async with World() as world:
+        before, most = len(asyncio.all_tasks()), 0
+
+        async def count():
+            nonlocal most
+            while True:
+                most = max(most, len(asyncio.all_tasks()))
+                await asyncio.sleep(0.0001)
+
+        counting = asyncio.ensure_future(count())
+        names = [f"new-{n}" for n in range(200)]
+        reply = await world.ask(19, 7, new_topics(names))
+        counting.cancel()
+        assert [(each.name, each.error_code.name) for each in reply.topics] == [
+            (name, "none") for name in names
+        ]
+        # Each topic has a task, and its operation in the metadata store has another.
+        assert before + 64 < most <= before + 1 + 2 * 64
+
+
+async def test_topics_that_are_not_reached_in_time_are_not_created():
+    async with World() as world:
+        world.metadata.delay_s = ANSWER_S_MAX
+        names = [f"new-{n}" for n in range(150)]
+        reply = await world.ask(19, 7, new_topics(names))
+        codes = [each.error_code.name for each in reply.topics]
+        assert (codes[0], codes[-1]) == ("none", "request_timed_out")
+        assert world.catalog.by_name(names[0]) is not None
+        assert world.catalog.by_name(names[-1]) is None
+
+
+class SlowLeaders(SingleBroker):
+    """A cluster of one broker that opens no partition in time."""
+
+    async def wait_led(self, topic_id, timeout_s):
+        await asyncio.sleep(timeout_s)
+        return False
+
+
+@pytest.mark.parametrize("key", [19, 37])
+async def test_topics_of_one_request_wait_for_their_leaders_together(key):
+    async with World() as world:
+        names = [f"new-{n}" for n in range(200)]
+        if key == 37:
+            await asyncio.gather(*(world.catalog.create(name, 1, 1, {}) for name in names))
+        world.context.cluster = SlowLeaders(0, lambda _: -1)
+        body = new_topics(names)
+        if key == 37:
+            topics = [{"name": each, "count": 2, "assignments": None} for each in names]
+            body = body | {"topics": topics}
+        began_s = world.clock.monotonic_s()
+        reply = await world.ask(key, 3, body)
+        assert world.clock.monotonic_s() - began_s < 2
+        rows = reply.topics if key == 19 else reply.results
+        assert [each.error_code.name for each in rows] == ["none"] * len(names)
+
+
+async def test_deletions_of_many_topics_are_prepared_with_pauses():
+    async with World() as world:
+        topics = [{"name": "twice", "topic_id": None}] * 20_000
+        reply, turns = await turns_during(world.ask(20, 6, {"topics": topics, "timeout": 1_000}))
+        assert [each.error_message for each in reply.responses] == ["Duplicate topic name."]
+        assert turns >= 3 * 40
