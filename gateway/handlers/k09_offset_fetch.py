@@ -6,11 +6,14 @@ and epoch of the new protocol (ignored: groups here are classic) · v10 topic id
 A partition without a commit has offset -1 and no error. A group that is being loaded gets an error,
 never -1. Each partition has this error too, because aiokafka reads only the errors of partitions.
 The offsets of a read-only group are the offsets that its clients fetch next.
+As in Kafka, a partition that is named again is answered again. A group for whose offsets the reply
+has no room gets COORDINATOR_NOT_AVAILABLE, and none of its offsets.
 Not done: groups of the new protocol (KIP-848).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
@@ -27,7 +30,6 @@ from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
 _MANY_FROM = 8
 _TOPIC_IDS_FROM = 10
-_ROWS_MAX = 500_000  # partitions in one reply
 _NONE_COMMITTED = CommittedOffset()
 _UNSTABLE = CommittedOffset()  # compared by identity: the offset is pending in a transaction
 
@@ -36,40 +38,33 @@ async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
     if request.version >= _MANY_FROM:
         return await _groups(request, ctx)
-    reply = await _group(body, request, ctx)
+    reply = await _group(body, request, asyncio.Lock(), ctx)
     code = reply["error_code"]
     if code is not ErrorCode.none and body.topics is not None:
-        reply["topics"] = [
-            Reply(
-                name=topic.name,
-                partitions=[
-                    _partition(index, _NONE_COMMITTED, code) for index in topic.partition_indexes
-                ],
-            )
-            for topic in body.topics
-        ]
+        topics = _topic_rows(request)
+        for topic in body.topics:
+            rows = _rows(request)
+            for index in topic.partition_indexes:
+                await rows.add(_partition(index, _NONE_COMMITTED, code))
+            await topics.add(Reply(name=topic.name, partitions=rows.result()))
+        reply["topics"] = topics.result()
     return reply
 
 
 async def _groups(request: Request, ctx: Context) -> Reply:
     """Return the offsets of many groups. A group that is named again gets INVALID_REQUEST.
 
-    After `_ROWS_MAX` rows, the remaining groups get a retriable error.
+    Groups for whose offsets the reply has no room get a retriable error.
     """
     groups = Rows(request, "groups")
     seen: set[str] = set()
-    partitions = 0
+    adding = asyncio.Lock()  # else groups that are answered together would all lack room
 
     async def answer(asked: Any) -> Reply:
-        nonlocal partitions
         if asked.group_id in seen:
             return _refused(asked, ErrorCode.invalid_request)
         seen.add(asked.group_id)
-        if partitions >= _ROWS_MAX:
-            return _refused(asked, ErrorCode.coordinator_not_available)
-        reply = await _group(asked, request, ctx)
-        partitions += sum(len(topic["partitions"]) for topic in reply["topics"])
-        return reply
+        return await _group(asked, request, adding, ctx)
 
     def refuse(asked: Any) -> Reply:
         return _refused(asked, ErrorCode.coordinator_not_available)
@@ -82,21 +77,30 @@ def _refused(asked: Any, code: ErrorCode) -> Reply:
     return Reply(group_id=asked.group_id, topics=[], error_code=code)
 
 
-async def _group(asked: Any, request: Request, ctx: Context) -> Reply:
-    version = request.version
+async def _group(asked: Any, request: Request, adding: asyncio.Lock, ctx: Context) -> Reply:
+    """Return the offsets of one group, or an error and none of them."""
     try:
         offsets = await _offsets(asked.group_id, request.client_id, ctx)
+        if getattr(request.body, "require_stable", False):
+            offsets = _StableOffsets(offsets, ctx.groups.unstable(asked.group_id))
+        async with adding:
+            topics = await _topics(asked.topics, offsets, request, ctx)
     except Refused as refused:
         return _refused(asked, refused.code)
-    if getattr(request.body, "require_stable", False):
-        offsets = _StableOffsets(offsets, ctx.groups.unstable(asked.group_id))
-    if asked.topics is None:
-        topics = await _all(offsets, request, ctx)
-    elif version >= _TOPIC_IDS_FROM:
-        topics = [await _by_id(each, offsets, request, ctx) for each in asked.topics]
-    else:
-        topics = [await _by_name(each, offsets, request, ctx) for each in asked.topics]
     return Reply(group_id=asked.group_id, topics=topics, error_code=ErrorCode.none)
+
+
+async def _topics(
+    asked: Any, offsets: Mapping[TopicIdPartition, CommittedOffset], request: Request, ctx: Context
+) -> Any:
+    """Return the offsets of the topics that are asked for. Raises Refused if they are too many."""
+    if asked is None:
+        return await _all(offsets, request, ctx)
+    answer = _by_id if request.version >= _TOPIC_IDS_FROM else _by_name
+    rows = _topic_rows(request)
+    for each in asked:
+        await rows.add(await answer(each, offsets, request, ctx))
+    return rows.result()
 
 
 class _StableOffsets(Mapping[TopicIdPartition, CommittedOffset]):
@@ -134,7 +138,7 @@ async def _offsets(
 
 async def _all(
     offsets: Mapping[TopicIdPartition, CommittedOffset], request: Request, ctx: Context
-) -> list[Reply]:
+) -> Any:
     """Return all committed offsets of topics that exist."""
     partitions: dict[UUID, Rows] = {}
     for key in list(offsets):
@@ -143,15 +147,13 @@ async def _all(
             rows = partitions.get(key.topic_id)
             if rows is None:
                 rows = partitions[key.topic_id] = _rows(request)
-            await rows.add(_partition(key.partition, committed))
-    topics = [ctx.catalog.by_id(topic_id) for topic_id in partitions]
-    return [
-        Reply(
-            name=topic.name, topic_id=topic.topic_id, partitions=partitions[topic.topic_id].result()
-        )
-        for topic in topics
-        if topic is not None
-    ]
+            await _add(rows, _partition(key.partition, committed))
+    topics = _topic_rows(request)
+    for topic_id, rows in partitions.items():
+        topic = ctx.catalog.by_id(topic_id)
+        if topic is not None:
+            await topics.add(Reply(name=topic.name, topic_id=topic_id, partitions=rows.result()))
+    return topics.result()
 
 
 async def _by_name(
@@ -190,13 +192,24 @@ async def _partitions(
         committed = _NONE_COMMITTED
         if topic is not None:
             committed = offsets.get(TopicIdPartition(topic.topic_id, index), _NONE_COMMITTED)
-        await replies.add(_partition(index, committed, code))
+        await _add(replies, _partition(index, committed, code))
     return replies.result()
 
 
-def _rows(request: Request) -> Rows:
-    path = ("topics", "partitions")
+async def _add(rows: Rows, row: Reply) -> None:
+    """Add a partition with its metadata. Raises Refused if the reply has no room for it."""
+    if rows.full:
+        raise Refused(ErrorCode.coordinator_not_available)
+    await rows.add(row)
+
+
+def _topic_rows(request: Request, *path: str) -> Rows:
+    path = ("topics", *path)
     return Rows(request, *(("groups", *path) if request.version >= _MANY_FROM else path))
+
+
+def _rows(request: Request) -> Rows:
+    return _topic_rows(request, "partitions")
 
 
 def _partition(index: int, committed: CommittedOffset, code: ErrorCode = ErrorCode.none) -> Reply:

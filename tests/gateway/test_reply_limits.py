@@ -13,6 +13,7 @@ from gateway.handlers.assigned_replicas import check_assigned_replicas
 from gateway.handlers.many_rows import ANSWER_S_MAX, REPLY_BYTES_MAX
 from gateway.handlers.topic_replies import AdminRefusal
 from gateway.wire.messages import decode_response
+from subscriptions.committed_offset import CommittedOffset
 from tests.gateway.group_world import World
 from tests.gateway.stream_cluster import started_cluster
 from tests.gateway.transaction_rig import ADD, transacting
@@ -242,3 +243,82 @@ async def test_deletions_of_many_topics_are_prepared_with_pauses():
         reply, turns = await turns_during(world.ask(20, 6, {"topics": topics, "timeout": 1_000}))
         assert [each.error_message for each in reply.responses] == ["Duplicate topic name."]
         assert turns >= 3 * 40
+
+
+# OffsetFetch
+
+METADATA = "m" * 4_096  # the most that a commit may have
+
+
+async def commit_with_metadata(world, group):
+    offsets = {world.key(): CommittedOffset(offset=5, metadata=METADATA)}
+    assert await world.groups.commit(group, "", -1, None, offsets) is ErrorCode.none
+
+
+def offsets_asked(world, version, *groups):
+    """The body of a request for the offsets of groups, each given as (name, indexes)."""
+    named = {"topic_id": world.key().topic_id} if version >= 10 else {"name": "t"}
+    rows = [
+        {"group_id": name, "topics": [named | {"partition_indexes": indexes}]}
+        for name, indexes in groups
+    ]
+    if version < 8:
+        return rows[0] | {"require_stable": False}
+    member = {"member_id": None, "member_epoch": -1}
+    return {"groups": [each | member for each in rows], "require_stable": False}
+
+
+@pytest.mark.parametrize("version", [1, 2, 7, 8, 10])
+async def test_offsets_asked_for_again_and_again_are_refused_when_the_reply_has_no_room(version):
+    async with World() as world:
+        await commit_with_metadata(world, "g")
+        body = offsets_asked(world, version, ("g", [0] * 99_990))
+        reply = await world.encoded(9, version, body)
+        assert len(reply) < 30 * 99_990  # rows without metadata, or none
+        decoded = decode_response(9, version, reply).body
+        if version < 8:
+            codes = {each.error_code.name for each in decoded.topics[0].partitions}
+        else:
+            codes = {decoded.groups[0].error_code.name}
+        assert codes == {"coordinator_not_available"}
+
+
+@pytest.mark.parametrize("version", [8, 9, 10])
+async def test_groups_of_one_reply_share_its_room(version):
+    async with World() as world:
+        names = [f"g{n}" for n in range(20)]
+        for name in names:
+            await commit_with_metadata(world, name)
+        body = offsets_asked(world, version, *((name, [0] * 900) for name in names))
+        reply = await world.encoded(9, version, body)
+        assert len(reply) < REPLY_BYTES_MAX + 1_000_000
+        groups = decode_response(9, version, reply).body.groups
+        assert [each.group_id for each in groups] == names
+        found = [each.error_code.name for each in groups]
+        assert found == ["none"] * 9 + ["coordinator_not_available"] * 11  # 3.7 MB each
+        for each in groups:
+            rows = each.topics[0].partitions if each.topics else ()
+            answered = each.error_code is ErrorCode.none
+            assert [row.metadata for row in rows] == [METADATA] * (900 if answered else 0)
+
+
+@pytest.mark.parametrize("version", [1, 7, 8, 10])
+async def test_offsets_of_a_partition_named_twice_are_returned_twice(version):
+    async with World() as world:
+        await commit_with_metadata(world, "g")
+        reply = await world.ask(9, version, offsets_asked(world, version, ("g", [0, 1, 0])))
+        (topic,) = reply.topics if version < 8 else reply.groups[0].topics
+        rows = [(each.partition_index, each.committed_offset) for each in topic.partitions]
+        assert rows == [(0, 5), (1, -1), (0, 5)]
+
+
+@pytest.mark.parametrize("version", [7, 10])
+async def test_offsets_of_many_topics_are_fetched_with_pauses(version):
+    async with World() as world:
+        await world.commit("g", 5)
+        body = offsets_asked(world, version, ("g", []))
+        rows = body if version < 8 else body["groups"][0]
+        rows["topics"] *= 20_000
+        reply, turns = await turns_during(world.ask(9, version, body))
+        assert len((reply if version < 8 else reply.groups[0]).topics) == 20_000
+        assert turns >= 40
