@@ -19,7 +19,7 @@ from gateway.core.topic_names import topic_name_fault
 from gateway.errors import MALFORMED
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
-from gateway.handlers.topic_replies import AdminRefusal, error_fields
+from gateway.handlers.topic_replies import AdminRefusal, error_fields, not_reached
 from gateway.settings.broker_rules import (
     describe_altered,
     describe_defaults,
@@ -56,11 +56,14 @@ async def handle(request: Request, ctx: Context) -> Reply:
     """Answer each resource once, as clients expect, whose results are a map by resource.
 
     Kafka answers each mention. A reply of a few bytes per mention would grow thousandfold, because
-    a broker has 4 KB of configs.
+    a broker has 4 KB of configs. Resources for which the reply has no room get REQUEST_TIMED_OUT.
     """
     results = Rows(request, "results")
     for (kind, name), names in (await _asked(request)).items():
-        row = _result(kind, name, names, request, ctx)
+        if results.full:
+            row = not_reached(Reply(resource_type=kind, resource_name=name, configs=[]))
+        else:
+            row = _result(kind, name, names, request, ctx)
         await results.add(row, 1 + len(row["configs"]))
     return Reply(results=results.result())
 

@@ -18,6 +18,7 @@ from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 
 _PREFERRED, _UNCLEAN = 0, 1
+_INVALID = ErrorCode.invalid_request
 _NO_LEADER = {
     _PREFERRED: (
         ErrorCode.preferred_leader_not_available,
@@ -38,24 +39,25 @@ async def handle(request: Request, ctx: Context) -> Reply:
     results = Rows(request, "replica_election_results")
     if asked is not None:
         async for each in with_pauses(asked, request):
-            rows: list[Reply] = []
+            rows = Rows(request, "replica_election_results", "partition_result")
             async for index in with_pauses(each.partitions, request):
-                rows.append(_row(each.topic, index, kind, fault, ctx))
-            await results.add(Reply(topic=each.topic, partition_result=rows), 1 + len(rows))
+                code, text = _outcome(each.topic, index, kind, fault, ctx)
+                row = Reply(partition_id=index, error_code=code, error_message=rows.text(text))
+                await rows.add(row)
+            await results.add(Reply(topic=each.topic, partition_result=rows.result()))
     elif fault is None:
         # The partitions that need no election are left out of the answer for all partitions.
         async for topic in with_pauses(ctx.catalog.all(), request):
             await results.add(Reply(topic=topic.name, partition_result=[]))
-    code = ErrorCode.none if fault is None else ErrorCode.invalid_request
+    code = ErrorCode.none if fault is None else _INVALID
     return Reply(error_code=code, replica_election_results=results.result())
 
 
-def _row(name: str, index: int, kind: int, fault: str | None, ctx: Context) -> Reply:
-    code, text = (ErrorCode.invalid_request, fault) if fault else _outcome(name, index, kind, ctx)
-    return Reply(partition_id=index, error_code=code, error_message=text)
-
-
-def _outcome(name: str, index: int, kind: int, ctx: Context) -> tuple[ErrorCode, str]:
+def _outcome(
+    name: str, index: int, kind: int, fault: str | None, ctx: Context
+) -> tuple[ErrorCode, str]:
+    if fault is not None:
+        return _INVALID, fault
     topic: Any = ctx.catalog.by_name(name)
     if topic is None:
         return ErrorCode.unknown_topic_or_partition, f"No such topic as {shown(name)}"

@@ -30,10 +30,11 @@ async def handle(request: Request, ctx: Context) -> Reply:
     fixed = not getattr(request.body, "allow_replication_factor_change", True)
     brokers = live_ids(ctx)
     async for each in with_pauses(request.body.topics, request):
-        rows: list[Reply] = []
+        rows = Rows(request, "responses", "partitions")
         async for asked in with_pauses(each.partitions, request):
-            rows.append(_row(each.name, asked, fixed, brokers, ctx))
-        await responses.add(Reply(name=each.name, partitions=rows), 1 + len(rows))
+            row = _row(each.name, asked, fixed, brokers, ctx)
+            await rows.add(Reply(row, error_message=rows.text(row["error_message"])))
+        await responses.add(Reply(name=each.name, partitions=rows.result()))
     return Reply(
         allow_replication_factor_change=not fixed,
         error_code=ErrorCode.none,

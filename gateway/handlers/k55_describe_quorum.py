@@ -29,10 +29,10 @@ async def handle(request: Request, ctx: Context) -> Reply:
         return _reply([row], [_node(each) for each in endpoints(ctx, request.peer)])
     topics = Rows(request, "topics")
     async for each in with_pauses(asked, request):
-        rows: list[Reply] = []
+        rows = Rows(request, "topics", "partitions")
         async for partition in with_pauses(each.partitions, request):
-            rows.append(_unknown(partition.partition_index))
-        await topics.add(Reply(topic_name=each.topic_name, partitions=rows), 1 + len(rows))
+            await rows.add(_unknown(partition.partition_index, rows.text(_NOT_HOSTED)))
+        await topics.add(Reply(topic_name=each.topic_name, partitions=rows.result()))
     return _reply(topics.result(), [])
 
 
@@ -70,11 +70,11 @@ def _metadata(ctx: Context) -> Reply:
     )
 
 
-def _unknown(index: int) -> Reply:
+def _unknown(index: int, text: str | None) -> Reply:
     return Reply(
         partition_index=index,
         error_code=ErrorCode.unknown_topic_or_partition,
-        error_message=_NOT_HOSTED,
+        error_message=text,
         current_voters=[],
         observers=[],
     )

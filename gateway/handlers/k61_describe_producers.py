@@ -4,11 +4,14 @@ A producer is listed while its sequences or its transactions are known. The last
 of its newest batch, or the time of a newer marker. Only the owner of a partition answers: another
 gateway answers NOT_LEADER_OR_FOLLOWER, while in Kafka replicas answer too. Partitions of
 `__consumer_offsets` have no producers: offsets of open transactions are with their groups.
+As in Kafka, a partition that is named again is answered again. Partitions for which the reply has
+no room get REQUEST_TIMED_OUT.
 Source: Kafka, KafkaApis.handleDescribeProducersRequest and UnifiedLog.activeProducers.
 """
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -29,17 +32,25 @@ _NONE = -1
 async def handle(request: Request, ctx: Context) -> Reply:
     topics = Rows(request, "topics")
     end_s = ctx.clock.monotonic_s() + ANSWER_S_MAX
+    adding = asyncio.Lock()  # else partitions that are answered together would all lack room
     for topic in request.body.topics:
         partitions = Rows(request, "topics", "partitions")
-        await answer_each(
-            topic.partition_indexes,
-            partial(_partition, topic.name, request, ctx),
-            lambda index: _refused(index, ErrorCode.request_timed_out),
-            partitions,
-            ctx,
-            end_s=end_s,
-            weight=1,
-        )
+        fault = topic_name_fault(topic.name)
+        if fault is not None:
+            text = f"Topic name is invalid: {fault}"
+            for index in topic.partition_indexes:
+                error = ErrorCode.invalid_topic_exception
+                await partitions.add(_refused(index, error, partitions.text(text)))
+        else:
+            await answer_each(
+                topic.partition_indexes,
+                partial(_partition, topic.name, request, partitions, adding, ctx),
+                lambda index: _refused(index, ErrorCode.request_timed_out),
+                partitions,
+                ctx,
+                end_s=end_s,
+                weight=1,
+            )
         await topics.add(Reply(name=topic.name, partitions=partitions.result()))
     return Reply(topics=topics.result())
 
@@ -50,13 +61,12 @@ def _refused(index: int, error: ErrorCode, message: str | None = None) -> Reply:
     )
 
 
-async def _partition(name: str, request: Request, ctx: Context, index: int) -> Reply:
-    fault = topic_name_fault(name)
-    if fault is not None:
-        message = f"Topic name is invalid: {fault}"
-        return _refused(index, ErrorCode.invalid_topic_exception, message)
+async def _partition(
+    name: str, request: Request, partitions: Rows, adding: asyncio.Lock, ctx: Context, index: int
+) -> Reply:
     if ctx.catalog.by_name(name) is None:
-        return _refused(index, ErrorCode.unknown_topic_or_partition, _UNKNOWN)
+        unknown = ErrorCode.unknown_topic_or_partition
+        return _refused(index, unknown, partitions.text(_UNKNOWN))
     if ctx.partitions.empty(name, index) is not None:
         return Reply(partition_index=index, error_code=ErrorCode.none, active_producers=[])
     partition = ctx.partitions.find(name, index)
@@ -64,20 +74,26 @@ async def _partition(name: str, request: Request, ctx: Context, index: int) -> R
         return _refused(index, ctx.partitions.why_not_led(name, index))
     try:
         await partition.ensure_readable()
-        producers = await _producers(partition.producers, partition.transactions, request)
+        async with adding:
+            producers = await _producers(partition.producers, partition.transactions, request)
         if not partition.is_leader:
             raise NotOwner(name)
     except LedgerError as error:
         return _refused(index, partition_code(error))
+    if producers is None:
+        return _refused(index, ErrorCode.request_timed_out)
     return Reply(partition_index=index, error_code=ErrorCode.none, active_producers=producers)
 
 
 async def _producers(
     states: ProducerStates, transactions: PartitionTransactions, request: Request
 ) -> Any:
+    """Return the rows of the producers of one partition, or None if the reply has no room."""
     rows = Rows(request, "topics", "partitions", "active_producers")
     producer_ids = {*states.producer_ids, *transactions.producer_ids}
     async for producer_id in with_pauses(producer_ids, request):
+        if rows.full:
+            return None
         batch, of_producer = states.newest(producer_id), transactions.producer(producer_id)
         if batch is not None or of_producer is not None:  # else it expired meanwhile
             await rows.add(_producer(producer_id, batch, of_producer or ProducerTransactions()))

@@ -21,7 +21,9 @@ async def handle(request: Request, ctx: Context) -> Reply:
     rows = Rows(request, "transaction_states")
     left = _PARTITIONS_MAX
     for transactional_id in request.body.transactional_ids:
-        view = _view(transactional_id, ctx)
+        view: TransactionView | ErrorCode = ErrorCode.coordinator_not_available
+        if left > 0 and not rows.full:
+            view = _view(transactional_id, ctx)
         if isinstance(view, TransactionView):
             left -= len(view.partitions)
             if left < 0:

@@ -22,7 +22,8 @@ REPLY_BYTES_MAX: Final = 32 * 1024 * 1024
 Replies with one short row for each element of their request do not reach it. So it bounds what a
 small request can ask for: the same offsets again and again, or the configs of many resources.
 """
-_TEXT_BYTES_MAX = 4 * 1024 * 1024  # bytes of a reply after which its errors have no texts
+TEXT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of one reply after which its errors have no texts."""
 _ROWS_PER_TURN = 500
 
 _Key = TypeVar("_Key")
@@ -53,7 +54,7 @@ class Rows:
         Clients show the error of the code then. Otherwise a text for each partition, of four bytes
         in the request, would be most of the reply.
         """
-        return text if self._request.reply_bytes < _TEXT_BYTES_MAX else None
+        return text if self._request.reply_bytes < TEXT_BYTES_MAX else None
 
     async def add(self, row: Reply, weight: int = 1) -> slice:
         """Append a row that has `weight` rows in itself, apart from the rows of other `Rows`.

@@ -108,8 +108,10 @@ async def change_each(
 
 
 def not_reached(about: Reply) -> Reply:
-    """Return `about` with a retriable error: the request took too long to reach it."""
-    late = AdminRefusal(ErrorCode.request_timed_out, "The request names too much for its time.")
+    """Return `about` with a retriable error: the request has no time, or its reply no room."""
+    late = AdminRefusal(
+        ErrorCode.request_timed_out, "The request names too much for its time or for one reply."
+    )
     return Reply(about, **error_fields(late))
 
 

@@ -10,12 +10,12 @@ from kio.schema.errors import ErrorCode
 
 from gateway.cluster.single_broker import SingleBroker
 from gateway.handlers.assigned_replicas import check_assigned_replicas
-from gateway.handlers.many_rows import ANSWER_S_MAX, REPLY_BYTES_MAX
+from gateway.handlers.many_rows import ANSWER_S_MAX, REPLY_BYTES_MAX, TEXT_BYTES_MAX
 from gateway.handlers.topic_replies import AdminRefusal
 from gateway.wire.messages import decode_response
 from subscriptions.committed_offset import CommittedOffset
 from tests.gateway.group_world import World
-from tests.gateway.stream_cluster import started_cluster
+from tests.gateway.stream_cluster import batch, started_cluster
 from tests.gateway.transaction_rig import ADD, transacting
 from tests.sim.turns import turns_during
 
@@ -322,3 +322,103 @@ async def test_offsets_of_many_topics_are_fetched_with_pauses(version):
         reply, turns = await turns_during(world.ask(9, version, body))
         assert len((reply if version < 8 else reply.groups[0]).topics) == 20_000
         assert turns >= 40
+
+
+# texts, configs and producers
+
+ROWS = 90_000
+
+
+@pytest.mark.parametrize(("key", "name"), [(43, "n" * 500), (43, "t"), (45, "n" * 500), (45, "t")])
+async def test_errors_of_very_many_partitions_have_codes_but_no_texts(key, name):
+    async with World() as world:
+        if key == 43:
+            rows = {"topic": name, "partitions": [9] * ROWS}
+            body = {"topic_partitions": [rows], "timeout": 1_000, "election_type": 0}
+        else:
+            one = {"partition_index": 9, "replicas": None}
+            body = {"topics": [{"name": name, "partitions": [one] * ROWS}], "timeout": 1_000}
+        version = 2 if key == 43 else 0
+        reply, turns = await turns_during(world.encoded(key, version, body))
+        decoded = decode_response(key, version, reply).body
+        (topic,) = decoded.replica_election_results if key == 43 else decoded.responses
+        rows = topic.partition_result if key == 43 else topic.partitions
+        assert {each.error_code.name for each in rows} == {"unknown_topic_or_partition"}
+        texts = [each.error_message for each in rows]
+        assert len(texts) == ROWS
+        assert len(set(texts[:1_000])) == 1
+        assert name in texts[0]
+        assert len(reply) < TEXT_BYTES_MAX + 10 * ROWS + 1_000
+        assert turns >= 2 * ROWS // 500
+
+
+async def test_a_quorum_of_very_many_partitions_is_answered_without_texts():
+    async with World() as world:
+        partitions = [{"partition_index": 9}] * ROWS
+        body = {"topics": [{"topic_name": "t", "partitions": partitions}]}
+        reply, turns = await turns_during(world.encoded(55, 2, body))
+        assert len(reply) < TEXT_BYTES_MAX + 40 * ROWS
+        assert turns >= 2 * ROWS // 500
+
+
+@pytest.mark.parametrize("version", [1, 4])
+async def test_configs_of_many_groups_are_described_while_the_reply_has_room(version, monkeypatch):
+    monkeypatch.setattr("gateway.handlers.many_rows.REPLY_BYTES_MAX", 1_000_000)
+    async with World() as world:
+        names = [f"g{n}" for n in range(3_000)]
+        resources = [
+            {"resource_type": 32, "resource_name": name, "configuration_keys": None}
+            for name in names
+        ]
+        body = {"resources": resources, "include_synonyms": True, "include_documentation": True}
+        reply = await world.encoded(32, version, body)
+        assert len(reply) < 1_000_000 + 10_000 + 100 * len(names)
+        results = decode_response(32, version, reply).body.results
+        assert [each.resource_name for each in results] == names
+        codes = [each.error_code.name for each in results]
+        answered = codes.index("request_timed_out")
+        assert codes == ["none"] * answered + ["request_timed_out"] * (len(names) - answered)
+        assert all(each.configs for each in results[:answered])
+        assert not any(each.configs for each in results[answered:])
+
+
+async def test_producers_of_a_partition_are_repeated_while_the_reply_has_room(monkeypatch):
+    monkeypatch.setattr("gateway.handlers.many_rows.REPLY_BYTES_MAX", 20_000)
+    async with started_cluster() as cluster:
+        await cluster.topic()
+        partition = await cluster.partition()
+        await cluster.sent(partition, *(batch(0, producer=each) for each in range(100)))
+        topics = [{"name": "t", "partition_indexes": [0] * 5_000}]
+        reply, turns = await turns_during(cluster.encoded(61, 0, topics=topics))
+        (topic,) = decode_response(61, 0, reply).body.topics
+        codes = [each.error_code.name for each in topic.partitions]
+        counts = [len(each.active_producers) for each in topic.partitions]
+        answered = codes.count("none")
+        assert 1 <= answered < 10
+        assert counts == [100] * answered + [0] * (5_000 - answered)
+        assert set(codes[answered:]) == {"request_timed_out"}
+        assert len(reply) < 20_000 + 20 * 5_000
+        assert turns >= 10
+
+
+async def test_an_invalid_topic_of_very_many_partitions_has_few_texts():
+    async with started_cluster() as cluster:
+        await cluster.topic()
+        topics = [{"name": "?" * 249, "partition_indexes": [0] * ROWS}]
+        reply = await cluster.encoded(61, 0, topics=topics)
+        (topic,) = decode_response(61, 0, reply).body.topics
+        assert {each.error_code.name for each in topic.partitions} == {"invalid_topic_exception"}
+        assert topic.partitions[0].error_message.startswith("Topic name is invalid: '???")
+        assert len(reply) < TEXT_BYTES_MAX + 20 * ROWS
+
+
+async def test_transactions_are_described_again_while_the_reply_has_room(monkeypatch):
+    monkeypatch.setattr("gateway.handlers.many_rows.REPLY_BYTES_MAX", 10_000)
+    async with transacting() as cluster:
+        await cluster.begin()
+        reply = await cluster.encoded(65, 0, transactional_ids=["pay"] * 10_000)
+        rows = decode_response(65, 0, reply).body.transaction_states
+        codes = [each.error_code.name for each in rows]
+        answered = codes.count("none")
+        assert codes == ["none"] * answered + ["coordinator_not_available"] * (10_000 - answered)
+        assert answered < 1_000
