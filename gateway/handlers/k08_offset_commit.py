@@ -9,12 +9,14 @@ Source: Kafka, KafkaApis.handleOffsetCommitRequest and OffsetMetadataManager.com
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.topics.catalog import Topic
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
@@ -25,7 +27,10 @@ _TOPIC_IDS_FROM = 10
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
     commit = _Commit(request, ctx)
-    topics = [commit.topic(each) for each in body.topics]
+    async for asked in with_pauses(body.topics, request):
+        topic = commit.topic(asked)
+        async for each in with_pauses(asked.partitions, request):
+            commit.add(each, topic)
     code = ErrorCode.none
     if commit.offsets:
         code = await ctx.groups.commit(
@@ -37,19 +42,35 @@ async def handle(request: Request, ctx: Context) -> Reply:
         )
     if code is ErrorCode.group_id_not_found and request.version < _NOT_FOUND_FROM:
         code = ErrorCode.illegal_generation
-    for reply in commit.accepted:
-        reply["error_code"] = code
-    return Reply(topics=topics)
+    return Reply(topics=await commit_rows(request, commit.faults, code))
+
+
+async def commit_rows(request: Request, faults: Iterable[ErrorCode | None], code: ErrorCode) -> Any:
+    """Return the rows of the topics in the reply. `faults` has an item for each partition.
+
+    A partition without a fault gets `code`, the code of the commit.
+    """
+    found = iter(faults)
+    topics = Rows(request, "topics")
+    for asked in request.body.topics:
+        rows = Rows(request, "topics", "partitions")
+        for each in asked.partitions:
+            fault = next(found)
+            error = code if fault is None else fault
+            await rows.add(Reply(partition_index=each.partition_index, error_code=error))
+        about = Reply(name=getattr(asked, "name", None), topic_id=getattr(asked, "topic_id", None))
+        await topics.add(Reply(about, partitions=rows.result()))
+    return topics.result()
 
 
 class _Commit:
-    """The offsets of one OffsetCommit, and the rows of its reply."""
+    """The offsets of one OffsetCommit, and what is wrong with the others."""
 
     def __init__(self, request: Request, ctx: Context) -> None:
         # The offsets to commit.
         self.offsets: dict[TopicIdPartition, CommittedOffset] = {}
-        # The row of each offset to commit. All rows get the code of the commit.
-        self.accepted: list[Reply] = []
+        # For each partition of the request, why its offset cannot be committed, or None.
+        self.faults: list[ErrorCode | None] = []
         self._catalog = ctx.catalog
         self._metadata_size_max = ctx.config.groups.metadata_bytes_max
         self._by_id = request.version >= _TOPIC_IDS_FROM
@@ -61,30 +82,22 @@ class _Commit:
             else self._now_ms + round(retention.total_seconds() * 1000)
         )
 
-    def topic(self, asked: Any) -> Reply:
-        """Add the offsets of one topic to the commit, and return the topic's rows."""
-        topic: Topic | None = None
+    def topic(self, asked: Any) -> Topic | None:
         if not self._by_id:
-            topic = self._catalog.by_name(asked.name)
-        elif asked.topic_id is not None:
-            topic = self._catalog.by_id(asked.topic_id)
-        return Reply(
-            name=None if self._by_id else asked.name,
-            topic_id=asked.topic_id if self._by_id else None,
-            partitions=[self._partition(each, topic) for each in asked.partitions],
-        )
+            return self._catalog.by_name(asked.name)
+        return None if asked.topic_id is None else self._catalog.by_id(asked.topic_id)
 
-    def _partition(self, asked: Any, topic: Topic | None) -> Reply:
-        reply = Reply(partition_index=asked.partition_index, error_code=ErrorCode.none)
+    def add(self, asked: Any, topic: Topic | None) -> None:
+        """Add the offset of one partition to the commit, or its fault to `faults`."""
         metadata = asked.committed_metadata or ""
+        fault = None
         if topic is None and self._by_id:
-            reply["error_code"] = ErrorCode.unknown_topic_id
+            fault = ErrorCode.unknown_topic_id
         elif topic is None or not 0 <= asked.partition_index < topic.partitions:
-            reply["error_code"] = ErrorCode.unknown_topic_or_partition
+            fault = ErrorCode.unknown_topic_or_partition
         elif len(metadata) > self._metadata_size_max:
-            reply["error_code"] = ErrorCode.offset_metadata_too_large
+            fault = ErrorCode.offset_metadata_too_large
         else:
-            self.accepted.append(reply)
             self.offsets[TopicIdPartition(topic.topic_id, asked.partition_index)] = CommittedOffset(
                 offset=asked.committed_offset,
                 leader_epoch=getattr(asked, "committed_leader_epoch", -1),
@@ -92,7 +105,7 @@ class _Commit:
                 commit_time_ms=self._now_ms,
                 expire_time_ms=self._expire_time_ms,
             )
-        return reply
+        self.faults.append(fault)
 
 
 API = Api(key=8, name="OffsetCommit", versions=range(2, 11), handle=handle)

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import Rows, with_pauses
 
 _CLASSIC = "classic"
 
@@ -22,20 +23,21 @@ async def handle(request: Request, ctx: Context) -> Reply:
     except Refused as refused:
         return Reply(error_code=refused.code, groups=[])
     listed += ctx.read_only_groups.listings(ctx.groups.stored)
-    return Reply(
-        error_code=ErrorCode.none,
-        groups=[
+    groups = Rows(request, "groups")
+    async for each in with_pauses(listed, request):
+        if states and each.state.value.lower() not in states:
+            continue
+        if types and _CLASSIC not in types and each.kind not in types:
+            continue
+        await groups.add(
             Reply(
                 group_id=each.group_id,
                 protocol_type=each.protocol_type,
                 group_state=each.state.value,
                 group_type=each.kind,
             )
-            for each in listed
-            if (not states or each.state.value.lower() in states)
-            and (not types or _CLASSIC in types or each.kind in types)
-        ],
-    )
+        )
+    return Reply(error_code=ErrorCode.none, groups=groups.result())
 
 
 API = Api(key=16, name="ListGroups", versions=range(6), handle=handle)

@@ -17,7 +17,10 @@ from gateway.core.topic_names import CONSUMER_OFFSETS
 from gateway.groups.transactional_groups import offsets_partition
 from gateway.groups.transactional_offsets import TransactionalCommit
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.k08_offset_commit import commit_rows
+from gateway.handlers.many_rows import with_pauses
 from gateway.handlers.transaction_errors import keeps_pending
+from gateway.topics.catalog import Topic
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
 _ABORTABLE_FROM: Final = 4
@@ -39,42 +42,31 @@ _OUTSIDE: Final = (ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state)
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
     offsets: dict[TopicIdPartition, CommittedOffset] = {}
-    accepted: list[Reply] = []
-    topics = [_topic(each, request, ctx, offsets, accepted) for each in body.topics]
-    if offsets:
-        code = await _commit(request, ctx, offsets)
-        for row in accepted:
-            row["error_code"] = code
-    return Reply(topics=topics)
+    faults: list[ErrorCode | None] = []  # of each row; those without one get the commit's code
+    async for asked in with_pauses(body.topics, request):
+        topic, now_ms = ctx.catalog.by_name(asked.name), ctx.clock.now_ms()
+        async for each in with_pauses(asked.partitions, request):
+            fault = _fault(each, topic, ctx)
+            faults.append(fault)
+            if topic is not None and fault is None:
+                key = TopicIdPartition(topic.topic_id, each.partition_index)
+                offsets[key] = CommittedOffset(
+                    offset=each.committed_offset,
+                    leader_epoch=getattr(each, "committed_leader_epoch", -1),
+                    metadata=each.committed_metadata or "",
+                    commit_time_ms=now_ms,
+                )
+    code = await _commit(request, ctx, offsets) if offsets else ErrorCode.none
+    return Reply(topics=await commit_rows(request, faults, code))
 
 
-def _topic(
-    asked: Any,
-    request: Request,
-    ctx: Context,
-    offsets: dict[TopicIdPartition, CommittedOffset],
-    accepted: list[Reply],
-) -> Reply:
-    """Add the offsets of one topic, and return its rows."""
-    topic, now_ms = ctx.catalog.by_name(asked.name), ctx.clock.now_ms()
-    rows: list[Reply] = []
-    for each in asked.partitions:
-        row = Reply(partition_index=each.partition_index, error_code=ErrorCode.none)
-        rows.append(row)
-        metadata = each.committed_metadata or ""
-        if topic is None or not 0 <= each.partition_index < topic.partitions:
-            row["error_code"] = ErrorCode.unknown_topic_or_partition
-        elif len(metadata) > ctx.config.groups.metadata_bytes_max:
-            row["error_code"] = ErrorCode.offset_metadata_too_large
-        else:
-            accepted.append(row)
-            offsets[TopicIdPartition(topic.topic_id, each.partition_index)] = CommittedOffset(
-                offset=each.committed_offset,
-                leader_epoch=getattr(each, "committed_leader_epoch", -1),
-                metadata=metadata,
-                commit_time_ms=now_ms,
-            )
-    return Reply(name=asked.name, partitions=rows)
+def _fault(asked: Any, topic: Topic | None, ctx: Context) -> ErrorCode | None:
+    """Return why an offset cannot be committed, or None."""
+    if topic is None or not 0 <= asked.partition_index < topic.partitions:
+        return ErrorCode.unknown_topic_or_partition
+    if len(asked.committed_metadata or "") > ctx.config.groups.metadata_bytes_max:
+        return ErrorCode.offset_metadata_too_large
+    return None
 
 
 async def _commit(

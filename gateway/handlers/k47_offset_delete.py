@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from kio.schema.errors import ErrorCode
 
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import Rows, with_pauses
 from subscriptions.committed_offset import TopicIdPartition
 
 
@@ -16,39 +14,35 @@ async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
     if not body.group_id:
         return Reply(error_code=ErrorCode.invalid_group_id, topics=[])
-    known = {key: name for asked in body.topics for key, name in _known(asked, ctx)}
     try:
-        codes = await ctx.groups.delete_offsets(body.group_id, known)
+        codes = await ctx.groups.delete_offsets(body.group_id, await _known(request, ctx))
     except Refused as refused:
         return Reply(error_code=refused.code, topics=[])
-    return Reply(
-        error_code=ErrorCode.none, topics=[_topic(asked, codes, ctx) for asked in body.topics]
-    )
+    topics = Rows(request, "topics")
+    async for asked in with_pauses(body.topics, request):
+        rows = Rows(request, "topics", "partitions")
+        async for each in with_pauses(asked.partitions, request):
+            await rows.add(_row(asked.name, each.partition_index, codes, ctx))
+        await topics.add(Reply(name=asked.name, partitions=rows.result()))
+    return Reply(error_code=ErrorCode.none, topics=topics.result())
 
 
-def _known(asked: Any, ctx: Context) -> Iterator[tuple[TopicIdPartition, str]]:
+async def _known(request: Request, ctx: Context) -> dict[TopicIdPartition, str]:
     """Return the partitions that exist, each with the name of its topic."""
-    topic = ctx.catalog.by_name(asked.name)
-    for each in asked.partitions:
-        if topic is not None and 0 <= each.partition_index < topic.partitions:
-            yield TopicIdPartition(topic.topic_id, each.partition_index), topic.name
+    known: dict[TopicIdPartition, str] = {}
+    async for asked in with_pauses(request.body.topics, request):
+        topic = ctx.catalog.by_name(asked.name)
+        async for each in with_pauses(asked.partitions, request):
+            if topic is not None and 0 <= each.partition_index < topic.partitions:
+                known[TopicIdPartition(topic.topic_id, each.partition_index)] = topic.name
+    return known
 
 
-def _topic(asked: Any, codes: dict[TopicIdPartition, ErrorCode], ctx: Context) -> Reply:
-    topic = ctx.catalog.by_name(asked.name)
-    unknown = ErrorCode.unknown_topic_or_partition
-    return Reply(
-        name=asked.name,
-        partitions=[
-            Reply(
-                partition_index=each.partition_index,
-                error_code=unknown
-                if topic is None
-                else codes.get(TopicIdPartition(topic.topic_id, each.partition_index), unknown),
-            )
-            for each in asked.partitions
-        ],
-    )
+def _row(name: str, index: int, codes: dict[TopicIdPartition, ErrorCode], ctx: Context) -> Reply:
+    topic, code = ctx.catalog.by_name(name), ErrorCode.unknown_topic_or_partition
+    if topic is not None:
+        code = codes.get(TopicIdPartition(topic.topic_id, index), code)
+    return Reply(partition_index=index, error_code=code)
 
 
 API = Api(key=47, name="OffsetDelete", versions=range(1), handle=handle)

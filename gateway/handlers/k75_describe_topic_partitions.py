@@ -5,69 +5,98 @@ Source: KIP-966; Kafka, DescribeTopicPartitionsRequestHandler.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from heapq import merge
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from gateway.core.topic_names import is_internal, topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.topic_replies import TOPIC_OPERATIONS, partition_rows
 
 PARTITIONS_MAX = 2_000  # Kafka: max.request.partition.size.limit
+_SORTED_AT_ONCE = 500
 
 
-def handle(request: Request, ctx: Context) -> Reply:
-    body = request.body
-    cursor = body.cursor
-    names = sorted({topic.name for topic in body.topics})
-    if "" in names:  # as in Kafka, whose handler fails
-        return Reply(topics=[_missing(name, ErrorCode.unknown_server_error) for name in names])
-    if _bad_cursor(cursor, names):
-        return Reply(topics=[_missing(name, ErrorCode.invalid_request) for name in names])
+async def handle(request: Request, ctx: Context) -> Reply:
+    cursor = request.body.cursor
+    names = await _names(request)
+    fault = _fault(cursor, names)
+    if fault is not None:
+        refused = Rows(request, "topics")
+        for name in names:
+            await refused.add(_missing(name, fault))
+        return Reply(topics=refused.result())
     if not names:
-        names = [topic.name for topic in ctx.catalog.all()]
-    first_index = 0
-    if cursor is not None:
-        names = [name for name in names if name >= cursor.topic_name]
-        if names and names[0] == cursor.topic_name:
-            first_index = cursor.partition_index
-    room = max(1, min(body.response_partition_limit, PARTITIONS_MAX))
-    return _page(names, first_index, room, ctx)
+        names = {topic.name: None for topic in ctx.catalog.all()}
+    return await _page(names, request, ctx)
 
 
-def _bad_cursor(cursor: Any, names: list[str]) -> bool:
+async def _names(request: Request) -> dict[str, None]:
+    """Return the names of a request in their order, each once. Short lists are sorted at a time."""
+    short: list[list[str]] = [[]]
+    async for topic in with_pauses(request.body.topics, request):
+        if len(short[-1]) == _SORTED_AT_ONCE:
+            short[-1].sort()
+            short.append([])
+        short[-1].append(topic.name)
+    short[-1].sort()
+    names: dict[str, None] = {}
+    async for name in with_pauses(merge(*short), request):
+        names[name] = None
+    return names
+
+
+def _fault(cursor: Any, names: Mapping[str, None]) -> ErrorCode | None:
+    """Return why the whole request is refused, or None."""
+    if "" in names:  # as in Kafka, whose handler fails
+        return ErrorCode.unknown_server_error
     if cursor is None:
-        return False
-    return cursor.partition_index < 0 or (bool(names) and cursor.topic_name not in names)
+        return None
+    unknown = bool(names) and cursor.topic_name not in names
+    return ErrorCode.invalid_request if cursor.partition_index < 0 or unknown else None
 
 
-def _page(names: list[str], first_index: int, room: int, ctx: Context) -> Reply:
-    rows: list[Reply] = []
-    for name in names:
+async def _page(names: Iterable[str], request: Request, ctx: Context) -> Reply:
+    """Return the topics from the cursor on, up to the limit of partitions.
+
+    As in Kafka, unknown topics do not count: their rows have no partitions.
+    """
+    cursor = request.body.cursor
+    room = max(1, min(request.body.response_partition_limit, PARTITIONS_MAX))
+    rows = Rows(request, "topics")
+    async for name in with_pauses(names, request):
+        if cursor is not None and name < cursor.topic_name:
+            continue
+        first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         topic = ctx.catalog.by_name(name)
         if topic is None:
             missing = _missing(name, _why_missing(name))
-            rows.append(Reply(missing, topic_authorized_operations=TOPIC_OPERATIONS))
-            first_index = 0
+            await rows.add(Reply(missing, topic_authorized_operations=TOPIC_OPERATIONS))
             continue
         if room == 0:
-            return Reply(topics=rows, next_cursor=Reply(topic_name=name, partition_index=0))
-        end = min(topic.partitions, first_index + room)
-        rows.append(
-            Reply(
-                error_code=ErrorCode.none,
-                name=name,
-                topic_id=topic.topic_id,
-                is_internal=topic.is_internal,
-                partitions=partition_rows(topic, range(first_index, end), ctx),
-                topic_authorized_operations=TOPIC_OPERATIONS,
-            )
+            return _reply(rows, name, 0)
+        end = min(topic.partitions, first + room)
+        row = Reply(
+            error_code=ErrorCode.none,
+            name=name,
+            topic_id=topic.topic_id,
+            is_internal=topic.is_internal,
+            partitions=partition_rows(topic, range(first, end), ctx),
+            topic_authorized_operations=TOPIC_OPERATIONS,
         )
+        await rows.add(row, 1 + len(row["partitions"]))
         if end < topic.partitions:
-            return Reply(topics=rows, next_cursor=Reply(topic_name=name, partition_index=end))
-        room -= max(0, end - first_index)
-        first_index = 0
-    return Reply(topics=rows, next_cursor=None)
+            return _reply(rows, name, end)
+        room -= max(0, end - first)
+    return Reply(topics=rows.result(), next_cursor=None)
+
+
+def _reply(rows: Rows, name: str, index: int) -> Reply:
+    """Return a page after which another one begins at this partition."""
+    return Reply(topics=rows.result(), next_cursor=Reply(topic_name=name, partition_index=index))
 
 
 def _why_missing(name: str) -> ErrorCode:

@@ -422,3 +422,98 @@ async def test_transactions_are_described_again_while_the_reply_has_room(monkeyp
         answered = codes.count("none")
         assert codes == ["none"] * answered + ["coordinator_not_available"] * (10_000 - answered)
         assert answered < 1_000
+
+
+# pauses within requests of one group or one topic
+
+
+def committed(count, version):
+    """The body of a commit of `count` offsets of one partition."""
+    row = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1}
+    rows = [row | {"committed_metadata": ""}] * count
+    body = {"group_id": "g", "member_id": "", "group_instance_id": None}
+    if version is None:  # of a transaction
+        body |= {"transactional_id": "pay", "producer_id": 1, "producer_epoch": 0}
+        return body | {"generation_id": -1, "topics": [{"name": "t", "partitions": rows}]}
+    topics = [{"name": "t", "partitions": rows}]
+    return body | {"generation_id_or_member_epoch": -1, "topics": topics}
+
+
+async def test_many_offsets_are_committed_with_pauses():
+    async with World(delay_s=0) as world:
+        reply, turns = await turns_during(world.ask(8, 9, committed(10_000, 9)))
+        (topic,) = reply.topics
+        assert {each.error_code.name for each in topic.partitions} == {"none"}
+        assert len(topic.partitions) == 10_000
+        assert turns >= 40
+
+
+async def test_many_offsets_of_a_transaction_are_committed_with_pauses():
+    async with transacting() as cluster:
+        body = committed(10_000, None) | {"group_id": ""}
+        reply, turns = await turns_during(cluster.answer(28, 3, **body))
+        (topic,) = reply.topics
+        assert {each.error_code.name for each in topic.partitions} == {"invalid_group_id"}
+        assert len(topic.partitions) == 10_000
+        assert turns >= 40
+
+
+async def test_many_offsets_are_deleted_with_pauses():
+    async with World(delay_s=0) as world:
+        await world.commit("g", 5)
+        partitions = [{"partition_index": index} for index in range(10_000)]
+        body = {"group_id": "g", "topics": [{"name": "t", "partitions": partitions}]}
+        reply, turns = await turns_during(world.ask(47, 0, body))
+        codes = [each.error_code.name for each in reply.topics[0].partitions]
+        assert codes == ["none"] * 4 + ["unknown_topic_or_partition"] * 9_996
+        assert turns >= 60
+
+
+async def test_many_members_leave_with_pauses():
+    async with World(delay_s=0) as world:
+        await world.commit("g", 5)
+        row = {"group_instance_id": None, "reason": None}
+        members = [row | {"member_id": f"m{n}"} for n in range(10_000)]
+        reply, turns = await turns_during(world.ask(13, 5, {"group_id": "g", "members": members}))
+        assert [each.member_id for each in reply.members] == [f"m{n}" for n in range(10_000)]
+        assert {each.error_code.name for each in reply.members} == {"unknown_member_id"}
+        assert turns >= 40
+
+
+async def test_many_groups_are_listed_with_pauses(monkeypatch):
+    monkeypatch.setattr("gateway.handlers.many_rows._ROWS_PER_TURN", 10)
+    async with World(delay_s=0) as world:
+        names = {f"g{n}" for n in range(200)}
+        for name in names:
+            await world.commit(name, 5)
+        reply, turns = await turns_during(
+            world.ask(16, 5, {"states_filter": [], "types_filter": []})
+        )
+        assert {each.group_id for each in reply.groups} == names
+        assert turns >= 40
+
+
+def pages_asked(names, cursor=None, limit=2_000):
+    body = {"topics": [{"name": name} for name in names], "response_partition_limit": limit}
+    return body | {"cursor": cursor}
+
+
+async def test_many_unknown_topics_are_described_with_pauses():
+    async with World(delay_s=0) as world:
+        names = [f"n{n}" for n in range(10_000)]
+        reply, turns = await turns_during(world.ask(75, 0, pages_asked(["u", *names[::-1], "t"])))
+        assert [each.name for each in reply.topics] == sorted(["u", *names, "t"])
+        assert {len(each.partitions) for each in reply.topics} == {0, 1, 4}
+        assert turns >= 70
+
+
+async def test_topics_are_described_in_pages_of_a_limit():
+    async with World() as world:
+        found, cursor = [], None
+        for _ in range(3):
+            reply = await world.ask(75, 0, pages_asked(["v", "u", "t"], cursor, limit=2))
+            found.append([(each.name, len(each.partitions)) for each in reply.topics])
+            at = reply.next_cursor
+            cursor = at and {"topic_name": at.topic_name, "partition_index": at.partition_index}
+        assert found == [[("t", 2)], [("t", 2)], [("u", 1), ("v", 0)]]
+        assert cursor is None
