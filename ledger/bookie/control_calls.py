@@ -19,6 +19,7 @@ from ledger.wire.bookie_frames import VERSION, BadBookieFrame
 from ledger.wire.fence_frames import BODIES_BYTES_MAX, decode_fences, encode_fence_replies
 
 _FENCING_MAX = 4
+_RUNS = 4096  # ranges of a list that are encoded in one turn of the loop
 
 ControlCall = Callable[[bytes], Awaitable[bytes]]
 """A call: the request in, the response out. Raises BadBookieFrame for a request that is invalid."""
@@ -93,9 +94,11 @@ class ControlCalls:
             reply = await self._bookie.list_entries(LedgerId(request.ledger))
         runs: list[int] = []
         at = 0
-        for first, last in reply.runs:
+        for number, (first, last) in enumerate(reply.runs, 1):
             runs += (first - at, last - first + 1)
             at = last + 1
+            if number % _RUNS == 0:
+                await asyncio.sleep(0)
         return pb.EntriesReply(status=reply.status, runs=runs).SerializeToString()
 
     async def _stats(self, data: bytes) -> bytes:

@@ -19,6 +19,7 @@ from ledger.bookie.ledger_descriptor import LedgerDescriptor, QueuedRecord
 from ledger.core.extents import (
     EntryLocation,
     Extent,
+    count_entries,
     decode_extent,
     encode_extent,
     extents_of,
@@ -181,6 +182,18 @@ class EntryIndex:
             if len(found) >= limit:
                 return found[:limit]
         return found
+
+    def spans(self, ledger: int, first: int, rows_max: int) -> list[tuple[int, int]]:
+        """Return the first and last entry of each of the table's extents, from `first` on.
+
+        Takes a few steps for each of up to `rows_max` rows. Returns an empty list if no entry is
+        left. Raises OSError.
+        """
+        assert rows_max >= 2  # the first row may end before `first`
+        low, end = _entry_range(ledger)
+        rows = self._table.scan_from(low, _ENTRY_KEY.pack(b"e", ledger, first), end, rows_max)
+        spans = [_span_of(row) for row in rows]
+        return spans[1:] if spans and spans[0][1] < first else spans
 
     def find_last_entry(self, state: LedgerDescriptor) -> int:
         """Return the highest entry that is stored or on its way, or -1."""
@@ -382,6 +395,15 @@ def _extent_of(row: tuple[bytes, bytes]) -> Extent:
     """Return the extent of a row. Raises OSError if the row is damaged."""
     try:
         return decode_extent(int.from_bytes(row[0][9:], "big"), row[1])
+    except CorruptFormat as error:
+        raise OSError(errno.EIO, str(error)) from error
+
+
+def _span_of(row: tuple[bytes, bytes]) -> tuple[int, int]:
+    """Return the first and last entry of a row. Raises OSError if the row is damaged."""
+    first = int.from_bytes(row[0][9:], "big")
+    try:
+        return first, first + count_entries(first, row[1]) - 1
     except CorruptFormat as error:
         raise OSError(errno.EIO, str(error)) from error
 

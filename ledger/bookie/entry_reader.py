@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Sequence
-from heapq import merge
+from collections.abc import Sequence
 
 from ledger.bookie.answer_room import Share
+from ledger.bookie.entry_lister import EntryLister
 from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, QueuedRecord
 from ledger.bookie.read_ahead import ReadAhead
 from ledger.bookie.storage import BookieStorage
@@ -14,8 +13,6 @@ from ledger.core.extents import Extent
 from ledger.errors import CorruptFormat
 from ledger.ids import Buffer, EntryId, LedgerId
 from ledger.ports.bookies import EntriesReply, ReadManyReply, ReadReply, Status
-
-_ROWS_MAX = 4096
 
 
 class EntryReader:
@@ -27,6 +24,7 @@ class EntryReader:
         self._journal = storage.journal
         self._config = storage.config
         self._written = storage.write_cache
+        self._lister = EntryLister(storage.index)
         self._ahead = ReadAhead(storage.files, storage.journal, storage.config.read_ahead_bytes)
 
     async def read(self, ledger: LedgerId, entry: EntryId, room: Share = None) -> ReadReply:
@@ -144,17 +142,10 @@ class EntryReader:
             state = self._index.state(ledger)
             if state is None or state.deleted or self._in_limbo(ledger, state):
                 return EntriesReply(self._absent_status(ledger, state))
-            # Entries only move from memory to the index, so reading in this order misses none.
-            held = sorted(entry for entry, it in state.recent.items() if type(it) is EntryLocation)
-            stored: list[int] = []
-            while rows := self._index.rows(ledger, stored[-1] + 1 if stored else 0, _ROWS_MAX):
-                stored += [entry for entry, _ in rows]
-                await asyncio.sleep(0)
+            runs = await self._lister.runs_of(state)
         except OSError:
             return EntriesReply(Status.IO_ERROR)
-        if state.deleted:
-            return EntriesReply(Status.NO_LEDGER)
-        return EntriesReply(Status.OK, _ranges_of(merge(stored, held)))
+        return EntriesReply(Status.NO_LEDGER) if state.deleted else EntriesReply(Status.OK, runs)
 
     async def _locate(self, state: LedgerDescriptor, entry: int) -> EntryLocation | None:
         """Return the entry's location, once it is durable. Raises OSError if its add failed."""
@@ -200,18 +191,3 @@ class EntryReader:
 
     def _in_limbo(self, ledger: int, state: LedgerDescriptor | None) -> bool:
         return state.limbo if state is not None else ledger < self._index.limbo_below
-
-
-def _ranges_of(entries: Iterable[int]) -> tuple[tuple[EntryId, EntryId], ...]:
-    """Turn rising ids, possibly repeated, into (first, last) pairs."""
-    runs: list[tuple[EntryId, EntryId]] = []
-    first = last = -2
-    for entry in entries:
-        if entry > last + 1:
-            if first >= 0:
-                runs.append((EntryId(first), EntryId(last)))
-            first = entry
-        last = entry
-    if first >= 0:
-        runs.append((EntryId(first), EntryId(last)))
-    return tuple(runs)

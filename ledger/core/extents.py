@@ -168,6 +168,24 @@ def decode_extent(first: int, value: bytes) -> Extent:
     return Extent(first, file_id, position, numbers[count:], numbers[:count])
 
 
+def count_entries(first: int, value: bytes) -> int:
+    """Return how many entries the row of `first` has, whatever their number, in a few steps.
+
+    Raises CorruptFormat.
+    """
+    if len(value) == _ONE.size:
+        return 1
+    count, rest = divmod(len(value) - _HEAD.size, 4)
+    if rest or count <= 0:
+        raise CorruptFormat(f"index: the row of entry {first} is cut or too long")
+    form = value[_HEAD.size - 1]
+    if form == _ADJACENT:
+        return count
+    if form == _DISTANCES and count % 2 == 0:
+        return count // 2
+    raise CorruptFormat(f"index: the row of entry {first} has the unknown form {form}")
+
+
 def _adjacent(offset: int, lengths: tuple[int, ...]) -> tuple[int, ...]:
     """Return the offsets of entries between which only record headers lie."""
     steps = map(RECORD_HEADER_BYTES.__add__, lengths[:-1])  # twice as fast as a generator

@@ -18,6 +18,7 @@ from ledger.bookie.entry_index import EntryIndex
 from ledger.core.extents import (
     EntryLocation,
     Extent,
+    count_entries,
     decode_extent,
     encode_extent,
     extents_of,
@@ -120,6 +121,17 @@ class Walk:
                 first, limit = self.draw.randrange(50), self.draw.randint(1, 60)
                 expected = [each for each in sorted(known.items()) if each[0] >= first]
                 assert self.index.rows(ledger, first, limit) == expected[:limit]
+                self.check_spans(ledger, first)
+
+    def check_spans(self, ledger: int, first: int) -> None:
+        """Spans from `first` on cover what is stored there, each entry once."""
+        covered, at = [], first
+        while spans := self.index.spans(ledger, at, self.draw.choice([2, 3, 100])):
+            covered += [entry for low, high in spans for entry in range(low, high + 1)]
+            at = spans[-1][1] + 1
+        assert [e for e in covered if e >= first] == [
+            e for e in sorted(self.twin[ledger]) if e >= first
+        ]
 
     def check_extents(self, ledger: int, end: int) -> None:
         known = self.twin[ledger]
@@ -215,6 +227,7 @@ def test_an_extent_is_read_as_it_was_written():
             extent = extent.part(draw.randint(extent.first, extent.last), extent.last)
         value = encode_extent(extent)
         found = decode_extent(extent.first, value)
+        assert count_entries(extent.first, value) == len(extent.lengths)
         assert list(found.locations()) == list(extent.locations())
         forms.add(value[12] if len(value) != 16 else 0)
     assert forms == {0, 1, 2}
@@ -235,6 +248,8 @@ TWO = encode_extent(Extent(0, 1, 4096, (0, 34), (10, 10))).hex()
 def test_a_row_that_is_no_extent_is_an_error_and_no_answer(value):
     with pytest.raises(CorruptFormat):
         decode_extent(1, bytes.fromhex(value))
+    with pytest.raises(CorruptFormat):
+        count_entries(1, bytes.fromhex(value))
     table = SimTable(Random(1))
     index = EntryIndex(table, BookieConfig())
     state = index.create(1, None)
@@ -245,6 +260,8 @@ def test_a_row_that_is_no_extent_is_an_error_and_no_answer(value):
         index.find(state, 0)
     with pytest.raises(OSError, match="index"):
         index.extents(state, 0, 9, 100)
+    with pytest.raises(OSError, match="index"):
+        index.spans(1, 0, 2)
 
 
 def test_a_flush_makes_batches_durable_with_their_extents():
