@@ -31,6 +31,7 @@ from ledger.errors import (
 )
 from ledger.streams.followed_state import StoredState, read_newest_state
 from ledger.streams.listed_stream import ListedStream
+from ledger.streams.read_cursor import compact
 from ledger.streams.recovery import read_whole_head
 from ledger.streams.segment_footers import footer_summary, read_footer
 from ledger.streams.segment_list import SegmentList
@@ -361,7 +362,7 @@ class FollowedStream(ListedStream):
             return
         if records[0].sequence_id != self._pulled_end:
             self._clear_tail()
-        for record in records:
+        for record in compact(records):  # the cache counts records, not the messages they came in
             self._tail.append(record)
         self._pulled_end = records[-1].end_sequence_id
         size = sum(record.size_bytes for record in records)

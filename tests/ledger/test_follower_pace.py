@@ -8,7 +8,9 @@ import asyncio
 
 import pytest
 
+from ledger.ids import pinned_bytes
 from ledger.streams.config import StreamLimits
+from ledger.streams.read_cursor import PINNED_MAX
 from tests.ledger.follow_rig import by_sequence_id, started_rig
 from tests.sim.network import Observer
 
@@ -98,6 +100,43 @@ async def test_a_reader_a_few_records_behind_reads_from_memory_however_long_the_
             assert follower.stream.read_cached(number, 1) is not None
         port = follower.port
     assert not port.count("read_many")
+
+
+class LargeMessages:
+    """Bookies whose every entry is a small part of a large message, as those of a busy bookie."""
+
+    def __init__(self, port):
+        self.port = port
+
+    def __getattr__(self, name):
+        return getattr(self.port, name)
+
+    async def read_many(self, *asked):
+        reply = await self.port.read_many(*asked)
+        return reply._replace(bodies=[in_a_large_message(body) for body in reply.bodies])
+
+    async def wait_lac(self, *asked):
+        reply = await self.port.wait_lac(*asked)
+        return reply._replace(body=in_a_large_message(reply.body)) if reply.body else reply
+
+
+def in_a_large_message(body):
+    message = bytearray(256 * 1024)
+    message[: len(body)] = body
+    return memoryview(message)[: len(body)]
+
+
+async def test_the_tail_cache_keeps_records_and_not_the_messages_that_brought_them():
+    async with started_rig(control_ms=50) as rig:
+        owner = await rig.owner()
+        follower = await rig.follower()
+        follower.port.port = LargeMessages(follower.port.port)
+        await owner.add(50, size=1000)
+        await follower.until(50)
+        kept = follower.stream.read_cached(10, 40_000)
+        assert len(kept) == 40
+    parts = [part for record in kept for part in record.data]
+    assert pinned_bytes(parts) <= PINNED_MAX * sum(map(len, parts))
 
 
 async def test_a_reader_that_caught_up_is_at_the_tail_again():
