@@ -10,6 +10,11 @@ from ledger.core.group_commit import GroupCommitLimits
 ENTRY_BYTES_MAX: Final = 16 * 1024 * 1024 + 64 * 1024
 """The largest entry with header and digest: Kafka's largest message, and space for headers."""
 
+READ_ENTRIES_MAX: Final = 2048
+"""Most entries of one answer to a read. To find them, or to check their digests, takes a few ms, in
+which the bookie or the reader does nothing else.
+"""
+
 JournalSync = Literal["group", "never"]
 
 

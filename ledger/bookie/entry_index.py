@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
 
-from ledger.bookie.config import BookieConfig
+from ledger.bookie.config import READ_ENTRIES_MAX, BookieConfig
 from ledger.bookie.ledger_descriptor import LedgerDescriptor, QueuedRecord
 from ledger.core.extents import (
     EntryLocation,
@@ -149,9 +149,11 @@ class EntryIndex:
     ) -> list[Extent]:
         """Return the places of consecutive durable entries, up to a gap, `last` or `bytes_max`.
 
-        If `first` is durable, it is returned even if it is longer. Raises OSError.
+        At most `READ_ENTRIES_MAX` entries. If `first` is durable, it is returned even if it is
+        longer. Raises OSError.
         """
         found: list[Extent] = []
+        last = min(last, first + READ_ENTRIES_MAX - 1)
         entry, left = first, bytes_max
         stored = self._stored(state.ledger, first, min(last, state.stored_last))
         held = next(stored, None)

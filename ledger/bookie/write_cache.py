@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from ledger.bookie.config import READ_ENTRIES_MAX
 from ledger.ids import Buffer, pinned_bytes
 
 _SPARSE: Final = 8
@@ -87,7 +88,7 @@ class WriteCache:
     def find(self, ledger: int, first: int, last: int, bytes_max: int) -> list[Buffer]:
         """Return consecutive entries from `first` on: at least one, if it is here, in `bytes_max`.
 
-        Ends before an entry that is not here.
+        Ends before an entry that is not here, and after `READ_ENTRIES_MAX` entries.
         """
         entries = self._ledgers.get(ledger)
         if entries is None or first not in entries:
@@ -96,6 +97,7 @@ class WriteCache:
         self.hits += 1
         found: list[Buffer] = []
         left, entry = bytes_max, first
+        last = min(last, first + READ_ENTRIES_MAX - 1)
         while entry <= last and (body := entries.get(entry)) is not None:
             whole = body[0] if len(body) == 1 else b"".join(body)
             left -= len(whole)

@@ -12,6 +12,7 @@ import weakref
 from dataclasses import replace
 from random import Random
 
+from ledger.bookie.config import READ_ENTRIES_MAX
 from ledger.bookie.write_cache import WriteCache
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import SMALL, Room, add, started_bookie
@@ -140,6 +141,25 @@ async def test_an_answer_that_waits_for_room_does_not_outlive_its_ledger():
         await bookie.delete_ledgers([1])
         room.free.set()
         assert (await reading).status is (await one).status is Status.NO_LEDGER
+
+
+async def test_an_answer_has_a_bounded_number_of_entries_wherever_they_are():
+    count = 2 * READ_ENTRIES_MAX + 100
+    config = replace(CACHED, write_cache_bytes=1 << 24, index_batch_entries=3000)
+    async with started_bookie(config) as (_, bookie):
+        added = [add(bookie, 1, entry) for entry in range(count)]
+        assert set(await asyncio.gather(*added)) == {Status.OK}
+        assert bookie.storage.index.state(1).stored_last in range(3000 - 1, count - 1)
+        for how in ({}, {"from_disk": True}):
+            at, sizes = 0, []
+            while at < count:
+                status, bodies = await bodies_of(bookie, first=at, last=count, **how)
+                assert status is Status.OK
+                assert bodies == [entry_bytes(1, at + n, b"x") for n in range(len(bodies))]
+                at += len(bodies)
+                sizes.append(len(bodies))
+            assert max(sizes) <= READ_ENTRIES_MAX
+            assert len(sizes) <= 4
 
 
 # -- what is counted -----------------------------------------------------------------------------
