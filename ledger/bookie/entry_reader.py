@@ -38,27 +38,43 @@ class EntryReader:
             state = self._index.state(ledger)
             if state is None or state.deleted or (entry < 0 and self._in_limbo(ledger, state)):
                 return ReadReply(self._absent_status(ledger, state))
-            wanted = entry if entry >= 0 else state.last_entry
-            cached = self._written.find(ledger, wanted, wanted, 0)
-            if cached:
-                if room is not None and not await room.take(len(cached[0])):
-                    return ReadReply(Status.OVERLOADED)
-                if not state.deleted:
-                    return ReadReply(Status.OK, bytes(cached[0]), EntryId(state.lac))
-                return ReadReply(Status.NO_LEDGER)
-            location = await self._locate(state, wanted)
-            if location is None:
-                return ReadReply(self._absent_status(ledger, state))
-            if room is not None and not await room.take(location.length):
+            wanted = EntryId(entry if entry >= 0 else state.last_entry)
+            location: EntryLocation | None = None
+            size = self._written.measure(ledger, wanted, wanted, 0)
+            if not size:
+                location = await self._locate(state, wanted)
+                if location is None:
+                    return ReadReply(self._absent_status(ledger, state))
+                size = location.length
+            if room is not None and not await room.take(size):
                 return ReadReply(Status.OVERLOADED)
-            try:
-                body = await self._files.read_entry(ledger, wanted, location)
-            except FileNotFoundError:
-                location = await self._relocated(state, wanted, location)
-                body = await self._files.read_entry(ledger, wanted, location)
+            body = await self._read_body(state, wanted, location)
+            if body is None or state.deleted:
+                return ReadReply(self._absent_status(ledger, state))
             return ReadReply(Status.OK, body, EntryId(state.lac))
         except (OSError, CorruptFormat):
             return ReadReply(Status.IO_ERROR)
+
+    async def _read_body(
+        self, state: LedgerDescriptor, entry: EntryId, location: EntryLocation | None
+    ) -> bytes | None:
+        """Read an entry at its location. Without one, it was in memory before the room was taken.
+
+        Returns None if it is gone from there and from the index. Raises OSError, CorruptFormat.
+        """
+        ledger = state.ledger
+        if location is None:
+            cached = self._written.find(ledger, entry, entry, 0)
+            if cached:
+                return bytes(cached[0])
+            location = await self._locate(state, entry)
+            if location is None:
+                return None
+        try:
+            return await self._files.read_entry(ledger, entry, location)
+        except FileNotFoundError:
+            location = await self._relocated(state, entry, location)
+            return await self._files.read_entry(ledger, entry, location)
 
     async def read_many(
         self,
@@ -82,11 +98,15 @@ class EntryReader:
             if state is None or state.deleted:
                 return ReadManyReply(self._absent_status(ledger, state))
             bound = min(max_bytes, self._config.read_bytes_max)
-            cached = [] if from_disk else self._written.find(ledger, first, last, bound)
-            if not cached:
+            size = 0 if from_disk else self._written.measure(ledger, first, last, bound)
+            if not size:
                 return await self._read_files(state, first, last, bound, room, not from_disk)
-            if room is not None and not await room.take(sum(map(len, cached))):
+            # A read that waits for room keeps no message in memory: bodies are taken behind it.
+            if room is not None and not await room.take(size):
                 return ReadManyReply(Status.OVERLOADED)
+            cached = self._written.find(ledger, first, last, size)
+            if not cached:  # evicted meanwhile; the bytes are taken
+                return await self._read_files(state, first, last, size, None, True)
             return self._found(state, cached)
         except (OSError, CorruptFormat):
             return ReadManyReply(Status.IO_ERROR)

@@ -3,7 +3,8 @@
     put (durable) ─▶ found ─▶ evicted with its group │ dropped with its ledger
 
 An entry is put once its group is durable, so nothing else is ever found. A body is a view of the
-message that brought it and keeps all of that message in memory, so whole messages are counted.
+message that brought it and keeps all of that message in memory, so whole messages are counted. What
+an entry takes beside its message is counted too: of small entries it is most.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from typing import Final
 from ledger.bookie.config import READ_ENTRIES_MAX
 from ledger.ids import Buffer, pinned_bytes
 
-_SPARSE: Final = 8
+_SPARSE: Final = 2
 """Bodies that are a smaller part of their messages than 1 / this are copied when they are read.
 
-Otherwise the answers of a slow client would keep messages in memory that the cache has evicted.
+Otherwise the answers of a slow client would keep messages in memory that the cache has evicted. An
+answer counts its bodies only, so it keeps at most twice the bytes that it counts.
 """
+ENTRY_BYTES: Final = 512
+"""What an entry takes in memory beside its message, about: its view, tuples and place."""
 
 Body = tuple[Buffer, ...]
 
@@ -31,8 +35,8 @@ class WriteCache:
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        # Bytes of all messages with a cached entry; one in two groups counts twice. At most
-        # `bytes_max` after each `end_group`.
+        # Bytes of all messages with a cached entry, and `ENTRY_BYTES` for each entry; a message in
+        # two groups counts twice. At most `bytes_max` after each `end_group`.
         self.bytes_held = 0
         # Bodies by ledger and entry. No ledger is without entries.
         self._ledgers: dict[int, dict[int, Body]] = {}
@@ -85,6 +89,23 @@ class WriteCache:
                 self._groups[at] = kept, left
                 self.bytes_held += left - size
 
+    def measure(self, ledger: int, first: int, last: int, bytes_max: int) -> int:
+        """Return the bytes of what `find` would return, 0 if nothing. Counts a hit or a miss."""
+        entries = self._ledgers.get(ledger)
+        if entries is None or first not in entries:
+            self.misses += 1
+            return 0
+        self.hits += 1
+        size = 0
+        for entry in range(first, _last_of(first, last) + 1):
+            if (body := entries.get(entry)) is None:
+                break
+            length = len(body[0]) if len(body) == 1 else sum(map(len, body))
+            if size and size + length > bytes_max:
+                break
+            size += length
+        return size
+
     def find(self, ledger: int, first: int, last: int, bytes_max: int) -> list[Buffer]:
         """Return consecutive entries from `first` on: at least one, if it is here, in `bytes_max`.
 
@@ -92,25 +113,28 @@ class WriteCache:
         """
         entries = self._ledgers.get(ledger)
         if entries is None or first not in entries:
-            self.misses += 1
             return []
-        self.hits += 1
         found: list[Buffer] = []
-        left, entry = bytes_max, first
-        last = min(last, first + READ_ENTRIES_MAX - 1)
-        while entry <= last and (body := entries.get(entry)) is not None:
+        left = bytes_max
+        for entry in range(first, _last_of(first, last) + 1):
+            if (body := entries.get(entry)) is None:
+                break
             whole = body[0] if len(body) == 1 else b"".join(body)
             left -= len(whole)
             if left < 0 and found:
                 break
             found.append(whole)
-            entry += 1
         return _copied_if_sparse(found)
 
 
+def _last_of(first: int, last: int) -> int:
+    """Return the last entry that an answer from `first` on may have."""
+    return min(last, first + READ_ENTRIES_MAX - 1)
+
+
 def _size_of_group(group: list[tuple[int, int, Body]]) -> int:
-    """Return the bytes of the messages that the entries of a group keep in memory."""
-    return pinned_bytes(part for _, _, body in group for part in body)
+    """Return the bytes that the entries of a group keep in memory, with their messages."""
+    return pinned_bytes(part for _, _, body in group for part in body) + ENTRY_BYTES * len(group)
 
 
 def _copied_if_sparse(bodies: list[Buffer]) -> list[Buffer]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import tracemalloc
 import weakref
 from dataclasses import replace
 from random import Random
 
+from ledger.bookie.answer_room import AnswerRoom, AnswerShare
 from ledger.bookie.config import READ_ENTRIES_MAX
-from ledger.bookie.write_cache import WriteCache
+from ledger.bookie.write_cache import ENTRY_BYTES, WriteCache
+from ledger.ids import pinned_bytes
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import SMALL, Room, add, started_bookie
 from tests.sim.bookie_world import entry_bytes
@@ -143,6 +146,46 @@ async def test_an_answer_that_waits_for_room_does_not_outlive_its_ledger():
         assert (await reading).status is (await one).status is Status.NO_LEDGER
 
 
+async def test_an_answer_that_waits_for_room_keeps_nothing_in_memory():
+    async with started_bookie(CACHED) as (rig, bookie):
+        await fill(rig, entries=100)
+        room = Room()
+        tracemalloc.start()
+        reads = [bookie.read_many(1, 0, 99, 1 << 20, room) for _ in range(50)]
+        reads += [bookie.read(1, entry, room) for entry in range(50)]
+        waiting = [asyncio.ensure_future(read) for read in reads]
+        await asyncio.sleep(0.1)
+        kept = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        room.free.set()
+        replies = await asyncio.gather(*waiting)
+    assert [reply.status for reply in replies] == [Status.OK] * 100
+    assert kept < 100 * len(BODY), "by 50 reads of 100 entries, and 50 of one"
+
+
+async def test_what_is_evicted_while_its_answer_waits_for_room_is_read_from_disk():
+    async with started_bookie(CACHED) as (rig, bookie):
+        await fill(rig, entries=10)
+        room = AnswerRoom(100_000, 60.0)
+        assert await room.take(95_000)
+        share, one = AnswerShare(room), AnswerShare(room)
+        reading = asyncio.ensure_future(bookie.read_many(1, 2, 8, 1 << 20, share))
+        single = asyncio.ensure_future(bookie.read(1, 5, one))
+        await asyncio.sleep(0.1)
+        cache = bookie.storage.write_cache
+        cache.bytes_max = 0
+        cache.end_group()
+        await fill(rig, ledger=2, entries=1)
+        room.give_back(95_000)
+        reply = await reading
+        assert [bytes(body) for body in reply.bodies] == [
+            entry_bytes(1, entry, BODY) for entry in range(2, 9)
+        ]
+        assert (await single).body == entry_bytes(1, 5, BODY)
+        assert share.size == sum(map(len, reply.bodies)), "taken once"
+        assert one.size == len(entry_bytes(1, 5, BODY))
+
+
 async def test_an_answer_has_a_bounded_number_of_entries_wherever_they_are():
     count = 2 * READ_ENTRIES_MAX + 100
     config = replace(CACHED, write_cache_bytes=1 << 24, index_batch_entries=3000)
@@ -179,10 +222,10 @@ def test_a_body_counts_the_whole_message_that_it_keeps():
     put(cache, 1, 0, message, 0, 100)
     put(cache, 2, 0, message, 100, 100)
     cache.end_group()
-    assert cache.bytes_held == 50_000
+    assert cache.bytes_held == 50_000 + 2 * ENTRY_BYTES
     put(cache, 1, 1, Message(70_000), 0, 100)
     cache.end_group()
-    assert cache.bytes_held == 70_000
+    assert cache.bytes_held == 70_000 + ENTRY_BYTES
     assert cache.find(1, 0, 9, 1 << 20) == cache.find(2, 0, 9, 1 << 20) == []
 
 
@@ -201,6 +244,36 @@ def test_no_message_is_kept_by_a_small_part_of_it():
     assert small == [bytes(100)]
     assert alive() is None
     assert cache.bytes_held == 0
+
+
+def test_an_answer_keeps_at_most_twice_the_bytes_that_it_counts():
+    draw = Random(7)
+    for _ in range(200):
+        cache = WriteCache(1 << 24)
+        for entry in range(20):
+            message = Message(draw.randrange(1_000, 20_000))
+            put(cache, 1, entry, message, 0, len(message) // draw.randrange(1, 10))
+        cache.end_group()
+        found = cache.find(1, 0, 99, 1 << 20)
+        size = sum(map(len, found))
+        assert cache.measure(1, 0, 99, 1 << 20) == size
+        assert pinned_bytes(found) <= 2 * size
+
+
+def test_small_entries_take_no_more_memory_than_is_counted():
+    cache = WriteCache(4 << 20)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for group in range(400):
+            for number in range(100):
+                cache.put(1, group * 100 + number, (memoryview(bytes(100)),))
+            cache.end_group()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 3 << 20 < cache.bytes_held <= 4 << 20
+    assert taken < 1.25 * cache.bytes_held
 
 
 def test_held_bytes_are_those_of_all_messages_whatever_is_put_dropped_and_evicted():
