@@ -123,15 +123,14 @@ class ServerAddStream:
         # Shared by all streams of the bookie.
         self._window = window
         # Ranges of (first number, count, status) that the client has not taken. A status extends
-        # the last range if its number follows and the status is the same. Emptied by `pop`.
+        # the last range if its number follows and the status is the same. Taken by `pop`.
         self._statuses: list[list[int]] = []
         # Numbers of the adds that raised an exception and were answered for it. The bookie may
         # still answer one of them. Lives as long as the stream; such an exception is a bug.
         self._given_up: set[int] = set()
         self._signal = WriterSignal()
         self._notify = self._signal.notify if notify is None else notify
-        # Set when `pop` has emptied `_statuses`. `on_message` waits for it above the
-        # bound.
+        # Set when `pop` has taken statuses. `on_message` waits for it above the bound.
         self._drained = asyncio.Event()
 
     async def on_message(self, message: Buffer) -> None:
@@ -231,13 +230,14 @@ class ServerReadStream:
                 continue
             if request.number in self._tasks:
                 raise BadBookieFrame(f"read request {request.number} is already in flight")
-            await self._window.wait()
+            if request.op is not ReadOp.FENCE_AND_READ:
+                await self._window.wait()
             self._start(request)
 
     def take(self, message: Buffer) -> None:
         """Start the requests that have space and keep the others. Raises BadBookieFrame.
 
-        A cancellation takes effect at once, whatever waits before it.
+        A fence and a cancellation take effect at once, whatever waits before them.
         """
         for request in decode_read_requests(message):
             number = request.number
@@ -245,6 +245,8 @@ class ServerReadStream:
                 self._cancel(number)
             elif number in self._tasks or number in self._asked:
                 raise BadBookieFrame(f"read request {number} is already in flight")
+            elif request.op is ReadOp.FENCE_AND_READ:
+                self._start(request)
             else:
                 self._asked[number] = request
         if len(self._asked) > _REQUESTS_MAX:
@@ -317,7 +319,7 @@ class ServerReadStream:
         # reserves nothing, because it mostly waits.
         reserved = 0 if request.op is ReadOp.WAIT_LAC else _RESERVED_BYTES
         self._window.acquire(reserved)
-        share = AnswerShare(self._room)
+        share = AnswerShare(self._room, fence=request.op is ReadOp.FENCE_AND_READ)
         task = self._loop.create_task(self._respond(request, share))
         self._tasks[number] = task
         task.add_done_callback(partial(self._on_done, number, reserved, share))
