@@ -35,6 +35,7 @@ from ledger.wire.bookie_frames import (
 )
 
 _STATUS_RANGES_MAX: Final = 4_096  # no adds are read while more ranges wait for the client
+_POPPED_MAX: Final = 16_384  # ranges in one message, which fit into one frame
 ADD_BYTES: Final = 512
 """What an add in process takes in memory beside its entry, about: the window counts it too."""
 
@@ -172,11 +173,16 @@ class ServerAddStream:
         return message
 
     def pop(self) -> bytes | None:
-        """Return the statuses that are ready, or None if there are none."""
+        """Return the statuses that are ready, or None if there are none.
+
+        `notify` is called again if one message does not hold them all.
+        """
         if not self._statuses:
             return None
-        statuses, self._statuses = self._statuses, []
+        statuses, self._statuses = self._statuses[:_POPPED_MAX], self._statuses[_POPPED_MAX:]
         self._drained.set()
+        if self._statuses:
+            self._notify()
         return encode_add_statuses(statuses)
 
     def _on_added(self, number: int, size: int, status: Status) -> None:

@@ -13,14 +13,16 @@ import pytest
 
 from ledger.adapters.grpc.grpc_config import GrpcServerConfig
 from ledger.bookie.answer_room import AnswerRoom, AnswerShare
-from ledger.bookie.server_streams import ServerReadStream
+from ledger.bookie.server_streams import InboundWindow, ServerAddStream, ServerReadStream
 from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import (
     ReadOp,
     ReadRequest,
+    decode_add_statuses,
     decode_read_responses,
     encode_read_requests,
 )
+from ledger.wire.tcp_frames import frame
 from tests.ledger.bookie_rig import KEY, started_bookie
 from tests.sim.bookie_world import entry_bytes
 
@@ -102,3 +104,23 @@ async def test_the_answers_to_fences_have_a_bound_too():
     room.give_back(13)
     assert await asyncio.gather(second, third, other) == [True] * 3
     assert room.used == 6
+
+
+async def test_statuses_that_no_frame_holds_are_sent_in_several():
+    async with started_bookie() as (_, bookie):
+        notified = []
+        stream = ServerAddStream(bookie, InboundWindow(1 << 30), lambda: notified.append(1))
+        ranges = [(2 * number, 1, Status.OK) for number in range(40_000)]
+        for number, _, status in ranges:
+            stream._window.acquire(1)
+            stream._on_added(number, 1, status)
+        found = []
+        while True:
+            notified.clear()
+            message = stream.pop()
+            if message is None:
+                break
+            assert len(frame(message)) == len(message) + 4
+            found += decode_add_statuses(message)
+            assert bool(notified) == (len(found) < len(ranges)), "the rest is written too"
+        assert found == ranges
