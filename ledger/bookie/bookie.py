@@ -8,7 +8,6 @@ or has failed. Source: seed 001; BookKeeper's Bookie.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -21,16 +20,18 @@ from ledger.bookie.entry_reader import EntryReader
 from ledger.bookie.fences import FENCED_BYTES_MAX, Fences
 from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, QueuedRecord
 from ledger.bookie.long_poll import LongPolls
+from ledger.bookie.repeated_adds import RepeatedAdds
 from ledger.bookie.replay import LIMBO_KNOWN, LIMBO_NEW, LogReplay, ReplayResult
 from ledger.bookie.storage import BookieStorage
-from ledger.core.fencing import AddDecision, has_valid_digest, same_entry
+from ledger.bookie.write_cache import WriteCache
+from ledger.core.fencing import AddDecision
 from ledger.core.journal_format import (
     RECORD_HEADER_BYTES,
     LogPosition,
     RecordType,
     parse_file_name,
 )
-from ledger.errors import CorruptFormat, ForeignDirectory
+from ledger.errors import ForeignDirectory
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import (
     BookieStats,
@@ -80,6 +81,7 @@ class Bookie:
         self._written = self.storage.write_cache if config.write_cache_bytes else None
         self._reader = EntryReader(self.storage)
         self._fences = Fences(self.storage, self._authorize, self.read)
+        self._repeated = RepeatedAdds(self.storage)
         self._polls = LongPolls(self._index, self._reader, config)
         self._loop = asyncio.get_running_loop()
         # Tasks of running comparisons and index flushes. A task is removed when it ends; `stop`
@@ -94,9 +96,6 @@ class Bookie:
         self._disk_space = DiskSpaceMonitor(disk, clock, config)
         # Set once the bookie has stopped because of an error; never cleared.
         self._failed = asyncio.Event()
-        # Adds refused because a different payload is stored for the entry, which indicates a client
-        # bug.
-        self.conflicts = 0
         # Adds refused because their digest does not match: damaged on the way or by the client.
         self.damaged_adds = 0
         # The result of the replay, or None before `start`.
@@ -142,6 +141,11 @@ class Bookie:
     def disk_space(self) -> tuple[int, int]:
         """Free bytes at the last check, and the bytes required to be writable."""
         return self._disk_space.free_bytes, self._disk_space.needed_bytes
+
+    @property
+    def conflicts(self) -> int:
+        """Adds refused because a different payload is stored, which indicates a client bug."""
+        return self._repeated.conflicts
 
     @property
     def groups(self) -> int:
@@ -245,7 +249,7 @@ class Bookie:
                 state.last_entry = entry
             elif (stored_at := self._index.find(state, entry)) is not None:
                 whole = b"".join(body)
-                work = self._compare_with_stored(state, entry, whole, stored_at, on_added, recovery)
+                work = self._repeated.compare(state, entry, whole, stored_at, on_added, recovery)
                 self._track(start_once("a repeated add", work, lambda _: on_added(Status.IO_ERROR)))
                 return
         except OSError:
@@ -425,6 +429,7 @@ class Bookie:
                 self._on_logged(record, file_id, deleted)
             elif not state.deleted:
                 length = record.size - RECORD_HEADER_BYTES
+                fresh = state.recent.get(record.entry) is record  # neither moved nor a repair
                 index.put(
                     state,
                     record.entry,
@@ -433,7 +438,7 @@ class Bookie:
                 if record.lac > state.lac:
                     state.lac = record.lac
                 if written is not None:
-                    written.put(state.ledger, record.entry, record.body)
+                    self._cache(written, record, fresh=fresh)
             else:
                 state.recent.pop(record.entry, None)
                 status = Status.NO_LEDGER
@@ -446,6 +451,14 @@ class Bookie:
         if self._polls.count:
             self._polls.on_logged(records)
         self._update_index(position - first.position, deleted)
+
+    def _cache(self, written: WriteCache, record: QueuedRecord, *, fresh: bool) -> None:
+        """Cache a new entry. What compaction moves is old, and a repaired copy may differ."""
+        place = record.ledger.ledger, record.entry
+        if fresh:
+            written.put(*place, record.body)
+        elif place in self.storage.repairs:
+            written.forget(*place)
 
     def _on_logged(self, record: QueuedRecord, file_id: int, deleted: list[int]) -> None:
         """Apply a durable record that is not an add."""
@@ -522,72 +535,6 @@ class Bookie:
             self._stop_for(error)
         finally:
             self._flushing = False
-
-    async def _compare_with_stored(
-        self,
-        state: LedgerDescriptor,
-        entry: int,
-        body: bytes,
-        stored_at: EntryLocation | QueuedRecord,
-        on_added: OnAdded,
-        recovery: bool,
-    ) -> None:
-        """Accept a repeated add if the stored entry is equal; otherwise refuse the add.
-
-        A recovery add may replace a stored entry that is corrupt.
-        """
-        stored = b""
-        try:
-            if isinstance(stored_at, QueuedRecord):
-                stored = b"".join(stored_at.body)
-                await self._journal.settled()
-                if not isinstance(self._index.find(state, entry), EntryLocation):
-                    raise OSError(errno.EIO, "the first add failed")
-            else:
-                stored = await self._files.read_entry(state.ledger, entry, stored_at)
-        except CorruptFormat:
-            pass  # the location holds another entry, or only part of one
-        except OSError:
-            on_added(Status.IO_ERROR)
-            return
-        stored_is_corrupt = has_valid_digest(body) and not has_valid_digest(stored)
-        if same_entry(stored, body):
-            on_added(Status.OK)
-        elif not stored_is_corrupt and stored:
-            self.conflicts += 1
-            on_added(Status.BAD_REQUEST)
-        elif stored_is_corrupt and recovery:
-            self._replace_corrupt(state.ledger, entry, body, stored_at, on_added)
-        else:
-            on_added(Status.IO_ERROR)
-
-    def _replace_corrupt(
-        self,
-        ledger: int,
-        entry: int,
-        body: bytes,
-        corrupt: EntryLocation | QueuedRecord,
-        on_added: OnAdded,
-    ) -> None:
-        """Log the entry again, so that the index points to the new copy."""
-        state = self._index.state(ledger)  # the ledger's state may have changed since the add
-        changed = state is None or state.deleted or self._index.find(state, entry) != corrupt
-        if state is None or changed or self.failure is not None:
-            on_added(Status.IO_ERROR)
-            return
-
-        repairs = self.storage.repairs
-
-        def on_put(status: Status) -> None:
-            state.busy -= 1
-            if repairs.get((ledger, entry)) is record:
-                del repairs[ledger, entry]
-            on_added(status)
-
-        state.busy += 1  # keeps `state` in memory while the record is in the journal
-        record = QueuedRecord(RecordType.ADD, state, entry, -1, (body,), len(body), on_put)
-        repairs[ledger, entry] = record
-        self._journal.append(record)
 
     def _stop_for(self, error: OSError) -> None:
         """Stop for good because of `error`. Nothing is acknowledged afterwards."""

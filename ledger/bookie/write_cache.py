@@ -89,6 +89,12 @@ class WriteCache:
                 self._groups[at] = kept, left
                 self.bytes_held += left - size
 
+    def forget(self, ledger: int, entry: int) -> None:
+        """Forget one entry. Its bytes count until its group is evicted."""
+        entries = self._ledgers.get(ledger)
+        if entries is not None and entries.pop(entry, None) is not None and not entries:
+            del self._ledgers[ledger]
+
     def measure(self, ledger: int, first: int, last: int, bytes_max: int) -> int:
         """Return the bytes of what `find` would return, 0 if nothing. Counts a hit or a miss."""
         entries = self._ledgers.get(ledger)

@@ -15,6 +15,7 @@ from random import Random
 
 from ledger.bookie.answer_room import AnswerRoom, AnswerShare
 from ledger.bookie.config import READ_ENTRIES_MAX
+from ledger.bookie.gc.log_cleaner import LogCleaner
 from ledger.bookie.write_cache import ENTRY_BYTES, WriteCache
 from ledger.ids import pinned_bytes
 from ledger.ports.bookies import Status
@@ -117,6 +118,7 @@ async def test_the_copy_that_repairs_an_entry_replaces_the_cached_one():
         await fill(rig, entries=1)
         damage(rig)
         assert await rig.add(1, 0, BODY, recovery=True) is Status.OK
+        assert bookie.storage.write_cache.measure(1, 0, 0, 1 << 20) == 0
         assert await bodies_of(bookie) == (Status.OK, [entry_bytes(1, 0, BODY)])
         assert await bodies_of(bookie, from_disk=True) == (Status.OK, [entry_bytes(1, 0, BODY)])
 
@@ -132,6 +134,18 @@ async def test_the_oldest_group_leaves_first_and_is_read_from_disk():
         damage(rig)
         assert (await bodies_of(bookie, first=19))[1] == whole[19:]
         assert cache.hits == 1
+
+
+async def test_old_entries_that_compaction_moves_take_no_place_of_new_ones():
+    async with started_bookie(replace(SMALL, write_cache_bytes=4 * len(BODY))) as (rig, bookie):
+        await fill(rig, entries=40)
+        cache = bookie.storage.write_cache
+        await bookie.storage.checkpoint()
+        await LogCleaner(bookie.storage).compact_file(1)
+        assert bookie.storage.index.used_bytes(1) == 0
+        assert cache.measure(1, 0, 0, 1 << 20) == 0
+        assert cache.measure(1, 39, 39, 1 << 20) > len(BODY)
+        assert len((await bodies_of(bookie, last=99))[1]) == 40
 
 
 async def test_an_answer_that_waits_for_room_does_not_outlive_its_ledger():
