@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from ledger.bookie.journal import Journal
@@ -39,10 +40,7 @@ class ReadAhead:
         self._places: OrderedDict[int, _Place] = OrderedDict()
 
     def on_read(self, ledger: int, first: int, extents: Sequence[Extent]) -> None:
-        """Note a read of entries from `first` on, and announce those behind it if it is in order.
-
-        Raises OSError.
-        """
+        """Note a read of entries from `first` on. If it is in order, announce those behind it."""
         if not self._bytes_ahead or not extents:
             return
         count = extents[-1].last + 1 - first
@@ -74,6 +72,7 @@ class ReadAhead:
         if file_id == durable.file_id:
             stop = min(stop, durable.position)
         if stop > begin:
-            self._files.expect_reads(file_id, begin, stop - begin)
+            with suppress(OSError):  # a file that was just deleted; the read itself may succeed
+                self._files.expect_reads(file_id, begin, stop - begin)
             return file_id, stop
         return announced

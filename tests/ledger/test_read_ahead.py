@@ -97,3 +97,25 @@ async def test_a_file_that_compaction_deletes_before_it_is_announced_ends_no_rea
         reply = await reading
         assert reply.status is Status.OK
         assert [bytes(body) for body in reply.bodies] == [entry_bytes(1, at, BODY)]
+
+
+async def test_a_file_that_is_deleted_before_it_is_announced_leaves_the_entries_of_others(
+    monkeypatch,
+):
+    async with started_bookie(CONFIG) as (rig, bookie):
+        await filled(rig, monkeypatch)
+        index = bookie.storage.index
+        await bookie.storage.checkpoint()
+        places = index.extents(index.state(1), 0, ENTRIES, 1 << 20)
+        of_second_file = next(extent for extent in places if extent.file_id == 2)
+        first = of_second_file.first - 1
+        await read(bookie, first - 2)
+        room, cleaner = Room(), LogCleaner(bookie.storage)
+        reading = asyncio.ensure_future(bookie.read_many(1, first, first + 1, 1 << 20, room))
+        await asyncio.sleep(0.1)
+        await cleaner.compact_file(2)
+        await cleaner.delete_files([2])
+        room.free.set()
+        reply = await reading
+        assert reply.status is Status.OK
+        assert bytes(reply.bodies[0]) == entry_bytes(1, first, BODY)
