@@ -18,6 +18,10 @@ from ledger.bookie.log_file_cache import LogFileCache
 from ledger.core.extents import Extent
 
 _READERS_MAX: Final = 1024
+_STEP_BYTES: Final = 1024 * 1024
+"""Bytes of one announcement. Linux shortens one beyond the larger of the disk's largest request and
+its read-ahead setting. Source: Linux, `force_page_cache_readahead`.
+"""
 _SPREAD_MAX: Final = 4  # entries of one read lie within so many times the bytes that are read ahead
 _SKIPPED_MAX: Final = 4  # a reader asks several bookies, so it skips entries at each
 
@@ -73,6 +77,7 @@ class ReadAhead:
             stop = min(stop, durable.position)
         if stop > begin:
             with suppress(OSError):  # a file that was just deleted; the read itself may succeed
-                self._files.expect_reads(file_id, begin, stop - begin)
+                for at in range(begin, stop, _STEP_BYTES):
+                    self._files.expect_reads(file_id, at, min(_STEP_BYTES, stop - at))
             return file_id, stop
         return announced

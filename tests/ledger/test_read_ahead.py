@@ -119,3 +119,19 @@ async def test_a_file_that_is_deleted_before_it_is_announced_leaves_the_entries_
         reply = await reading
         assert reply.status is Status.OK
         assert bytes(reply.bodies[0]) == entry_bytes(1, first, BODY)
+
+
+async def test_much_is_announced_in_pieces_that_the_system_does_not_cut_short(monkeypatch):
+    config = replace(CONFIG, file_bytes=1 << 24, read_ahead_bytes=5 << 19)
+    large = bytes(1 << 18)
+    async with started_bookie(config) as (rig, bookie):
+        announced = await filled(rig, monkeypatch)
+        for entry in range(ENTRIES, ENTRIES + 20):
+            assert await rig.add(1, entry, large) is Status.OK
+        for first in (ENTRIES, ENTRIES + 1):
+            await bookie.read_many(1, first, first, 1 << 20)
+        sizes = [end - begin for _, begin, end in announced]
+        assert sum(sizes) > 5 << 19
+        assert len(sizes) == 3
+        assert max(sizes) <= 1 << 20
+        assert all(before[2] == after[1] for before, after in pairwise(announced))
