@@ -22,7 +22,7 @@ from tests.sim.transport_world import GrpcTransportWorld, TcpTransportWorld
 pytestmark = pytest.mark.slow
 
 SEEDS = 60
-PLANTED_SEEDS_MAX = 60
+PLANTED_SEEDS_MAX = 160
 
 
 def run(seed, world=TcpTransportWorld):
