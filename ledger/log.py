@@ -55,7 +55,7 @@ def logger() -> Any:
     import structlog
 
     return structlog.wrap_logger(
-        structlog.PrintLogger(file=cast("TextIO", _Stderr())),
+        structlog.WriteLogger(file=cast("TextIO", _Stderr())),
         processors=[
             _drop_below,
             structlog.processors.add_log_level,

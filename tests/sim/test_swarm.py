@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 1_000
 AT_ONCE = 100
-MUTATION_SEEDS_MAX = 1_000
+MUTATION_SEEDS_MAX = 2_000
 COVERAGE_SEEDS = 60  # of each family
 STORIES = "from tests.sim.swarm import story; print([story(seed) for seed in range(20)])"
 

@@ -1,0 +1,39 @@
+"""Goal: a line of the log is whole, whoever writes at the same time and whatever the disk takes.
+
+Method: the logger on a stderr that the test keeps.
+"""
+
+import sys
+
+from ledger.log import logger
+
+
+class Stderr:
+    """Keeps each piece that it is given, or takes none, as a full disk."""
+
+    def __init__(self, error=None):
+        self.pieces = []
+        self.error = error
+
+    def write(self, text):
+        if self.error is not None:
+            raise self.error
+        self.pieces.append(text)
+
+    def flush(self):
+        if self.error is not None:
+            raise self.error
+
+
+def test_a_line_is_written_in_one_piece(monkeypatch):
+    """Otherwise lines of two threads mix, and a process that ends between two pieces keeps half."""
+    stderr = Stderr()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    logger().warning("a test", number=1)
+    (line,) = stderr.pieces
+    assert line.endswith('level=warning event="a test" number=1\n')
+
+
+def test_a_full_stderr_drops_the_line(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Stderr(OSError(28, "No space left on device")))
+    logger().warning("a test")
