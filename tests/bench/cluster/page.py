@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def _introduction(runs: Sequence[Run]) -> str:
         "each time on a new cluster. Three pairs: both sync every acknowledged record (Kafka with "
         "`log.flush.interval.messages=1`); neither does; ours synced beside Kafka's default. "
         "ZooKeeper does not sync, as `make cluster` starts it. CPU and memory are those of all "
-        f"servers. A ratio is ours / Kafka's within one run, the worst of {len(runs)} runs: above "
+        f"servers. A ratio is ours / Kafka's within one run, {_how_often(runs)}: above "
         "1 is better for records/s, below 1 for all else. The clients run on the same cores and "
         f"are often the limit. Written by `make bench-cluster` on {machine()}."
     )
@@ -86,6 +87,15 @@ def _loads() -> str:
         f"{cache_bytes() >> 20} MiB that all caches of our cluster hold written behind the topic, "
         "page cache warm on both sides, and cold on both. CPU of (a) and (c) includes the writes."
     )
+
+
+def _how_often(runs: Sequence[Run]) -> str:
+    """Say how often the loads ran. Those of one part are in some of the kept runs only."""
+    counts = Counter((side, cell) for run in runs for side, cells in run.items() for cell in cells)
+    least, most = min(counts.values()), max(counts.values())
+    if most == 1:
+        return "of the only run of each load"
+    return f"the worst of {least} runs" if least == most else f"the worst of {least} to {most} runs"
 
 
 def _ratios(runs: Sequence[Run]) -> str:
