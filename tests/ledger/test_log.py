@@ -9,16 +9,16 @@ from ledger.log import logger
 
 
 class Stderr:
-    """Keeps each piece that it is given, or takes none, as a full disk."""
+    """Keeps each piece that it is given, and raises an error, as on a full disk."""
 
     def __init__(self, error=None):
         self.pieces = []
         self.error = error
 
     def write(self, text):
+        self.pieces.append(text)
         if self.error is not None:
             raise self.error
-        self.pieces.append(text)
 
     def flush(self):
         if self.error is not None:
@@ -35,5 +35,7 @@ def test_a_line_is_written_in_one_piece(monkeypatch):
 
 
 def test_a_full_stderr_drops_the_line(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Stderr(OSError(28, "No space left on device")))
-    logger().warning("a test")
+    stderr = Stderr(OSError(28, "No space left on device"))
+    monkeypatch.setattr(sys, "stderr", stderr)
+    logger().warning("a test")  # and no error reaches the caller
+    assert len(stderr.pieces) == 1
