@@ -112,7 +112,7 @@ class GroupScanner:
         """Load the groups of dead brokers, before anybody asks, which ends their open segments.
 
         Those without members are unloaded soon. The next expiry tries those again that cannot be
-        loaded now. Raises MetadataUnavailable.
+        loaded now. Raises MetadataUnavailable, and NotOwner if the lease has lapsed meanwhile.
         """
         orphans, ends = list(names), list[LedgerError]()
 
@@ -121,11 +121,16 @@ class GroupScanner:
                 ends.append(NotOwner("this broker coordinates no group now"))
                 return
             await self._load(name)
+            if name not in self._loaded_groups.groups:  # asked now: it is let go after seconds
+                self._unclean.add(name)
             self._loaded_groups.rest_soon(name)
 
         await _each(orphans, adopt_one, ends)
-        self._unclean.update(name for name in orphans if name not in self._loaded_groups.groups)
+        if ends:
+            self._unclean.update(name for name in orphans if name not in self._loaded_groups.groups)
         await self.scan()
+        if ends:
+            raise ends[0]
 
     async def read(self, names: Iterable[str]) -> None:
         """Read these groups. Load those with members, if this broker is their candidate."""

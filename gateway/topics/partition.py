@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from itertools import count, takewhile
 from typing import Protocol
 from uuid import UUID
@@ -253,8 +253,10 @@ class Partition:
         while not self.readable:
             if self.closed:
                 raise NotOwner(self.name)
+            first = not self._asked
             opening = self.open_first()
-            with self._turns.awaited():
+            # Only the first request of an opening: the others would hold back the rest for ever.
+            with self._turns.awaited() if first else nullcontext():
                 await asyncio.wait([opening])
             if not opening.cancelled():
                 opening.result()  # raises the exception if a bug ended the task
