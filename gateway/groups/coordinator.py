@@ -37,7 +37,8 @@ from gateway.core.shown_text import shown
 from gateway.errors import commit_code, coordinator_code
 from gateway.groups.group_scanner import GroupScanner
 from gateway.groups.group_snapshots import GroupSnapshot, GroupSnapshots
-from gateway.groups.loaded_groups import LOAD_WAIT_S, LoadedGroup, LoadedGroups
+from gateway.groups.loaded_group import LoadedGroup
+from gateway.groups.loaded_groups import LOAD_WAIT_S, LoadedGroups
 from gateway.groups.transactional_groups import TransactionalGroups
 from gateway.groups.transactional_offsets import (
     TransactionalCommit,

@@ -16,7 +16,8 @@ from gateway.cluster.port import GroupClaims
 from gateway.core.group_members import State
 from gateway.core.offset_expiry import GroupAge, expired, expires_at_ms, subscribed_topics
 from gateway.core.shown_text import shown
-from gateway.groups.loaded_groups import LoadedGroup, LoadedGroups
+from gateway.groups.loaded_group import LoadedGroup
+from gateway.groups.loaded_groups import LoadedGroups
 from gateway.groups.stored_membership import decode_with_pauses
 from gateway.groups.views import GroupListing, Refused
 from gateway.log import logger
@@ -60,8 +61,8 @@ class GroupScanner:
         # Stored groups that had members when they were last read. This broker loads a group of
         # which it is or becomes the candidate. Loading or deleting a group removes it.
         self._elsewhere: set[str] = set()
-        # Groups of dead coordinators that could not be loaded. Each expiry tries those of them that
-        # are idle, so that their open segments end.
+        # Groups of dead coordinators that this broker has not loaded. Each expiry tries those of
+        # them that are idle, so that their open segments end.
         self._unclean: set[str] = set()
         # Held by `scan`, so that one scan runs at a time.
         self._scanning = asyncio.Lock()
@@ -115,19 +116,16 @@ class GroupScanner:
         loaded now. Raises MetadataUnavailable, and NotOwner if the lease has lapsed meanwhile.
         """
         orphans, ends = list(names), list[LedgerError]()
+        self._unclean.update(orphans)
 
         async def adopt_one(name: str) -> None:
             if not self._loaded_groups.serves():
                 ends.append(NotOwner("this broker coordinates no group now"))
                 return
             await self._load(name)
-            if name not in self._loaded_groups.groups:  # asked now: it is let go after seconds
-                self._unclean.add(name)
             self._loaded_groups.rest_soon(name)
 
         await _each(orphans, adopt_one, ends)
-        if ends:
-            self._unclean.update(name for name in orphans if name not in self._loaded_groups.groups)
         await self.scan()
         if ends:
             raise ends[0]
@@ -230,7 +228,6 @@ class GroupScanner:
             if self._idle_due(name, now_ms) and self._claims.candidate(name)
         ]
         await _each(due, self._load, [])
-        self._unclean.difference_update(self._loaded_groups.groups)
         for loaded in list(self._loaded_groups.groups.values()):
             await asyncio.sleep(0)
             if loaded.group.state is not State.DEAD and not loaded.writes:
@@ -249,6 +246,7 @@ class GroupScanner:
         except Refused:
             await self._loaded_groups.wait_for_load(name)
         if name in self._loaded_groups.groups:
+            self._unclean.discard(name)
             self._forget(name)
 
     async def _expire_group(self, loaded: LoadedGroup) -> None:

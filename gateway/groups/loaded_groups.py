@@ -37,7 +37,7 @@ from gateway.core.shown_text import shown
 from gateway.errors import coordinator_code
 from gateway.groups.deadline_timer import DeadlineTimer
 from gateway.groups.group_memory import GroupMemory
-from gateway.groups.group_transactions import GroupTransactions
+from gateway.groups.loaded_group import LoadedGroup
 from gateway.groups.stored_membership import (
     MembershipTooLarge,
     StoredMembership,
@@ -60,64 +60,6 @@ REST_MS = 5_000  # the same for one that was loaded although nobody asked
 LEASE_POLL_MS = 200  # the period of lease checks while session timeouts are suspended
 UNLOADS_MAX = 64  # the number of groups that are unloaded at the same time
 _ENCODE_AT_ONCE_BYTES = 64 * 1024  # a larger membership is encoded with pauses for other tasks
-
-
-class LoadedGroup:
-    """One claimed group, from its load until it is unloaded or deleted."""
-
-    __slots__ = (
-        "counted",
-        "empty_since_ms",
-        "encoding",
-        "group",
-        "group_id",
-        "last_write",
-        "offsets",
-        "stored",
-        "transactions",
-        "unencoded",
-        "unsure",
-        "used_ms",
-        "writes",
-    )
-
-    def __init__(self, group_id: str, group: Group, found: Subscription, since_ms: int) -> None:
-        self.group_id = group_id
-        # The state machine. It is DEAD once the group is unloaded or being deleted.
-        self.group = group
-        # Durable committed offsets: a view of the store's claim, which owns them. The view shows a
-        # commit once its write has succeeded.
-        self.offsets = found.offsets
-        # True if the group is in the store. Set by a successful write, cleared by a deletion.
-        self.stored = found.exists
-        # The number of accepted writes whose outcome is not known yet.
-        self.writes = 0
-        # The last accepted write. None once the write has ended. `unload` waits for it.
-        self.last_write: Future[None] | None = None
-        # The wall time since which the group has had no members. 0 while it has members or if it
-        # never had any. Stored with each change of the membership.
-        self.empty_since_ms = since_ms
-        # Monotonic time of the last request for the group. Eviction reads it.
-        self.used_ms = 0
-        # Memberships that wait for `encoding`, oldest first. Each counts in `writes`. Only the last
-        # one is written, because it replaces the others.
-        self.unencoded: list[Persist] = []
-        # The task that encodes and writes `unencoded`. None while there is nothing to encode.
-        self.encoding: Task[None] | None = None
-        # True once the outcome of a write is unknown. The group is unloaded then.
-        self.unsure = False
-        # What is remembered of transactions. None before the first one since the load.
-        self.transactions: GroupTransactions | None = None
-        # The part of this group in `LoadedGroups.memory`, by client host.
-        self.counted: Counter[str] = Counter()
-
-    @property
-    def idle(self) -> bool:
-        """True if the group has no members and no write is in flight.
-
-        `LoadedGroups.is_idle` also knows about transactions.
-        """
-        return self.group.idle and not self.writes
 
 
 class _Loading:
@@ -281,7 +223,7 @@ class LoadedGroups:
             await asyncio.wait([loading.task])
 
     def rest_soon(self, group_id: str) -> None:
-        """Let a group that nobody uses go after `REST_MS` instead of `IDLE_MS`."""
+        """Unload a group that nobody uses after `REST_MS` instead of `IDLE_MS`."""
         loaded = self.groups.get(group_id)
         if loaded is not None and self.is_idle(loaded):
             loaded.used_ms = self.now_ms() - IDLE_MS + REST_MS

@@ -27,7 +27,8 @@ from gateway.core.partition_transactions import EndMarker
 from gateway.core.transaction_states import EPOCH_BUMP_VERSION
 from gateway.errors import commit_code, coordinator_code
 from gateway.groups.group_transactions import GroupTransactions
-from gateway.groups.loaded_groups import LOAD_WAIT_S, LoadedGroup, LoadedGroups
+from gateway.groups.loaded_group import LoadedGroup
+from gateway.groups.loaded_groups import LOAD_WAIT_S, LoadedGroups
 from gateway.groups.transactional_groups import TransactionalGroups
 from gateway.groups.views import Refused
 from ledger.errors import LedgerError

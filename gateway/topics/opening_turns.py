@@ -20,7 +20,7 @@ ASKED_MORE = 64
 
 OTHERS_AT_ONCE = 8
 AWAITED_S = 2.0
-"""For so long after a request began to wait, `OTHERS_AT_ONCE` turns at most are for others."""
+"""Others get at most `OTHERS_AT_ONCE` turns for so many seconds of a request's wait."""
 
 
 class Turns:

@@ -255,7 +255,7 @@ class Partition:
                 raise NotOwner(self.name)
             first = not self._asked
             opening = self.open_first()
-            # Only the first request of an opening: the others would hold back the rest for ever.
+            # Only the first request of an opening holds others back: clients ask again and again.
             with self._turns.awaited() if first else nullcontext():
                 await asyncio.wait([opening])
             if not opening.cancelled():

@@ -23,7 +23,7 @@ Otherwise the answers of a slow client would keep messages in memory that the ca
 answer counts its bodies only, so it keeps at most twice the bytes that it counts.
 """
 ENTRY_BYTES: Final = 512
-"""What an entry takes in memory beside its message, about: its view, tuples and place."""
+"""The approximate memory of an entry beside its message: its view, tuples and place."""
 
 Body = tuple[Buffer, ...]
 

@@ -156,7 +156,7 @@ def complete(records: Iterable[SegmentRecord]) -> Iterator[SegmentRecord]:
 
 
 class CarriedSegment(NamedTuple):
-    """What replaces a closed segment: the state at its beginning, then its changes."""
+    """The replacement of a closed segment: the state at its beginning, then its changes."""
 
     records: list[PlainRecord]  # of the copy: the state, marked as base, then the changes
     begin: SubscriptionState

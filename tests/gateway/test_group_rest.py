@@ -115,12 +115,18 @@ async def test_a_group_released_with_members_that_died_is_taken_when_members_cha
         assert list(gateways["b"].loaded) == [group]
 
 
+async def left_by_the_dead(cluster, gateways, count):
+    """Gateway `a` has committed an offset for each of the groups, and is dead. Returns them."""
+    groups = cluster.groups_of("a", count)
+    for group in groups:
+        assert await gateways["a"].commit(group, 5) == "none"
+    gateways["a"].die()
+    return groups
+
+
 async def test_what_a_dead_gateway_left_open_is_put_in_order_and_let_go():
     async with started_brokers() as (cluster, gateways):
-        groups = cluster.groups_of("a", 10)
-        for group in groups:
-            assert await gateways["a"].commit(group, 5) == "none"
-        gateways["a"].die()
+        groups = await left_by_the_dead(cluster, gateways, 10)
         world = gateways["b"]
         await world.groups.adopt(await world.orphans())
         assert sorted(world.loaded) == sorted(groups)
@@ -133,10 +139,7 @@ async def test_what_a_dead_gateway_left_open_is_put_in_order_and_let_go():
 
 async def test_an_orphan_whose_load_fails_is_claimed_by_nobody_and_tried_by_each_sweep():
     async with started_brokers() as (cluster, gateways):
-        groups = cluster.groups_of("a", 3)
-        for group in groups:
-            assert await gateways["a"].commit(group, 5) == "none"
-        gateways["a"].die()
+        groups = await left_by_the_dead(cluster, gateways, 3)
         world, tried = gateways["b"], []
         store = world.groups._store
         load, names = store.load, store.list
@@ -163,10 +166,7 @@ async def test_an_orphan_whose_load_fails_is_claimed_by_nobody_and_tried_by_each
 
 async def test_an_orphan_that_cannot_be_loaded_is_put_in_order_by_the_next_sweep():
     async with started_brokers() as (cluster, gateways):
-        groups = cluster.groups_of("a", 10)
-        for group in groups:
-            assert await gateways["a"].commit(group, 5) == "none"
-        gateways["a"].die()
+        groups = await left_by_the_dead(cluster, gateways, 10)
         world = gateways["b"]
         claim = world.claims.claim
 

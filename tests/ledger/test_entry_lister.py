@@ -30,7 +30,7 @@ ENTRIES = ROWS * ROW_ENTRIES
 
 
 def fill(bookie, rig, *, ledger=7, rows=ROWS, entries=ROW_ENTRIES, gap=0):
-    """Store rows of so many entries each; `gap` entries between two rows are missing."""
+    """Store rows, each with this number of entries; `gap` entries between two rows are missing."""
     offsets, lengths = tuple(range(0, 60 * entries, 60)), (36,) * entries
     puts = []
     for row in range(rows):

@@ -1,4 +1,4 @@
-"""Goal: a line of the log is whole, whoever writes at the same time and whatever the disk takes.
+"""Goal: each line of the log is written whole, also while other threads log or the disk is full.
 
 Method: the logger on a stderr that the test keeps.
 """

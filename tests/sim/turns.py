@@ -1,4 +1,4 @@
-"""Counts the turns of the event loop that other tasks get while one coroutine runs."""
+"""Counts turns of the event loop, and tasks, while one coroutine runs."""
 
 from __future__ import annotations
 
@@ -26,5 +26,23 @@ async def turns_during(work: Awaitable[T]) -> tuple[T, int]:
     try:
         result = await work
         return result, turns
+    finally:
+        counting.cancel()
+
+
+async def more_tasks_during(work: Awaitable[T]) -> tuple[T, int]:
+    """Return the result of `work`, and the most tasks at once beyond those before it."""
+    before, most = len(asyncio.all_tasks()), 0
+
+    async def count() -> None:
+        nonlocal most
+        while True:
+            most = max(most, len(asyncio.all_tasks()))
+            await asyncio.sleep(0.0001)
+
+    counting = asyncio.ensure_future(count())
+    try:
+        result = await work
+        return result, most - before
     finally:
         counting.cancel()
