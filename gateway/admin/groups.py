@@ -280,11 +280,14 @@ def assigned(group: Any, member: Any) -> list[tuple[str, int]]:
     from kio._kio_native import entity_reader
     from kio.schema.consumer_protocol_assignment import v0
 
+    from gateway.wire.bounds_check import check_bounds, walker
+
     # Later versions of the assignment only append fields to version 0.
     if int.from_bytes(data[:2], "big") > _ASSIGNMENT_VERSION_MAX:
         return []
+    entity = v0.ConsumerProtocolAssignment
     try:
-        assignment, _ = entity_reader(v0.ConsumerProtocolAssignment)(data, 2)
+        assignment, _ = entity_reader(entity)(*check_bounds(walker(entity), data, 2))
     except Exception:  # noqa: BLE001 - bytes of a client: the reader may raise anything
         return []
     return [

@@ -3,16 +3,24 @@ undone. Method: the commands, against one real gateway process.
 """
 
 import json
+import struct
+import subprocess
+from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import TopicPartition
 
+from gateway.wire.messages import decode_response, encode_request
+from tests.compat.differential.connection import Connection
 from tests.gateway.admin_commands import consumer, invoke, produced
+from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 
 HUGE = "9" * 400 + "d"
 
+JOIN, SYNC, LEAVE = 11, 14, 13
+_TOPIC = struct.pack(">h1s", 1, b"t")
 NOON_MS = 1_777_636_800_000  # 2026-05-01T12:00:00Z
 RECORDS = 10
 
@@ -257,3 +265,68 @@ def test_without_a_server_one_line_says_so(words, monkeypatch):
     code, out, errors = invoke("group", *words)
     assert (code, out) == (69, "")
     assert errors.count("\n") == 1
+
+
+@contextmanager
+def assigning(gateway, group, assignment):
+    """A group whose only member chose these bytes as its assignment."""
+    connection = Connection(("127.0.0.1", gateway.port))
+
+    def ask(key, version, **fields):
+        connection.send(encode_request(key, version, 7, None, fields))
+        answer = decode_response(key, version, connection.receive()).body
+        assert not answer.error_code.value
+        return answer
+
+    protocol = {"name": "range", "metadata": b""}
+    joined = ask(
+        JOIN,
+        2,
+        group_id=group,
+        session_timeout=30_000,
+        rebalance_timeout=30_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+    member = {"member_id": joined.member_id, "assignment": assignment}
+    ask(
+        SYNC,
+        1,
+        group_id=group,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        assignments=[member],
+    )
+    try:
+        yield
+    finally:
+        ask(LEAVE, 1, group_id=group, member_id=joined.member_id)
+        connection.close()
+
+
+@pytest.mark.parametrize("flags", [(), ("--members",)])
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        struct.pack(">hi", 0, 2**31 - 1) + b"\0\0",
+        struct.pack(">hi", 0, 1) + _TOPIC + struct.pack(">i", 2**31 - 1),
+    ],
+    ids=["topics", "partitions"],
+)
+def test_an_assignment_that_declares_billions_of_elements_ends_no_command(
+    gateway, assignment, flags
+):
+    """The decoder allocates by the count, and aborts the process if there is no such memory."""
+    words = (install.gateway_python(), "-m", "gateway", "group", "describe", "declared", *flags)
+    limited = ("sh", "-c", 'ulimit -v 4000000 && exec "$@"', "sh", *words)
+    with assigning(gateway, "declared", assignment):
+        done = subprocess.run(
+            (*limited, "-b", f"127.0.0.1:{gateway.port}"),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[-1] for line in done.stdout.splitlines()[2:]] == (["0"] if flags else [])
