@@ -7,6 +7,8 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, TextIO, cast
 
+from ledger.escapes import escape_line
+
 
 class _Stderr:
     """`sys.stderr` at the time of each line. If it is full or closed, the line is dropped."""
@@ -46,6 +48,11 @@ def _drop_below(_: Any, method: str, event: Any) -> Any:
     return event
 
 
+def _escape(_: Any, __: str, line: Any) -> str:
+    """Escape what LogfmtRenderer leaves raw: every control character except LF."""
+    return escape_line(line)
+
+
 @cache
 def logger() -> Any:
     """Return the logger of the process: `logger().warning("what happened", key=value)`.
@@ -62,6 +69,7 @@ def logger() -> Any:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             structlog.processors.LogfmtRenderer(key_order=("timestamp", "level", "event")),
+            _escape,
         ],
     )
 

@@ -6,7 +6,6 @@ all gateways, because each has its own list of bookies to avoid.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -29,6 +28,7 @@ from ledger.command_line.output import (
     as_table,
     emit,
     headings,
+    note,
     output_option,
     show_bytes,
 )
@@ -71,7 +71,7 @@ def _status(bootstrap: str, output: Format) -> None:
         return
     rows = table_rows(found)
     for remark in remarks(found):
-        print(f"note: {remark}", file=sys.stderr)
+        note(f"note: {remark}")
     if rows:
         columns = ("gateway", "address", "bookie", "reason", "since", "until", "why")
         emit(as_table(headings(*columns), rows))

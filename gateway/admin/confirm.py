@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from ledger.command_line.output import Format, usage
+from ledger.escapes import escape_lines
 
 
 def may_ask(output: Format) -> bool:
@@ -17,7 +18,8 @@ def confirm(yes: bool, action: str, name: str, output: Format) -> None:
     if yes:
         return
     if may_ask(output):
-        print(f"This {action}.\nType {name} to do it: ", end="", file=sys.stderr, flush=True)
+        question = f"This {action}.\nType {name} to do it: "
+        print(escape_lines(question), end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip() == name:
             return
         usage(f"nothing was done: the answer was not {name}", output)

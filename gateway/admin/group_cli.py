@@ -32,6 +32,7 @@ from ledger.command_line.output import (
     as_table,
     emit,
     headings,
+    note,
     output_option,
     usage,
 )
@@ -109,7 +110,7 @@ def _describe(name: str, members: bool, state: bool, bootstrap: str, output: For
 
     remark, columns, rows = ask(bootstrap, output, work)
     if remark is not None:
-        print(remark, file=sys.stderr)
+        note(remark)
     if output is Format.json:
         emit(as_json(rows))
     elif rows:
@@ -356,13 +357,13 @@ class _Move:
         emit("\n" + as_table(COLUMNS, shown, _KAFKA_COLUMN_WIDTH))
         for row in shown:
             if row["remark"]:
-                print(f"{row['topic']}-{row['partition']}: {row['remark']}", file=sys.stderr)
+                note(f"{row['topic']}-{row['partition']}: {row['remark']}")
         if not self._execute:
             _print_dry("--execute")
 
 
 def _print_dry(name: str) -> None:
-    print(f"Nothing was changed; add {name} to do it.", file=sys.stderr)
+    note(f"Nothing was changed; add {name} to do it.")
 
 
 def _now_ms() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from ledger.command_line.output import (
     emit,
     fail,
     headings,
+    note,
     output_option,
     usage,
 )
@@ -88,7 +88,7 @@ def _create(
 def _print_remark(remark: str | None) -> None:
     """Print what the server has to say about settings that it accepted."""
     if remark:
-        print(f"warning: {remark}", file=sys.stderr)
+        note(f"warning: {remark}")
 
 
 def _pairs(config: Sequence[str], output: Format) -> dict[str, str]:

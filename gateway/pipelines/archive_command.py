@@ -38,6 +38,7 @@ from ledger.command_line.output import (
     emit,
     fail,
     headings,
+    note,
     usage,
 )
 from ledger.command_line.program import Command, Value, old_spelling, option
@@ -358,7 +359,7 @@ class _Progress(ArchiveWatcher):
 
     def _print(self, text: str) -> None:
         self._line.clear()
-        print(f"gateway: {text}", file=sys.stderr)
+        note(f"gateway: {text}")
 
     def _show(self) -> None:
         self._line.bar(self._done, self._planned, "offsets archived")

@@ -13,6 +13,7 @@ from ledger.command_line.exit_codes import EXIT_USAGE
 from ledger.command_line.failure import print_failure
 from ledger.command_line.program import Value, option, program_name
 from ledger.command_line.units import member
+from ledger.escapes import escape_json, escape_line, escape_lines
 
 F = TypeVar("F", bound=Callable[..., Any])
 _BAR_WIDTH = 30  # characters
@@ -39,14 +40,19 @@ def output_option(function: F) -> F:
 
 def emit(text: str) -> None:
     """Print to stdout. A closed pipe raises here, not when the process ends."""
-    print(text, flush=True)
+    print(escape_lines(text), flush=True)
 
 
-def as_json(value: Any) -> str:
-    """Return the value as indented JSON."""
+def note(text: str) -> None:
+    """Print one line beside the result, to stderr."""
+    print(escape_line(text), file=sys.stderr)
+
+
+def as_json(value: Any, indent: int | None = 2) -> str:
+    """Return the value as JSON, indented unless `indent` is None."""
     import json
 
-    return json.dumps(value, ensure_ascii=False, indent=2)
+    return escape_json(json.dumps(value, ensure_ascii=False, indent=indent))
 
 
 def headings(*keys: str) -> dict[str, str]:
@@ -76,7 +82,7 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    return escape_line(str(value))
 
 
 def show_bytes(value: int | None) -> str | None:
@@ -126,6 +132,7 @@ class ProgressLine:
     def text(self, text: str) -> None:
         """Show this text."""
         if self._shown:
+            text = escape_line(text)
             print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
             self._width = len(text)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +15,7 @@ from typing import Any, Final
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_OK, EXIT_UNREACHABLE
-from ledger.command_line.output import ProgressLine
+from ledger.command_line.output import ProgressLine, as_json, emit
 from ledger.command_line.program import Flags, Option, Value
 from ledger.errors import ForeignLayout, MetadataUnavailable, NotEnoughBookies
 from ledger.ids import LedgerId
@@ -214,10 +213,10 @@ class _Report:
 
     def line(self, event: str, text: str | None, **fields: object) -> None:
         if self.as_json:
-            text = json.dumps({"event": event, **fields}, ensure_ascii=False)
+            text = as_json({"event": event, **fields}, indent=None)
         if text is not None:
             with contextlib.suppress(OSError):  # a closed stdout is no reason to stop
-                print(text, flush=True)
+                emit(text)
 
     def text(self, text: str) -> None:
         """Print a line for people only."""

@@ -330,3 +330,15 @@ def test_an_assignment_that_declares_billions_of_elements_ends_no_command(
         )
     assert (done.returncode, done.stderr) == (0, "")
     assert [line.split()[-1] for line in done.stdout.splitlines()[2:]] == (["0"] if flags else [])
+
+
+def test_a_group_id_forges_no_row_and_reaches_no_terminal(cli, gateway):
+    name = "a\nforged Stable\x1b[2J\x9b2J"
+    with assigning(gateway, name, b""):
+        _, table, _ = cli("list")
+        assert table.replace("\n", "").isprintable()
+        assert [line for line in table.splitlines() if line.startswith("forged")] == []
+        assert r"a\nforged Stable\x1b[2J\x9b2J" in table
+        _, text, _ = cli("list", "-o", "json")
+        assert text.replace("\n", "").isprintable()
+        assert name in [row["group"] for row in json.loads(text)]

@@ -1,9 +1,12 @@
-"""Goal: each line of the log is written whole, also while other threads log or the disk is full.
+"""Goal: each line of the log is written whole, also while other threads log or the disk is full,
+and shows characters that a terminal would act on as escapes.
 
 Method: the logger on a stderr that the test keeps.
 """
 
 import sys
+
+import pytest
 
 from ledger.log import logger
 
@@ -39,3 +42,16 @@ def test_a_full_stderr_drops_the_line(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stderr)
     logger().warning("a test")  # and no error reaches the caller
     assert len(stderr.pieces) == 1
+
+
+@pytest.mark.parametrize(
+    "character", ["\n", "\r", "\x07", "\x1b", "\x7f", "\x85", "\u2028", "\u202e"]
+)
+def test_no_character_of_a_value_begins_a_line_or_reaches_the_terminal(monkeypatch, character):
+    stderr = Stderr()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    logger().warning("a test", client=f"a{character}level=critical", shown="zażółć 東京")
+    (line,) = stderr.pieces
+    assert line[:-1].isprintable()
+    assert "level=critical" in line
+    assert line.endswith('shown="zażółć 東京"\n')

@@ -15,7 +15,7 @@ from gateway.pipelines.replays.plan import ReplayPlan
 from gateway.pipelines.replays.replay_job import ReplayWatcher
 from gateway.pipelines.shared.errors import JobError
 from gateway.wire.client_link import AdminError
-from ledger.command_line.output import ProgressLine
+from ledger.command_line.output import ProgressLine, note
 from ledger.tasks import in_thread
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class _Lines(ReplayWatcher):
 
     def on_retry(self, error: JobError, wait_s: float) -> None:
         self._line.clear()
-        print(f"gateway: {error}; retrying in {wait_s:.0f} s", file=sys.stderr)
+        note(f"gateway: {error}; retrying in {wait_s:.0f} s")
 
 
 class _Bar(_Lines):
