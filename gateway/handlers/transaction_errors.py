@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.shown_text import shown
 from gateway.handlers.api import Context
 from gateway.log import Throttle, logger
 from gateway.transactions.coordinator_partition import CoordinatorPartition
@@ -26,7 +27,8 @@ def keeps_pending(group: str, ctx: Context) -> bool:
         return True
     if _throttle.allows("flag", "", ctx.clock.monotonic_s()):
         logger().warning(
-            "offsets in transactions need logSegmentBasedSubscriptionsStoreEnabled", group=group
+            "offsets in transactions need --log-segment-based-subscriptions-store-enabled",
+            group=shown(group),
         )
     return False
 

@@ -496,6 +496,8 @@ async def test_without_log_segments_one_line_names_the_flag(capsys):
     async with World() as world:
         ctx = world.dispatcher._ctx
         for _ in range(3):
-            assert not keeps_pending("g", ctx)
+            assert not keeps_pending("g" * 600, ctx)
         lines = capsys.readouterr().err.splitlines()
-        assert sum("logSegmentBasedSubscriptionsStoreEnabled" in line for line in lines) == 1
+        (line,) = [line for line in lines if "offsets in transactions" in line]
+        assert " --log-segment-based-subscriptions-store-enabled" in line
+        assert line.endswith(f" group={'g' * 512}...")
