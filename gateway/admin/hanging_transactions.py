@@ -63,7 +63,7 @@ async def _without_end(client: AdminClient, found: Sequence[_Open]) -> list[Row]
     if not found:
         return []
     wanted = sorted({each.producer.producer_id for each in found})
-    listed, _ = await list_transactions(client, [], wanted, -1)
+    listed = await list_transactions(client, [], wanted, -1)
     ending: dict[int, set[str]] = {}
     for row in listed:
         ending[row["producer_id"]] = await _to_be_ended(client, row["transactional_id"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import click
@@ -22,12 +21,29 @@ from ledger.command_line.output import (
 from ledger.command_line.program import CommandGroup, Value, option
 
 _LONGEST_S = 2**31
+STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+"""The names of `TransactionState`, here so that no command imports the server."""
 
 transaction = CommandGroup("transaction", "List and describe transactions, and abort hanging ones.")
 
 
 @transaction.command("list")
-@option("--state", "states", metavar="STATE", multiple=True, help="Only this state, as Ongoing.")
+@option(
+    "--state",
+    "states",
+    type=Value("state", units.one_of_any_case(*STATES)),
+    multiple=True,
+    help="Only this state, such as Ongoing; repeat for several.",
+)
 @option(
     "--producer-id",
     "producer_ids",
@@ -55,13 +71,11 @@ def _list(
     from gateway.admin.transactions import list_transactions
 
     longer_ms = -1 if longer_than is None else round(longer_than * 1000)
-    rows, unknown = ask(
+    rows = ask(
         bootstrap,
         output,
         lambda client: list_transactions(client, states, producer_ids, longer_ms, pattern),
     )
-    for state in unknown:
-        print(f"gateway: no transaction has the state {state}", file=sys.stderr)
     if output is Format.json:
         emit(as_json(rows))
     else:
@@ -154,7 +168,7 @@ def _abort(
     if output is Format.json:
         emit(as_json(row))
     else:
-        print(f"aborted the transaction of {name} that began at offset {start_offset}")
+        emit(f"Aborted the transaction of {name} that began at offset {start_offset}.")
 
 
 def _show(rows: Sequence[dict[str, object]], output: Format) -> None:

@@ -20,11 +20,12 @@ async def list_transactions(
     producer_ids: Sequence[int],
     longer_ms: int,
     pattern: str | None = None,
-) -> tuple[list[Row], list[str]]:
-    """List the transactional ids of all brokers by name, and the states that no broker has.
+) -> list[Row]:
+    """List the transactional ids of all brokers by name.
 
     Without states, producer ids or a pattern, all are listed; with `longer_ms` -1, transactions of
-    any age. Raises AdminError if a broker cannot filter by pattern, or refuses the pattern.
+    any age. Raises AdminError if a broker cannot filter by pattern or by one of these states, or
+    refuses the pattern.
     """
 
     def fields(version: int) -> Row:
@@ -41,17 +42,17 @@ async def list_transactions(
         _LIST_TRANSACTIONS, fields, lambda answer: [answer.error_code]
     )
     found: dict[str, Row] = {}
-    unknown: set[str] = set()
     for answer in answers:
         raise_for(answer.error_code, None, f"pattern {pattern}" if pattern else "ListTransactions")
-        unknown.update(answer.unknown_state_filters)
+        for state in answer.unknown_state_filters:
+            raise AdminError(f"a broker has no state {state}", "UNKNOWN_STATE")
         for each in answer.transaction_states:
             found[each.transactional_id] = {
                 "transactional_id": each.transactional_id,
                 "producer_id": each.producer_id,
                 "state": each.transaction_state,
             }
-    return [found[name] for name in sorted(found)], sorted(unknown)
+    return [found[name] for name in sorted(found)]
 
 
 async def describe_transaction(client: AdminClient, transactional_id: str) -> Row:

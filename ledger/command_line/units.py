@@ -94,6 +94,19 @@ def one_of(*choices: str) -> Parse[str]:
     return parse
 
 
+def one_of_any_case(*choices: str) -> Parse[str]:
+    """Parse one of these words, in capitals or not; the result is spelt as in `choices`."""
+    by_lower = {choice.lower(): choice for choice in choices}
+
+    def parse(value: object) -> str:
+        found = by_lower.get(text(value).lower())
+        if found is None:
+            raise ValueError(f"must be {listed(choices)}")
+        return found
+
+    return parse
+
+
 def member(kind: type[E]) -> Parse[E]:
     """Parse one of the values of an enumeration."""
     parse_word = one_of(*(each.value for each in kind))

@@ -30,6 +30,23 @@ def run(*words, bootstrap="127.0.0.1:1"):
     return done.returncode, done.stdout, done.stderr
 
 
+def to_full_disk(module, *words, bootstrap="127.0.0.1:1"):
+    """Exit code and stderr of a command whose stdout takes no bytes."""
+    argv = [install.gateway_python(), "-m", module, *words]
+    environment = {**os.environ, "GATEWAY_BOOTSTRAP": bootstrap}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            argv,
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    return done.returncode, done.stderr
+
+
 def consumer(gateway, group, client="reader"):
     return Consumer(
         {

@@ -13,7 +13,7 @@ import sys
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.gateway.admin_commands import consumer, produced, run
+from tests.gateway.admin_commands import consumer, produced, run, to_full_disk
 from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.processes import Process, wait_until
@@ -34,16 +34,6 @@ def cli(gateway):
 def created(cli, name, *options):
     code, _, errors = cli("topic", "create", name, *options)
     assert code == 0, errors
-
-
-def to_full_disk(module, *words):
-    """Exit code and stderr of a command whose stdout takes no bytes."""
-    argv = [install.gateway_python(), "-m", module, *words]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
-        )
-    return done.returncode, done.stderr
 
 
 # Without a server

@@ -18,12 +18,12 @@ from gateway.core.topic_names import TRANSACTION_STATE
 from gateway.core.transaction_states import coordinator_partition
 from gateway.topics.catalog import ROOT
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
-from tests.gateway.admin_commands import invoke
+from tests.gateway.admin_commands import invoke, to_full_disk
 from tests.gateway.test_dev import ask
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 
-TOPIC, ABORTED, RECORDS = "orders", "returns", 3
+TOPIC, ABORTED, UNWRITTEN, RECORDS = "orders", "returns", "refunds", 3
 WRITE_TXN_MARKERS = 27
 
 
@@ -54,10 +54,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory):
     data = tmp_path_factory.mktemp("data")
     with Gateway(data) as broker:
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port}"})
-        topics = [NewTopic(name, 4, 1) for name in (TOPIC, ABORTED)]
+        topics = [NewTopic(name, 4, 1) for name in (TOPIC, ABORTED, UNWRITTEN)]
         for made in admin.create_topics(topics).values():
             made.result(30)
-        transact(broker.port, "lost", (TOPIC, 0), (TOPIC, 2), (ABORTED, 3))
+        transact(broker.port, "lost", (TOPIC, 0), (TOPIC, 2), (ABORTED, 3), (UNWRITTEN, 0))
     asyncio.run(lose_log(data))
     # Another port, so that the producer, which lives on, does not reach it.
     with Gateway(data) as broker:
@@ -116,6 +116,12 @@ def test_a_hanging_transaction_is_aborted_and_readers_go_on(cli, gateway):
     assert (row["topic"], row["partition"], row["start_offset"]) == (ABORTED, 3, 0)
     assert committed(gateway.port, ABORTED, 3) == ["behind"]
     assert hanging(cli, "--topic", ABORTED) == []
+
+
+def test_a_full_disk_under_the_result_of_an_abort_is_one_line(gateway):
+    words = ("transaction", "abort", UNWRITTEN, "0", "--start-offset", "0", "--yes")
+    code, errors = to_full_disk("gateway", *words, bootstrap=f"127.0.0.1:{gateway.port}")
+    assert (code, errors.count("\n")) == (74, 1), errors
 
 
 @pytest.mark.parametrize(

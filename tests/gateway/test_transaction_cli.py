@@ -11,6 +11,8 @@ import json
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from gateway.admin.transaction_cli import STATES
+from gateway.core.transaction_states import TransactionState
 from gateway.wire.messages import decode_response, encode_request
 from tests.compat.differential.connection import Connection
 from tests.gateway.admin_commands import invoke
@@ -87,8 +89,15 @@ def test_the_list_is_filtered(cli):
     assert names(cli, "--pattern", "p") == []
     (row,) = json.loads(cli("list", "--state", "Empty", "-o", "json")[1])
     assert names(cli, "--producer-id", str(row["producer_id"])) == ["idle"]
-    code, _, errors = cli("list", "--state", "Odd")
-    assert (code, errors) == (0, "gateway: no transaction has the state Odd\n")
+    assert names(cli, "--state", "ongoing") == ["pay"]
+    assert {state for state in STATES if names(cli, "--state", state)} == {"Empty", "Ongoing"}
+
+
+def test_a_state_that_there_is_not_is_wrong_usage_and_the_states_are_listed(cli):
+    assert [state.kafka_name for state in TransactionState] == list(STATES)
+    code, out, errors = cli("list", "--state", "ongong", "-o", "json")
+    assert (code, out) == (2, "")
+    assert all(state in json.loads(errors)["error"] for state in STATES)
 
 
 def test_a_text_that_is_no_pattern_is_refused_in_one_line(cli):
