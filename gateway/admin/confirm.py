@@ -13,8 +13,13 @@ def may_ask(output: Format) -> bool:
     return output is Format.table and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def confirm(yes: bool, action: str, name: str, output: Format) -> None:
-    """End the command unless the user agreed, by `--yes` or by typing the name on a terminal."""
+def confirm(
+    yes: bool, action: str, name: str, output: Format, fix: str = "add --yes to do it"
+) -> None:
+    """End the command unless the user agreed, by `--yes` or by typing the name on a terminal.
+
+    Without a terminal, and with `-o json`, nothing is asked: the command ends with 2 and `fix`.
+    """
     if yes:
         return
     if may_ask(output):
@@ -23,4 +28,4 @@ def confirm(yes: bool, action: str, name: str, output: Format) -> None:
         if sys.stdin.readline().strip() == name:
             return
         usage(f"nothing was done: the answer was not {name}", output)
-    usage(f"this {action}; add --yes to do it", output)
+    usage(f"this {action}; {fix}", output)

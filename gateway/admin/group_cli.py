@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gateway.admin.confirm import confirm
 from gateway.admin.requests import (
     ask,
     ask_storage,
@@ -125,11 +126,12 @@ def _describe(name: str, members: bool, state: bool, bootstrap: str, output: For
 @output_option
 def _delete(name: str, yes: bool, dry_run: bool, bootstrap: str, output: Format) -> None:
     """Delete a group that has no members, and all its offsets."""
-    if yes == dry_run:
-        if yes:
-            usage("--yes and --dry-run: pass only one of them", output)
+    if yes and dry_run:
+        usage("--yes and --dry-run: pass only one of them", output)
+    if not dry_run:
+        action = f"permanently deletes group {name} and all its offsets"
         fix = "add --yes to delete, or --dry-run to list the offsets"
-        usage(f"this permanently deletes group {name} and all its offsets; {fix}", output)
+        confirm(yes, action, name, output, fix)
 
     from gateway.admin import group_seek, groups
 
@@ -137,14 +139,14 @@ def _delete(name: str, yes: bool, dry_run: bool, bootstrap: str, output: Format)
         if not await group_seek.require_idle(client, name):
             raise groups.no_such_group(name)
         steps = await group_seek.plan_restore(client, name, group_seek.Scope(), {})
-        if yes:
+        if not dry_run:
             await groups.delete_group(client, name)
         return group_seek.rows(name, steps)
 
     rows = ask(bootstrap, output, work)
     if output is Format.json:
-        emit(as_json({"deleted" if yes else "would_delete": name, "offsets": rows}))
-    elif yes:
+        emit(as_json({"would_delete" if dry_run else "deleted": name, "offsets": rows}))
+    elif not dry_run:
         emit(f"Deleted group {name}.")
     else:
         emit("\n" + as_table(group_seek.COLUMNS, rows, _KAFKA_COLUMN_WIDTH))

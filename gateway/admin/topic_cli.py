@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from gateway.admin.confirm import confirm
 from gateway.admin.requests import ask, bootstrap_option, yes_option
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_FAILED
@@ -221,8 +222,7 @@ def _truncate(
 
     if to != "end" and not (_OFFSET.fullmatch(to) and int(to) <= units.INT64_MAX):
         usage(f"--to {to!r}: must be an offset, or end", output)
-    if not yes:
-        usage(f"this permanently deletes records of topic {name}; add --yes to do it", output)
+    confirm(yes, f"permanently deletes records of topic {name}", name, output)
     offset = LATEST if to == "end" else int(to)
     rows: list[dict[str, Any]] = ask(
         bootstrap, output, lambda client: truncate_topic(client, name, partitions, offset)
@@ -247,8 +247,7 @@ def _truncate(
 @output_option
 def _delete(name: str, yes: bool, bootstrap: str, output: Format) -> None:
     """Delete a topic and all its data."""
-    if not yes:
-        usage(f"this permanently deletes topic {name} and all its data; add --yes to do it", output)
+    confirm(yes, f"permanently deletes topic {name} and all its data", name, output)
 
     from gateway.admin.topics import delete_topic
 
