@@ -205,7 +205,7 @@ _KEYS = (
         "index.interval.bytes",
         ConfigType.INT,
         4096,
-        "Bytes between index entries. No effect: the index has one entry per 4 MiB.",
+        "Bytes between index entries. No effect: the index has one entry per 1 MiB.",
         at_least=0,
         synonym="log.index.interval.bytes",
     ),
@@ -358,7 +358,8 @@ _KEYS = (
         "segment.jitter.ms",
         ConfigType.LONG,
         0,
-        "The largest random time subtracted from segment.ms, so that segments roll apart.",
+        "The largest random time subtracted from segment.ms. No effect: each roll is delayed by up "
+        "to a twentieth of segment.ms, so that segments roll apart.",
         at_least=0,
         synonym=(("log.roll.jitter.hours", "0"),),
     ),

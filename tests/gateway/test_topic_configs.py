@@ -14,6 +14,7 @@ from gateway.topics.configs import (
     topic_config,
 )
 from gateway.topics.errors import InvalidConfig
+from ledger.streams.config import StreamLimits
 
 # The topic configs of Kafka 4.3 (kafka-configs.sh --describe --all --entity-type topics).
 KAFKA_KEYS = [
@@ -182,3 +183,13 @@ def test_a_description_names_the_source_and_what_lies_under_it():
 
 def test_a_description_can_be_asked_for_by_name():
     assert [e.key.name for e in describe_topic({}, ["segment.ms", "nonsense"])] == ["segment.ms"]
+
+
+def test_the_text_about_the_index_names_its_stride():
+    stride = StreamLimits().index_stride_bytes
+    assert f"one entry per {stride // 2**20} MiB" in TOPIC_KEYS["index.interval.bytes"].about
+
+
+def test_a_key_that_decides_nothing_says_so():
+    """Rolls are spread by the age of a segment, whatever the key is set to."""
+    assert "No effect" in TOPIC_KEYS["segment.jitter.ms"].about
