@@ -160,7 +160,7 @@ def _verify(
     else:
         if found["damage"]:
             columns = ("ledger", "fragment", "bookie", "status", "missing", "damaged", "unknown")
-            emit(as_table(headings(*columns, "shown_by_nobody", "lost"), found["damage"]) + "\n")
+            emit(as_table(headings(*columns, "no_readable_copy", "lost"), found["damage"]) + "\n")
         if found["accepted"]:
             from gateway.admin.loss_table import loss_table
 

@@ -48,7 +48,7 @@ def _gaps(
 ) -> int:
     """List the gaps of a ledger: lost, waited for, accepted.
 
-    Exits with 1 if there is a loss that nobody accepted.
+    Exits with 1 if there is a loss that is not accepted.
     """
     from gateway.admin.loss_table import loss_table
     from gateway.admin.losses import is_unaccepted_loss, ledger_gaps

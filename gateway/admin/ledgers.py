@@ -254,7 +254,7 @@ async def _verify_one(
                 "missing": as_text(missing),
                 "damaged": as_text(damaged),
                 "unknown": as_text(unknown),
-                "shown_by_nobody": as_text(intersection(gap.missing, found.unreadable)),
+                "no_readable_copy": as_text(intersection(gap.missing, found.unreadable)),
                 "lost": as_text(intersection(gap.missing, found.lost)),
             }
         )

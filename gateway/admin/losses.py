@@ -220,7 +220,7 @@ def _accepted_at(evidence: Evidence) -> str | None:
 
 
 def is_unaccepted_loss(row: Row) -> bool:
-    """Return whether the row is a proved loss that nobody accepted."""
+    """Return whether the row is a proved loss that is not accepted."""
     return row["state"] == "lost"
 
 
@@ -376,7 +376,7 @@ async def preview_recovery(storage: Storage, ledger: LedgerId) -> str:
             parts.append(f"damaged copies of entries {as_text(replica.damaged)} on {bookie}")
     lost = merged((each.first, each.last) for each in seen.proved)
     if lost:
-        parts.append(f"entries {as_text(lost)}, which nobody shows")
+        parts.append(f"entries {as_text(lost)}, of which no bookie has a readable copy")
     if await storage.acceptor.is_denied(metadata):
         parts.append("all of its records, if there were any: no bookie has one")
     if silent:

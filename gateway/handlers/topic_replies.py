@@ -37,7 +37,7 @@ _Key = TypeVar("_Key")
 
 
 def copies_remark(ctx: Context, topic: Topic | None) -> str | None:
-    """Return what to tell who gave the topic settings that no producer with acks=all can meet."""
+    """Return a warning for a topic whose settings no producer with acks=all can meet, or None."""
     if topic is None:
         return None
     wanted, copies = ctx.catalog.config(topic).min_insync_replicas, topic.replication_factor

@@ -149,7 +149,7 @@ def test_a_loss_is_found_explained_accepted_and_settled(operator):
     asked = operator.run("topic", "accept-loss", TOPIC, "-p", "0", "--offsets", "5-7", code=2)
     assert "gives up offsets 5-7 of partition 0 of topic log for ever; add --yes" in asked
     question = operator.answer("no", "ledger", "recover", ledger, "--accept-loss")
-    assert "which nobody shows" in question
+    assert "of which no bookie has a readable copy" in question
     assert "nothing was done" in question
     words = ("topic", "accept-loss", TOPIC, "-p", "0")
     for offsets, hint in (

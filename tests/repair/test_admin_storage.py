@@ -88,7 +88,7 @@ async def test_verify_calls_an_entry_lost_once_no_bookie_can_hold_it():
 
         async def lost():
             found = await verify(storage, [ledger], mark=False, on_progress=None)
-            return {row["lost"] for row in found["damage"] if row["shown_by_nobody"] == "3"}
+            return {row["lost"] for row in found["damage"] if row["no_readable_copy"] == "3"}
 
         assert await lost() == {""}
         rig.bookie(last).begin_limbo(ledger + 1)
