@@ -23,7 +23,7 @@ program: Final = CommandGroup(
         "topic": Deferred(
             "gateway.admin.topic_cleaning_cli",
             "topic",
-            "Create, list, describe, alter, truncate and delete topics.",
+            "Create, change and delete topics; show their gaps and compaction.",
         ),
         "group": Deferred(
             "gateway.admin.group_cli",

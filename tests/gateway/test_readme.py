@@ -13,8 +13,10 @@ import subprocess
 from itertools import pairwise
 from pathlib import Path
 
+import click
 import pytest
 
+from gateway.process.dev import dev
 from tests.documents import Block, code_blocks, documents
 from tests.house import ROOT
 from tests.peers import install
@@ -98,7 +100,7 @@ def test_make_run_starts_a_gateway_and_ends_well(tmp_path):
         make.kill()
 
 
-def test_make_lists_every_target_that_the_readme_names():
+def test_the_readme_has_each_target_of_make_with_its_variables():
     listed = subprocess.run(
         ["make", "-C", str(ROOT), "--no-print-directory"],
         env={**os.environ, "MAKEFLAGS": ""},
@@ -107,9 +109,29 @@ def test_make_lists_every_target_that_the_readme_names():
         timeout=BLOCK_S_MAX,
         check=True,
     ).stdout
-    targets = {line.split()[0] for line in listed.splitlines() if line.strip()}
-    named = set(re.findall(r"`make (\w+)`", (ROOT / "README.md").read_text()))
-    assert named <= targets
+    helps = dict(line.split(maxsplit=1) for line in listed.splitlines() if line.strip())
+    rows = dict(
+        re.findall(
+            r"^\| `make ([\w-]+)` \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE
+        )
+    )
+    assert rows.keys() == helps.keys() - {"help"}
+    missing = [
+        f"{target}: {variable}="
+        for target, row in rows.items()
+        for variable in re.findall(r"([A-Z]+)=", helps[target])
+        if f"`{variable}=" not in row
+    ]
+    assert missing == []
+
+
+def test_the_readme_has_each_flag_of_gateway_dev():
+    text = (ROOT / "README.md").read_text()
+    table = text.partition("## Settings\n")[2].partition("\n## ")[0]
+    options = [each for each in dev.params if isinstance(each, click.Option) and not each.hidden]
+    flags = {flag for each in options for flag in each.opts if flag.startswith("--")}
+    flags -= {"--version", "--auto-create"}  # on every command; listed as --no-auto-create
+    assert {flag for flag in flags if f"`{flag}`" not in table} == set()
 
 
 def test_dots_stand_for_anything_and_nothing_else_does():
