@@ -23,7 +23,7 @@ program: Final = CommandGroup(
         "topic": Deferred(
             "gateway.admin.topic_cleaning_cli",
             "topic",
-            "Create, change and delete topics; show their gaps and compaction.",
+            "Create, change and delete topics; list and accept losses; show compaction.",
         ),
         "group": Deferred(
             "gateway.admin.group_cli",

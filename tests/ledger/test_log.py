@@ -1,5 +1,5 @@
-"""Goal: each line of the log is written whole, also while other threads log or the disk is full,
-and shows characters that a terminal would act on as escapes.
+"""Goal: each line of the log is written whole, also while other threads log or the disk is full.
+It shows characters that a terminal would act on as escapes.
 
 Method: the logger on a stderr that the test keeps.
 """
