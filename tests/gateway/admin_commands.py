@@ -31,9 +31,9 @@ def run(*words, bootstrap="127.0.0.1:1"):
 
 
 def to_full_disk(module, *words, bootstrap="127.0.0.1:1"):
-    """Exit code and stderr of a command whose stdout takes no bytes."""
+    """Exit code and stderr of a command whose stdout takes no bytes, and is buffered as usual."""
     argv = [install.gateway_python(), "-m", module, *words]
-    environment = {**os.environ, "GATEWAY_BOOTSTRAP": bootstrap}
+    environment = {**os.environ, "GATEWAY_BOOTSTRAP": bootstrap, "PYTHONUNBUFFERED": ""}
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             argv,
