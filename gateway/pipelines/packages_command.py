@@ -7,7 +7,7 @@ import click
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.session import packages as named_packages
 from ledger.command_line.exit_codes import EXIT_FAILED
-from ledger.command_line.output import Format, fail
+from ledger.command_line.output import Format, emit, fail
 from ledger.command_line.program import Command
 
 
@@ -18,6 +18,6 @@ def packages() -> None:
     They fit the PySpark of this Python.
     """
     try:
-        print(",".join(named_packages()))
+        emit(",".join(named_packages()))
     except JobError as error:
         fail(EXIT_FAILED, str(error), error.code, Format.table)
