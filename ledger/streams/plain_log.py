@@ -157,9 +157,13 @@ class PlainLogs:
     async def read(self, ledger: LedgerId) -> list[PlainRecord]:
         """Return the records up to the LAC, without fencing the writer. Raises as `recover`.
 
-        All records of a closed log are returned. The newest records of an open log may be missing.
+        All records of a closed log are returned. Of an open log the last entry may be missing. If
+        too few of its bookies return their LAC, EntryUnknown is raised: what they would name is not
+        taken for absent.
         """
-        return await _read_all(await self._client.open(ledger))
+        reader = await self._client.open(ledger, read_lac=False)
+        await reader.read_lac(refresh=False)
+        return await _read_all(reader)
 
     async def read_small(self, ledger: LedgerId, size_max: int) -> list[PlainRecord] | None:
         """Return the records of a closed log of at most `size_max` bytes, otherwise None.

@@ -10,7 +10,7 @@ import pytest
 from gateway.admin.ledgers import recover, verify
 from gateway.admin.losses import ledger_gaps
 from gateway.admin.storage import Storage
-from ledger.errors import CorruptFormat
+from ledger.errors import CorruptFormat, EntryUnknown
 from ledger.streams.plain_log import LogQuorum, PlainLogs
 from tests.repair.rig import Rig
 from tests.sim.loop import SimClock
@@ -49,6 +49,15 @@ async def test_a_log_with_a_lost_entry_loads_the_rest_after_its_acceptance(capsy
     assert (row["state"], row["entries"]) == ("accepted", [2, 2])
     found = await verify(storage_of(rig), [ledger], mark=False, on_progress=None)
     assert found["clean"]
+
+
+async def test_an_open_log_whose_bookies_are_silent_is_not_taken_for_a_shorter_one():
+    rig = Rig(bookies=3)
+    logs, ledger = await written(rig, close=False)
+    assert len(await logs.read(ledger)) >= 4
+    rig.lose(*rig.members(ledger)[:2])
+    with pytest.raises(EntryUnknown, match="fewer than a quorum"):
+        await logs.read(ledger)
 
 
 async def test_accepting_it_again_changes_nothing():
