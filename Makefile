@@ -47,7 +47,7 @@ check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules; hin
 	$(DEV)/bin/python -m pytest -q -n 0 tests/test_house.py
 	@$(DEV)/bin/python -m tests.plain_words
 
-test-fast: $(DEV)/.ready ## every test that needs no server and no second: under a minute
+test-fast: $(DEV)/.ready ## every test that needs no server: about five minutes on two cores
 	$(DEV)/bin/python -m pytest -q -m "$(FAST)" -n 2 --dist worksteal
 
 test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it needs

@@ -248,6 +248,7 @@ def children(gateway):
     ]
 
 
+@pytest.mark.proof
 def test_a_killed_cleaner_is_started_again_and_the_topic_gets_clean(tmp_path: Path):
     with Gateway(tmp_path, OPTIONS) as gateway:
         prepared(gateway)

@@ -20,7 +20,7 @@ from tests.crash.load import Load, judge, read_all
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 
-KILLS = 20
+KILLS, KILLS_OF_PROOF = 5, 20
 PARTITIONS = 3
 
 
@@ -75,20 +75,24 @@ def settled(members: list[Member]) -> bool:
     return len(held) == 2 and all(held) and set.union(*held) == set(range(PARTITIONS))
 
 
-OPTIONS = [
-    pytest.param(("--io", "off"), id="one-bookie"),
-    pytest.param(("--io", "uring"), id="one-bookie-io-uring"),
-    pytest.param(("--bookies", "3"), id="three-bookies"),
+ONE, URING, THREE = ("--io", "off"), ("--io", "uring"), ("--bookies", "3")
+RUNS = [
+    pytest.param(ONE, KILLS, id="one-bookie"),
+    pytest.param(URING, KILLS, id="one-bookie-io-uring"),
+    pytest.param(THREE, KILLS, id="three-bookies"),
+    pytest.param(ONE, KILLS_OF_PROOF, marks=pytest.mark.proof, id="one-bookie-proof"),
+    pytest.param(URING, KILLS_OF_PROOF, marks=pytest.mark.proof, id="one-bookie-io-uring-proof"),
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(("options", "kills"), RUNS)
 @pytest.mark.timeout(400)
-def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_what_was_acknowledged_survives_kill_9(
+    tmp_path: Path, options: tuple[str, ...], kills: int
+) -> None:
     seed = int(os.environ.get("CRASH_SEED", "20261121"))
     draw = random.Random(f"{seed}:{options}")
     print(f"CRASH_SEED={seed}")
-    kills = KILLS // 4 if "--bookies" in options else KILLS
     pause = threading.Event()
     with Gateway(tmp_path / "data", options) as gateway:
         make_topic(gateway.bootstrap, "load")

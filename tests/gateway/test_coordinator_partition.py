@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 
+import pytest
 from kio.schema.errors import ErrorCode as Code
 
 from gateway.cluster.port import Leader, StreamKey
@@ -212,6 +213,7 @@ async def test_ids_expire():
         assert (await cluster.init())[2] == 0
 
 
+@pytest.mark.proof  # 32,766 requests
 async def test_an_exhausted_epoch_gets_a_new_producer_id_also_for_a_timeout():
     async with transacting() as cluster:
         _, producer_id, epoch = await cluster.init(timeout_ms=1_000)

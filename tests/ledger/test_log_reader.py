@@ -137,7 +137,7 @@ async def test_a_loss_at_the_end_of_a_segment_has_its_bound_from_the_segments_no
 
 
 async def test_an_entry_that_may_exist_is_waited_for_without_a_limit_and_named():
-    """Seed 002 L17: no gap for a day, the bookie is named, one answer releases the reader."""
+    """Seed 002 L17: no gap for hours, the bookie is named, one answer releases the reader."""
     async with reading_rig() as rig:
         await written(rig, 4, 1)
         ledger = (await segments_of(rig))[0].ledger
@@ -147,7 +147,7 @@ async def test_an_entry_that_may_exist_is_waited_for_without_a_limit_and_named()
         reading.port.stalled.add(holder)
         await reading.start()
         assert offsets(await reading.take(records=1)) == [0]
-        assert await reading.reader.read(1, 86_400.0) == ([], None)
+        assert await reading.reader.read(1, 10_800.0) == ([], None)
         assert reading.reader.waiting.bookies == (holder,)
         assert reading.reader.waiting.position == (1, 2, 0)
         reading.port.stalled.clear()

@@ -88,6 +88,7 @@ def test_rounds_are_bounded_and_later_records_are_left_for_the_next_run(broker: 
     assert judged(rig.path) == records(*ranges)
 
 
+@pytest.mark.proof
 def test_a_pattern_finds_topics_and_partitions_created_later(broker: Broker, rig: Rig):
     one, other = broker.create("log-1"), "log-2"
     first = OffsetRange(one, 0, 0, 5)
@@ -120,6 +121,7 @@ def test_a_first_run_may_begin_at_a_time_and_a_later_one_continues(broker: Broke
     assert judged(rig.path) == records(OffsetRange(topic, 0, 4, 9), OffsetRange(topic, 1, 3, 6))
 
 
+@pytest.mark.proof
 def test_concurrent_jobs_archive_no_record_twice(broker: Broker, rig: Rig):
     topic = broker.create("two-jobs")
     broker.produce(OffsetRange(topic, 0, 0, 20))
@@ -133,6 +135,7 @@ def test_concurrent_jobs_archive_no_record_twice(broker: Broker, rig: Rig):
     assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 20))
 
 
+@pytest.mark.proof
 def test_following_survives_an_absent_gateway_and_compacts(broker: Broker, rig: Rig):
     topic = broker.create("follow")
     parts = [OffsetRange(topic, 0, start, start + 5) for start in (0, 5, 10)]
@@ -217,6 +220,7 @@ def test_a_recreated_topic_is_not_mistaken_for_the_old_one(broker: Broker, rig: 
     assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 4))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("wanted", [{"topics": ("swap-n",)}, {"pattern": "swap-p"}])
 def test_no_record_of_a_topic_recreated_during_a_round_is_committed(
     broker: Broker, rig: Rig, wanted: dict[str, Any]
@@ -242,6 +246,7 @@ def test_no_record_of_a_topic_recreated_during_a_round_is_committed(
     assert judged(rig.path) == records(OffsetRange(topic, 0, 0, 15))
 
 
+@pytest.mark.proof
 def test_the_lives_of_a_topic_are_kept_apart(broker: Broker, rig: Rig):
     topic = broker.create("twice")
     broker.produce(OffsetRange(topic, 0, 0, 4))
@@ -335,6 +340,7 @@ def test_a_topic_that_recovers_is_no_longer_set_aside(broker: Broker, rig: Rig):
     assert (report.offsets, report.set_aside) == (5, {})
 
 
+@pytest.mark.proof
 def test_a_record_that_spark_cannot_represent_is_named_and_may_be_left_out(
     broker: Broker, rig: Rig
 ):
@@ -417,6 +423,7 @@ def test_every_broker_is_asked_for_the_ids(broker: Broker):
     assert found[topic] not in (None, before)
 
 
+@pytest.mark.proof
 def test_the_keys_of_headers_keep_their_bytes(broker: Broker, rig: Rig):
     topic = broker.create("keys", 2)
     broker.produce(OffsetRange(topic, 0, 0, 30), OffsetRange(topic, 1, 0, 3))
@@ -494,6 +501,7 @@ def command(broker: Broker, path: Path, *words: str) -> Result:
     return CliRunner().invoke(job, ["archive", *words, *where])
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("spark")
 def test_the_command_prints_a_table_or_json_and_one_line_for_a_failure(
     broker: Broker, tmp_path: Path

@@ -45,6 +45,7 @@ def put(
 # --- settings and damaged files -------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_a_session_that_leaves_out_files_is_refused(spark: SparkSession, tmp_path: Path):
     assert append(spark, tmp_path, FIRST)
     assert append(spark, tmp_path, THEN)

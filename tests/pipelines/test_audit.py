@@ -219,6 +219,7 @@ def test_records_below_the_log_start_are_truncated(report: AuditReport) -> None:
     assert losses(report, CUT) == {"truncated": (12, 0, 11)}
 
 
+@pytest.mark.proof
 def test_records_older_than_retention_ms_are_expired(report: AuditReport) -> None:
     assert losses(report, 0, "old") == {"expired": (30, 0, 29)}
 
@@ -410,6 +411,7 @@ def test_another_record_of_an_aborted_transaction_explains_nothing(spark: SparkS
     assert losses(report, 0, "t") == {"aborted": (1, 5, 5), "LOST": (1, 4, 4)}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("base", [0, BUCKET - 10], ids=["one bucket", "two buckets"])
 def test_offsets_that_were_accepted_as_lost_explain_no_others(
     spark: SparkSession, base: int
@@ -424,6 +426,7 @@ def test_offsets_that_were_accepted_as_lost_explain_no_others(
     assert (found.gaps, found.unexplained_gaps) == (2, 2)
 
 
+@pytest.mark.proof
 def test_offsets_that_were_accepted_as_lost_and_are_gone_are_explained(
     spark: SparkSession,
 ) -> None:
@@ -483,6 +486,7 @@ def test_a_copy_in_another_cluster_is_explained_by_its_own_log(spark: SparkSessi
 # --- other ways to compare -----------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_records_that_may_be_missing_are_no_difference(spark: SparkSession) -> None:
     records = log("t", 0)
     place = TopicPartition("t", 0)
@@ -501,6 +505,7 @@ def test_records_that_may_be_missing_are_no_difference(spark: SparkSession) -> N
     assert (report.verdict, report.differences, report.examples) == ("explained", 0, ())
 
 
+@pytest.mark.proof
 def test_aborted_records_are_visible_to_read_uncommitted(
     spark: SparkSession,
 ) -> None:
@@ -515,6 +520,7 @@ def test_aborted_records_are_visible_to_read_uncommitted(
     assert report.verdict == "explained"
 
 
+@pytest.mark.proof
 def test_a_copy_with_other_offsets_and_name_is_equal_by_rank(spark: SparkSession) -> None:
     first, again, holes = (log("t", 0), log("u", 0, 700), log("u", 1, 700))
     source = [*first, *(one._replace(partition=1) for one in first if one.offset not in (3, 4))]
@@ -535,6 +541,7 @@ def test_a_copy_with_other_offsets_and_name_is_equal_by_rank(spark: SparkSession
     assert (example.left["offset"], example.right["offset"]) == (5, 703)
 
 
+@pytest.mark.proof
 def test_another_timestamp_type_is_another_record(spark: SparkSession) -> None:
     records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     left = side(spark, "topic", records, bounds)
@@ -545,6 +552,7 @@ def test_another_timestamp_type_is_another_record(spark: SparkSession) -> None:
     assert audit(spark, left, right, AuditRequest(any_timestamp_type=True)).verdict == "equal"
 
 
+@pytest.mark.proof
 def test_records_out_of_order_are_a_difference_though_none_is_missing(spark: SparkSession) -> None:
     records, bounds = log("t", 0), {TopicPartition("t", 0): OffsetBounds(0, COUNT)}
     swapped = [*records[:4], records[5], records[4], *records[6:]]
@@ -565,6 +573,7 @@ def test_only_the_wanted_offsets_and_times_are_compared(spark: SparkSession) -> 
     assert (report.verdict, report.partitions[0].left.records) == ("equal", 10)
 
 
+@pytest.mark.proof
 def test_records_outside_the_requested_offsets_are_not_called_truncated(
     spark: SparkSession,
 ) -> None:

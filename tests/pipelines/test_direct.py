@@ -73,6 +73,7 @@ def test_without_headers_there_is_no_column_for_them(rig: Rig, known: str) -> No
     assert frame.schema == rig.kafka(known, includeHeaders=False).schema
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "options",
     [
@@ -115,6 +116,7 @@ def test_a_time_after_the_last_record_is_an_error_or_the_end(rig: Rig, known: st
     assert rows.count() == 0
 
 
+@pytest.mark.proof
 def test_topics_come_by_pattern_and_by_names(rig: Rig) -> None:
     one, two = unused(), unused()
     for topic in (one, two):
@@ -133,6 +135,7 @@ def test_an_empty_topic_has_no_rows(rig: Rig) -> None:
     assert rig.direct(topic).count() == 0
 
 
+@pytest.mark.proof
 def test_records_below_the_log_start_are_gone(rig: Rig) -> None:
     topic = unused()
     rig.loader.create_topic(topic, 1, {"segment.bytes": str(1 << 20)})
@@ -197,6 +200,7 @@ def test_an_impossible_read_reports_the_reason(
     assert message in str(refused.value)
 
 
+@pytest.mark.proof
 def test_a_stream_continues_from_its_checkpoint(rig: Rig, tmp_path: Path) -> None:
     """Also if a partition was added meanwhile, and with limited triggers."""
     topic = unused()
@@ -216,6 +220,7 @@ def test_a_stream_continues_from_its_checkpoint(rig: Rig, tmp_path: Path) -> Non
     assert differences(copied, rig.kafka(topic)) == 0
 
 
+@pytest.mark.proof
 def test_a_stream_that_lost_records_fails(rig: Rig, tmp_path: Path) -> None:
     topic = unused()
     rig.loader.create_topic(topic)
@@ -242,6 +247,7 @@ def again(rig: Rig, tmp_path: Path) -> str:
     return topic
 
 
+@pytest.mark.proof
 def test_a_checkpoint_of_a_recreated_topic_is_refused(rig: Rig, again: str, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"TopicRecreated: .*another checkpointLocation"):
         run_stream(rig, again, tmp_path)
@@ -311,6 +317,7 @@ def test_either_source_continues_from_the_others_checkpoint(rig: Rig, tmp_path: 
     assert rows == [10, 11, 12, 13]
 
 
+@pytest.mark.proof
 def test_available_now_reads_one_batch_of_all_records_or_of_its_limit(
     rig: Rig, tmp_path: Path
 ) -> None:

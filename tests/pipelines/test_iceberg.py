@@ -63,6 +63,7 @@ def elsewhere(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.catalog.elsewhere.cache.expiration-interval-ms", "20")
 
 
+@pytest.mark.proof  # the tests of a commit run the contract with Parquet
 class TestIcebergContract(ArchiveContract):
     """The contract of all archives."""
 
@@ -144,6 +145,7 @@ def judged(spark: SparkSession, table: str) -> list[Row]:
 # --- two runs at once ---------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "step",
     [*(pytest.param(each, marks=pytest.mark.proof) for each in STEPS[:-1]), STEPS[-1]],
@@ -196,6 +198,7 @@ def marker(spark: SparkSession, table: str) -> Path:
     return found
 
 
+@pytest.mark.proof
 def test_a_run_that_dies_leaves_nothing_readable_and_is_cleaned_up_a_day_later(
     spark: SparkSession, table: str
 ):
@@ -245,6 +248,7 @@ class LostAnswers:
         raise Py4JJavaError("no answer", unknown)
 
 
+@pytest.mark.proof
 def test_a_commit_with_an_unknown_state_is_looked_up(spark: SparkSession, table: str):
     def lost(done: bool) -> IcebergArchive:
         def lose() -> None:
@@ -261,6 +265,7 @@ def test_a_commit_with_an_unknown_state_is_looked_up(spark: SparkSession, table:
     assert judged(spark, table) == rows(span(0, 6))
 
 
+@pytest.mark.proof
 def test_a_file_that_cannot_be_decoded_or_is_gone_is_a_problem(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 4))
@@ -274,6 +279,7 @@ def test_a_file_that_cannot_be_decoded_or_is_gone_is_a_problem(spark: SparkSessi
     assert problem.where.endswith(f"/{file.name}") and problem.problem == "the file is missing"
 
 
+@pytest.mark.proof
 def test_a_row_that_a_file_has_lost_is_found_before_a_compaction(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 4))
@@ -304,6 +310,7 @@ OTHERS = tuple(OffsetRange("b", partition, 0, 1) for partition in range(8))
 """Ranges that make a whole description longer than a change."""
 
 
+@pytest.mark.proof
 def test_snapshots_expire_and_most_describe_only_their_commit(
     spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -328,6 +335,7 @@ def test_snapshots_expire_and_most_describe_only_their_commit(
     assert judged(spark, table) == rows(span(0, 7), *OTHERS)
 
 
+@pytest.mark.proof
 def test_a_change_without_the_history_before_it_is_refused(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 2), *OTHERS)
@@ -379,6 +387,7 @@ def test_the_state_outlives_compaction_and_expiry(spark: SparkSession, table: st
     assert judged(spark, table) == rows(span(0, 6))
 
 
+@pytest.mark.proof
 def test_the_state_goes_back_with_a_rollback(spark: SparkSession, table: str):
     archive = IcebergArchive(spark, f"lake.{table}")
     assert put(spark, archive, span(0, 3))

@@ -94,6 +94,7 @@ def expect_each_record_once(gateway: Gateway, topic: str) -> None:
         assert held == [(each.key, each.value) for each in wanted], partition
 
 
+@pytest.mark.proof
 def test_a_replay_by_transactions_is_the_archive(
     spark: SparkSession, gateway: Gateway, place: str, tmp_path: Path
 ) -> None:

@@ -178,6 +178,7 @@ def test_the_setting_stop_fails_every_read(world: World) -> None:
         assert "gateway.loss.delivery=stop" in str(stopped.value)
 
 
+@pytest.mark.proof
 def test_a_marker_is_a_row_that_sql_can_count(world: World) -> None:
     frame = world.rig.direct("marker")
     markers = frame.where("exists(headers, each -> each.key = 'gateway.loss')")
@@ -193,6 +194,7 @@ def test_a_marker_is_a_row_that_sql_can_count(world: World) -> None:
     assert inside.count() == 0
 
 
+@pytest.mark.proof
 def test_both_sources_have_the_same_markers(world: World) -> None:
     assert differences(world.rig.direct("marker"), world.rig.kafka("marker")) == 0
 
@@ -223,6 +225,7 @@ def test_a_stream_fails_or_goes_on_and_its_triggers_do_not_count_lost_offsets(
     assert rows == READABLE
 
 
+@pytest.mark.proof
 def test_a_query_of_spark_streams_past_a_loss_and_keeps_its_checkpoint(
     world: World, tmp_path: Path
 ) -> None:
@@ -270,6 +273,7 @@ def test_the_kafka_source_passes_a_loss_in_silence(world: World, topic: str) -> 
     assert sorted(row.offset for row in found) == [at for at in READABLE if at < end]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "trigger", [pytest.param({}, marks=pytest.mark.proof), {"availableNow": True}]
 )
@@ -350,6 +354,7 @@ def audit(world: World, *words: str) -> tuple[int, dict[str, Any]]:
     return done.exit_code, json.loads(done.stdout)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "left", [pytest.param("topic:skip", marks=pytest.mark.proof), "segments:skip"]
 )
@@ -360,6 +365,8 @@ def test_an_audit_counts_accepted_losses_as_accepted(world: World, left: str) ->
     assert report["losses"]["LOST"] == 0
 
 
+@pytest.mark.proof
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "topic",
     [

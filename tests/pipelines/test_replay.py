@@ -191,6 +191,7 @@ class _Noted:
         return self._archive.read(topics, within)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("start_ms", "end_ms", "at_once"),
     [
@@ -297,6 +298,7 @@ def produce(world: World, topic: str, partition: int = 0) -> None:
     assert producer.flush(10) == 0
 
 
+@pytest.mark.proof
 def test_a_replay_reports_what_was_archived_later_and_continues_with_it(
     spark: SparkSession, world: World, unused: Callable[[], str], tmp_path: Path
 ):
@@ -324,6 +326,7 @@ def test_a_replay_reports_what_was_archived_later_and_continues_with_it(
     assert read(world, request.target)[0][251:] == originals()[0][250:260]
 
 
+@pytest.mark.proof
 def test_a_replay_whose_state_is_lost_is_not_written_twice(
     spark: SparkSession, world: World, unused: Callable[[], str], tmp_path: Path
 ):
@@ -411,6 +414,7 @@ def table(spark: SparkSession, world: World) -> Archive:
     return table
 
 
+@pytest.mark.proof
 def test_the_state_of_a_replay_can_live_in_the_iceberg_table_of_the_archive(
     spark: SparkSession, table: Archive, world: World, unused: Callable[[], str]
 ):
@@ -484,6 +488,7 @@ def test_a_range_of_time_is_chosen_by_the_records_own_times(
     }
 
 
+@pytest.mark.proof
 def test_a_range_of_offsets_is_chosen(
     world: World, replay: Callable[[ReplayRequest], ReplayReport], unused: Callable[[], str]
 ):
@@ -492,6 +497,7 @@ def test_a_range_of_offsets_is_chosen(
     assert read(world, request.target) == {0: [], 1: originals()[1][5:300], 2: []}
 
 
+@pytest.mark.proof
 def test_an_iceberg_table_is_as_good(
     spark: SparkSession,
     table: Archive,

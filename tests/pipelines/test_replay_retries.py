@@ -144,6 +144,7 @@ def test_a_replay_continues_when_the_store_is_back(
     assert values(broker.bootstrap, target) == ORIGINALS
 
 
+@pytest.mark.proof
 def test_a_replay_gives_up_when_the_store_stays_away(
     spark: SparkSession, broker: Broker, archive: ParquetArchive, tmp_path: Path
 ):

@@ -124,6 +124,7 @@ def test_written_records_are_in_the_topic_once_and_in_order(
     assert (done.written, done.looks) == (COUNT, 1)
 
 
+@pytest.mark.proof
 def test_it_is_plain_protocol(tmp_path: Path):
     with ApacheKafka(tmp_path / "kafka") as kafka:
         plan = plan_for(kafka, new_topic(kafka, "target"))

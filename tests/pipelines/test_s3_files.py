@@ -250,6 +250,7 @@ def test_a_write_whose_reply_is_lost_is_known_to_be_ours(
         assert files.read("s3a://lossy/x/2.json") == b"mine"
 
 
+@pytest.mark.proof
 def test_a_commit_whose_reply_is_lost_stands_although_the_store_keeps_no_metadata(
     spark: SparkSession, unsigned: S3Server
 ) -> None:
@@ -284,6 +285,7 @@ HASTY = {
 """Settings of S3A that give up soon."""
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("kind", "bucket"), [(ParquetArchive, "away-files"), (IcebergArchive, "away-tables")]
 )

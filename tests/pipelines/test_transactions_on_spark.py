@@ -81,6 +81,7 @@ def test_both_sources_read_what_is_committed(
     assert rows(source(spark, gateway, mixed, minPartitions=5)) == committed
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["kafka", "ledger"])
 def test_a_stream_waits_for_an_open_transaction(
     spark: SparkSession, gateway: Gateway, tmp_path: Path, kind: str
@@ -121,6 +122,7 @@ def audited(
     return audit(spark, *sides, AuditRequest(**wanted))
 
 
+@pytest.mark.proof
 def test_an_archive_holds_what_is_committed_and_the_holes_are_proved(
     spark: SparkSession, gateway: Gateway, mixed: str, tmp_path: Path
 ) -> None:
@@ -147,6 +149,7 @@ def test_an_archive_holds_what_is_committed_and_the_holes_are_proved(
     assert blind.verdict == "differs", "without the lists, a hole is a difference"
 
 
+@pytest.mark.proof
 def test_an_archive_of_everything_has_aborted_records_that_the_audit_explains(
     spark: SparkSession, gateway: Gateway, mixed: str, tmp_path: Path
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
+
+import pytest
 
 from tests.sim.loop import simulate
 
@@ -13,6 +15,12 @@ class World(Protocol):
     """A simulated world: its story returns the errors found."""
 
     def run(self) -> Coroutine[Any, Any, list[str]]: ...
+
+
+def first_at_commit(values: Sequence[Any], count: int) -> list[Any]:
+    """Return values of a parameter: the tests of a commit take `count`, `make proof` the others."""
+    others = [pytest.param(each, marks=pytest.mark.proof) for each in values[count:]]
+    return [*values[:count], *others]
 
 
 def run_world(kind: Callable[[int], World], seed: int) -> list[str]:

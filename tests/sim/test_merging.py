@@ -19,13 +19,12 @@ from ledger.streams.segment_rewriter import CleanedRecord
 from ledger.streams.segment_store import SegmentStore
 from tests.sim import first_seeds, merging_world
 from tests.sim.merging_world import MergingWorld
-from tests.sim.seeds import repeat, run_world
+from tests.sim.seeds import first_at_commit, repeat, run_world
 
 pytestmark = pytest.mark.slow
 
 SEEDS = 60
 BLOCKS = 3
-IN_BLOCKS = [0, *(pytest.param(at, marks=pytest.mark.proof) for at in range(1, BLOCKS))]
 PLANTED_SEEDS_MAX = 200
 
 
@@ -34,7 +33,7 @@ def run(seed):
     return run_world(MergingWorld, seed)
 
 
-@pytest.mark.parametrize("block", IN_BLOCKS)
+@pytest.mark.parametrize("block", first_at_commit(range(BLOCKS), 1))
 def test_a_merged_partition_keeps_what_no_cleaning_dropped(block):
     for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
         assert run(seed) == [], f"repeat with: python -m tests.sim.test_merging {seed}"

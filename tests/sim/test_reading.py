@@ -13,6 +13,7 @@ from tests.sim import first_seeds, proof_reading
 from tests.sim.exhaustive import reading
 from tests.sim.exhaustive.search import search
 from tests.sim.mutations import finds
+from tests.sim.seeds import first_at_commit
 
 SEEDS = 500
 AT_ONCE = 50
@@ -20,7 +21,7 @@ MUTATION_SEEDS_MAX = 500
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+@pytest.mark.parametrize("first", first_at_commit(range(0, SEEDS, AT_ONCE), 4))
 def test_all_readers_see_one_log_whatever_becomes_of_its_copies(first):
     """Rows seed 002 L6, L7, L16 to L22, L24, L26, L44 and D47, drawn."""
     for seed in range(first, first + AT_ONCE):
