@@ -145,7 +145,6 @@ def judged(spark: SparkSession, table: str) -> list[Row]:
 # --- two runs at once ---------------------------------------------------------------------------
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(
     "step",
     [*(pytest.param(each, marks=pytest.mark.proof) for each in STEPS[:-1]), STEPS[-1]],

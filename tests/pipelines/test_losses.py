@@ -274,9 +274,7 @@ def test_the_kafka_source_passes_a_loss_in_silence(world: World, topic: str) -> 
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(
-    "trigger", [pytest.param({}, marks=pytest.mark.proof), {"availableNow": True}]
-)
+@pytest.mark.parametrize("trigger", [{}, {"availableNow": True}])
 def test_the_kafka_source_streams_past_a_loss_in_silence(
     world: World, tmp_path: Path, trigger: dict[str, Any]
 ) -> None:
@@ -355,9 +353,7 @@ def audit(world: World, *words: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(
-    "left", [pytest.param("topic:skip", marks=pytest.mark.proof), "segments:skip"]
-)
+@pytest.mark.parametrize("left", ["topic:skip", "segments:skip"])
 def test_an_audit_counts_accepted_losses_as_accepted(world: World, left: str) -> None:
     code, report = audit(world, left, f"archive:{world.archive}", "--common")
     assert (code, report["verdict"]) == (0, "explained")
@@ -366,15 +362,7 @@ def test_an_audit_counts_accepted_losses_as_accepted(world: World, left: str) ->
 
 
 @pytest.mark.proof
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    "topic",
-    [
-        pytest.param("skip", marks=pytest.mark.proof),
-        "marker",
-        pytest.param("ending", marks=pytest.mark.proof),
-    ],
-)
+@pytest.mark.parametrize("topic", ["skip", "marker", "ending"])
 def test_an_audit_explains_offsets_that_are_lost_on_both_sides(world: World, topic: str) -> None:
     code, report = audit(world, f"topic:{topic}", f"segments:{topic}")
     assert (code, report["verdict"], report["gaps_unexplained"]) == (0, "equal", 0)

@@ -196,7 +196,7 @@ class _Noted:
     ("start_ms", "end_ms", "at_once"),
     [
         pytest.param(None, None, 150, id="all"),
-        pytest.param(START_MS + 50_000, START_MS + 52_000, 3, marks=pytest.mark.proof, id="a-time"),
+        pytest.param(START_MS + 50_000, START_MS + 52_000, 3, id="a-time"),
     ],
 )
 def test_a_long_topic_is_replayed_one_chunk_at_a_time(
