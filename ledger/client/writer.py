@@ -37,6 +37,7 @@ from ledger.errors import (
 )
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import Bookies, Status
+from ledger.tasks import do_each
 
 OnConfirmed = Callable[[LedgerError | None], None]
 Body = tuple[Buffer, ...]
@@ -51,6 +52,10 @@ _REFUSALS = {
     Status.READ_ONLY: Refusal.NO_SPACE,
     **dict.fromkeys(UNHEALTHY, Refusal.UNHEALTHY),
 }
+
+
+def _confirm_item(item: _Item) -> None:
+    item[1](None)
 
 
 class LedgerWriter:
@@ -197,8 +202,7 @@ class LedgerWriter:
             self._confirm(confirmed)
 
     def _confirm(self, items: list[_Item]) -> None:
-        for _, on_confirmed in items:
-            on_confirmed(None)
+        do_each("a confirmation", _confirm_item, items)
         if self.failed is not None:
             self._carry_out(self._writing.after_confirm())
         if self._waiters and not self._adds.full:
@@ -299,8 +303,7 @@ class LedgerWriter:
     def _fail(self, error: LedgerError, items: list[_Item]) -> None:
         first = self.failed is None
         self.failed = error
-        for _, on_confirmed in items:
-            on_confirmed(error)
+        do_each("a failure", lambda item: item[1](error), items)
         self._notify_waiters()  # before `on_failed`, which may raise
         if first and self.on_failed is not None:
             self.on_failed(error)

@@ -24,6 +24,7 @@ from ledger.errors import LedgerError
 from ledger.ids import Buffer, Dlsn, EntryId, LedgerId
 from ledger.streams.config import StreamLimits
 from ledger.streams.tail_cache import StoredRecord, StreamTail
+from ledger.tasks import do_each
 
 OnDurable = Callable[[LedgerError | None], None]
 _ENVELOPE_AND_HEAD = log_records.ENVELOPE_BYTES + log_records.SET_HEAD_BYTES
@@ -51,6 +52,10 @@ class _Accepted(NamedTuple):
     record: StoredRecord
     on_durable: OnDurable
     txid: int
+
+
+def _acknowledge(accepted: _Accepted) -> None:
+    accepted.on_durable(None)
 
 
 class _Entry(NamedTuple):
@@ -388,8 +393,7 @@ class SegmentWriter:
         self._last_user_entry = entry.entry
         last = entry.accepted[-1]
         self.end_sequence_id, self.last_txid = last.record.end_sequence_id, last.txid
-        for accepted in entry.accepted:
-            accepted.on_durable(None)
+        do_each("an acknowledgement", _acknowledge, entry.accepted)
         self._on_advanced(self.end_sequence_id)
 
     # An entry carries the LAC, so readers learn of the last record only from a further entry. If no
@@ -431,11 +435,9 @@ class SegmentWriter:
         """Fail `accepted` now, and the waiting records after the entries in flight."""
         first_failure = self.failed is None
         self.failed = self.failed or error
-        for one in accepted:
-            one.on_durable(error)
+        do_each("a failure", lambda one: one.on_durable(error), accepted)
         if not self._in_flight:
-            for one in self.take_waiting():
-                one.on_durable(error)
+            do_each("a failure", lambda one: one.on_durable(error), self.take_waiting())
         if first_failure:
             self._idle.set()
             self._on_failed(error)

@@ -117,6 +117,27 @@ async def test_entries_are_confirmed_in_order_and_never_inside_add():
     assert (writer.lac, writer.length) == (4, 5)
 
 
+async def test_a_caller_that_raises_takes_no_confirmation_from_the_others():
+    reported = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, each: reported.append(each))
+
+    def raises(_):
+        raise RuntimeError("a mistake")
+
+    world = cluster()
+    writer = await create(world)
+    told = Told(writer)
+    for name in ("b0", "b1"):  # the first entry is stored last, and confirmed with the others
+        refusing(world.bookies[name], Status.OVERLOADED, 1)
+    told.add(b"first")
+    writer.add((b"second",), raises)
+    told.add(b"third")
+    await told.wait(2)
+    assert told.news == [(0, None), (2, None)]
+    assert [str(each["exception"]) for each in reported] == ["a mistake"]
+    assert await writer.close() == 2
+
+
 async def test_a_full_writer_has_room_again_when_entries_are_confirmed():
     writer = await create(cluster(pending_entries_max=2))
     told = Told(writer)

@@ -484,3 +484,29 @@ async def test_without_a_policy_nothing_follows():
         world.ledger.confirm()
         await asyncio.sleep(10)
         assert len(world.ledger.entries) == 1
+
+
+async def test_a_caller_that_raises_takes_no_answer_from_the_others():
+    reported = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, each: reported.append(each))
+
+    def raises(_):
+        raise RuntimeError("a mistake")
+
+    async with new_world() as world:
+        for name in "abcd":
+            if name == "b":
+                world.writer.append((b"x",), 1, 1, -1, raises)
+            else:
+                world.append(name)
+        await asyncio.sleep(0)
+        world.ledger.confirm()
+        assert world.answers == [("a", None), ("c", None), ("d", None)]
+        assert world.ends == [4]
+        world.writer.append((b"x",), 1, 1, -1, raises)
+        world.append("e")
+        await asyncio.sleep(0)
+        error = AddFailed("ledger 1")
+        world.ledger.fail(error)
+        assert world.answers[3:] == [("e", error)]
+        assert [str(each["exception"]) for each in reported] == ["a mistake"] * 2
