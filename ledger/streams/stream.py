@@ -183,7 +183,7 @@ class Stream(ListedStream):
             self._on_failed(StreamUnavailable(f"{self.name}: an operator accepted losses"))
         writer = self._writer
         if writer is not None and losses.forced_in(writer.number) is not None:
-            self.fail(NotOwner(f"{self.name}: segment {writer.number} was closed by force"))
+            writer.give_up(NotOwner(f"{self.name}: segment {writer.number} was closed by force"))
 
     async def _has_next_ledger(self) -> bool:
         """Wait for the next ledger. Returns False if nothing can be written now."""

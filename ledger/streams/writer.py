@@ -77,6 +77,7 @@ class SegmentWriter:
         "_announced_entry",
         "_bytes_since_snapshot",
         "_control_timer",
+        "_given_up",
         "_idle",
         "_in_flight",
         "_last_user_entry",
@@ -158,6 +159,8 @@ class SegmentWriter:
         self._in_flight: deque[_Entry] = deque()
         # Set when the ledger refuses an entry. Nothing more is sent; entries in flight may succeed.
         self._refused: LedgerError | None = None
+        # Set once the places of the entries in flight are given up.
+        self._given_up: LedgerError | None = None
         # Position, and so count, and transaction id of the last packed user record.
         self._position, self._packed_txid = 0, EMPTY_TXID
         self._snapshot_entry = -1  # the first entry of the last complete snapshot
@@ -366,6 +369,7 @@ class SegmentWriter:
     def _entry_confirmed(self, error: LedgerError | None) -> None:
         """Complete the oldest entry in flight. The ledger calls it once per entry, in order."""
         entry = self._in_flight.popleft()
+        error = error or self._given_up
         if error is None:
             self._confirm(entry)
             if self._waiting or self._snapshot_parts:
@@ -430,6 +434,14 @@ class SegmentWriter:
         if self._control_timer is not None:
             self._control_timer.cancel()
             self._control_timer = None
+
+    def give_up(self, error: LedgerError) -> None:
+        """Fail also the entries in flight, whatever the bookies answer: their places are given up.
+
+        Their records may or may not be stored, as after a failed add.
+        """
+        self._given_up = error
+        self.fail(error)
 
     def fail(self, error: LedgerError, accepted: Sequence[_Accepted] = ()) -> None:
         """Fail `accepted` now, and the waiting records after the entries in flight."""

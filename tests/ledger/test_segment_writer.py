@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ledger.core import records as log_records
 from ledger.core.snapshot_format import StateSnapshot, decode_snapshot, is_part, join
-from ledger.errors import AddFailed, LedgerClosed
+from ledger.errors import AddFailed, LedgerClosed, NotOwner
 from ledger.ids import LedgerId
 from ledger.streams.config import StreamLimits
 from ledger.streams.tail_cache import StreamTail, TailCache
@@ -510,3 +510,19 @@ async def test_a_caller_that_raises_takes_no_answer_from_the_others():
         world.ledger.fail(error)
         assert world.answers[3:] == [("e", error)]
         assert [str(each["exception"]) for each in reported] == ["a mistake"] * 2
+
+
+async def test_what_is_in_flight_is_not_acknowledged_once_its_place_is_given_up():
+    async with new_world() as world:
+        world.append("durable")
+        await asyncio.sleep(0)
+        world.ledger.confirm()
+        world.append("in flight")
+        await asyncio.sleep(0)
+        world.append("waits")
+        error = NotOwner("closed by force")
+        world.writer.give_up(error)
+        world.ledger.confirm()
+        assert world.answers == [("durable", None), ("in flight", error), ("waits", error)]
+        assert (world.ends, world.writer.end_sequence_id) == ([1], 1)
+        assert world.failures == [error]
