@@ -151,16 +151,14 @@ class SegmentWriter:
         self._announced_entry = -1
         self._sink, self._tail, self._limits = sink, tail, limits
         self._take_snapshot = take_snapshot
-        self._on_advanced = on_advanced
-        self._on_failed = on_failed
+        self._on_advanced, self._on_failed = on_advanced, on_failed
         # Accepted records, not packed, oldest first. A roll moves them to the next segment.
         self._waiting: deque[_Accepted] = deque()
         # Entries that the ledger accepted and has not confirmed, in entry order.
         self._in_flight: deque[_Entry] = deque()
         # Set when the ledger refuses an entry. Nothing more is sent; entries in flight may succeed.
         self._refused: LedgerError | None = None
-        # Set once the places of the entries in flight are given up.
-        self._given_up: LedgerError | None = None
+        self._given_up: LedgerError | None = None  # set by `give_up`
         # Position, and so count, and transaction id of the last packed user record.
         self._position, self._packed_txid = 0, EMPTY_TXID
         self._snapshot_entry = -1  # the first entry of the last complete snapshot
