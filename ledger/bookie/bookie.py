@@ -185,14 +185,16 @@ class Bookie:
         lost = lost or bool(replayed.corrupt) or (served_before and replayed.index_lost)
         lost = lost or await directory.lost_unsynced(self._disk, boot_id)
         if lost:
+            # Durable before the first log file, the mark or UNSYNCED hides the loss
             self._index.begin_limbo(next_ledger, again=True)
-        if self._config.journal_sync == "never":
-            await directory.mark_unsynced(self._disk, boot_id)
+            await self._index.flush()
         await self._journal.start(instance, replayed.next_file_id, replayed.end)
         await self.storage.log_limbo_bounds(LIMBO_NEW if lost else LIMBO_KNOWN)
         self._index.write_batch(self._journal.end)
         await self._index.flush()
-        if self._config.journal_sync == "group":
+        if self._config.journal_sync == "never":
+            await directory.mark_unsynced(self._disk, boot_id)
+        else:
             await directory.clear_unsynced(self._disk)
         self.replayed = replayed
         self._disk_space.refresh()

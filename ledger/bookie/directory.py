@@ -87,9 +87,14 @@ async def upgrade_directory(disk: Disk, instance: bytes) -> None:
 
 
 async def mark_unsynced(disk: Disk, boot_id: str) -> None:
-    """Write UNSYNCED durably, before adds are acknowledged without waiting for the disk."""
-    await clear_unsynced(disk)
-    await write_file(disk, UNSYNCED, boot_id.encode())
+    """Write UNSYNCED durably, before adds are acknowledged without waiting for the disk.
+
+    Call once the limbo after a lost boot is durable. An UNSYNCED of an earlier run is overwritten
+    in place, so a failure leaves the old one, the new one or a torn one, which counts as a loss.
+    """
+    exists = UNSYNCED in disk.names()
+    file = disk.open(UNSYNCED) if exists else disk.create(UNSYNCED)
+    await _write_and_sync(disk, file, boot_id.encode())
 
 
 async def clear_unsynced(disk: Disk) -> None:
@@ -142,9 +147,11 @@ async def write_file(disk: Disk, name: str, content: bytes) -> None:
 
 
 async def _write_and_sync(disk: Disk, file: LogFile, content: bytes) -> None:
-    """Write from the start of the file, sync it and the directory, and close it. Raises OSError."""
+    """Make this the content of the file, sync file and directory, and close it. Raises OSError."""
     try:
         file.write([content], 0)
+        if file.size() > len(content):
+            file.truncate(len(content))
         await sync_file(file)
     finally:
         file.close()

@@ -201,8 +201,11 @@ class EntryIndex:
         """Return the highest entry that is stored or on its way, or -1."""
         return max(state.stored_last, max(state.recent, default=-1))
 
-    def write_batch(self, mark: LogPosition) -> None:
-        """Write all changes logged durably before `mark` to the table. Raises OSError."""
+    def write_batch(self, mark: LogPosition | None) -> None:
+        """Write all changes logged durably before `mark` to the table. Raises OSError.
+
+        With None the replay mark stays as it is, and a new index stays without one.
+        """
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
         current: dict[LedgerDescriptor, dict[int, EntryLocation]] = {}
@@ -217,7 +220,8 @@ class EntryIndex:
             assert self._states.get(state.ledger) is state  # each ledger has only one descriptor
             puts.append((_LEDGER_KEY.pack(b"l", state.ledger), state.encode()))
         puts.extend(self._usage_rows())
-        puts.append((_MARK_KEY, _MARK.pack(*mark)))
+        if mark is not None:
+            puts.append((_MARK_KEY, _MARK.pack(*mark)))
         self._found = None
         self._table.write(puts, deletes)
         for state, entries in current.items():
@@ -228,7 +232,7 @@ class EntryIndex:
         self._unindexed.clear()
         self._changed.clear()
         self._usage_changed.clear()
-        self._written = mark
+        self._written = mark if mark is not None else self._written
         self._evict_idle()
 
     def _put_entries(

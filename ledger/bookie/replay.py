@@ -95,8 +95,7 @@ class LogReplay:
             self._mark = LogPosition(ids[0], BLOCK_BYTES)
         for file_id in ids:
             await self._replay_file(file_id, file_id == ids[-1])
-        if self._groups > 0:
-            self._index.write_batch(self._mark)
+        self._write_batch()
         for file_id, end in self._ends.items():
             self._corrupt += end.corrupt
             await self._finish_file(file_id, end)
@@ -166,7 +165,15 @@ class LogReplay:
         for record in records_of(group):
             self._apply_record(group.header.file_id, record)
         if self._index.batch_due:
-            self._index.write_batch(self._mark)
+            self._write_batch()
+
+    def _write_batch(self) -> None:
+        """Write what was replayed so far to the index, whose mark stays where it is.
+
+        A mark would hide from the next start that a new index may lack entries. The start of the
+        bookie writes it, after the limbo that follows from that.
+        """
+        self._index.write_batch(None)
 
     def _apply_record(self, file_id: int, record: JournalRecord) -> None:
         kind, ledger = record.type, record.ledger

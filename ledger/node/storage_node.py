@@ -89,7 +89,7 @@ class StorageNode:
         info = BookieInfo(self.host, grpc_port, rack, start=start, tcp_port=config.port)
         await wait_until_unregistered(store, name, info, self._registration_wait_s, replace=False)
         identity = await self._identify(disk, store, cluster, name)
-        bookie = await self._open_bookie(disk, store)
+        bookie = await self._open_bookie(disk, store, identity)
         await self._handle_losses(bookie, store, identity)
         await identity.started()
         self._stops.append(lambda: _stop_bookie(bookie, identity))
@@ -163,7 +163,9 @@ class StorageNode:
         wanted = StartCount(cluster, name, 0, "stopped", place)
         return await load_identity(disk, store, wanted, cookie.encode(made_of))
 
-    async def _open_bookie(self, disk: PosixDisk, store: MetadataStore) -> Bookie:
+    async def _open_bookie(
+        self, disk: PosixDisk, store: MetadataStore, identity: BookieIdentity
+    ) -> Bookie:
         config = self._config
         table = RocksTable(config.data / "index")
         self._stops.append(_closing(table.close))
@@ -174,33 +176,43 @@ class StorageNode:
         )
         self._bookie = bookie
         next_ledger = await first_unused_ledger(store)
-        await bookie.start(boot_id=machine.boot_id(), next_ledger=next_ledger)
+        await bookie.start(
+            boot_id=machine.boot_id(),
+            next_ledger=next_ledger,
+            served_before=identity.served_before,
+        )
         return bookie
 
     async def _handle_losses(
         self, bookie: Bookie, store: MetadataStore, identity: BookieIdentity
     ) -> None:
-        """Put ledgers that may have lost entries into limbo, and fence all older ledgers."""
+        """After an old copy of the directory, put the ledgers at risk into limbo, durably.
+
+        Older ledgers are fenced. A loss that the bookie detected put it into limbo already. The
+        next start finds `identity.loss` again unless this one was counted.
+        """
         replayed = bookie.replayed
         assert replayed is not None
-        loss = identity.loss
         if replayed.corrupt:
             self._log().error("damaged log", places=str(replayed.corrupt)[:500])
-        if not loss and identity.served_before and replayed.index_lost:
-            loss = "the index is lost, and the log is incomplete"
-        if loss or bookie.limbo_below > 0:
+        if identity.served_before and replayed.index_lost:
+            self._log_loss(bookie, "the index is lost, and the log is incomplete")
+        if identity.loss or bookie.limbo_below > 0:
             await announce_limbo(store, bookie.bookie_id)
-        if not loss:
+        if not identity.loss:
             return
         ledgers = await ledgers_at_risk(store, bookie.bookie_id)
         next_ledger = await first_unused_ledger(store)
         await bookie.enter_limbo(ledgers, fenced_below=next_ledger)
+        self._log_loss(bookie, identity.loss, ledgers=len(ledgers))
+
+    def _log_loss(self, bookie: Bookie, reason: str, **numbers: int) -> None:
         self._log().error(
             "this bookie may have lost entries; its ledgers are fenced and in limbo until it is "
             "repaired",
-            reason=loss,
+            reason=reason,
             bookie=bookie.bookie_id,
-            ledgers=len(ledgers),
+            **numbers,
         )
 
     def _watch_disk_space(

@@ -34,11 +34,13 @@ class Rig:
         self.table = SimTable(Random(2))
         self.next_ledger = 1000
 
-    async def start(self, boot_id: str = "boot") -> Bookie:
+    async def start(self, boot_id: str = "boot", *, served_before: bool = False) -> Bookie:
         self.bookie = Bookie(
             self.disk, self.table, SimClock(), lambda: b"instance" * 2, config=self.config
         )
-        await self.bookie.start(boot_id=boot_id, next_ledger=self.next_ledger)
+        await self.bookie.start(
+            boot_id=boot_id, next_ledger=self.next_ledger, served_before=served_before
+        )
         return self.bookie
 
     async def restart(self) -> Bookie:

@@ -1,11 +1,14 @@
 """Goal: after a start that may have lost entries a bookie takes no add of any older ledger and
 denies nothing of those that are not closed; that outlives restarts, evictions and the index.
 
-Method: a bookie over the simulated disk and table; metadata of ledgers in the simulated tree.
+Method: a bookie over the simulated disk and table; metadata of ledgers in the simulated tree. A
+node over a real directory for the order of its start.
 """
 
 from __future__ import annotations
 
+import shutil
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
 
@@ -14,13 +17,20 @@ import pytest
 from ledger.bookie.gc.collector import collect
 from ledger.bookie.gc.log_cleaner import LogCleaner
 from ledger.client import metadata_format
+from ledger.core.journal_format import file_name
 from ledger.core.ledger_metadata import Fragment, LedgerMetadata
+from ledger.errors import MetadataUnavailable
 from ledger.ids import BookieId, EntryId, LedgerId
+from ledger.log import logger
 from ledger.node.cluster_ledgers import list_ledgers
+from ledger.node.config import NodeConfig
 from ledger.node.losses import ledgers_at_risk
+from ledger.node.storage_node import StorageNode
 from ledger.ports.bookies import Status
 from ledger.registry import layout
-from tests.ledger.bookie_rig import KEY, SMALL, started_bookie
+from ledger.registry.ledger_ids import next_ledger_id
+from ledger.registry.limbo_bookies import LIMBO
+from tests.ledger.bookie_rig import KEY, SMALL, add, started_bookie
 from tests.sim.bookie_world import entry_bytes
 from tests.sim.metadata import SimMetadata
 from tests.sim.table import SimTable
@@ -224,3 +234,51 @@ async def test_deleted_ledgers_stay_deleted():
         await bookie.delete_ledgers([LedgerId(1)])
         await bookie.enter_limbo([LedgerId(1)], fenced_below=NEXT)
         assert (await bookie.read(1, 0)).status is Status.NO_LEDGER
+
+
+# -- the order of a start --------------------------------------------------------------------------
+
+
+class Session(SimMetadata):
+    """A session of one process, whose server fails when a bookie announces its limbo."""
+
+    fails = False
+
+    async def set(self, path, data, version):
+        if self.fails and path.startswith(LIMBO):
+            raise MetadataUnavailable("no server answers")
+        return await super().set(path, data, version)
+
+
+@asynccontextmanager
+async def started_node(data, tree, *, fails=False):
+    async def connect(new):
+        session = Session(tree)
+        session.fails = fails
+        return session
+
+    config = NodeConfig(data=data, port=0, disk_free_min=0, disk_used_max=100)
+    node = StorageNode(config, connect, logger)
+    try:
+        await node.start()
+        yield node.bookie
+    finally:
+        await node.stop()
+
+
+@pytest.mark.real_loop
+async def test_a_node_whose_start_failed_behind_a_lost_index_knows_it_at_the_next_start(tmp_path):
+    tree, data = SimMetadata().tree, tmp_path / "bookie"
+    for entry in range(2):  # each in a log file
+        async with started_node(data, tree) as bookie:
+            assert await add(bookie, 1, entry) is Status.OK
+    while await next_ledger_id(SimMetadata(tree)) < NEXT:
+        pass
+    shutil.rmtree(data / "index")
+    (data / file_name(1)).unlink()
+    with pytest.raises(MetadataUnavailable):
+        async with started_node(data, tree, fails=True):
+            raise AssertionError("it started")
+    async with started_node(data, tree) as bookie:
+        assert (await bookie.read(1, 9)).status is Status.UNKNOWN_LEDGER_STATE
+        assert await add(bookie, 2, 0) is Status.FENCED

@@ -1,0 +1,139 @@
+"""Goal: a loss that a start detects is never forgotten, wherever that start ends.
+
+Method: a bookie over the simulated disk and table on virtual time. A start is killed at one moment
+after another, until one ends by itself; the next start must still know of the loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from itertools import count
+from random import Random
+
+import pytest
+
+from ledger.ports.bookies import Status
+from tests.ledger.bookie_rig import SMALL, Rig
+from tests.sim.disk import FULL_AT_A_CREATION
+from tests.sim.table import SimTable
+
+STEP_S = 0.0003
+UNSYNCED = replace(SMALL, journal_sync="never")
+
+
+async def without_index(*, logs: bool) -> Rig:
+    """A bookie that served, without its index and the log file with ledger 1; or without any."""
+    rig = Rig()
+    await rig.start()
+    await rig.add(1, 0)
+    await rig.restart()
+    for entry in range(9):  # several batches of the index
+        await rig.add(2, entry)
+    rig.disk, rig.table = rig.disk.restart(), SimTable(Random(3))
+    for name in rig.disk.names():
+        if name == "log-0000000000000001" or (name.startswith("log-") and not logs):
+            rig.disk.lose(name)
+    return rig
+
+
+async def index_lost() -> Rig:
+    return await without_index(logs=True)
+
+
+async def log_and_index_lost() -> Rig:
+    return await without_index(logs=False)
+
+
+async def power_cut() -> Rig:
+    """A bookie that did not sync, before its second boot. The first loss of ledger 1 is repaired.
+
+    The log itself is whole: what a power cut takes from it is found in another way.
+    """
+    rig = Rig(UNSYNCED)
+    await rig.start("boot 0")
+    await rig.add(1, 0)
+    rig.disk, rig.table = rig.disk.restart(), rig.table.crash()
+    await rig.start("boot 1")
+    assert await rig.bookie.end_limbo(1) is Status.OK
+    rig.disk, rig.table = rig.disk.restart(), rig.table.crash()
+    return rig
+
+
+async def start(rig: Rig) -> None:
+    await rig.start("boot 2", served_before=True)
+
+
+async def killed_at(rig: Rig, at_s: float, *, flushed: bool) -> bool:
+    """Kill a start after `at_s`. Returns False if it ended before.
+
+    With `flushed` the table keeps everything: it may flush by itself at any time.
+    """
+    starting = asyncio.ensure_future(start(rig))
+    await asyncio.wait([starting], timeout=at_s)
+    ended = starting.done()
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=not ended)
+    table = rig.table.copy() if flushed else rig.table.crash()
+    rig.disk, rig.table = rig.disk.restart(), table
+    return not ended
+
+
+async def expect_limbo(rig: Rig) -> None:
+    bookie = rig.bookie
+    assert (await bookie.read(1, 7)).status is Status.UNKNOWN_LEDGER_STATE
+    assert (await bookie.read_lac(1)).status is Status.UNKNOWN_LEDGER_STATE
+    assert await rig.add(1, 7) is Status.FENCED
+    assert await rig.add(rig.next_ledger, 0) is Status.OK
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("lose", [index_lost, log_and_index_lost, power_cut])
+async def test_a_loss_is_known_to_the_start_after_one_that_was_killed(lose, flushed):
+    for step in count():
+        rig = await lose()
+        killed = await killed_at(rig, step * STEP_S, flushed=flushed)
+        await start(rig)
+        await expect_limbo(rig)
+        if not killed:
+            break
+    assert step > 10
+
+
+async def test_a_loss_outlives_the_index_that_a_killed_start_had_told_first():
+    """Only a record of this loss in the log tells later that a limbo that ended began again."""
+    for step in count():
+        rig = await power_cut()
+        killed = await killed_at(rig, step * STEP_S, flushed=True)
+        await start(rig)
+        rig.disk, rig.table = rig.disk.restart(), SimTable(Random(3))
+        await start(rig)
+        await expect_limbo(rig)
+        if not killed:
+            break
+
+
+async def test_a_full_disk_does_not_hide_the_power_cut_from_the_next_start():
+    rig = await power_cut()
+    rig.disk.accidents = [FULL_AT_A_CREATION]
+    with pytest.raises(OSError, match="ENOSPC"):
+        await start(rig)
+    rig.disk, rig.table = rig.disk.restart(), rig.table.crash()
+    await start(rig)
+    await expect_limbo(rig)
+
+
+async def test_a_directory_that_never_served_is_not_in_limbo():
+    """A first start that was killed at any moment leaves a directory that lost nothing."""
+    for step in count():
+        rig = Rig()
+        starting = asyncio.ensure_future(rig.start("boot 2"))
+        await asyncio.wait([starting], timeout=step * STEP_S)
+        ended = starting.done()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        rig.disk, rig.table = rig.disk.restart(), rig.table.crash()
+        await rig.start("boot 2")
+        assert await rig.add(1, 0) is Status.OK
+        if ended:
+            break
