@@ -66,6 +66,7 @@ class LedgerDescriptor(FenceState):
         "ledger",
         "limbo",
         "limbo_ended",
+        "limbo_ends_queued",
         "recent",
         "stored_last",
     )
@@ -90,6 +91,9 @@ class LedgerDescriptor(FenceState):
         # True once this ledger's limbo ended, even if the bookie-wide limbo goes on. Reset by a new
         # loss.
         self.limbo_ended = False
+        # The number of records in the journal that end the limbo. Above 0 the ledger counts as out
+        # of limbo for whatever is logged behind them.
+        self.limbo_ends_queued = 0
         # True while the master key is in the journal's queue, and once it is durable. The key
         # precedes every entry.
         self.key_queued = False

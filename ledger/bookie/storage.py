@@ -65,12 +65,15 @@ class BookieStorage:
     ) -> asyncio.Future[Status]:
         """Queue a record that is not an add. The future resolves once it is durable or failed."""
         done: asyncio.Future[Status] = self._loop.create_future()
+        limbo_ends = int(kind is RecordType.LIMBO and entry == 0)
 
         def on_done(status: Status) -> None:
+            ledger.limbo_ends_queued -= limbo_ends
             if not done.done():
                 done.set_result(status)
 
         ledger.busy += 1
+        ledger.limbo_ends_queued += limbo_ends
         self.journal.append(QueuedRecord(kind, ledger, entry, -1, (body,), len(body), on_done))
         return done
 

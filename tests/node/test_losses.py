@@ -7,6 +7,7 @@ node over a real directory for the order of its start.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -190,6 +191,20 @@ async def test_a_second_loss_puts_what_was_repaired_back_into_limbo():
         await bookie.enter_limbo([LedgerId(1)], fenced_below=LedgerId(200))
         assert (await bookie.read(1, 7)).status is Status.UNKNOWN_LEDGER_STATE
         assert await rig.add(150, 0) is Status.FENCED
+
+
+async def test_compaction_does_not_bring_back_a_limbo_whose_end_is_queued():
+    async with started_bookie() as (rig, bookie):
+        await lose(rig)
+        await bookie.storage.journal.roll()
+        await bookie.storage.checkpoint()
+        compacting = LogCleaner(bookie.storage).compact_file(1)
+        ended, _ = await asyncio.gather(bookie.end_limbo(LedgerId(1), KEY), compacting)
+        assert ended is Status.OK
+        for again in (rig.restart, lambda: lose_index(rig)):
+            assert (await rig.bookie.read(1, 7)).status is Status.NO_ENTRY
+            await again()
+        assert (await rig.bookie.read(1, 7)).status is Status.NO_ENTRY
 
 
 @pytest.mark.parametrize("index_lost", [False, True])

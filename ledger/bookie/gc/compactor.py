@@ -85,7 +85,8 @@ class LogCompactor:
         if state.lac >= 0:
             logged.append(append(RecordType.EXPLICIT_LAC, state, state.lac))
         if state.limbo or state.limbo_ended:
-            logged.append(append(RecordType.LIMBO, state, int(state.limbo)))
+            limbo = state.limbo and not state.limbo_ends_queued
+            logged.append(append(RecordType.LIMBO, state, int(limbo)))
 
     async def _read_entries(self, ledger: int) -> None:
         first = 0
