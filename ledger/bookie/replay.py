@@ -11,6 +11,7 @@ from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor
 from ledger.core.journal_format import (
     BLOCK_BYTES,
     GROUP_HEADER_BYTES,
+    RECORD_HEADER_BYTES,
     CorruptRange,
     FileEnd,
     JournalGroup,
@@ -192,7 +193,7 @@ class LogReplay:
             self._apply_entry(file_id, state, record)
         else:
             self._index.apply(kind, state, record.entry, record.body)
-            self._index.add_usage(file_id, ledger, len(record.body))
+            self._index.add_usage(file_id, ledger, RECORD_HEADER_BYTES + len(record.body))
 
     def _apply_limbo(self, kind: int, below: int) -> None:
         if kind == LIMBO_FENCED:

@@ -344,6 +344,22 @@ async def test_the_log_alone_tells_everything_again_after_a_crash_and_a_compacti
     assert [(await bookie.read(3, entry)).status for entry in range(60)] == [Status.OK] * 60
 
 
+async def test_a_file_that_holds_nothing_but_a_fence_is_kept_after_its_replay():
+    """A replay counted only the bodies of such records, and a fence has none."""
+    async with started_bookie() as (rig, _):
+        await rig.add(1, 0)
+        bookie = await rig.restart()
+        before = rig.table.copy()
+        assert await bookie.fence(1, KEY) is Status.OK
+        rig.disk, rig.table = rig.disk.restart(), before
+        bookie = await rig.start()
+        assert bookie.replayed.groups == 1
+        await collect(bookie, listing(1))
+        rig.table = SimTable(Random(6))  # the log alone tells it again
+        await rig.kill()
+        assert await rig.add(1, 1) is Status.FENCED
+
+
 async def test_a_ledger_missing_in_one_listing_only_is_kept():
     async with started_bookie() as (rig, bookie):
         await rig.add(1, 0)
