@@ -98,10 +98,19 @@ async def mark_unsynced(disk: Disk, boot_id: str) -> None:
 
 
 async def clear_unsynced(disk: Disk) -> None:
-    """Delete UNSYNCED, because everything acknowledged is on disk."""
-    if UNSYNCED in disk.names():
-        disk.unlink(UNSYNCED)
-        disk.sync_directory()
+    """Sync every log file, because a run that was killed may not have, then delete UNSYNCED."""
+    names = disk.names()
+    if UNSYNCED not in names:
+        return
+    for name in names:
+        if parse_file_name(name) is not None:
+            file = disk.open(name)
+            try:
+                await sync_file(file)
+            finally:
+                file.close()
+    disk.unlink(UNSYNCED)
+    disk.sync_directory()
 
 
 async def lost_unsynced(disk: Disk, boot_id: str) -> bool:

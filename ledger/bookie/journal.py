@@ -58,9 +58,8 @@ class Journal:
         self._salt = 0
         self._on_group = on_group
         self._group_commit = GroupCommit(config.group)
-        # Records appended and not yet taken into a group, oldest first. Bounded by the callers,
-        # which refuse adds above `queue_bytes_max`. Emptied by `_take_group` or, after a failure,
-        # `_fail`.
+        # Records appended and not yet taken into a group, oldest first. The callers bound it: they
+        # refuse adds above `queue_bytes_max`. Emptied by `_take_group`, and by `_fail`.
         self._queue: list[QueuedRecord] = []
         # Sum of the sizes in `_queue`.
         self.queue_bytes = 0
@@ -78,8 +77,7 @@ class Journal:
         # numbers are equal when nothing is queued or in flight.
         self._appended = 0
         self._settled = 0
-        # Callbacks of `when_settled`, by rising numbers. Each is removed and called once `_settled`
-        # reaches its number.
+        # Callbacks of `when_settled`, each removed and called once `_settled` reaches its number.
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
         # The error that stopped the journal, or None. Set once, never reset.
         self.failed: OSError | None = None
@@ -88,12 +86,14 @@ class Journal:
         self._guard = Guard("the journal of a bookie")
         # The file being written. None before `start` and after `stop`. Replaced by each roll.
         self._file: LogFile | None = None
+        # Syncs of complete files, each done when its file is closed. Empty if groups are synced.
+        # Few: the kernel makes writes wait when too many bytes are not on disk.
+        self._finishing: set[asyncio.Future[None]] = set()
         # The id of `_file`; rises by one with each roll.
         self.file_id = 0
         # The position of the next group in `_file`: a block boundary after all settled groups.
         self._position = 0
-        # The end of the disk space allocated in `_file`. Never below the end of a group being
-        # written.
+        # The end of the space allocated in `_file`. Never below the end of a group being written.
         self._reserved = 0
         # The position up to which the log was synced, written into each group header. Never falls.
         # Does not advance if `journal_sync` is `never`.
@@ -155,6 +155,21 @@ class Journal:
             raise self.failed
         await self._roll_and_wait(self.file_id + 1)
 
+    async def sync(self) -> None:
+        """Make everything settled durable, also if groups are not synced. Raises OSError."""
+        if self._config.journal_sync == "group":
+            return
+        file = self._file
+        try:
+            if file is not None:
+                await sync_file(file)
+        except OSError as error:
+            self._fail(error)
+        while self._finishing:
+            await asyncio.wait(self._finishing)
+        if self.failed is not None:
+            raise self.failed
+
     async def _roll_and_wait(self, file_id: int) -> None:
         """Begin a roll and wait for its end. No group may be in flight. Raises OSError."""
         done = self._roll_done = self._loop.create_future()
@@ -165,9 +180,13 @@ class Journal:
             raise error
 
     async def stop(self) -> None:
-        """Wait until everything appended is settled, then close the file at its end."""
+        """Wait until everything appended is settled and complete files are synced, then close the
+        file at its end.
+        """
         while self._roll_done is not None or self._settled < self._appended:
             await (self.settled() if self._roll_done is None else asyncio.wait([self._roll_done]))
+        while self._finishing:
+            await asyncio.wait(self._finishing)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._busy = True
@@ -351,19 +370,40 @@ class Journal:
             self._disk.sync_directory()
             if self._file is not None:
                 self._file.truncate(self._position)
-                self._file.close()
         except OSError as failure:
             self._on_roll_failed(file_id, file, failure)
             return
-        self._file = file
+        complete, self._file = self._file, file
         self.file_id = file_id
         self._position = BLOCK_BYTES
         self._reserved = self._config.preallocate_bytes
-        if self._in_flight:
-            self._write_group()
-        else:
-            self._resume()
-        self._on_roll_ended(None)
+        if complete is not None:
+            self._finish_file(complete)
+        if self.failed is None:  # a sync of a complete file may have failed
+            if self._in_flight:
+                self._write_group()
+            else:
+                self._resume()
+        self._on_roll_ended(self.failed)
+
+    def _finish_file(self, file: LogFile) -> None:
+        """Close a complete file once it is on disk."""
+        if self._config.journal_sync == "group":
+            file.close()
+            return
+        finished: asyncio.Future[None] = self._loop.create_future()
+        self._finishing.add(finished)
+        file.sync(partial(self._on_finished, file, finished))
+
+    def _on_finished(
+        self, file: LogFile, finished: asyncio.Future[None], error: OSError | None
+    ) -> None:
+        with self._guard:
+            file.close()
+            self._finishing.discard(finished)
+            finished.set_result(None)
+            if error is not None and self.failed is None:
+                self._fail(error)
 
     def _on_roll_failed(self, file_id: int, file: LogFile | None, error: OSError) -> None:
         """Give the new file back and refuse the group if the disk is full; otherwise stop."""

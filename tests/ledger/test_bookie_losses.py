@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from ledger.bookie.gc.collector import collect
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import SMALL, Rig
 from tests.sim.disk import FULL_AT_A_CREATION
@@ -137,3 +138,78 @@ async def test_a_directory_that_never_served_is_not_in_limbo():
         assert await rig.add(1, 0) is Status.OK
         if ended:
             break
+
+
+# -- without syncs ---------------------------------------------------------------------------------
+
+
+async def fill_files(rig: Rig, ledger: int, entries: int = 40) -> None:
+    for entry in range(entries):
+        assert await rig.add(ledger, entry, bytes(4000)) is Status.OK
+
+
+async def cut_power(rig: Rig) -> None:
+    """The machine boots again. What the index had flushed and the log had synced is left."""
+    rig.disk, rig.table = rig.disk.crash(), rig.table.crash()
+    await rig.start("boot 2")
+
+
+async def expect_entries(rig: Rig, ledger: int, entries: int = 40) -> None:
+    found = [(await rig.bookie.read(ledger, entry)).status for entry in range(entries)]
+    assert found == [Status.OK] * entries
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_after_a_clean_stop_a_power_cut_takes_nothing(killed):
+    """Also of the files that a process completed and was killed before they were on disk."""
+    rig = Rig(UNSYNCED)
+    await rig.start("boot 1")
+    await fill_files(rig, 1)
+    if killed:
+        rig.disk, rig.table = rig.disk.restart(), rig.table.copy()
+        await rig.start("boot 1")
+    await rig.bookie.stop()
+    await cut_power(rig)
+    assert rig.bookie.limbo_below == 0
+    await expect_entries(rig, 1)
+
+
+async def test_a_power_cut_takes_nothing_from_files_that_were_complete_for_a_while():
+    rig = Rig(UNSYNCED)
+    await rig.start("boot 1")
+    await fill_files(rig, 1)
+    await fill_files(rig, 2, 17)  # a file
+    await asyncio.sleep(1)
+    await cut_power(rig)
+    assert rig.bookie.limbo_below == rig.next_ledger
+    await expect_entries(rig, 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_power_cut_takes_nothing_that_was_on_disk_before_it_was_compacted(seed):
+    rig = Rig(UNSYNCED)
+    rig.disk.random.seed(seed)
+    await rig.start("boot 1")
+    await rig.add(1, 0)
+    await fill_files(rig, 2, 15)
+    await rig.restart()
+
+    async def list_ledgers():
+        return [1]
+
+    done = await collect(rig.bookie, list_ledgers, compaction_threshold=0.9)
+    assert done.files_rewritten
+    await cut_power(rig)
+    assert (await rig.bookie.read(1, 0)).status is Status.OK
+
+
+async def test_a_complete_file_that_cannot_be_synced_ends_the_bookie():
+    rig = Rig(UNSYNCED)
+    await rig.start("boot 1")
+    await fill_files(rig, 1, 15)
+    await rig.bookie.storage.journal.roll()
+    rig.disk.fail_next_sync = True  # that of the file which is complete now
+    await rig.bookie.failed()
+    assert await rig.add(1, 99) is Status.IO_ERROR
+    await rig.bookie.stop()
+    assert "UNSYNCED" in rig.disk.names()

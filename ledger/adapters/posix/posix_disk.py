@@ -36,6 +36,8 @@ never. Only `auto` permits io_uring instead of both.
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
 # Bound of mode "auto": a longer stop of the loop costs more than a thread
 _INLINE_S_MAX: Final = 0.002
+# Bytes above which a sync takes longer than recent ones tell: those of a file synced at its end
+_INLINE_BYTES_MAX: Final = 4 * 1024 * 1024
 _AVERAGE_SHARE: Final = 0.125  # weight of the newest sync in the moving average
 # Average write above which zeros cost more than they save
 _SPARE_PAYS_BYTES: Final = 192 * 1024
@@ -123,6 +125,7 @@ class PosixLogFile:
         "_readers",
         "_spare",
         "_syncs",
+        "_unsynced_bytes",
         "_users",
         "_writes",
     )
@@ -139,6 +142,8 @@ class PosixLogFile:
         self._expected_bytes = 0
         # True if the page cache may hold bytes that are not on disk: a sync needs fdatasync then.
         self._dirty = True
+        # Bytes written into the page cache since the last sync.
+        self._unsynced_bytes = 0
         # One user for this object and one for each call in a thread; the handle is closed at 0.
         self._users = 1
         # Set once, by `close`; the handle may stay open until `_users` is 0.
@@ -163,6 +168,7 @@ class PosixLogFile:
         if self._write_direct(buffers, position, size):
             return
         self._dirty = True
+        self._unsynced_bytes += size
         with self._syncs.blocked:
             if len(buffers) <= _BUFFERS_MAX and os.pwritev(self._handle, buffers, position) == size:
                 return
@@ -191,6 +197,7 @@ class PosixLogFile:
     def sync(self, on_synced: OnSynced) -> None:
         staged = self._direct if self._direct is not None and self._direct.staged else None
         dirty, self._dirty = self._dirty, False
+        large, self._unsynced_bytes = self._unsynced_bytes > _INLINE_BYTES_MAX, 0
         if staged is None and not dirty:
             on_synced(None)
             return
@@ -204,7 +211,7 @@ class PosixLogFile:
             if dirty:
                 os.fdatasync(self._handle)
 
-        self._syncs.sync(self, work, on_synced)
+        self._syncs.sync(self, work, on_synced, large=large)
 
     def _submit(
         self, ring: Uring, staged: DirectWriter | None, dirty: bool, on_synced: OnSynced
@@ -366,11 +373,16 @@ class _Syncs:
         """Record how long the last sync took, wherever it ran."""
         self._average_s += (took_s - self._average_s) * _AVERAGE_SHARE
 
-    def sync(self, file: PosixLogFile, work: Callable[[], None], on_synced: OnSynced) -> None:
-        """Run `work`, which waits for the disk, uses `file` and may raise OSError."""
+    def sync(
+        self, file: PosixLogFile, work: Callable[[], None], on_synced: OnSynced, *, large: bool
+    ) -> None:
+        """Run `work`, which waits for the disk, uses `file` and may raise OSError.
+
+        In mode `auto` the loop does not wait for a `large` one.
+        """
         if self.mode == "never":
             on_synced(None)
-        elif self.inline:
+        elif self.inline and (not large or self.mode == "inline"):
             with self.blocked:
                 error = self._timed(work)
             on_synced(error)

@@ -105,6 +105,7 @@ class LogCleaner:
         if not self._is_indexed(file_id):
             raise LogFileInUse(f"{file_name(file_id)} is not indexed yet; it was not compacted")
         await LogCompactor(file_id, storage).run()
+        await self._journal.sync()  # the copies replace entries that may be on disk for long
         await storage.checkpoint()
         self._index.drop_file(file_id)
 
