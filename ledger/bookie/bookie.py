@@ -67,7 +67,10 @@ class Bookie:
         *,
         name: str = "bookie",
         config: BookieConfig | None = None,
+        start_id: str = "",
     ) -> None:
+        # The `BookieInfo.start` under which this start is registered, empty if it has none.
+        self.start_id: Final = start_id
         # Fixed for the life of the bookie. `_index`, `_files` and `_journal` are the attributes of
         # `storage`, kept here because every add uses them.
         self._config = config = config if config is not None else BookieConfig()
@@ -299,11 +302,16 @@ class Bookie:
         await self.storage.log_limbo_bounds(LIMBO_KNOWN)
         await self.storage.checkpoint()
 
-    async def end_limbo(self, ledger: LedgerId, master_key: bytes | None = None) -> Status:
+    async def end_limbo(
+        self, ledger: LedgerId, master_key: bytes | None = None, start: str = ""
+    ) -> Status:
         """End the ledger's limbo, because its entries are complete again or their loss is accepted.
 
-        The ledger stays fenced. `master_key` is None for calls from the bookie's own process.
+        The ledger stays fenced. `master_key` is None for calls from the bookie's own process. See
+        `Bookies.end_limbo`.
         """
+        if start and self.start_id and start != self.start_id:
+            return Status.WRONG_INSTANCE
         if master_key is not None:
             authorized = self._authorize(ledger, master_key)
             if isinstance(authorized, Status):

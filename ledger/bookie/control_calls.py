@@ -84,7 +84,9 @@ class ControlCalls:
         request = _ledger_request(data)
         status = Status.WRONG_INSTANCE
         if self._is_this_bookie(request.bookie):
-            status = await self._bookie.end_limbo(LedgerId(request.ledger), request.master_key)
+            status = await self._bookie.end_limbo(
+                LedgerId(request.ledger), request.master_key, request.start
+            )
         return pb.StatusReply(status=status).SerializeToString()
 
     async def _list_entries(self, data: bytes) -> bytes:

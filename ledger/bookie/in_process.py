@@ -116,7 +116,7 @@ class LocalBookies:
 
     def registered(self) -> Mapping[BookieId, BookieInfo]:
         return {
-            name: BookieInfo(read_only=not bookie.writable)
+            name: BookieInfo(read_only=not bookie.writable, start=bookie.start_id)
             for name, bookie in self._bookies.items()
             if bookie.failure is None
         }
@@ -203,9 +203,13 @@ class LocalBookies:
         node = self._bookies.get(bookie)
         return EntriesReply(Status.UNREACHABLE) if node is None else await node.list_entries(ledger)
 
-    async def end_limbo(self, bookie: BookieId, ledger: LedgerId, master_key: bytes) -> Status:
+    async def end_limbo(
+        self, bookie: BookieId, ledger: LedgerId, master_key: bytes, start: str = ""
+    ) -> Status:
         node = self._bookies.get(bookie)
-        return Status.UNREACHABLE if node is None else await node.end_limbo(ledger, master_key)
+        if node is None:
+            return Status.UNREACHABLE
+        return await node.end_limbo(ledger, master_key, start)
 
     async def stats(self, bookie: BookieId) -> BookieStats:
         node = self._bookies.get(bookie)
@@ -271,7 +275,12 @@ async def open_local_bookie(
         if identity is not None:
             await identity.check(disk, bookie_id(name, instance))
         table = RocksTable(path / "index")
-        bookie = Bookie(disk, table, clock or SystemClock(), new_instance, name=name, config=config)
+        bookie = Bookie(
+            *(disk, table, clock or SystemClock(), new_instance),
+            name=name,
+            config=config,
+            start_id=new_instance().hex()[:8],
+        )
         await bookie.start(
             boot_id=boot_id(),
             next_ledger=next_ledger,

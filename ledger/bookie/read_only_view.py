@@ -71,7 +71,9 @@ class ReadOnlyView:
     async def write_lac(self, ledger: LedgerId, master_key: bytes, lac: EntryId) -> Status:
         return Status.READ_ONLY
 
-    async def end_limbo(self, ledger: LedgerId, master_key: bytes | None = None) -> Status:
+    async def end_limbo(
+        self, ledger: LedgerId, master_key: bytes | None = None, start: str = ""
+    ) -> Status:
         return Status.READ_ONLY
 
     # -- answered ------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from ledger.losses.survey import LedgerLosses, LossSurvey
 from ledger.ports.bookies import Bookies, Status
 from ledger.ports.clock import Clock
 from ledger.repair.checker import LossTerms, bookies_of
+from ledger.repair.entry_copier import EntryCopier
 from ledger.repair.entry_ranges import EntryRanges, merged, union
 from ledger.streams.accepted_losses import accept_losses
 
@@ -85,8 +86,9 @@ class LossAcceptor:
         forced = not metadata.closed and await self._close(metadata, by)
         metadata = (await self._metadata.read_latest(ledger)).metadata
         assert metadata.last_entry is not None
+        copier = self._survey.copier(metadata)  # now, because it ends the limbo of no later start
         seen, lost = await self._give_up(metadata, by)
-        ended = await self._end_limbos(metadata)
+        ended = await self._end_limbos(metadata, copier)
         if self._mark is not None:
             await self._mark(ledger)
         after = (await self._metadata.read_latest(ledger)).metadata
@@ -185,8 +187,9 @@ class LossAcceptor:
         highest = [one.held[-1][1] for one in replicas.values() if one.held]
         return max([await copier.read_lac(), *highest])
 
-    async def _end_limbos(self, metadata: LedgerMetadata) -> tuple[BookieId, ...]:
-        copier = self._survey.copier(metadata)
+    async def _end_limbos(
+        self, metadata: LedgerMetadata, copier: EntryCopier
+    ) -> tuple[BookieId, ...]:
         replicas = await copier.list_replicas(bookies_of(metadata))
         ended: list[BookieId] = []
         for bookie, replica in replicas.items():

@@ -89,7 +89,7 @@ class StorageNode:
         info = BookieInfo(self.host, grpc_port, rack, start=start, tcp_port=config.port)
         await wait_until_unregistered(store, name, info, self._registration_wait_s, replace=False)
         identity = await self._identify(disk, store, cluster, name)
-        bookie = await self._open_bookie(disk, store, identity)
+        bookie = await self._open_bookie(disk, store, identity, start)
         await self._handle_losses(bookie, store, identity)
         await identity.started()
         self._stops.append(lambda: _stop_bookie(bookie, identity))
@@ -164,7 +164,7 @@ class StorageNode:
         return await load_identity(disk, store, wanted, cookie.encode(made_of))
 
     async def _open_bookie(
-        self, disk: PosixDisk, store: MetadataStore, identity: BookieIdentity
+        self, disk: PosixDisk, store: MetadataStore, identity: BookieIdentity, start_id: str
     ) -> Bookie:
         config = self._config
         table = RocksTable(config.data / "index")
@@ -173,6 +173,7 @@ class StorageNode:
             *(disk, table, SystemClock(), machine.new_instance),
             name=config.name,
             config=_bookie_config(config),
+            start_id=start_id,
         )
         self._bookie = bookie
         next_ledger = await first_unused_ledger(store)

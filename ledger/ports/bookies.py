@@ -26,7 +26,8 @@ class Status(IntEnum):
     OVERLOADED = 506
     UNKNOWN_LEDGER_STATE = 507
     UNREACHABLE = 900  # Not a code of BookKeeper. No answer came, so the outcome is unknown
-    # Not a code of BookKeeper. Another bookie serves at this address, so the request had no effect
+    # Not a code of BookKeeper. Another bookie, or another start of it, serves at this address, so
+    # the request had no effect
     WRONG_INSTANCE = 901
 
 
@@ -206,8 +207,14 @@ class Bookies(Protocol):
         """
         ...
 
-    async def end_limbo(self, bookie: BookieId, ledger: LedgerId, master_key: bytes) -> Status:
-        """End the limbo of a ledger whose copies are complete again, or whose loss was accepted."""
+    async def end_limbo(
+        self, bookie: BookieId, ledger: LedgerId, master_key: bytes, start: str = ""
+    ) -> Status:
+        """End the limbo of a ledger whose copies are complete again, or whose loss was accepted.
+
+        `start` is the `BookieInfo.start` from before the copies were examined. A later start may
+        have lost entries again, so it answers WRONG_INSTANCE. An earlier release ignores `start`.
+        """
         ...
 
     async def stats(self, bookie: BookieId) -> BookieStats:

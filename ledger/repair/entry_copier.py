@@ -138,6 +138,12 @@ class EntryCopier:
         self._overloaded_s_max = client_config.overloaded_s_max
         self._format = EntryFormat(metadata.digest_type, metadata.password)
         self._key = master_key(metadata.password)
+        # The start of each registered bookie, from before anything was examined. Constant.
+        self._starts = {
+            bookie: info.start
+            for bookie, info in bookies.registered().items()
+            if bookie in bookies_of(metadata)
+        }
         # Corrupt copies found while copying, by bookie. Only grows.
         self.damaged: dict[BookieId, set[EntryId]] = {}
 
@@ -369,10 +375,16 @@ class EntryCopier:
         return bodies
 
     async def end_limbo(self, bookie: BookieId) -> Status:
-        """End the limbo as `Bookies.end_limbo` does. Returns UNREACHABLE after the timeout."""
+        """End the limbo as `Bookies.end_limbo` does, of the start when this object was made.
+
+        Returns UNREACHABLE after the timeout, or if the bookie was not registered then.
+        """
+        if bookie not in self._starts:
+            return Status.UNREACHABLE
+        ledger, start = self._metadata.ledger, self._starts[bookie]
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._bookies.end_limbo(bookie, self._metadata.ledger, self._key)
+                return await self._bookies.end_limbo(bookie, ledger, self._key, start)
         except TimeoutError:
             return Status.UNREACHABLE
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18ledger/wire/bookie.proto\x12\x0bledger.wire\"\r\n\x0bInfoRequest\"]\n\tInfoReply\x12\x0e\n\x06\x62ookie\x18\x01 \x01(\t\x12\x15\n\rframe_version\x18\x02 \x01(\r\x12\x17\n\x0f\x65ntry_bytes_max\x18\x03 \x01(\r\x12\x10\n\x08writable\x18\x04 \x01(\x08\"P\n\rLedgerRequest\x12\x0e\n\x06\x62ookie\x18\x01 \x01(\t\x12\x0e\n\x06ledger\x18\x02 \x01(\x03\x12\x12\n\nmaster_key\x18\x03 \x01(\x0c\x12\x0b\n\x03lac\x18\x04 \x01(\x03\"\x1d\n\x0bStatusReply\x12\x0e\n\x06status\x18\x01 \x01(\x05\"\'\n\x08LacReply\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0b\n\x03lac\x18\x02 \x01(\x03\",\n\x0c\x45ntriesReply\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0c\n\x04runs\x18\x02 \x03(\x04\"\x1e\n\x0cStatsRequest\x12\x0e\n\x06\x62ookie\x18\x01 \x01(\t\"g\n\nStatsReply\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x12\n\ndisk_bytes\x18\x02 \x01(\x04\x12\x12\n\nfree_bytes\x18\x03 \x01(\x04\x12\x0f\n\x07ledgers\x18\x04 \x01(\x04\x12\x10\n\x08writable\x18\x05 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18ledger/wire/bookie.proto\x12\x0bledger.wire\"\r\n\x0bInfoRequest\"]\n\tInfoReply\x12\x0e\n\x06\x62ookie\x18\x01 \x01(\t\x12\x15\n\rframe_version\x18\x02 \x01(\r\x12\x17\n\x0f\x65ntry_bytes_max\x18\x03 \x01(\r\x12\x10\n\x08writable\x18\x04 \x01(\x08\"_\n\rLedgerRequest\x12\x0e\n\x06\x62ookie\x18\x01 \x01(\t\x12\x0e\n\x06ledger\x18\x02 \x01(\x03\x12\x12\n\nmaster_key\x18\x03 \x01(\x0c\x12\x0b\n\x03lac\x18\x04 \x01(\x03\x12\r\n\x05start\x18\x05 \x01(\t\"\x1d\n\x0bStatusReply\x12\x0e\n\x06status\x18\x01 \x01(\x05\"\'\n\x08LacReply\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0b\n\x03lac\x18\x02 \x01(\x03\",\n\x0c\x45ntriesReply\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0c\n\x04runs\x18\x02 \x03(\x04\"\x1e\n\x0cStatsRequest\x12\x0e\n\x06\x62ookie\x18\x01 \x01(\t\"g\n\nStatsReply\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x12\n\ndisk_bytes\x18\x02 \x01(\x04\x12\x12\n\nfree_bytes\x18\x03 \x01(\x04\x12\x0f\n\x07ledgers\x18\x04 \x01(\x04\x12\x10\n\x08writable\x18\x05 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,15 +36,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INFOREPLY']._serialized_start=56
   _globals['_INFOREPLY']._serialized_end=149
   _globals['_LEDGERREQUEST']._serialized_start=151
-  _globals['_LEDGERREQUEST']._serialized_end=231
-  _globals['_STATUSREPLY']._serialized_start=233
-  _globals['_STATUSREPLY']._serialized_end=262
-  _globals['_LACREPLY']._serialized_start=264
-  _globals['_LACREPLY']._serialized_end=303
-  _globals['_ENTRIESREPLY']._serialized_start=305
-  _globals['_ENTRIESREPLY']._serialized_end=349
-  _globals['_STATSREQUEST']._serialized_start=351
-  _globals['_STATSREQUEST']._serialized_end=381
-  _globals['_STATSREPLY']._serialized_start=383
-  _globals['_STATSREPLY']._serialized_end=486
+  _globals['_LEDGERREQUEST']._serialized_end=246
+  _globals['_STATUSREPLY']._serialized_start=248
+  _globals['_STATUSREPLY']._serialized_end=277
+  _globals['_LACREPLY']._serialized_start=279
+  _globals['_LACREPLY']._serialized_end=318
+  _globals['_ENTRIESREPLY']._serialized_start=320
+  _globals['_ENTRIESREPLY']._serialized_end=364
+  _globals['_STATSREQUEST']._serialized_start=366
+  _globals['_STATSREQUEST']._serialized_end=396
+  _globals['_STATSREPLY']._serialized_start=398
+  _globals['_STATSREPLY']._serialized_end=501
 # @@protoc_insertion_point(module_scope)

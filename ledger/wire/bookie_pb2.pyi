@@ -1,4 +1,3 @@
-# pyright: basic
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -24,16 +23,18 @@ class InfoReply(_message.Message):
     def __init__(self, bookie: _Optional[str] = ..., frame_version: _Optional[int] = ..., entry_bytes_max: _Optional[int] = ..., writable: _Optional[bool] = ...) -> None: ...
 
 class LedgerRequest(_message.Message):
-    __slots__ = ("bookie", "ledger", "master_key", "lac")
+    __slots__ = ("bookie", "ledger", "master_key", "lac", "start")
     BOOKIE_FIELD_NUMBER: _ClassVar[int]
     LEDGER_FIELD_NUMBER: _ClassVar[int]
     MASTER_KEY_FIELD_NUMBER: _ClassVar[int]
     LAC_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     bookie: str
     ledger: int
     master_key: bytes
     lac: int
-    def __init__(self, bookie: _Optional[str] = ..., ledger: _Optional[int] = ..., master_key: _Optional[bytes] = ..., lac: _Optional[int] = ...) -> None: ...
+    start: str
+    def __init__(self, bookie: _Optional[str] = ..., ledger: _Optional[int] = ..., master_key: _Optional[bytes] = ..., lac: _Optional[int] = ..., start: _Optional[str] = ...) -> None: ...
 
 class StatusReply(_message.Message):
     __slots__ = ("status",)

@@ -84,7 +84,8 @@ async def over_grpc(tmp_path):
 async def networked(tmp_path):
     opened = await open_local_bookie(tmp_path / "bookie", config=CONFIG)
     server = server_of(opened.bookie)
-    registered = {opened.bookie.bookie_id: BookieInfo(port=await server.start("127.0.0.1", 0))}
+    start, port = opened.bookie.start_id, await server.start("127.0.0.1", 0)
+    registered = {opened.bookie.bookie_id: BookieInfo(port=port, start=start)}
     port = bookies_of(lambda: registered)
     yield World(port, opened.bookie.bookie_id, opened.bookie)
     await port.close()
@@ -441,6 +442,18 @@ async def test_what_may_be_lost_is_unknown_until_the_owner_ends_limbo(opened):
         assert (await world.port.read(world.id, 7, 1)).status is Status.NO_ENTRY
         assert (await world.port.list_entries(world.id, 7)).runs == ((0, 0),)
         assert await world.add(7, 1) is Status.FENCED
+
+
+async def test_the_limbo_of_another_start_is_not_ended(opened):
+    async with opened() as world:
+        await world.add_all(7, [0])
+        await world.lose(7)
+        start = world.port.registered()[world.id].start
+        refused = await world.port.end_limbo(world.id, 7, KEY, start + "0")
+        assert refused is Status.WRONG_INSTANCE
+        assert (await world.port.read(world.id, 7, 1)).status is Status.UNKNOWN_LEDGER_STATE
+        assert await world.port.end_limbo(world.id, 7, KEY, start) is Status.OK
+        assert (await world.port.read(world.id, 7, 1)).status is Status.NO_ENTRY
 
 
 async def test_statistics_say_how_full_it_is(opened):

@@ -132,3 +132,22 @@ async def test_a_write_over_a_limit_of_the_system_is_an_error_and_never_a_part(t
     assert failure.value.errno == errno.EFBIG
     file.close()
     disk.close()
+
+
+@pytest.mark.real_loop
+@pytest.mark.parametrize(("size", "waits"), [(4096, True), (8 << 20, False)])
+async def test_the_loop_waits_for_a_small_sync_and_not_for_that_of_a_whole_file(
+    tmp_path, size, waits
+):
+    """Without syncs of groups a file is synced at its end only, and no earlier sync tells how
+    long that takes.
+    """
+    disk = PosixDisk(tmp_path / "disk")
+    file = disk.create("log")
+    file.write([bytes(size)], 0)
+    synced = asyncio.get_running_loop().create_future()
+    file.sync(synced.set_result)
+    assert synced.done() == waits
+    assert await synced is None
+    file.close()
+    disk.close()

@@ -12,6 +12,7 @@ from gateway.admin.client import AdminError
 from gateway.admin.ledgers import recover
 from gateway.admin.storage import Storage
 from ledger.errors import Fenced, LedgerClosed
+from ledger.losses.acceptance import LossAcceptor
 from ledger.ports.bookies import Status
 from tests.repair.rig import Hanging, Rig, mend
 from tests.sim.loop import SimClock
@@ -98,6 +99,25 @@ async def test_limbo_ends_and_what_the_bookie_lost_is_then_said_to_be_gone():
         for name in rig.members(ledger):
             assert (await rig.bookie(name).read(ledger, 2)).status is Status.NO_ENTRY
             assert (await rig.bookie(name).read(ledger, 3)).status is Status.OK
+
+
+async def test_a_limbo_that_began_again_after_the_copies_were_examined_does_not_end(monkeypatch):
+    async with rig_and_storage(bookies=3) as (rig, storage):
+        ledger = await rig.ledger(6)
+        name, store = rig.members(ledger)[0], LossAcceptor.store
+        bookie = rig.bookie(name)
+        bookie.begin_limbo(ledger + 1)
+
+        async def then_lose(self, *losses):
+            await store(self, *losses)
+            bookie.crash()
+            rig.forget(name, ledger, 2)
+            bookie.begin_limbo(ledger + 1)
+            bookie.restart()
+
+        monkeypatch.setattr(LossAcceptor, "store", then_lose)
+        assert (await recover(storage, ledger, accept_loss=True))["limbo_ended"] == []
+        assert (await bookie.read(ledger, 2)).status is Status.UNKNOWN_LEDGER_STATE
 
 
 async def test_an_open_ledger_whose_bookies_are_all_in_limbo_is_closed_by_force():

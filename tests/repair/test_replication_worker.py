@@ -261,6 +261,31 @@ async def test_a_bookie_in_limbo_answers_plainly_once_its_share_is_complete_agai
         assert await rig.marked() == []
 
 
+async def test_a_bookie_that_restarted_with_another_loss_stays_in_limbo_until_it_is_examined():
+    async with new_rig(bookies=3) as rig:
+        ledger = await rig.ledger(6)
+        name = rig.members(ledger)[0]
+        bookie, statuses = rig.bookie(name), []
+        end_limbo = bookie.end_limbo
+        bookie.begin_limbo(ledger + 1)
+
+        async def reaches_the_next_start(*request):
+            bookie.end_limbo = end_limbo
+            bookie.crash()
+            rig.forget(name, ledger, 2)
+            bookie.begin_limbo(ledger + 1)
+            bookie.restart()
+            statuses.append(await end_limbo(*request))
+
+        bookie.end_limbo = reaches_the_next_start
+        await rig.underreplicated.mark(ledger, [name])
+        await mend(rig.worker())
+        assert statuses == [Status.WRONG_INSTANCE]
+        await mend(rig.worker())
+        assert rig.faults(ledger) == []
+        assert (await bookie.read(ledger, 99)).status is Status.NO_ENTRY
+
+
 async def test_a_ledger_deleted_meanwhile_leaves_the_list():
     async with new_rig() as rig:
         ledger = await rig.ledger(2)

@@ -62,6 +62,7 @@ class DiskBookie:
         self._flush_s_max = draw.choice([0.01, 0.01, 0.3])
         self._table = SimTable(draw, flush_s_max=self._flush_s_max)
         self._boots = 1
+        self._starts = 0
         self._noticed_at = 0  # groups of this boot after which a misdirected write is noticed
         self.surprising = False  # from the next start on, what is `planted` is raised
         self.planted_disk, self.planted_table = {}, {}
@@ -92,9 +93,17 @@ class DiskBookie:
 
     async def _boot(self, disk, table):
         new_instance = partial(self._draw.randbytes, 16)
-        bookie = Bookie(disk, table, SimClock(), new_instance, config=self._config)
+        self._starts += 1
+        bookie = Bookie(
+            *(disk, table, SimClock(), new_instance), config=self._config, start_id=self.start_id
+        )
         await bookie.start(boot_id=f"boot-{self._boots}", next_ledger=self.next_ledger())
         return bookie
+
+    @property
+    def start_id(self):
+        """As registered: another one at each start of the process."""
+        return f"start-{self._starts}"
 
     def in_process(self, work):
         """A task of the bookie's process, which ends if vital work of it fails."""
@@ -309,8 +318,8 @@ class DiskBookie:
     async def list_entries(self, ledger):
         return await self._ask("list_entries", ledger)
 
-    async def end_limbo(self, ledger, master_key):
-        return await self._ask("end_limbo", ledger, master_key)
+    async def end_limbo(self, ledger, master_key, start=""):
+        return await self._ask("end_limbo", ledger, master_key, start)
 
     async def stats(self):
         return await self._ask("stats")

@@ -65,6 +65,10 @@ class ModelBookie:
     async def start(self):
         self.restart()
 
+    @property
+    def start_id(self):
+        return f"start-{self._incarnation}"
+
     def crash(self):
         """Nothing that was not durable is left, and nothing under way is answered."""
         self.up = False
@@ -309,7 +313,9 @@ class ModelBookie:
             return EntriesReply(self._nothing(ledger))
         return EntriesReply(Status.OK, runs_of(sorted(stored.entries)))
 
-    def end_limbo(self, ledger, master_key):
+    def end_limbo(self, ledger, master_key, start=""):
+        if start and start != self.start_id:
+            return self._at_once(Status.WRONG_INSTANCE)
         if self.keys.setdefault(ledger, master_key) != master_key:
             return self._at_once(Status.UNAUTHORIZED)
         was_lost = self._is_lost(ledger)

@@ -149,7 +149,9 @@ class SimBookies:
         racks = self.network.racks
         return {
             name: BookieInfo(
-                str(name), 1, racks.get(name, DEFAULT_RACK), read_only=not bookie.writable
+                *(str(name), 1, racks.get(name, DEFAULT_RACK)),
+                read_only=not bookie.writable,
+                start=bookie.start_id,
             )
             for name, bookie in self.network.bookies.items()
             if bookie.up
@@ -235,8 +237,8 @@ class SimBookies:
         reply = await self._ask(bookie, lambda b: b.list_entries(ledger), heard)
         return reply or EntriesReply(Status.UNREACHABLE)
 
-    async def end_limbo(self, bookie, ledger, master_key):
-        reply = await self._ask(bookie, lambda b: b.end_limbo(ledger, master_key))
+    async def end_limbo(self, bookie, ledger, master_key, start=""):
+        reply = await self._ask(bookie, lambda b: b.end_limbo(ledger, master_key, start))
         return Status.UNREACHABLE if reply is None else reply
 
     async def stats(self, bookie):

@@ -283,8 +283,10 @@ class RemoteBookies:
             return EntriesReply(Status.UNREACHABLE)
         return EntriesReply(_status(reply.status), _runs(reply.runs))
 
-    async def end_limbo(self, bookie: BookieId, ledger: LedgerId, master_key: bytes) -> Status:
-        request = pb.LedgerRequest(bookie=bookie, ledger=ledger, master_key=master_key)
+    async def end_limbo(
+        self, bookie: BookieId, ledger: LedgerId, master_key: bytes, start: str = ""
+    ) -> Status:
+        request = pb.LedgerRequest(bookie=bookie, ledger=ledger, master_key=master_key, start=start)
         reply = pb.StatusReply()
         await self._call(bookie, "EndLimbo", request, reply)
         return _status(reply.status)
