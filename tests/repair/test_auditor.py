@@ -138,7 +138,7 @@ class Registered:
 
     def registered(self):
         found = self.port.registered()
-        return {b: info._replace(start=self.started.get(b, "")) for b, info in found.items()}
+        return {b: i._replace(start=self.started.get(b, i.start)) for b, i in found.items()}
 
 
 async def test_a_bookie_that_restarts_before_anybody_missed_it_is_found_by_its_lists():
