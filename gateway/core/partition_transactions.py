@@ -26,6 +26,7 @@ NO_LEADER_EPOCH = -1
 """The leader epoch of a partition that is being opened, and of a marker that names none."""
 ABORTED_MAX = 65_536
 """The aborted transactions of one segment. A segment is to roll before it has more."""
+_IDLE_GUARDS_MAX = 1_000
 
 _HEAD = Struct(">BII")  # version, number of producers, number of aborted transactions
 _PRODUCER = Struct(">qhiqqq")  # id, epoch, coordinator epoch, first offset, start and use in ms
@@ -95,6 +96,9 @@ class Guard(NamedTuple):
     lowest_sequence: int
     bumps_epoch: bool  # the producer uses protocol 2
     used_ms: int
+    # The first batch of a producer that is unknown in this partition must have the sequence 0.
+    # Always in protocol 2; in protocol 1 while the lowest sequences of some guards are forgotten.
+    from_zero: bool
 
 
 class _Event(NamedTuple):
@@ -126,6 +130,11 @@ class PartitionTransactions:
         # Verifications under way or answered, by producer id, until a batch or a marker.
         self._guards: dict[int, Guard] = {}
         self._guard_number = 0  # rises by one with each guard
+        # The producer ids of guards whose question was answered, the oldest answer first. Clients
+        # choose the ids, so at most `_IDLE_GUARDS_MAX` are kept.
+        self._idle_guards: dict[int, None] = {}
+        # When the newest guard was dropped for that bound, until `expire`. None if none was.
+        self._forgot_ms: int | None = None
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -187,13 +196,40 @@ class PartitionTransactions:
         guard = self._guards.get(producer_id)
         if guard is None:
             self._guard_number += 1
-            guard = Guard(self._guard_number, epoch, first_sequence, bumps_epoch, now_ms)
+            from_zero = bumps_epoch or self._forgot_ms is not None
+            guard = Guard(self._guard_number, epoch, first_sequence, bumps_epoch, now_ms, from_zero)
         elif epoch > guard.epoch:
             guard = guard._replace(epoch=epoch, lowest_sequence=first_sequence)
         elif epoch == guard.epoch:
             guard = guard._replace(lowest_sequence=min(first_sequence, guard.lowest_sequence))
         self._guards[producer_id] = guard
+        self._idle_guards.pop(producer_id, None)
         return guard
+
+    def end_verification(
+        self, producer_id: int, number: int, now_ms: int, *, refused: bool = False
+    ) -> None:
+        """Record that the question of the guard with `number` was answered.
+
+        A refused guard is dropped. Others are kept for the batch, or for its retry: a later batch
+        must not overtake it. Beyond the bound the oldest one is dropped. A batch that it allowed is
+        refused, and unknown producers must begin at the sequence 0 until `expire` finds that old.
+        """
+        guard = self._guards.get(producer_id)
+        if guard is None or guard.number != number:
+            return  # a batch or a marker ended it
+        if refused:
+            self._drop_guard(producer_id)
+            return
+        self._idle_guards.pop(producer_id, None)
+        self._idle_guards[producer_id] = None
+        if len(self._idle_guards) > _IDLE_GUARDS_MAX:
+            self._drop_guard(next(iter(self._idle_guards)))
+            self._forgot_ms = now_ms
+
+    def _drop_guard(self, producer_id: int) -> None:
+        self._guards.pop(producer_id, None)
+        self._idle_guards.pop(producer_id, None)
 
     def guard(self, producer_id: int) -> Guard | None:
         """Return the verification of this producer that a batch or a marker has not ended."""
@@ -224,7 +260,7 @@ class PartitionTransactions:
         held = self._guards.get(producer_id)
         if held is None or guard is None or held.number != guard.number:
             return ErrorCode.invalid_txn_state
-        if held.bumps_epoch and first_of_producer and first_sequence != 0:
+        if held.from_zero and first_of_producer and first_sequence != 0:
             return ErrorCode.out_of_order_sequence_number
         # A later batch must not overtake the first one, which is still being verified.
         late = first_sequence > held.lowest_sequence
@@ -240,7 +276,7 @@ class PartitionTransactions:
         before = known or _NO_TRANSACTIONS
         first, started_ms = before.first_offset, before.started_ms
         if transactional:
-            self._guards.pop(producer_id, None)
+            self._drop_guard(producer_id)
             if first == NO_OFFSET:
                 first, started_ms = base_offset, now_ms
                 self._unstable[base_offset] = NO_OFFSET
@@ -286,7 +322,7 @@ class PartitionTransactions:
         guard = self._guards.get(producer_id)
         # In protocol 2 the next transaction may already be verified; it has the marker's epoch.
         if guard is not None and not (guard.bumps_epoch and guard.epoch == marker.epoch):
-            del self._guards[producer_id]
+            self._drop_guard(producer_id)
         number = marker.number
         if known is not None:
             if known.open:
@@ -338,9 +374,15 @@ class PartitionTransactions:
 
         Drops verifications of that age too. Returns the number of producers dropped.
         """
-        for producer_id, guard in list(self._guards.items()):
-            if now_ms - guard.used_ms > after_ms:
-                del self._guards[producer_id]
+        old: list[int] = []
+        for producer_id, guard in self._guards.items():  # in the order of their beginning
+            if now_ms - guard.used_ms <= after_ms:
+                break
+            old.append(producer_id)
+        for producer_id in old:
+            self._drop_guard(producer_id)
+        if self._forgot_ms is not None and now_ms - self._forgot_ms > after_ms:
+            self._forgot_ms = None
         changed = {event.producer_id for event in self._events if event.offset >= durable_offset}
         old = [
             producer_id
@@ -392,6 +434,8 @@ class PartitionTransactions:
         self._ended.clear()
         self._events.clear()
         self._guards.clear()
+        self._idle_guards.clear()
+        self._forgot_ms = None
         self._aborted = []
         if not data:
             return

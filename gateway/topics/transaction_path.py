@@ -56,6 +56,18 @@ _RETRIABLE = frozenset(
         ErrorCode.not_coordinator,
     }
 )
+# Answers after which a client ends the transaction. It sends the refused batch no more, so nothing
+# of its verification is kept.
+_FINAL = frozenset(
+    {
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.invalid_request,
+        ErrorCode.invalid_txn_state,
+        ErrorCode.producer_fenced,
+        ErrorCode.transaction_abortable,
+    }
+)
 
 
 class TransactionalBatch(ProducedBatch):
@@ -187,6 +199,8 @@ class TransactionPath:
             return
         if guard is None or self._verifier is None:
             waiting.guarded = -1
+            if guard is not None:
+                self._end_verification(header.producer_id, guard.number, refused=True)
             self._path.append_verified(waiting)
             return
         waiting.guarded = guard.number
@@ -213,6 +227,9 @@ class TransactionPath:
         self._held -= len(held)
         failed = answer.cancelled() or answer.exception() is not None
         error = ErrorCode.coordinator_not_available if failed else answer.result()
+        # Batches that wait behind a refused one may be allowed later, but must not overtake it.
+        refused = error in _FINAL and len(held) == 1
+        self._end_verification(producer_id, waiting.guarded, refused=refused)
         if error is not ErrorCode.none:
             waiting.take()(_refusal(error, waiting.version))
             held.popleft()
@@ -223,6 +240,10 @@ class TransactionPath:
                 self._path.append_verified(each)
             else:
                 self.begin(each)
+
+    def _end_verification(self, producer_id: int, number: int, *, refused: bool) -> None:
+        now_ms = self._clock.now_ms()
+        self._state.transactions.end_verification(producer_id, number, now_ms, refused=refused)
 
     def check(self, header: BatchHeader, waiting: ProducedBatch, *, known: bool) -> ErrorCode:
         """Check a batch of a producer that repeats none against its transaction.

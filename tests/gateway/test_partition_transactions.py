@@ -313,6 +313,30 @@ def test_producers_and_questions_expire_but_never_open_transactions():
     assert log.append(7, 0, 0, guard) is Code.invalid_txn_state
 
 
+def test_an_evicted_guard_fails_its_batch_and_is_forgotten_after_a_day():
+    log = Log()
+    words = {"transactional": True, "first_of_producer": True}
+    guards = [log.verify(producer, two=False) for producer in range(1_001)]
+    for producer, guard in enumerate(guards):
+        log.core.end_verification(producer, guard.number, 0)
+    assert log.core.check_batch(0, 0, 0, guards[0], **words) is Code.invalid_txn_state
+    assert log.core.check_batch(1, 0, 0, guards[1], **words) is Code.none
+    guard = log.verify(0, sequence=4, two=False)
+    assert log.core.check_batch(0, 0, 4, guard, **words) is Code.out_of_order_sequence_number
+    log.core.expire(1_000, 100, durable_offset=0)
+    guard = log.verify(0, sequence=4, two=False)
+    assert log.core.check_batch(0, 0, 4, guard, **words) is Code.none
+
+
+def test_the_end_of_an_earlier_verification_leaves_a_later_one():
+    log = Log()
+    earlier = log.verify()
+    log.mark()
+    later = log.verify(epoch=1)
+    log.core.end_verification(PRODUCER, earlier.number, 0, refused=True)
+    assert log.append(PRODUCER, 1, 0, later) is Code.none
+
+
 def test_damaged_or_newer_snapshots_are_refused():
     log = Log()
     log.write()

@@ -163,6 +163,76 @@ async def test_a_refusal_of_the_coordinator_becomes_kafkas_code(code, version, e
         assert partition.high_watermark == 0
 
 
+def guards(partition):
+    return len(partition.transactions._guards)
+
+
+FINAL = [
+    Code.invalid_producer_id_mapping,
+    Code.invalid_request,
+    Code.invalid_txn_state,
+    Code.producer_fenced,
+    Code.transaction_abortable,
+]
+
+
+@pytest.mark.parametrize("code", FINAL)
+async def test_producers_that_the_coordinator_refuses_take_no_memory(code):
+    """Clients choose the ids: a request of 0.7 MB names 10,000 of them."""
+    async with started_cluster() as cluster:
+        partition, coordinator = await opened(cluster, asks=True)
+        waiting = [send(partition, part(0, producer=each)) for each in range(3_000)]
+        assert guards(partition) == 3_000
+        while coordinator.waiting:
+            coordinator.answer(code)
+        await results(*waiting)
+        assert guards(partition) == 0
+
+
+@pytest.mark.parametrize("code", [Code.coordinator_load_in_progress, Code.none])
+async def test_a_bounded_number_of_verifications_outlasts_their_answers(code):
+    """Of refused batches that come again, and of allowed ones that are not appended."""
+    async with started_cluster() as cluster:
+        partition, coordinator = await opened(cluster, asks=True)
+        waiting = []
+        for producer in range(3_000):
+            data = bytearray(part(0, producer=producer))
+            data[-1] ^= 1  # the checksum is wrong
+            waiting.append(send(partition, bytes(data), P1))
+        while coordinator.waiting:
+            coordinator.answer(code)
+        await results(*waiting)
+        assert guards(partition) == 1_000
+
+
+async def test_a_batch_does_not_overtake_one_whose_verification_is_forgotten():
+    async with started_cluster() as cluster:
+        partition, coordinator = await opened(cluster, asks=True)
+        waiting = [send(partition, part(0, producer=each), P1) for each in range(1_001)]
+        while coordinator.waiting:
+            coordinator.answer(Code.coordinator_load_in_progress)
+        await results(*waiting)
+        coordinator.asks = False
+        found = [await sent(partition, part(at, producer=0), version=P1) for at in (1, 0, 1)]
+        assert found == [[Code.out_of_order_sequence_number], [Code.none], [Code.none]]
+
+
+async def test_a_late_answer_to_an_earlier_verification_allows_nothing():
+    """The marker voids the first one. Batches behind it are verified again."""
+    async with started_cluster() as cluster:
+        partition, coordinator = await opened(cluster, asks=True)
+        first, second = send(partition, part(0), P1), send(partition, part(0), P1)
+        assert await marked(partition, 0, commit=False, version=0) is Code.none
+        coordinator.answer()
+        assert (await results(first))[0].error is Code.invalid_txn_state
+        while not coordinator.waiting:
+            await asyncio.sleep(0.001)
+        assert not second
+        coordinator.answer(Code.invalid_txn_state)
+        assert (await results(second))[0].error is Code.invalid_txn_state
+        assert (guards(partition), partition.high_watermark) == (0, 1)
+
+
 async def test_a_marker_voids_a_verification_that_is_under_way():
     async with started_cluster() as cluster:
         partition, coordinator = await opened(cluster, asks=True)
