@@ -93,14 +93,14 @@ class ReadProgress:
 
     def note(
         self, client: str, host: str, fetched: Iterable[tuple[ReadKey, int]], now_ms: int
-    ) -> None:
+    ) -> bool:
         """Record the offsets that a client fetches next, if it is one of Spark's executors.
 
-        Partitions that are not in `fetched` keep their offsets.
+        Partitions that are not in `fetched` keep their offsets. Returns False for other clients.
         """
         reader = self._by_client.get(client) or self._follow(client, now_ms)
         if reader is None:
-            return
+            return False
         self._readers.move_to_end(reader.name)
         reader.seen_ms = now_ms
         member = (client, host)
@@ -113,6 +113,7 @@ class ReadProgress:
             if key not in reader.fetches and not self._make_room(reader):
                 continue
             reader.fetches[key] = LastFetch(offset, now_ms, client, host)
+        return True
 
     def _follow(self, client: str, now_ms: int) -> _Reader | None:
         if len(client) > _NAME_MAX:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -35,7 +36,11 @@ TYPE = "read-only"
 """The type in ListGroups. DescribeGroups returns it in the place of the assignment strategy."""
 
 _OFFSET_FETCH = 9
+_PER_PART = 500  # partitions of a Fetch that are noted in one turn
 _CONSUMER = "consumer"
+
+_Offset = tuple[str | UUID, int, int]
+"""Topic, partition and offset of a Fetch."""
 
 
 class ReadOnlyGroups:
@@ -57,12 +62,21 @@ class ReadOnlyGroups:
     def _on_forgotten(self, topic: Topic) -> None:
         self._progress.forget_topic(topic.topic_id)
 
-    def note(self, client: str, host: str, asked: FetchRequest, *, now_ms: int) -> None:
-        """Record the offsets of a client's Fetch. Other partitions keep their last offsets."""
-        self._progress.note(client, host, self._wanted(asked), now_ms)
+    def note(self, client: str, host: str, asked: FetchRequest, *, now_ms: int) -> Iterator[None]:
+        """Record the offsets of a client's Fetch. Other partitions keep their last offsets.
 
-    def _wanted(self, asked: FetchRequest) -> Iterator[tuple[ReadKey, int]]:
-        for named, index, offset in asked.offsets():
+        Yields after each part of the work.
+        """
+        offsets = asked.offsets()
+        part = list(islice(offsets, _PER_PART))
+        while self._progress.note(client, host, self._wanted(part), now_ms):
+            yield
+            part = list(islice(offsets, _PER_PART))
+            if not part:
+                break
+
+    def _wanted(self, asked: Iterable[_Offset]) -> Iterator[tuple[ReadKey, int]]:
+        for named, index, offset in asked:
             topic = self._catalog.by_name_or_id(named)
             if topic is not None and 0 <= index < topic.partitions and offset >= 0:
                 yield (topic.topic_id, index), offset

@@ -13,7 +13,7 @@ Fetches of Spark's executors are noted, so that their queries are listed as read
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -88,13 +88,12 @@ def _start(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     session = _session(request, ctx, now_ms)
     if isinstance(session, FetchSessionError):
         return _refuse(request, ErrorCode(int(session)))
-    client = request.client_id
-    if client is not None and read_progress.EXECUTOR_MARK in client:
-        ctx.read_only_groups.note(client, "/" + request.peer.host, asked, now_ms=now_ms)
     session.busy = True
     if asked.elements > _AT_ONCE_MAX:
         return start_once("a fetch of many partitions", _fetch_many(request, ctx, session, now_ms))
     try:
+        for _ in _note_executor(request, ctx, now_ms):
+            pass
         named: _Named = {}
         for _ in _name_partitions(asked, session, named):
             pass
@@ -139,6 +138,8 @@ async def _fetch_many(request: Request, ctx: Context, session: FetchSession, now
     select = partial(_split_unknown, ctx, asked, unknown)
     named: _Named = {}
     try:
+        for _ in _note_executor(request, ctx, now_ms):
+            await asyncio.sleep(0)
         for _ in _name_partitions(asked, session, named, select):
             await asyncio.sleep(0)
         _settle(ctx, asked, session, now_ms, named)
@@ -170,6 +171,15 @@ def _session(request: Request, ctx: Context, now_ms: int) -> FetchSession | Fetc
     return ctx.fetch_sessions.find(
         asked.session_id, asked.session_epoch, now_ms, uses_ids=asked.by_id
     )
+
+
+def _note_executor(request: Request, ctx: Context, now_ms: int) -> Iterable[None]:
+    """Note the offsets of a Fetch of Spark's executors, in parts."""
+    client = request.client_id
+    if client is None or read_progress.EXECUTOR_MARK not in client:
+        return ()
+    host = "/" + request.peer.host
+    return ctx.read_only_groups.note(client, host, request.body, now_ms=now_ms)
 
 
 def _name_partitions(

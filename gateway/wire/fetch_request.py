@@ -40,6 +40,7 @@ TAGGED_MAX = 20_000
 These partitions are walked one by one. Only replicas send such fields.
 """
 
+_ENTRIES_AT_ONCE = 500  # cut at once while all are walked
 _REPLICA_STATE_TAG, _REPLICA_STATE_BYTES_MIN = 1, 13
 _INT32 = struct.Struct(">i")
 _LENGTH = struct.Struct(">h")
@@ -145,9 +146,10 @@ class FetchRequest:
         """Return topic, partition and offset of every named partition."""
         read = READERS[self.version]
         for topic, entries in self.topics:
-            for entry in entries.all():
-                asked = read(entry)
-                yield topic, asked.index, asked.fetch_offset
+            for first in range(0, len(entries), _ENTRIES_AT_ONCE):
+                for entry in entries.part(first, _ENTRIES_AT_ONCE):
+                    asked = read(entry)
+                    yield topic, asked.index, asked.fetch_offset
 
 
 def _reader_v4(entry: bytes) -> AskedPartition:

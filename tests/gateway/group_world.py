@@ -130,7 +130,8 @@ class World:
         frame = encode_request(1, 12, 7, client, body)
         request, _ = self.dispatcher.open(frame, PEER)
         host, now_ms = f"/{PEER.host}", self.clock.now_ms()
-        self.readers.note(client, host, request.body, now_ms=now_ms)
+        for _ in self.readers.note(client, host, request.body, now_ms=now_ms):
+            pass
 
     def key(self, partition=0, topic="t"):
         return TopicIdPartition(self.catalog.by_name(topic).topic_id, partition)

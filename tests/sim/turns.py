@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -46,3 +46,26 @@ async def more_tasks_during(work: Awaitable[T]) -> tuple[T, int]:
         return result, most - before
     finally:
         counting.cancel()
+
+
+async def most_between_turns(work: Awaitable[T], count: Callable[[], int]) -> tuple[T, int]:
+    """Return the result of `work`, and the most that `count()` rose before another task ran."""
+    before, most = count(), 0
+
+    def look() -> None:
+        nonlocal before, most
+        now = count()
+        before, most = now, max(most, now - before)
+
+    async def watch() -> None:
+        while True:
+            look()
+            await asyncio.sleep(0)
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        result = await work
+        look()
+        return result, most
+    finally:
+        watching.cancel()
