@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from ledger.ports.clock import Clock
     from ledger.ports.disk import LoopBlocked
 
+ALL_PARTITIONS_MAX = 110_000
+"""Array elements in a request that may name all partitions of a cluster, in up to 10,000 topics."""
+
 
 class Reply(dict[str, Any]):
     """The fields of a response by kio's names; `wire.messages` drops fields not in the version.
@@ -65,6 +68,11 @@ class Peer:
     """The fetches of the connection, until it is lost. None for a request without a connection."""
     searching: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the ListOffsets of the connection that searches by timestamp."""
+    appending: asyncio.Future[bool] | None = None
+    """The newest Produce of the connection that appends in later turns of the loop, while it does.
+
+    Its result is True if later ones may begin.
+    """
 
 
 class ConnectionEnds(Exception):

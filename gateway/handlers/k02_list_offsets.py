@@ -12,19 +12,18 @@ Not done: tiers (-5 and -6 return -1).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from gateway.core.address_share import share_of
 from gateway.errors import partition_code
-from gateway.handlers.api import Api, Context, Request, Result
+from gateway.handlers.api import ALL_PARTITIONS_MAX, Api, Context, Request, Result
 from gateway.handlers.opening import open_all
 from gateway.topics.empty_partition import EmptyPartition
 from gateway.topics.partition import Partition
 from gateway.topics.timestamp_search import SearchBudget
-from gateway.wire.bounds_check import ELEMENTS_MAX
 from gateway.wire.list_offsets_reply import PartitionOffset, encode_list_offsets
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
@@ -50,7 +49,9 @@ class _Asked:
 
 def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     """Reply from memory if only starts and ends are requested. Otherwise search the log."""
-    if sum(len(topic.partitions) for topic in request.body.topics) <= _PARTITIONS_PER_TURN:
+    topics = request.body.topics
+    short = len(topics) <= _PARTITIONS_PER_TURN
+    if short and sum(len(topic.partitions) for topic in topics) <= _PARTITIONS_PER_TURN:
         every: dict[tuple[str, int], _Asked] = {}
         for _ in _distinct(request, every):
             pass
@@ -76,6 +77,9 @@ def _distinct(request: Request, every: dict[tuple[str, int], _Asked]) -> Iterato
             seen += 1
             if seen % _PARTITIONS_PER_TURN == 0:
                 yield
+        seen += 1
+        if seen % _PARTITIONS_PER_TURN == 0:
+            yield
 
 
 def _committed(request: Request) -> bool:
@@ -184,15 +188,7 @@ async def _complete(request: Request, ctx: Context) -> Result:
         if at % _PARTITIONS_PER_TURN == 0:
             await asyncio.sleep(0)
     errors = await open_all({partition for _, partition in found if not partition.readable})
-    opened: list[tuple[_Asked, Partition]] = []
-    for each, partition in found:
-        error = errors.get(partition)
-        if error is not None:
-            each.answer = _refusal(each.asked, error)
-        else:
-            each.answer = _known(request, each, partition, ctx)
-            if each.answer is None:
-                opened.append((each, partition))
+    opened = await _still_unknown(request, found, errors, ctx)
     if opened:
         await _search_each(request, opened)
     reply: list[Buffer] = []
@@ -200,6 +196,27 @@ async def _complete(request: Request, ctx: Context) -> Result:
         reply.append(buffer)
         await asyncio.sleep(0)
     return reply
+
+
+async def _still_unknown(
+    request: Request,
+    found: list[tuple[_Asked, Partition]],
+    errors: Mapping[Partition, ErrorCode],
+    ctx: Context,
+) -> list[tuple[_Asked, Partition]]:
+    """Answer what is known now that the partitions are open. Returns those to search."""
+    opened: list[tuple[_Asked, Partition]] = []
+    for at, (each, partition) in enumerate(found, 1):
+        if at % _PARTITIONS_PER_TURN == 0:
+            await asyncio.sleep(0)
+        error = errors.get(partition)
+        if error is not None:
+            each.answer = _refusal(each.asked, error)
+        else:
+            each.answer = _known(request, each, partition, ctx)
+            if each.answer is None:
+                opened.append((each, partition))
+    return opened
 
 
 async def _search_each(request: Request, opened: list[tuple[_Asked, Partition]]) -> None:
@@ -257,5 +274,9 @@ async def _search(
 
 
 API = Api(
-    key=2, name="ListOffsets", versions=range(1, 12), handle=handle, elements_max=ELEMENTS_MAX
+    key=2,
+    name="ListOffsets",
+    versions=range(1, 12),
+    handle=handle,
+    elements_max=ALL_PARTITIONS_MAX,
 )

@@ -8,24 +8,35 @@ Source: Kafka, KafkaApis.handleAddPartitionsToTxnRequest.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from gateway.core.topic_names import is_internal
 from gateway.core.transaction_effects import Adding
 from gateway.core.transaction_states import EPOCH_BUMP_VERSION, TopicPartition
-from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.api import ALL_PARTITIONS_MAX, Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.transaction_errors import coordinator_of, in_old_words
+from gateway.transactions.coordinator_partition import CoordinatorPartition
 
 _MANY_FROM = 4
 _FENCED_FROM = 2
 _AT_ONCE = 64  # transactions of one request that wait for their records together
 
-_Errors = Mapping[TopicPartition, ErrorCode]
+_VERIFIED_AT_ONCE = 500  # partitions of one transaction
+
+
+class _Errors(NamedTuple):
+    """The errors of the partitions of one transaction: of some, and of all others."""
+
+    of_others: ErrorCode = ErrorCode.none
+    of_some: Mapping[TopicPartition, ErrorCode] = {}
+
+    def of(self, partition: TopicPartition) -> ErrorCode:
+        return self.of_some.get(partition, self.of_others)
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
@@ -67,11 +78,15 @@ async def _answer_one(request: Request, ctx: Context) -> Reply:
         body.v3_and_below_producer_epoch,
         await _partitions(asked, request),
     )
-    errors: _Errors = {}
+    errors = _Errors()
     if adding.partitions or not asked:  # as in Kafka, topics without partitions add nothing
-        internal = {each for each in adding.partitions if is_internal(each.topic)}
-        errors = _refused(adding, internal, ErrorCode.topic_authorization_failed)
-        errors = errors or await _add(adding, request.version, ctx)
+        internal: dict[TopicPartition, ErrorCode] = {}
+        async for each in with_pauses(adding.partitions, request):
+            if is_internal(each.topic):
+                internal[each] = ErrorCode.topic_authorization_failed
+        errors = _Errors(ErrorCode.operation_not_attempted, internal)
+        if not internal:
+            errors = await _add(adding, request.version, request, ctx)
     rows = Rows(request, "results_by_topic_v3_and_below")
     await _add_topics(asked, errors, rows, request)
     return Reply(results_by_topic_v3_and_below=rows.result())
@@ -85,30 +100,36 @@ async def _answer(asked: Any, request: Request, ctx: Context) -> _Errors:
         await _partitions(asked.topics, request),
         EPOCH_BUMP_VERSION,
     )
-    return await _add(adding, _MANY_FROM, ctx, verify_only=asked.verify_only)
+    return await _add(adding, _MANY_FROM, request, ctx, verify_only=asked.verify_only)
 
 
-async def _add(adding: Adding, version: int, ctx: Context, *, verify_only: bool = False) -> _Errors:
-    unknown = {each for each in adding.partitions if not ctx.partitions.exists(*each)}
+async def _add(
+    adding: Adding, version: int, request: Request, ctx: Context, *, verify_only: bool = False
+) -> _Errors:
+    unknown: dict[TopicPartition, ErrorCode] = {}
+    async for each in with_pauses(adding.partitions, request):
+        if not ctx.partitions.exists(*each):
+            unknown[each] = ErrorCode.unknown_topic_or_partition
     if unknown:
-        return _refused(adding, unknown, ErrorCode.unknown_topic_or_partition)
+        return _Errors(ErrorCode.operation_not_attempted, unknown)
     coordinator = coordinator_of(adding.transactional_id, ctx)
     if isinstance(coordinator, ErrorCode):
-        return dict.fromkeys(adding.partitions, coordinator)
+        return _Errors(coordinator)
     if verify_only:
-        return coordinator.verify(adding)
+        return await _verify(adding, coordinator)
     added = await coordinator.add(adding)
-    return dict.fromkeys(adding.partitions, in_old_words(added.error, version, _FENCED_FROM))
+    return _Errors(in_old_words(added.error, version, _FENCED_FROM))
 
 
-def _refused(adding: Adding, at_fault: Set[TopicPartition], error: ErrorCode) -> _Errors:
-    """Return the errors of a transaction of which some partitions are refused, or none."""
-    if not at_fault:
-        return {}
-    return {
-        each: error if each in at_fault else ErrorCode.operation_not_attempted
-        for each in adding.partitions
-    }
+async def _verify(adding: Adding, coordinator: CoordinatorPartition) -> _Errors:
+    """Verify the partitions in parts, each as of its own turn of the loop."""
+    found: dict[TopicPartition, ErrorCode] = {}
+    waiting = iter(adding.partitions)
+    while some := frozenset(islice(waiting, _VERIFIED_AT_ONCE)):
+        if found:
+            await asyncio.sleep(0)
+        found |= coordinator.verify(adding._replace(partitions=some))
+    return _Errors(of_some=found)
 
 
 async def _partitions(topics: Iterable[Any], request: Request) -> frozenset[TopicPartition]:
@@ -129,7 +150,7 @@ async def _add_topics(asked: Iterable[Any], errors: _Errors, rows: Rows, request
     for topic in asked:
         partitions = Rows(request, *inner)
         for index in topic.partitions:
-            error = errors[TopicPartition(topic.name, index)]
+            error = errors.of(TopicPartition(topic.name, index))
             await partitions.add(Reply(partition_index=index, partition_error_code=error))
         await rows.add(Reply(name=topic.name, results_by_partition=partitions.result()))
 
@@ -139,5 +160,5 @@ API = Api(
     name="AddPartitionsToTxn",
     versions=range(6),
     handle=handle,
-    elements_max=250_000,
+    elements_max=ALL_PARTITIONS_MAX,
 )

@@ -44,9 +44,9 @@ def empty_topics(count):
 
 
 REPEATED = [
-    pytest.param(empty_topics(100_000), 100_000, id="topics-without-partitions"),
+    pytest.param(empty_topics(50_000), 50_000, id="topics-without-partitions"),
     pytest.param([{"name": "n" * 32_767, "partitions": [0]}], 100_000, id="a-long-name"),
-    pytest.param([{"name": "t", "partitions": [0] * 100_000}], 100_000, id="partitions"),
+    pytest.param([{"name": "t", "partitions": [0] * 50_000}], 50_000, id="partitions"),
 ]
 
 
