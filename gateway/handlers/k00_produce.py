@@ -14,7 +14,7 @@ request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -22,15 +22,23 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, ConnectionEnds, Context, Request, Result
 from gateway.handlers.broker_endpoints import LeaderHints
-from gateway.handlers.transactional_produce import is_transactional, transaction_of
+from gateway.handlers.transactional_produce import (
+    is_transactional,
+    transaction_in_parts,
+    transaction_of,
+)
 from gateway.topics.partition import Partition
 from gateway.topics.produced import Produced
 from gateway.wire.produce_reply import (
     LEADERS_FROM,
+    PER_PART,
     PartitionProduced,
     TopicProduced,
+    encode_in_parts,
     encode_produce,
 )
+from ledger.ids import Buffer
+from ledger.tasks import start_once
 
 _TOPIC_IDS_FROM = 13
 _NOT_LEADER = ErrorCode.not_leader_or_follower
@@ -128,6 +136,41 @@ class _ManyPartitions:
         self.reply.set_result([encode_produce(request.version, request.correlation_id, topics)])
 
 
+class _LongProduce(_ManyPartitions):
+    """A Produce request with so many partitions that it is accepted and answered in parts."""
+
+    __slots__ = ()
+
+    def _finish(self) -> None:
+        if not self.reply.done():
+            self.reply.set_result(None)  # `result` encodes the reply
+
+    async def result(self) -> Result:
+        """Wait for all results. Returns the reply. Raises ConnectionEnds."""
+        await self.reply
+        request = self._request
+        if not request.body.acks:
+            if self.error:
+                raise _ends(request, self.error)
+            return None
+        hints = LeaderHints(self._ctx, request.peer)
+        if self._redirects and request.version >= LEADERS_FROM:
+            for named, answers in self._topics:
+                for at, each in enumerate(answers):
+                    if each is not None and each.error_code == int(_NOT_LEADER):
+                        leader = hints.leader(named, each.index)
+                        answers[at] = each._replace(current_leader=leader)
+                    if at % PER_PART == PER_PART - 1:
+                        await asyncio.sleep(0)
+        topics: Any = self._topics  # no answer is missing
+        reply: list[Buffer] = []
+        words = (request.version, request.correlation_id, topics)
+        for each in encode_in_parts(*words, nodes=hints.nodes()):
+            reply.append(each)
+            await asyncio.sleep(0)
+        return reply
+
+
 class _PartitionPlace:
     """The place of one partition's result in a `_ManyPartitions`."""
 
@@ -214,8 +257,77 @@ def _redirected(request: Request, ctx: Context, topics: Sequence[TopicProduced])
 def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     """Accept or refuse each batch in order. Reply when the accepted batches are durable.
 
-    Raises ConnectionEnds.
+    A request of many partitions is accepted in parts. Later ones of its connection wait meanwhile,
+    because a batch must not overtake an earlier one of its partition. Raises ConnectionEnds.
     """
+    peer = request.peer
+    long = _is_long(request.body.topic_data)
+    if peer.appending is None and not long:
+        return _start(request, ctx)
+    before, peer.appending = peer.appending, asyncio.get_running_loop().create_future()
+    in_turn = _in_turn(request, ctx, before, peer.appending, long=long)
+    return start_once("a Produce of many partitions", in_turn, expected=Exception)
+
+
+def _is_long(topics: Any) -> bool:
+    if len(topics) == 1:
+        return len(topics[0].partition_data) > PER_PART
+    return len(topics) > PER_PART or sum(len(each.partition_data) for each in topics) > PER_PART
+
+
+async def _in_turn(
+    request: Request,
+    ctx: Context,
+    before: asyncio.Future[bool] | None,
+    appended: asyncio.Future[bool],
+    *,
+    long: bool,
+) -> Result:
+    """Accept a request after `before`, and complete `appended`. Returns its result."""
+    goes_on = False
+    try:
+        if before is not None:
+            await asyncio.wait([before])
+            if not before.result():  # the connection ends
+                raise ConnectionEnds("an earlier Produce with acks=0 failed")
+        if long:
+            finish: Any = await _start_long(request, ctx)
+        else:
+            finish = _start(request, ctx)
+        goes_on = True
+    except ConnectionEnds:
+        raise
+    except Exception:
+        goes_on = bool(request.body.acks)  # without a reply, the connection ends
+        raise
+    finally:
+        appended.set_result(goes_on)
+        if request.peer.appending is appended:
+            request.peer.appending = None
+    return await finish
+
+
+async def _start_long(request: Request, ctx: Context) -> Coroutine[Any, Any, Result]:
+    """Accept or refuse each batch in order, in parts. Returns the rest of the work."""
+    body = request.body
+    refused, transactional = _BAD_ACKS, False
+    if body.acks in (-1, 0, 1):
+        refused = None
+        for at, known in enumerate(transaction_in_parts(body), 1):
+            refused, transactional = known
+            if at % PER_PART == 0:
+                await asyncio.sleep(0)
+    results = _LongProduce(request, ctx, _shape(request, body.topic_data))
+    named = body.transactional_id if transactional else None
+    for _ in _append_each(request, ctx, body.topic_data, refused, named, results):
+        await asyncio.sleep(0)
+    if not body.acks and results.error and results.reply.done():
+        raise _ends(request, results.error)  # no later request of the connection begins
+    return results.result()
+
+
+def _start(request: Request, ctx: Context) -> asyncio.Future[Result]:
+    """Accept or refuse each batch in order. Raises ConnectionEnds."""
     body = request.body
     refused, transactional = _BAD_ACKS, False
     if body.acks in (-1, 0, 1):
@@ -262,11 +374,34 @@ def _many(
     refused: Produced | None,
     transactional_id: str | None = None,
 ) -> _ManyPartitions:
-    names: list[str | UUID] = [_find(request, ctx, topic, -1)[0] for topic in topics]
-    shape = [(name, len(topic.partition_data)) for name, topic in zip(names, topics, strict=True)]
-    many = _ManyPartitions(request, ctx, shape)
+    many = _ManyPartitions(request, ctx, _shape(request, topics))
+    for _ in _append_each(request, ctx, topics, refused, transactional_id, many):
+        pass
+    return many
+
+
+def _shape(request: Request, topics: Any) -> list[tuple[str | UUID, int]]:
+    """Return each topic with the number of its partitions."""
+    if request.version < _TOPIC_IDS_FROM:
+        return [(topic.name, len(topic.partition_data)) for topic in topics]
+    return [(topic.topic_id or UUID(int=0), len(topic.partition_data)) for topic in topics]
+
+
+def _append_each(
+    request: Request,
+    ctx: Context,
+    topics: Any,
+    refused: Produced | None,
+    transactional_id: str | None,
+    many: _ManyPartitions,
+) -> Iterator[None]:
+    """Append or refuse each batch in order. Yields after each `PER_PART` of them."""
+    count = 0
     for at, topic in enumerate(topics):
         for place, data in enumerate(topic.partition_data):
+            count += 1
+            if count % PER_PART == 0:
+                yield
             named, partition = _find(request, ctx, topic, data.index)
             if refused is not None or partition is None:
                 why = refused or Produced(ctx.partitions.why_not_produced(named, data.index))
@@ -279,7 +414,6 @@ def _many(
                 partition.append_transactional(*words, acks_all=request.body.acks == -1)
                 continue
             partition.append(batch, request.version, answered, acks_all=request.body.acks == -1)
-    return many
 
 
 API = Api(

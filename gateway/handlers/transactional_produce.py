@@ -5,6 +5,7 @@ Source: Apache Kafka 4.3, KafkaApis.handleProduceRequest and ReplicaManager.hand
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -44,7 +45,27 @@ def transaction_of(body: Any) -> tuple[Produced | None, bool]:
         return None, False
     if body.transactional_id is None:
         return _NO_ID, True
+    return (_TWO_PRODUCERS if len(_producers(found)) > 1 else None), True
+
+
+def transaction_in_parts(body: Any) -> Iterator[tuple[Produced | None, bool]]:
+    """Check a long request as `transaction_of` does. Yields what is known after each batch."""
+    transactional = False
+    producers: set[tuple[int, int]] = set()
+    refused: Produced | None = None
+    for topic in body.topic_data:
+        for data in topic.partition_data:
+            if data.records and is_transactional(data.records):
+                transactional = True
+                if body.transactional_id is None:
+                    refused = _NO_ID
+                elif len(producers) < 2:
+                    producers |= _producers((data.records,))
+                    refused = _TWO_PRODUCERS if len(producers) > 1 else None
+            yield refused, transactional
+
+
+def _producers(found: Iterable[Buffer]) -> set[tuple[int, int]]:
     headers = map(batches.read_header, found)
     producers = {(each.producer_id, each.producer_epoch) for each in headers}
-    producers = {each for each in producers if each[0] >= 0}
-    return _TWO_PRODUCERS if len(producers) > 1 else None, True
+    return {each for each in producers if each[0] >= 0}

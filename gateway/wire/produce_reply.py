@@ -8,7 +8,7 @@ instead of names. Source: Kafka's ProduceResponse.json.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from gateway.wire.node_endpoints import NodeEndpoint, put_node_endpoints
 
 FLEXIBLE_FROM = 9
 LEADERS_FROM = 10
+PER_PART = 500
 _NAMES_MAX = 4096  # the maximum number of cached topic prefixes
 
 _CORRELATION = struct.Struct(">i")
@@ -69,7 +70,7 @@ def encode_produce(
         one = partitions[0] if len(partitions) == 1 else None
         if one is not None and one[5] is one[6] is None and not one[7]:
             return _encode_one(version, correlation_id, topic, one, throttle_ms)
-    return _encode_many(version, correlation_id, topics, throttle_ms, nodes)
+    return b"".join(encode_in_parts(version, correlation_id, topics, throttle_ms, nodes))
 
 
 def _encode_one(
@@ -116,27 +117,37 @@ def _remember(flexible: bool, topic: str | UUID) -> bytes:
     return prefix
 
 
-def _encode_many(
+def encode_in_parts(
     version: int,
     correlation_id: int,
     topics: Sequence[TopicProduced],
-    throttle_ms: int,
-    nodes: Sequence[NodeEndpoint],
-) -> bytes:
+    throttle_ms: int = 0,
+    nodes: Sequence[NodeEndpoint] = (),
+) -> Iterator[bytes]:
+    """Encode as `encode_produce` does. Yields after each `PER_PART` topics and partitions."""
     flexible = version >= FLEXIBLE_FROM
     out = bytearray((_CORRELATION_FLEXIBLE if flexible else _CORRELATION).pack(correlation_id))
     put_count(out, len(topics), flexible)
+    count = 0
     for topic, partitions in topics:
         put_topic(out, topic, flexible)
         put_count(out, len(partitions), flexible)
         for produced in partitions:
             _put_partition(out, version, produced)
+            count += 1
+            if count % PER_PART == 0:
+                yield bytes(out)
+                out.clear()
         if flexible:
             out.append(0)
+        count += 1
+        if count % PER_PART == 0:
+            yield bytes(out)
+            out.clear()
     out += _COUNT.pack(throttle_ms)
     if flexible:
         put_node_endpoints(out, nodes if version >= LEADERS_FROM else ())
-    return bytes(out)
+    yield bytes(out)
 
 
 def _put_partition(out: bytearray, version: int, produced: PartitionProduced) -> None:

@@ -4,20 +4,28 @@ Method: requests at the handlers in Kafka's bytes on virtual time. The lookups a
 one turn of the event loop makes are counted, not their time.
 """
 
-from tests.gateway.stream_cluster import FETCH, started_cluster
-from tests.sim.turns import most_between_turns
+import pytest
+
+from gateway.core.topic_names import TRANSACTION_STATE
+from gateway.handlers import k24_add_partitions_to_txn
+from gateway.handlers.api import ConnectionEnds
+from gateway.server.dispatch import RequestRefused
+from tests.gateway.stream_cluster import FETCH, LIST_OFFSETS, PRODUCE, batch, started_cluster
+from tests.gateway.transaction_rig import ADD, transacting
+from tests.sim.turns import most_between_turns, turns_during
 
 
 class Calls:
-    """Counts the calls of one method of an object."""
+    """Counts the calls of one function of an object, or what `weight` returns of each."""
 
-    def __init__(self, monkeypatch, owner, name):
+    def __init__(self, monkeypatch, owner, name, weight=lambda *_: 1):
         self.made = 0
+        self._weight = weight
         self._called = getattr(owner, name)
         monkeypatch.setattr(owner, name, self)
 
     def __call__(self, *args, **more):
-        self.made += 1
+        self.made += self._weight(*args)
         return self._called(*args, **more)
 
     def count(self):
@@ -48,3 +56,149 @@ async def test_the_partitions_that_an_executor_of_spark_names_are_noted_in_parts
         assert most <= 1_000
         group = await cluster.context.read_only_groups.find(EXECUTOR[9:-2])
         assert list(group.fetches) == [(cluster.catalog.by_name("t").topic_id, 0)]
+
+
+# AddPartitionsToTxn
+
+
+def adding(version, name, count, *, verify=False):
+    topics = [{"name": name, "partitions": list(range(count))}]
+    one = {"transactional_id": "pay", "producer_id": 1, "producer_epoch": 0, "topics": topics}
+    if version < 4:
+        return {f"v3_and_below_{key}": value for key, value in one.items()}
+    return {"transactions": [one | {"verify_only": verify}]}
+
+
+@pytest.mark.parametrize("version", [3, 4])
+async def test_partitions_of_a_transaction_are_looked_up_in_parts(version, monkeypatch):
+    async with transacting() as cluster:
+        lookups = Calls(monkeypatch, cluster.partitions, "exists")
+        work = cluster.encoded(ADD, version, **adding(version, "nosuch", 20_000))
+        _, most = await most_between_turns(work, lookups.count)
+        assert lookups.made == 20_000
+        assert most <= 500
+
+
+async def test_partitions_of_an_internal_topic_are_refused_in_parts(monkeypatch):
+    async with transacting() as cluster:
+        checks = Calls(monkeypatch, k24_add_partitions_to_txn, "is_internal")
+        work = cluster.encoded(ADD, 3, **adding(3, TRANSACTION_STATE, 20_000))
+        _, most = await most_between_turns(work, checks.count)
+        assert checks.made == 20_000
+        assert most <= 500
+
+
+async def test_partitions_of_a_transaction_are_verified_in_parts(monkeypatch):
+    async with transacting() as cluster:
+        await cluster.create("wide", 5_000, {})
+        await cluster.begin()
+        verified = Calls(monkeypatch, cluster.shell, "verify", lambda asked: len(asked.partitions))
+        work = cluster.answer(ADD, 4, **adding(4, "wide", 5_000, verify=True))
+        reply, most = await most_between_turns(work, verified.count)
+        (topic,) = reply.results_by_transaction[0].topic_results
+        codes = {each.partition_error_code.name for each in topic.results_by_partition}
+        assert codes == {"invalid_producer_id_mapping"}
+        assert verified.made == 5_000
+        assert most <= 500
+
+
+# ListOffsets
+
+
+async def test_topics_without_partitions_are_passed_over_in_parts():
+    async with started_cluster() as cluster:
+        topics = [{"name": "t", "partitions": []}] * 20_000
+        fields = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+        reply, turns = await turns_during(cluster.answer(LIST_OFFSETS, 2, **fields))
+        assert reply.topics == ()
+        assert turns >= 40
+
+
+async def test_offsets_of_more_partitions_than_a_cluster_has_are_not_decoded():
+    """Kio decodes a request in one step: 250,000 topics take a third of a second."""
+    async with started_cluster() as cluster:
+        await cluster.topic()
+        topics = [{"name": "t", "partitions": []}] * 110_001
+        fields = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+        with pytest.raises(RequestRefused):
+            cluster.ask(LIST_OFFSETS, 2, **fields)
+
+
+# Produce
+
+
+def producing(named, *, acks=-1):
+    """The fields of a Produce of {topic: {index: records}}."""
+    topics = [
+        {
+            "name": name,
+            "partition_data": [{"index": at, "records": data} for at, data in batches.items()],
+        }
+        for name, batches in named.items()
+    ]
+    return {"transactional_id": None, "acks": acks, "timeout": 1_000, "topic_data": topics}
+
+
+async def test_batches_for_many_partitions_are_accepted_in_parts(monkeypatch):
+    async with started_cluster() as cluster:
+        await cluster.topic()
+        lookups = Calls(monkeypatch, cluster.partitions, "why_not_produced")
+        fields = producing({"nosuch": dict.fromkeys(range(19_000), b"")})
+        work = cluster.answer(PRODUCE, 12, **fields)
+        reply, most = await most_between_turns(work, lookups.count)
+        rows = reply.responses[0].partition_responses
+        assert [each.index for each in rows] == list(range(19_000))
+        assert {each.error_code.name for each in rows} == {"unknown_topic_or_partition"}
+        assert lookups.made == 19_000
+        assert most <= 500
+
+
+@pytest.mark.parametrize("version", [3, 8, 12])
+async def test_each_of_many_batches_gets_its_own_result(version):
+    async with started_cluster() as cluster:
+        await cluster.topic(partitions=510)
+        named = {"t": dict.fromkeys(range(510), batch()), "nosuch": {0: batch()}}
+        named["t"][505] = batch()[:-1]
+        reply = await cluster.answer(PRODUCE, version, **producing(named))
+        found = {
+            (topic.name, each.index): (each.error_code.name, each.base_offset)
+            for topic in reply.responses
+            for each in topic.partition_responses
+        }
+        expected = {("t", at): ("none", 0) for at in range(510)}
+        expected["t", 505] = ("corrupt_message", -1)
+        expected["nosuch", 0] = ("unknown_topic_or_partition", -1)
+        assert found == expected
+
+
+@pytest.mark.parametrize("acks", [-1, 0])
+@pytest.mark.parametrize("width", [1, 510])
+async def test_a_batch_does_not_overtake_an_earlier_one_among_many(acks, width):
+    """In the same connection, for the same partition: the second one continues the first."""
+    async with started_cluster() as cluster:
+        await cluster.topic(partitions=510)
+        many = {"t": {at: batch(0, producer=7) for at in range(510)}}
+        first = cluster.ask(PRODUCE, 12, **producing(many, acks=acks))[1]
+        after = {"t": {at: batch(2, producer=7) for at in range(510 - width, 510)}}
+        request, second = cluster.ask(PRODUCE, 12, **producing(after))
+        third = cluster.ask(PRODUCE, 12, **producing({"t": {509: batch(4, producer=7)}}))
+        await first
+        for each, offset in ((second, 2), (third[1], 4)):
+            (topic,) = cluster.decoded(request, await each).responses
+            rows = topic.partition_responses
+            found = {(row.error_code.name, row.base_offset) for row in rows}
+            assert found == {("none", offset)}
+
+
+async def test_nothing_follows_batches_that_are_refused_without_a_reply():
+    async with started_cluster() as cluster:
+        partition = await cluster.topic()
+        many = {"nosuch": dict.fromkeys(range(510), batch())}
+        first = cluster.ask(PRODUCE, 12, **producing(many, acks=0))[1]
+        second = cluster.ask(PRODUCE, 12, **producing({"t": {0: batch()}}, acks=0))[1]
+        for each in (first, second):
+            with pytest.raises(ConnectionEnds):
+                await each
+        assert partition.high_watermark == 0
+        reply = await cluster.answer(PRODUCE, 12, **producing({"t": {0: batch()}}))
+        assert reply.responses[0].partition_responses[0].base_offset == 0
