@@ -65,6 +65,10 @@ class GroupTransactions:
         if len(self.listed) < _LISTED_MAX:
             self.listed.add(ownership)
 
+    def remembers(self, producer_id: int) -> bool:
+        """Return whether the producer has stored offsets since this load, or was about to."""
+        return producer_id in self._numbers
+
     def learn(self, producer_id: int, fresh: UUID) -> None:
         """Remember the numbers of this producer, which is about to have offsets, from now on.
 

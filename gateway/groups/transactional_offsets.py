@@ -1,14 +1,17 @@
 """Offsets that consumers commit in transactions: pending, until a marker commits or drops them.
 
-    TxnOffsetCommit ─▶ the group is in the index ─▶ verified at the coordinator of the transaction
+    TxnOffsetCommit ─▶ verified, if the group does not know its producer
+                    ─▶ the group is in the index ─▶ verified at the coordinator of the transaction
                     ─▶ checked ─▶ pending, durable
     marker ─▶ one record that ends the producer's transaction in the group's log
 
-A group is in the index before the coordinator answers, so a marker that is sent after this answer
-finds the group. A marker voids verifications under way: a request that began before the end of its
-transaction stores nothing after it. Each marker names the ownership under which the index has the
-group, so that a late copy ends nothing (docs/decisions/0021-late-markers.md). Source: Kafka,
-GroupCoordinatorService.commitTransactionalOffsets and completeTransaction; KIP-447, KIP-890.
+Only the second verification admits offsets. The first one keeps a client without a transaction from
+changing the index. A group is in the index before the coordinator answers the second one, so a
+marker that is sent after this answer finds the group. A marker voids verifications under way: a
+request that began before the end of its transaction stores nothing after it. Each marker names the
+ownership under which the index has the group, so that a late copy ends nothing
+(docs/decisions/0021-late-markers.md). Source: Kafka, GroupCoordinatorService
+.commitTransactionalOffsets and completeTransaction; KIP-447, KIP-890.
 """
 
 from __future__ import annotations
@@ -100,11 +103,9 @@ class TransactionalOffsets:
             code = await verify()
             return self._check(loaded, commit) if code is ErrorCode.none else code
         memory = self._memory(loaded)
-        memory.learn(commit.producer_id, self._new_ownership())
-        try:
-            await self._register(loaded, memory)
-        except LedgerError as error:
-            return coordinator_code(error)
+        code = await self._prepare(loaded, memory, commit, verify)
+        if code is not ErrorCode.none:
+            return code
         with memory.verifying(commit.producer_id, commit.epoch) as verification:
             code = await verify()
             # No await from here to the write, so that a rebalance or a marker fences it.
@@ -120,6 +121,31 @@ class TransactionalOffsets:
         except LedgerError as error:
             return commit_code(error)
         return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
+
+    async def _prepare(
+        self,
+        loaded: LoadedGroup,
+        memory: GroupTransactions,
+        commit: TransactionalCommit,
+        verify: Verify,
+    ) -> ErrorCode:
+        """Learn the producer and add the group to the index, before the offsets are verified."""
+        if not memory.remembers(commit.producer_id):
+            # What `learn` and `_register` change is shared with others, and they write nodes.
+            with memory.verifying(commit.producer_id, commit.epoch) as verification:
+                code = await verify()
+            if code is not ErrorCode.none:
+                return code
+            if verification.voided:
+                return ErrorCode.invalid_txn_state
+            if not self._serves(loaded):
+                return ErrorCode.not_coordinator
+        memory.learn(commit.producer_id, self._new_ownership())
+        try:
+            await self._register(loaded, memory)
+        except LedgerError as error:
+            return coordinator_code(error)
+        return ErrorCode.none
 
     async def end(
         self,

@@ -6,6 +6,7 @@ of the transaction's coordinator is a future that the test completes.
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from uuid import UUID, uuid4
 
 import pytest
@@ -128,6 +129,23 @@ async def test_an_offset_that_is_not_durable_yet_is_unstable():
             await asyncio.sleep(0.0005)
         assert ErrorCode.unstable_offset_commit in seen
         assert (await fetched(world, stable=True))[1] is ErrorCode.unstable_offset_commit
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new-group", "group-with-offsets"])
+async def test_a_producer_without_a_transaction_changes_nothing_that_the_group_shares(known):
+    """Clients choose the ids. A new ownership is two writes, and delays the markers of others."""
+    async with world_of(LogWorld()) as world:
+        await world.commit("g", 2)
+        if known:
+            assert await pend(world, 7) is NONE
+        before = world.metadata.nodes()
+        refused = ErrorCode.invalid_producer_id_mapping
+        for producer in range(10):
+            verify = partial(verified, refused)
+            assert await pend(world, 7, verify, producer=producer) is refused
+        assert world.metadata.nodes() == before
+        memory = world.groups._loaded_groups.groups["g"].transactions
+        assert list(memory._numbers) == [PRODUCER] * known
 
 
 async def test_a_marker_voids_a_verification_under_way():
