@@ -38,7 +38,7 @@ UNSUPPORTED_VERSION = 35
 _HEAD = struct.Struct(">hhih")
 _head_of = _HEAD.unpack_from
 _HEAD_BYTES = _HEAD.size
-_CLIENT_IDS_MAX = 1024
+_CLIENT_IDS_MAX, _CLIENT_ID_BYTES_MAX = 1024, 128  # ids that are kept, and the longest of them
 
 
 class RequestRefused(Exception):
@@ -181,9 +181,10 @@ class Dispatcher:
             name = raw.decode()
         except UnicodeDecodeError:
             raise RequestRefused("client id is not UTF-8") from None
-        if len(self._client_ids) >= _CLIENT_IDS_MAX:
-            self._client_ids.clear()
-        self._client_ids[raw] = name
+        if name_bytes <= _CLIENT_ID_BYTES_MAX:
+            if len(self._client_ids) >= _CLIENT_IDS_MAX:
+                self._client_ids.clear()
+            self._client_ids[raw] = name
         return name, end
 
 

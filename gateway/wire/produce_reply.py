@@ -18,7 +18,7 @@ from gateway.wire.node_endpoints import NodeEndpoint, put_node_endpoints
 FLEXIBLE_FROM = 9
 LEADERS_FROM = 10
 PER_PART = 500
-_NAMES_MAX = 4096  # the maximum number of cached topic prefixes
+_NAMES_MAX, _PREFIX_BYTES_MAX = 4096, 300  # topic prefixes that are cached, and the longest
 
 _CORRELATION = struct.Struct(">i")
 _CORRELATION_FLEXIBLE = struct.Struct(">ix")
@@ -103,7 +103,7 @@ def _encode_one(
 
 
 def _remember(flexible: bool, topic: str | UUID) -> bytes:
-    """Cache and return the bytes before the partition of a response with one topic.
+    """Return and cache the bytes before the partition of a response with one topic.
 
     They are an array of one topic, its name, and the start of an array of one partition.
     """
@@ -111,9 +111,11 @@ def _remember(flexible: bool, topic: str | UUID) -> bytes:
     put_count(out, 1, flexible)
     put_topic(out, topic, flexible)
     put_count(out, 1, flexible)
-    if len(_one_partition) >= _NAMES_MAX:
-        _one_partition.clear()
-    _one_partition[flexible, topic] = prefix = bytes(out)
+    prefix = bytes(out)
+    if len(prefix) <= _PREFIX_BYTES_MAX:  # no topic has a longer name
+        if len(_one_partition) >= _NAMES_MAX:
+            _one_partition.clear()
+        _one_partition[flexible, topic] = prefix
     return prefix
 
 

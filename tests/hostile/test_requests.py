@@ -26,6 +26,7 @@ from gateway.wire.messages import (
     encode_request,
     request_codec,
 )
+from gateway.wire.produce_reply import PartitionProduced, _one_partition, encode_produce
 from gateway.wire.schema import shape_of
 
 PEER = Peer("10.0.0.1", 50_000, "10.0.0.9", 9092)
@@ -299,6 +300,23 @@ def test_an_api_may_admit_fewer_elements():
     assert len(request.body.topics) == 10
     with pytest.raises(RequestRefused, match="elements"):
         dispatcher.open(frames[1], PEER)
+
+
+def test_long_client_ids_and_topic_names_are_not_kept():
+    """A client chooses both, in up to 32,767 bytes. Thousands of them are kept for others."""
+    api = Api(key=3, name="it", versions=range(1, 2), handle=lambda *_: None)
+    dispatcher = Dispatcher({3: api}, None)
+    _one_partition.clear()
+    for number in range(20):
+        long = f"{number:02}" + "n" * 32_000
+        request, _ = dispatcher.open(encode_request(3, 1, 1, long, {"topics": []}), PEER)
+        assert request.client_id == long
+        for version in (8, 12):
+            encode_produce(version, 1, [(long, [PartitionProduced(0, 3)])])
+    kept = sum(map(len, dispatcher._client_ids)) + sum(map(len, _one_partition.values()))
+    assert kept < 32_000
+    request, _ = dispatcher.open(encode_request(3, 1, 1, "short", {"topics": []}), PEER)
+    assert list(dispatcher._client_ids) == [b"short"]
 
 
 def test_null_for_an_array_that_may_be_null_is_read():
