@@ -100,6 +100,11 @@ class TransactionLimits:
     scan_ms: int = 10_000
     memory_bytes_max: int = 256 * 1024 * 1024  # of all ids that this broker coordinates
 
+    @property
+    def ids_bytes_max(self) -> int:
+        """The part of the memory in which new ids are admitted. Known ids may use all of it."""
+        return self.memory_bytes_max - self.memory_bytes_max // 8
+
     def __post_init__(self) -> None:
         assert 0 < self.timeout_ms_max < 2**31
         assert self.id_expiration_ms > 0 < self.scan_ms

@@ -75,7 +75,8 @@ class CoordinatorServices:
     markers: MarkerSender
     find_log: Callable[[int], Partition | None]  # the partition if this broker leads it
     level: Callable[[], int]  # the level of `transaction.version`
-    has_memory: Callable[[int], bool]  # True if the ids may take so many bytes more
+    has_memory: Callable[[int], bool]  # True if known ids may take so many bytes more
+    has_memory_for_id: Callable[[int], bool]  # True if a new id may take so many bytes
     throttle: Throttle
     turns: Turns
 
@@ -259,7 +260,7 @@ class CoordinatorPartition:
             return Initialized(self._unavailable())
         name = request.transactional_id
         unknown = core.describe(name) is ErrorCode.transactional_id_not_found
-        if unknown and not self._services.has_memory(memory_of(name, b"")):
+        if unknown and not self._services.has_memory_for_id(memory_of(name, b"")):
             return Initialized(ErrorCode.policy_violation)
         return await self._ask(TransactionCoordinator.initialize, request, Initialized)
 

@@ -68,6 +68,7 @@ class TransactionCoordinators:
             find_log=partial(partitions.led, TRANSACTION_STATE),
             level=partial(gate.level, TRANSACTION_VERSION),
             has_memory=self._has_memory,
+            has_memory_for_id=self._has_memory_for_id,
             throttle=self._throttle,
             turns=Turns(),
         )
@@ -180,12 +181,23 @@ class TransactionCoordinators:
         return sum(each.state.memory_bytes for each in self._by_index.values())
 
     def _has_memory(self, more: int) -> bool:
-        if self.memory_bytes + more <= self._limits.memory_bytes_max:
+        """Return whether known ids may take so many bytes more."""
+        return self._fits(more, self._limits.memory_bytes_max, "new partitions")
+
+    def _has_memory_for_id(self, more: int) -> bool:
+        """Return whether a new id may take so many bytes. Known ids have a reserve beyond that."""
+        return self._fits(more, self._limits.ids_bytes_max, "new transactional ids")
+
+    def _fits(self, more: int, bytes_max: int, refused: str) -> bool:
+        if self.memory_bytes + more <= bytes_max:
             return True
         now_s = self._services.clock.monotonic_s()
-        if self._throttle.allows("the memory of transactions is used up", "", now_s):
+        if self._throttle.allows("the memory of transactions is used up", refused, now_s):
             logger().warning(
-                "the memory of transactions is used up; new ids and partitions are refused",
-                bytes_max=self._limits.memory_bytes_max,
+                f"the memory of transactions is used up; {refused} are refused",
+                bytes_max=bytes_max,
+                frees="ids expire after the time without a transaction; ended transactions keep no "
+                "partitions",
+                expiration_ms=self._limits.id_expiration_ms,
             )
         return False

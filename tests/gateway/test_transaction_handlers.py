@@ -221,6 +221,23 @@ async def test_ids_and_partitions_beyond_the_memory_of_transactions_are_refused(
         assert len(lines) == 1
 
 
+async def test_known_ids_go_on_when_new_ones_have_used_their_memory(capfd):
+    """A client that creates ids without end must not stop the producers of others."""
+    limits = TransactionLimits(memory_bytes_max=20_000)
+    async with transacting(transaction=limits) as cluster:
+        pay = (await cluster.init("pay"))[1:]
+        number = 0
+        while (await cluster.init(f"id-{number}"))[0] is NONE:
+            number += 1
+        assert number > 5
+        for index, version in enumerate((3, 4)):  # of a client, and of a gateway with Produce v12
+            added = await cluster.add(pay, index, version=version)
+            assert added == {("t", index): NONE}
+        (line,) = [each for each in capfd.readouterr().err.splitlines() if "memory of" in each]
+        assert "new transactional ids are refused" in line
+        assert str(limits.ids_bytes_max) in line
+
+
 async def test_a_transaction_of_very_many_partitions_gets_a_typed_answer():
     async with transacting() as cluster:
         for number in range(10):
