@@ -18,6 +18,7 @@ from gateway.core.stored_names import NAME_BYTES_MAX, is_too_long
 
 ITERATIONS_MIN, ITERATIONS_MAX = 4_096, 16_384
 SALT_BYTES_MAX = 1024
+SALTED_PASSWORD_BYTES_MAX = 64  # that of SHA-512
 
 TWICE = "A user credential cannot be altered twice in the same request"
 
@@ -132,6 +133,14 @@ def _check(change: Change, mechanisms_of: MechanismsOf) -> None:
         raise ScramRefused(unacceptable, "Too many iterations")
     if not change.salted_password:  # no key can be derived from it
         raise ScramRefused(ErrorCode.unknown_server_error, None)
+    _check_sizes(change)
+
+
+def _check_sizes(change: Upsertion) -> None:
+    unacceptable = ErrorCode.unacceptable_credential
+    if len(change.salted_password) > SALTED_PASSWORD_BYTES_MAX:
+        text = f"The salted password is longer than {SALTED_PASSWORD_BYTES_MAX} bytes"
+        raise ScramRefused(unacceptable, text)
     if len(change.salt) > SALT_BYTES_MAX:
         raise ScramRefused(unacceptable, f"The salt is longer than {SALT_BYTES_MAX} bytes")
     if is_too_long(change.name):

@@ -8,6 +8,8 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.topic_replies import AdminRefusal
 
+_REPLICAS_MAX = 10_000  # no cluster has so many brokers, so one of so many replicas is at fault
+
 
 def check_assigned_replicas(replicas: Sequence[int], brokers: Container[int]) -> None:
     """Check that replicas are live brokers, each once. Raises AdminRefusal.
@@ -19,7 +21,7 @@ def check_assigned_replicas(replicas: Sequence[int], brokers: Container[int]) ->
     if not replicas:
         fault = f"{begin} an empty replica list."
     before = None
-    for each in sorted(replicas):
+    for each in sorted(replicas[:_REPLICAS_MAX]):
         if each not in brokers:
             fault = f"{begin} broker {each}, but no such broker is registered."
         elif each == before:
@@ -27,5 +29,7 @@ def check_assigned_replicas(replicas: Sequence[int], brokers: Container[int]) ->
         if fault is not None:
             break
         before = each
+    if fault is None and len(replicas) > _REPLICAS_MAX:
+        fault = f"{begin} more than {_REPLICAS_MAX} brokers."
     if fault is not None:
         raise AdminRefusal(ErrorCode.invalid_replica_assignment, fault)

@@ -77,7 +77,8 @@ async def _asked(request: Request) -> dict[_Resource, set[str] | None]:
         if before is None or not each.configuration_keys:
             wanted[key] = None
         else:
-            before.update(each.configuration_keys)
+            async for name in with_pauses(each.configuration_keys, request):
+                before.add(name)
     return wanted
 
 

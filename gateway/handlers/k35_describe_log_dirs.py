@@ -102,7 +102,7 @@ async def _wanted(request: Request, ctx: Context) -> AsyncIterator[tuple[Topic, 
         named = ctx.catalog.by_name(each.topic)
         if named is None:
             continue
-        for index in each.partitions:
+        async for index in with_pauses(each.partitions, request):
             if (each.topic, index) not in seen:
                 seen.add((each.topic, index))
                 yield named, index

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -90,10 +91,16 @@ async def _producers(
 ) -> Any:
     """Return the rows of the producers of one partition, or None if the reply has no room."""
     rows = Rows(request, "topics", "partitions", "active_producers")
-    producer_ids = {*states.producer_ids, *transactions.producer_ids}
-    async for producer_id in with_pauses(producer_ids, request):
+    if rows.full:
+        return None
+    seen: set[int] = set()  # grows in parts, as there may be a million
+    every = chain(states.producer_ids, transactions.producer_ids)
+    async for producer_id in with_pauses(every, request):
         if rows.full:
             return None
+        if producer_id in seen:
+            continue
+        seen.add(producer_id)
         batch, of_producer = states.newest(producer_id), transactions.producer(producer_id)
         if batch is not None or of_producer is not None:  # else it expired meanwhile
             await rows.add(_producer(producer_id, batch, of_producer or ProducerTransactions()))

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from gateway.core.transaction_effects import TransactionView
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.many_rows import Rows
+from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.transaction_errors import coordinator_of
 
 _PARTITIONS_MAX = 1_000_000  # of all rows; ids beyond them get a retriable error
@@ -20,7 +20,12 @@ _PARTITIONS_MAX = 1_000_000  # of all rows; ids beyond them get a retriable erro
 async def handle(request: Request, ctx: Context) -> Reply:
     rows = Rows(request, "transaction_states")
     left = _PARTITIONS_MAX
+    places: dict[str, slice] = {}  # the row of each id that was described
     for transactional_id in request.body.transactional_ids:
+        place = places.get(transactional_id)
+        if place is not None and not rows.full:
+            await rows.repeat(place)
+            continue
         view: TransactionView | ErrorCode = ErrorCode.coordinator_not_available
         if left > 0 and not rows.full:
             view = _view(transactional_id, ctx)
@@ -29,7 +34,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
             if left < 0:
                 view = ErrorCode.coordinator_not_available
         if isinstance(view, TransactionView):
-            await rows.add(_row(view), 1 + len(view.partitions))
+            places[transactional_id] = await rows.add(await _row(view, request))
         else:
             await rows.add(_refused(transactional_id, view))
     return Reply(transaction_states=rows.result())
@@ -42,10 +47,13 @@ def _view(transactional_id: str, ctx: Context) -> TransactionView | ErrorCode:
     return coordinator.describe(transactional_id)
 
 
-def _row(view: TransactionView) -> Reply:
-    topics: dict[str, list[int]] = {}
-    for topic, index in sorted(view.partitions):
-        topics.setdefault(topic, []).append(index)
+async def _row(view: TransactionView, request: Request) -> Reply:
+    found: dict[str, list[int]] = {}
+    async for topic, index in with_pauses(view.partitions, request):
+        found.setdefault(topic, []).append(index)
+    topics = Rows(request, "transaction_states", "topics")
+    for topic in sorted(found):
+        await topics.add(Reply(topic=topic, partitions=sorted(found[topic])))
     return Reply(
         error_code=ErrorCode.none,
         transactional_id=view.transactional_id,
@@ -54,7 +62,7 @@ def _row(view: TransactionView) -> Reply:
         transaction_start_time=view.started_ms,
         producer_id=view.producer_id,
         producer_epoch=view.epoch,
-        topics=[Reply(topic=topic, partitions=indexes) for topic, indexes in topics.items()],
+        topics=topics.result(),
     )
 
 

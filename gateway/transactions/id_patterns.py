@@ -17,7 +17,7 @@ from ledger.tasks import in_thread
 __all__ = ["PATTERN_BYTES_MAX", "IdPattern", "InvalidPattern"]
 
 PATTERN_BYTES_MAX = 1024
-_CLASSES_MAX = 64
+_CLASSES_MAX = 8  # compiled at once, in up to 0.3 ms each
 _PROGRAM_MAX = 10_000  # instructions; a class such as all letters has about 1,000
 _MEMORY_BYTES_MAX = 1024 * 1024  # of one compiled pattern
 # Characters times instructions, at most 15 ns each.

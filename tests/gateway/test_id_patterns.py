@@ -40,8 +40,9 @@ def test_a_text_that_is_no_pattern_is_refused(pattern):
 
 
 def test_a_pattern_that_is_too_costly_is_refused():
-    classes = "|".join([r"\PL"] * 65)  # compile for tens of milliseconds
+    classes = "|".join([r"\PL"] * 9)  # compile for milliseconds
     costly = ("(.?.?.?.?.?.?.?.?){900}", r"\pL{1000}", "((x{0,30}){0,30}){0,30}", classes)
+    IdPattern("|".join([r"\PL"] * 8))
     for pattern in costly:
         with pytest.raises(InvalidPattern):
             IdPattern(pattern)

@@ -119,6 +119,15 @@ def test_assigned_replicas_are_checked_in_a_few_comparisons_each(others):
     assert Counted.compared - before < 40 * len(replicas)
 
 
+def test_a_bounded_number_of_assigned_replicas_is_compared():
+    """No cluster has so many brokers, so that one of the first replicas is at fault."""
+    replicas = [Counted(each) for each in range(99_990)]
+    before = Counted.compared
+    with pytest.raises(AdminRefusal, match="no such broker is registered"):
+        check_assigned_replicas(replicas, frozenset((0, 1, 2)))
+    assert Counted.compared - before < 20_000
+
+
 class CountedMembers(SingleBroker):
     """A cluster of one broker that counts how often its brokers are listed."""
 

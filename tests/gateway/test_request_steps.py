@@ -6,12 +6,14 @@ one turn of the event loop makes are counted, not their time.
 
 import pytest
 
+from gateway.core.partition_transactions import PartitionTransactions
+from gateway.core.producer_states import ProducerStates
 from gateway.core.topic_names import TRANSACTION_STATE
 from gateway.handlers import k24_add_partitions_to_txn
 from gateway.handlers.api import ConnectionEnds
 from gateway.server.dispatch import RequestRefused
 from tests.gateway.stream_cluster import FETCH, LIST_OFFSETS, PRODUCE, batch, started_cluster
-from tests.gateway.transaction_rig import ADD, transacting
+from tests.gateway.transaction_rig import ADD, DESCRIBE, transacting
 from tests.sim.turns import most_between_turns, turns_during
 
 
@@ -202,3 +204,76 @@ async def test_nothing_follows_batches_that_are_refused_without_a_reply():
         assert partition.high_watermark == 0
         reply = await cluster.answer(PRODUCE, 12, **producing({"t": {0: batch()}}))
         assert reply.responses[0].partition_responses[0].base_offset == 0
+
+
+# DescribeProducers, DescribeTransactions, DescribeLogDirs and DescribeConfigs
+
+
+class Hashed(int):
+    """A producer id that counts the hashes of all ids: the steps of sets and dictionaries."""
+
+    made = 0
+
+    def __hash__(self):
+        Hashed.made += 1
+        return int.__hash__(self)
+
+
+async def test_the_producers_of_a_partition_are_gathered_in_parts(monkeypatch):
+    async with started_cluster() as cluster:
+        await cluster.topic()
+        await cluster.partition()
+        both = property(lambda _: list(map(Hashed, range(20_000))))
+        monkeypatch.setattr(ProducerStates, "producer_ids", both)
+        monkeypatch.setattr(PartitionTransactions, "producer_ids", both)
+        topics = [{"name": "t", "partition_indexes": [0]}]
+        work = cluster.answer(61, 0, topics=topics)
+        reply, most = await most_between_turns(work, lambda: Hashed.made)
+        assert reply.topics[0].partitions[0].error_code.name == "none"
+        assert Hashed.made > 40_000
+        assert most <= 5_000  # for 500 ids
+
+
+async def test_the_partitions_of_a_transaction_are_described_in_parts():
+    async with transacting() as cluster:
+        await cluster.create("wide", 10_000, {})
+        producer = await cluster.begin()
+        await cluster.add(producer, *range(10_000), topic="wide")
+        work = cluster.answer(DESCRIBE, 0, transactional_ids=["pay"])
+        reply, turns = await turns_during(work)
+        (row,) = reply.transaction_states
+        found = {topic.topic: list(topic.partitions) for topic in row.topics}
+        assert found == {"t": [0], "wide": list(range(10_000))}
+        assert turns >= 20
+
+
+async def test_a_transaction_that_is_named_again_is_described_once(monkeypatch):
+    async with transacting() as cluster:
+        await cluster.begin()
+        described = Calls(monkeypatch, cluster.shell, "describe")
+        ids = ["pay"] * 200
+        reply = await cluster.answer(DESCRIBE, 0, transactional_ids=ids)
+        assert [row.transactional_id for row in reply.transaction_states] == ids
+        assert set(map(str, reply.transaction_states)) == {str(reply.transaction_states[0])}
+        assert described.made == 1
+
+
+async def test_a_partition_that_is_named_again_and_again_is_passed_over_in_parts():
+    async with started_cluster() as cluster:
+        await cluster.topic()
+        topics = [{"topic": "t", "partitions": [0] * 20_000}]
+        reply, turns = await turns_during(cluster.answer(35, 4, topics=topics))
+        assert [len(topic.partitions) for topic in reply.results[0].topics] == [1]
+        assert turns >= 40
+
+
+async def test_the_keys_of_a_described_config_are_gathered_in_parts():
+    async with started_cluster() as cluster:
+        await cluster.topic()
+        keys = [f"nosuch-{number}" for number in range(20_000)]
+        one = {"resource_type": 2, "resource_name": "t"}
+        fields = {"include_synonyms": False, "include_documentation": False}
+        fields["resources"] = [one | {"configuration_keys": [*keys, "retention.ms"]}]
+        reply, turns = await turns_during(cluster.answer(32, 4, **fields))
+        assert [each.name for each in reply.results[0].configs] == ["retention.ms"]
+        assert turns >= 40

@@ -252,6 +252,22 @@ async def test_a_long_name_or_salt_is_refused(name, salt, fault):
         assert await described(cluster) == ({name: [(1, 4096)]} if fault is None else {})
 
 
+@pytest.mark.parametrize("mechanism", [1, 2])
+async def test_a_salted_password_longer_than_any_digest_is_refused(mechanism):
+    async with loaded_cluster() as cluster:
+        codes = {}
+        for size in (64, 65):
+            user = (f"user-{size}", mechanism, 4096, bytes(size))
+            codes |= await altered(cluster, [user])
+        assert codes == {
+            "user-64": (ErrorCode.none, None),
+            "user-65": (
+                ErrorCode.unacceptable_credential,
+                "The salted password is longer than 64 bytes",
+            ),
+        }
+
+
 async def test_other_tasks_run_while_very_many_users_are_refused():
     async with loaded_cluster() as cluster:
         users = [(f"user-{number}", 1, 1) for number in range(20_000)]
