@@ -155,13 +155,7 @@ class _LongProduce(_ManyPartitions):
             return None
         hints = LeaderHints(self._ctx, request.peer)
         if self._redirects and request.version >= LEADERS_FROM:
-            for named, answers in self._topics:
-                for at, each in enumerate(answers):
-                    if each is not None and each.error_code == int(_NOT_LEADER):
-                        leader = hints.leader(named, each.index)
-                        answers[at] = each._replace(current_leader=leader)
-                    if at % PER_PART == PER_PART - 1:
-                        await asyncio.sleep(0)
+            await self._name_leaders(hints)
         topics: Any = self._topics  # no answer is missing
         reply: list[Buffer] = []
         words = (request.version, request.correlation_id, topics)
@@ -169,6 +163,17 @@ class _LongProduce(_ManyPartitions):
             reply.append(each)
             await asyncio.sleep(0)
         return reply
+
+    async def _name_leaders(self, hints: LeaderHints) -> None:
+        count = 0
+        for named, answers in self._topics:
+            for at, each in enumerate(answers):
+                if each is not None and each.error_code == int(_NOT_LEADER):
+                    leader = hints.leader(named, each.index)
+                    answers[at] = each._replace(current_leader=leader)
+                count += 1
+                if count % PER_PART == 0:
+                    await asyncio.sleep(0)
 
 
 class _PartitionPlace:

@@ -57,11 +57,9 @@ def transaction_in_parts(body: Any) -> Iterator[tuple[Produced | None, bool]]:
         for data in topic.partition_data:
             if data.records and is_transactional(data.records):
                 transactional = True
-                if body.transactional_id is None:
-                    refused = _NO_ID
-                elif len(producers) < 2:
-                    producers |= _producers((data.records,))
-                    refused = _TWO_PRODUCERS if len(producers) > 1 else None
+                producers |= _producers((data.records,)) if len(producers) < 2 else set()
+                refused = _NO_ID if body.transactional_id is None else None
+                refused = refused or (_TWO_PRODUCERS if len(producers) > 1 else None)
             yield refused, transactional
 
 

@@ -6,12 +6,15 @@ one turn of the event loop makes are counted, not their time.
 
 import pytest
 
+from gateway.cluster.port import Leader
 from gateway.core.partition_transactions import PartitionTransactions
 from gateway.core.producer_states import ProducerStates
 from gateway.core.topic_names import TRANSACTION_STATE
 from gateway.handlers import k24_add_partitions_to_txn
 from gateway.handlers.api import ConnectionEnds
 from gateway.server.dispatch import RequestRefused
+from tests.batches import plain_batch
+from tests.gateway.paper_cluster import PaperCluster, member
 from tests.gateway.stream_cluster import FETCH, LIST_OFFSETS, PRODUCE, batch, started_cluster
 from tests.gateway.transaction_rig import ADD, DESCRIBE, transacting
 from tests.sim.turns import most_between_turns, turns_during
@@ -171,6 +174,42 @@ async def test_each_of_many_batches_gets_its_own_result(version):
         expected["t", 505] = ("corrupt_message", -1)
         expected["nosuch", 0] = ("unknown_topic_or_partition", -1)
         assert found == expected
+
+
+async def test_many_batches_are_refused_with_the_leader_of_each_partition():
+    two = member(2)
+    cluster_of_two = PaperCluster(1, [member(1), two], leader_of_others=Leader(2, 7))
+    async with started_cluster(cluster=cluster_of_two) as cluster:
+        await cluster.catalog.create("t", 510, 1, {})
+        named = {"t": dict.fromkeys(range(510), batch())}
+        reply = await cluster.answer(PRODUCE, 12, **producing(named))
+        rows = reply.responses[0].partition_responses
+        assert {each.error_code.name for each in rows} == {"not_leader_or_follower"}
+        leaders = {(row.current_leader.leader_id, row.current_leader.leader_epoch) for row in rows}
+        assert leaders == {(2, 7)}
+        assert [(each.node_id, each.host) for each in reply.node_endpoints] == [(2, two.host)]
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "refused"),
+    [
+        (None, "transactional_id_authorization_failed"),
+        ("pay", "invalid_producer_id_mapping"),
+    ],
+)
+async def test_nothing_of_many_transactional_batches_of_two_producers_is_stored(
+    transactional_id, refused
+):
+    async with started_cluster() as cluster:
+        partition = await cluster.topic(partitions=510)
+        words = {"attributes": 0x10, "epoch": 0, "sequence": 0}
+        named = dict.fromkeys(range(510), plain_batch([1_000], producer=5, **words))
+        named[509] = plain_batch([1_000], producer=6, **words)
+        fields = producing({"t": named}) | {"transactional_id": transactional_id}
+        reply = await cluster.answer(PRODUCE, 12, **fields)
+        rows = reply.responses[0].partition_responses
+        assert {each.error_code.name for each in rows} == {refused}
+        assert partition.high_watermark == 0
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
