@@ -74,28 +74,49 @@ class SegmentReplacement:
     ) -> None:
         """List the rewritten segment. Raises Truncated if it is not cleanable any more.
 
-        It was truncated or removed meanwhile, or the stream is closed. Raises BadVersion if
-        another process owns the stream, MetadataUnavailable if the outcome is unknown. Then the
-        ledger stays, and if no list names it, the search for orphans finds it.
+        It was truncated or removed meanwhile, or the stream is closed. A single segment in which
+        the log begins by now is replaced, and keeps its mark. Raises BadVersion if another process
+        owns the stream, StreamUnavailable if a loss in it was accepted, MetadataUnavailable if the
+        outcome is unknown. Then the ledger stays, and if no list names it, the search for orphans
+        finds it.
         """
-        before, after = rewritten.before, rewritten.after
+        after = rewritten.after
+        ledger = after.ledger
         try:
             await self._check(rewritten)
-            allowed = cleanable()
-            for each in before:
-                if each not in allowed:
-                    raise Truncated(f"segment {each.number} was changed while it was cleaned")
-                if after.merged and not self._table.knows(each):  # its epochs would be lost
-                    raise StreamUnavailable(f"of segment {each.number} the epoch is not known")
+            before = self._listed(rewritten, cleanable())
         except LedgerError:
-            await self._services.delete_unlisted(after.ledger)
+            await self._services.delete_unlisted(ledger)
             raise
+        if len(before) == 1:
+            after = before[0].with_ledger(ledger, after.last_entry, after.last_slot)
         await self._store.replace(before, after)
-        self._services.forget_unlisted(after.ledger)
+        self._services.forget_unlisted(ledger)
         self._table.replace(after, rewritten.footer, rewritten.size_bytes)
         self._tail.drop_below(after.end_sequence_id)
         for each in before:
             self._retention.delete_later(each.ledger)
+
+    def _listed(self, rewritten: RewrittenSegment, cleanable: list[Segment]) -> list[Segment]:
+        """Return the segments that are replaced as they are listed now.
+
+        Their records are those that were read, but the log may begin in the first one by now.
+        """
+        by_number = {each.number: each for each in cleanable}
+        merges = len(rewritten.before) > 1
+        found: list[Segment] = []
+        for each in rewritten.before:
+            listed = by_number.get(each.number)
+            if (
+                listed is None
+                or listed.ledger != each.ledger
+                or (merges and listed.truncation is not Truncation.ACTIVE)
+            ):
+                raise Truncated(f"segment {each.number} was changed while it was cleaned")
+            if rewritten.after.merged and not self._table.knows(each):  # its epochs would be lost
+                raise StreamUnavailable(f"of segment {each.number} the epoch is not known")
+            found.append(listed)
+        return found
 
     async def _check(self, rewritten: RewrittenSegment) -> None:
         """Check that no other process may have deleted the new ledger."""

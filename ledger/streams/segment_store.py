@@ -15,7 +15,14 @@ from collections.abc import Mapping, Sequence
 from ledger.core.accepted_losses import NO_LOSSES, StreamLosses, decode_losses
 from ledger.core.segments import Segment, decode_segment, order
 from ledger.core.stream_start import StreamStart, decode_start
-from ledger.errors import BadVersion, CorruptFormat, MetadataUnavailable, NodeExists, NoNode
+from ledger.errors import (
+    BadVersion,
+    CorruptFormat,
+    MetadataUnavailable,
+    NodeExists,
+    NoNode,
+    StreamUnavailable,
+)
 from ledger.ids import LedgerId
 from ledger.ports.metadata import Check, Create, Delete, MetadataStore, Node, Op, Set
 
@@ -254,24 +261,32 @@ class SegmentStore:
 
         All of `before` are replaced in one step, or none. Readers notice the new name, and another
         owner the new version of the list. Raises BadVersion if another process owns the stream or
-        changed one of them, and if an operator accepted a loss in one: the entries of the loss
-        would be others.
+        changed one of them, and StreamUnavailable if an operator accepted a loss in one: the
+        entries of the loss would be others.
         """
         assert after.cleaned
         async with self._change_lock:
             # An acceptance changes the version, so one that follows this read makes the step fail.
             versions = [await self._version_of(each) for each in before]
-            await self._reload_losses()
-            for each in before:
-                if self.losses.of_segment(each.number):
-                    raise BadVersion(f"{self._path(each)}: a loss in it was accepted")
+            await self._check_losses(before)
             ops: list[Op] = [
                 Set(f"{self._root}/ledgers", b"%d" % self.number_max, self._ledgers_version),
                 *(Delete(self._path(each), v) for each, v in zip(before, versions, strict=True)),
                 Create(self._path(after), after.encode()),
             ]
-            await self._multi(ops)
+            try:
+                await self._multi(ops)
+            except BadVersion:
+                await self._check_losses(before)
+                raise
             self._ledgers_version += 1
+
+    async def _check_losses(self, segments: Sequence[Segment]) -> None:
+        """Raise StreamUnavailable if a loss in one of these segments was accepted."""
+        await self._reload_losses()
+        for each in segments:
+            if self.losses.of_segment(each.number):
+                raise StreamUnavailable(f"{self._path(each)}: a loss in it was accepted")
 
     async def _version_of(self, segment: Segment) -> int:
         """Return the version of the node of `segment`. Raises BadVersion if it was changed."""

@@ -16,6 +16,7 @@ from ledger.errors import (
     CorruptFormat,
     InvalidArgument,
     LedgerError,
+    StreamUnavailable,
     Truncated,
     WrongState,
 )
@@ -161,16 +162,54 @@ async def test_a_zombie_cannot_replace_a_segment():
         assert len(await everything_from(owner.stream, 0)) == 21
 
 
-async def test_a_segment_that_was_truncated_meanwhile_is_not_replaced():
+@pytest.mark.parametrize("truncating", ["zombie", "owner"])
+async def test_a_zombie_cannot_replace_a_segment_that_was_truncated_meanwhile(truncating):
+    async with watched_rig() as rig:
+        zombie = await rolled(rig)
+        rewritten = await rewrite(zombie.stream, zombie.stream.segments[0], even)
+        if truncating == "zombie":
+            await zombie.stream.truncate(5)
+        owner = await taking_over(rig, "b")
+        await owner.add(1)
+        await owner.stream.truncate(6)
+        before = listed(rig)
+        with pytest.raises(BadVersion):
+            await zombie.stream.replace(rewritten)
+        assert zombie.failures
+        assert listed(rig) == before
+
+
+@pytest.mark.parametrize("start", [1, 4, 5, 9])
+async def test_a_segment_that_is_truncated_within_meanwhile_is_replaced_and_keeps_its_mark(start):
     async with watched_rig() as rig:
         owner = await rolled(rig)
         rewritten = await rewrite(owner.stream, owner.stream.segments[0], even)
-        await owner.stream.truncate(5)
+        await owner.stream.truncate(start)
+        await owner.stream.replace(rewritten)
+        new = owner.stream.segments[0]
+        assert new.ledger == rewritten.after.ledger
+        assert new.truncation is Truncation.PARTIALLY_TRUNCATED
+        assert listed(rig)[0] == new
+        for host in ("a", "b"):
+            left = [end - 1 for _, end, _ in await everything_from(owner.stream, start)]
+            assert left == [at for at in (2, 4, 6, 8, 9) if at >= start] + list(range(10, 20))
+            with pytest.raises(Truncated):
+                await owner.stream.read(start - 1, 1)
+            if host == "a":
+                owner.kill()
+                owner = await taking_over(rig, "b")
+
+
+async def test_a_segment_whose_records_are_all_truncated_meanwhile_is_not_replaced():
+    async with watched_rig() as rig:
+        owner = await rolled(rig)
+        rewritten = await rewrite(owner.stream, owner.stream.segments[0], even)
+        await owner.stream.truncate(10)
+        before = listed(rig)
         with pytest.raises(Truncated):
             await owner.stream.replace(rewritten)
+        assert listed(rig) == before
         assert not has_ledger(rig, rewritten.after.ledger)
-        await clean(owner.stream, 1, even)
-        assert [first for first, _, _ in await everything_from(owner.stream, 5)][:3] == [5, 7, 9]
 
 
 async def test_a_cleaned_segment_can_be_cleaned_again():
@@ -360,15 +399,32 @@ async def test_a_search_for_a_timestamp_finds_the_first_record_that_is_left():
 # Losses, sizes and states
 
 
-async def test_a_loss_that_is_accepted_meanwhile_keeps_the_segment_as_it_is():
+@pytest.mark.parametrize("when", ["noticed", "before the step", "within the step"])
+async def test_a_loss_that_is_accepted_meanwhile_keeps_the_segment_and_its_owner(when):
     async with watched_rig() as rig:
         owner = await rolled(rig)
         segment = owner.stream.segments[0]
         rewritten = await rewrite(owner.stream, segment, even)
-        await accept(rig, lost_range(segment, 3, 3, 2, 2))
-        with pytest.raises(LedgerError):
+        lost = lost_range(segment, 3, 3, 2, 2)
+        if when == "noticed":
+            await accept(rig, lost)
+        elif when == "before the step":
+            owner.stream._losses._accepted.unwatch()  # the watch fires late
+            await accept(rig, lost)
+        else:
+            multi = owner.session.multi
+
+            async def multi_behind_it(ops):
+                owner.session.multi = multi
+                await accept(rig, lost)
+                await multi(ops)
+
+            owner.session.multi = multi_behind_it
+        with pytest.raises(Truncated if when == "noticed" else StreamUnavailable):
             await owner.stream.replace(rewritten)
         assert listed(rig)[0] == segment
+        assert owner.failures == []
+        await owner.add(1)
 
 
 async def test_a_loss_of_a_ledger_that_was_replaced_is_not_accepted():
