@@ -27,6 +27,8 @@ from ledger.streams.recovery import read_entries, user_records
 from ledger.streams.segment_store import SegmentStore
 from ledger.streams.services import StreamServices
 
+_MEASURED_PER_TURN = 16  # reads of metadata in one round of `expire`
+
 
 class Retention:
     """The retention of one stream, which shares its owner's table. Called under the owner's lock.
@@ -61,8 +63,8 @@ class Retention:
         # Ledgers of segments that were cleaned, and the wall time of that. They are deleted once
         # readers had time to leave them.
         self._replaced_ms: dict[LedgerId, int] = {}
-        # The ledgers of cleaned segments whose sizes are known. Those that the newest snapshot has
-        # may be older than the cleaning. Pruned with the list.
+        # The ledgers of cleaned segments whose sizes the table has. Those that the newest snapshot
+        # has may be older than the cleaning. Pruned with the list, cleared if the table is loaded.
         self._measured: set[LedgerId] = set()
 
     async def truncate(self, sequence_id: int) -> None:
@@ -142,12 +144,12 @@ class Retention:
             since_ms = self._truncated_ms.setdefault(segment.number, now_ms)
             if now_ms - since_ms >= config.truncated_keep_ms:
                 due.add(segment.number)
-        if config.retention_bytes >= 0:
-            await self._measure_cleaned()
+        measured = await self._measure_cleaned()
         count = self._table.expired(
             now_ms=now_ms,
             ttl_ms=config.retention_ms,
-            bytes_max=config.retention_bytes,
+            # Sizes from before a cleaning are too great, and would remove too much.
+            bytes_max=config.retention_bytes if measured else -1,
             kept_long_enough=due,
         )
         if count:
@@ -157,15 +159,31 @@ class Retention:
         await self._drop_losses()
         return count
 
-    async def _measure_cleaned(self) -> None:
-        """Read the sizes of cleaned segments once: too great ones would remove too much."""
+    async def _measure_cleaned(self) -> bool:
+        """Read the sizes of a few cleaned segments, each once. Return whether all are known now.
+
+        After a takeover or a restart they are those of the newest snapshot, which may be older than
+        the cleaning. Retention and the cleaner count with them.
+        """
         cleaned = [each for each in self._table.segments if each.cleaned]
         self._measured &= {each.ledger for each in cleaned}
-        for segment in cleaned:
-            if segment.ledger not in self._measured:
+        missing = [each for each in cleaned if each.ledger not in self._measured]
+        for segment in missing[:_MEASURED_PER_TURN]:
+            try:
                 size = (await self._client.read_metadata(segment.ledger)).length
-                self._table.measure(segment.number, size)
-                self._measured.add(segment.ledger)
+            except LedgerError:
+                return False  # the next round of `expire` retries
+            self._table.measure(segment.number, size)
+            self._measured.add(segment.ledger)
+        return len(missing) <= _MEASURED_PER_TURN
+
+    def on_measured(self, ledger: LedgerId) -> None:
+        """Note that the table has the size of a cleaned segment: this owner has written it."""
+        self._measured.add(ledger)
+
+    def forget_sizes(self) -> None:
+        """Read all sizes of cleaned segments again: the table was loaded."""
+        self._measured.clear()
 
     async def _remove(self, count: int) -> None:
         """Remove the oldest `count` segments from the list. Their ledgers are deleted next."""

@@ -94,6 +94,7 @@ class SegmentReplacement:
         self._services.forget_unlisted(ledger)
         self._table.replace(after, rewritten.footer, rewritten.size_bytes)
         self._tail.drop_below(after.end_sequence_id)
+        self._retention.on_measured(ledger)
         for each in before:
             self._retention.delete_later(each.ledger)
 

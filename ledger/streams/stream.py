@@ -166,6 +166,7 @@ class Stream(ListedStream):
             losses=loaded.losses,
             epochs=loaded.epochs,
         )
+        self._retention.forget_sizes()
         self._losses.catch_up()
 
     def _on_losses_changed(self, losses: StreamLosses) -> None:
