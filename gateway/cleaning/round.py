@@ -1,20 +1,24 @@
 """One round of cleaning of one log: pass 1 reads its dirty part, pass 2 rewrites all of it.
 
 Segments are replaced one at a time, oldest first. So a round can end at any point: what was
-replaced is clean, and the next round begins behind it. The event loop only moves bytes between
-ledgers and the cleaner process, in pieces of 1 MiB, at the configured pace. At the end small
-clean neighbours are merged: their batches are copied, which needs no cleaner process.
+replaced is clean, and the next round begins behind it. Segments that retention removes meanwhile
+are skipped: they are the oldest ones, so no record that is left depends on them.
+
+The event loop only moves bytes between ledgers and the cleaner process, in pieces of 1 MiB, at the
+configured pace. At the end small clean neighbours are merged: their batches are copied, which needs
+no cleaner process.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, takewhile
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from gateway.cleaning import frames
 from gateway.cleaning.frames import Kind
@@ -27,7 +31,14 @@ from gateway.core.partition_transactions import ABORTED_MAX, AbortedTransaction
 from gateway.topics.partition import Partition
 from gateway.topics.partition_state import aborted_of_footer
 from gateway.wire import batches
-from ledger.errors import LedgerError, NotOwner
+from ledger.errors import (
+    EntryUnknown,
+    LedgerError,
+    NoSuchEntry,
+    NoSuchLedger,
+    NotOwner,
+    Truncated,
+)
 from ledger.ids import Buffer
 from ledger.ports.clock import Clock
 from ledger.streams.listed_stream import Segment
@@ -42,10 +53,14 @@ from ledger.streams.segment_rewriter import (
 from ledger.streams.writer import SEGMENT_RECORDS_MAX
 from ledger.tasks import start_once, to_the_end
 
+T = TypeVar("T")
+
 _LATE_S = 0.005  # a turn of the event loop that takes longer shows that clients need it
 _REST_S_MAX = 0.25
 _ASKED_BYTES = 1024 * 1024  # of a request to the process
 _EXPECTED = (LedgerError, PoisonedBatch)
+# What a round meets in a segment that was removed after the round looked at it.
+_REMOVED = (Truncated, NoSuchLedger, NoSuchEntry, EntryUnknown)
 
 
 class RoundEnded(Exception):
@@ -179,28 +194,61 @@ class LogRound:
         size = stream.segment_bytes
         self._progress.bytes_total = 2 * sum(map(size, dirty)) + sum(map(size, clean))
         await self._process.ask(Kind.DROP_MARKS)
-        mapped, full_at = await self._map(dirty)
-        while not mapped:
-            full_at = await self._clean_part_of(dirty[0], full_at, clean, delete_retention_ms)
-            mapped = dirty[:1] if full_at == NOT_FULL else []
-            clean = self._present(clean)
+        mapped, large, full_at = await self._map(dirty)
+        if large is not None and not mapped:
+            mapped = await self._map_in_parts(large, full_at, clean, delete_retention_ms)
         await self._rewrite([*clean, *mapped], delete_retention_ms)
         await self._process.ask(Kind.DROP_MARKS)
 
+    # -- segments that are removed meanwhile ----------------------------------------------------
+
+    async def _unless_removed(
+        self, segment: Segment, work: Callable[[Segment], Awaitable[T]]
+    ) -> T | None:
+        """Carry out `work` on a segment as it is listed now. Returns None if it was removed.
+
+        Removed segments are always the oldest ones. What the process learned of their records may
+        stay: it concerns no record behind them, and a marker whose records are gone is kept for
+        one more round.
+        """
+        if self._is_removed(segment):
+            return None
+        try:
+            return await work(self._listed(segment))
+        except _REMOVED:
+            if self._is_removed(segment):
+                return None
+            raise
+
+    def _is_removed(self, segment: Segment) -> bool:
+        """True if no record of the segment is left in the log. It may still be listed."""
+        return segment.end_sequence_id <= self._partition.log_start_offset
+
+    def _listed(self, segment: Segment) -> Segment:
+        """Return the segment as it is listed now: cleaned, or with a later first record."""
+        listed = self._partition.stream.segments
+        return next((each for each in listed if each.number == segment.number), segment)
+
     # -- pass 1 -------------------------------------------------------------------------------
 
-    async def _map(self, dirty: Sequence[Segment]) -> tuple[list[Segment], int]:
-        """Map the keys of segments. Return those whose keys all fit, and where the map was full."""
+    async def _map(self, dirty: Sequence[Segment]) -> tuple[list[Segment], Segment | None, int]:
+        """Map the keys of segments. Return those whose keys all fit, and the next one.
+
+        The last value is where the map was full in it. Without a next one, all keys fit.
+        """
         first = dirty[0].start_sequence_id
         first = max(first, self._partition.log_start_offset)
         await self._begin_map(first, dirty[-1].end_sequence_id)
-        for at, segment in enumerate(dirty):
-            full_at = await self._map_segment(segment)
-            if full_at != NOT_FULL:
+        mapped: list[Segment] = []
+        for segment in dirty:
+            full_at = await self._unless_removed(segment, self._map_segment)
+            if full_at == NOT_FULL:
+                mapped.append(segment)
+            elif full_at is not None:
                 # Keys of this segment are in the map too. Their older records may go, because
                 # their newer ones are in a segment that stays as it is.
-                return list(dirty[:at]), full_at
-        return list(dirty), NOT_FULL
+                return mapped, segment, full_at
+        return mapped, None, NOT_FULL
 
     async def _begin_map(self, from_offset: int, end: int) -> None:
         payload = frames.MAP.pack(self._settings().map_bytes, from_offset, end)
@@ -223,6 +271,26 @@ class LogRound:
         await self._process.ask(Kind.BEGIN_SEGMENT, payload)
         return aborted
 
+    async def _map_in_parts(
+        self, large: Segment, full_at: int, clean: Sequence[Segment], delete_retention_ms: int
+    ) -> list[Segment]:
+        """Map a segment whose keys do not fit, and mark its outdated records, part by part.
+
+        Returns the segment, to be rewritten, or nothing if it was removed meanwhile.
+        """
+        while full_at != NOT_FULL:
+            part = partial(
+                self._clean_part_of,
+                full_at=full_at,
+                clean=clean,
+                delete_retention_ms=delete_retention_ms,
+            )
+            behind = await self._unless_removed(large, part)
+            if behind is None:
+                return []
+            full_at = behind
+        return [large]
+
     async def _clean_part_of(
         self, large: Segment, full_at: int, clean: Sequence[Segment], delete_retention_ms: int
     ) -> int:
@@ -239,18 +307,13 @@ class LogRound:
         await self._begin_map(full_at, large.end_sequence_id)
         return await self._map_segment(large)
 
-    def _present(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return segments as they are listed now, after their ledgers were replaced."""
-        numbers = {segment.number for segment in segments}
-        return [s for s in self._partition.stream.cleanable_segments() if s.number in numbers]
-
     # -- pass 2 -------------------------------------------------------------------------------
 
     async def _rewrite(self, segments: Sequence[Segment], delete_retention_ms: int) -> None:
         payload = frames.FILTER.pack(self._clock.now_ms(), delete_retention_ms)
         await self._process.ask(Kind.BEGIN_FILTER, payload)
         for segment in segments:
-            await self._rewrite_one(segment)
+            await self._unless_removed(segment, self._rewrite_one)
 
     async def _rewrite_one(self, segment: Segment) -> None:
         stream = self._partition.stream
@@ -303,7 +366,18 @@ class LogRound:
         for run in runs:
             parts = [MergePart(stream.segment_bytes(each), each.record_count) for each in run]
             for group in merge_groups(parts, rules):
-                await self._merge([run[at] for at in group])
+                await self._merge_unless_removed([run[at] for at in group])
+
+    async def _merge_unless_removed(self, segments: Sequence[Segment]) -> None:
+        """Merge segments, unless records of the first ones are removed before or meanwhile."""
+        start = segments[0].start_sequence_id
+        if start < self._partition.log_start_offset:
+            return
+        try:
+            await self._merge(segments)
+        except _REMOVED:
+            if start >= self._partition.log_start_offset:
+                raise
 
     async def _merge(self, segments: Sequence[Segment]) -> None:
         stream = self._partition.stream

@@ -111,9 +111,9 @@ class CleaningCluster(StreamCluster):
         for delta, record in enumerate(records):
             model[produced.base_offset + delta] = record
 
-    async def write_in_transaction(self, partition, *records, producer=7):
+    async def write_in_transaction(self, partition, *records, producer=7, sequence=0):
         """Write one batch of an open transaction, which counts as not written."""
-        batch = keyed_batch(records, producer=producer, transactional=True)
+        batch = keyed_batch(records, producer=producer, transactional=True, sequence=sequence)
         assert await sent(partition, batch) == [ErrorCode.none]
 
     async def abort(self, partition, producer=7):
