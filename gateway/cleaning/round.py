@@ -25,7 +25,7 @@ from gateway.cleaning.frames import Kind
 from gateway.cleaning.settings import CleanerSettings
 from gateway.cleaning.slots import SLOTS
 from gateway.core.aborted_lists import SegmentAborted
-from gateway.core.cleaning_choice import IoPace, MergePart, MergeRules, merge_groups
+from gateway.core.cleaning_choice import IoPace, MergePart, MergeRules, Rests, merge_groups
 from gateway.core.cleaning_results import COUNT_MAX, NOT_FULL, CleanedBatch, PoisonedBatch
 from gateway.core.partition_transactions import ABORTED_MAX, AbortedTransaction
 from gateway.topics.partition import Partition
@@ -44,6 +44,7 @@ from ledger.ports.clock import Clock
 from ledger.streams.listed_stream import Segment
 from ledger.streams.read_turns import RECORDS_PER_TURN
 from ledger.streams.segment_rewriter import (
+    REWRITE_S_MAX,
     Batch,
     CleanedRecord,
     SegmentRewriter,
@@ -55,8 +56,6 @@ from ledger.tasks import start_once, to_the_end
 
 T = TypeVar("T")
 
-_LATE_S = 0.005  # a turn of the event loop that takes longer shows that clients need it
-_REST_S_MAX = 0.25
 _ASKED_BYTES = 1024 * 1024  # of a request to the process
 _EXPECTED = (LedgerError, PoisonedBatch)
 # What a round meets in a segment that was removed after the round looked at it.
@@ -178,6 +177,7 @@ class LogRound:
         self._progress = progress
         # Returns False once the topic has another policy.
         self._compacts = compacts
+        self._rests = Rests()
 
     async def run(self, end: int, delete_retention_ms: int) -> None:
         """Clean the segments below `end`, of which the first ones may be clean already.
@@ -318,6 +318,7 @@ class LogRound:
     async def _rewrite_one(self, segment: Segment) -> None:
         stream = self._partition.stream
         named = await self._begin_segment(segment)
+        self._begin_rests([segment])
         rewriter = await SegmentRewriter.begin(stream, segment)
         try:
             async with aclosing(self._ask_each(Kind.FILTER_BATCHES, segment)) as replies:
@@ -335,6 +336,7 @@ class LogRound:
             # Cancelled half way, it would leave an owner that does not know its own list.
             await to_the_end("a swap", stream.replace(rewritten), expected=LedgerError)
         finally:
+            self._rests.end()
             await rewriter.abandon()
         progress = self._progress
         progress.segments_replaced += 1
@@ -384,6 +386,7 @@ class LogRound:
         aborted = await self._aborted_of(segments)
         if len(aborted) > ABORTED_MAX:
             return
+        self._begin_rests(segments)
         rewriter = await SegmentRewriter.begin(stream, *segments)
         try:
             async with aclosing(self._copies(segments)) as copies:
@@ -395,6 +398,7 @@ class LogRound:
             self._check_due()
             await to_the_end("a swap", stream.replace(merged), expected=LedgerError)
         finally:
+            self._rests.end()
             await rewriter.abandon()
         self._progress.segments_merged += len(segments)
 
@@ -416,7 +420,9 @@ class LogRound:
             async for chunk in chunks:
                 for at in range(0, len(chunk), RECORDS_PER_TURN):
                     some = chunk[at : at + RECORDS_PER_TURN]
-                    await self._spend(sum(len(data) for _, _, data in some))
+                    size = sum(len(data) for _, _, data in some)
+                    self._rests.on_read(size)
+                    await self._spend(size)
                     yield copies.of(some)
         yield copies.rest()
 
@@ -469,10 +475,12 @@ class LogRound:
                 for piece in pieces.of(chunk):
                     yield piece
                     progress.bytes_done = min(progress.bytes_done + piece.size, whole)
+                    self._rests.on_read(piece.size)
                     await self._spend(piece.size)
         rest = pieces.rest()
         if rest.size:
             yield rest
+            self._rests.on_read(rest.size)
             await self._spend(rest.size)
         progress.bytes_done = whole  # a ledger has more than its batches
 
@@ -489,8 +497,16 @@ class LogRound:
         pause_s = self._pace.pause_s(size, rate, self._clock.monotonic_s())
         if pause_s > 0:
             await asyncio.sleep(pause_s)
+        if not self._rests.is_look_due(size):
+            await asyncio.sleep(0)
+            return
         began_s = loop.time()
         await asyncio.sleep(0)
-        late_s = loop.time() - began_s
-        if late_s > _LATE_S:
-            await asyncio.sleep(min(4 * late_s, _REST_S_MAX))
+        rest_s = self._rests.rest_s(loop.time() - began_s, self._clock.monotonic_s())
+        if rest_s > 0:
+            await asyncio.sleep(rest_s)
+
+    def _begin_rests(self, segments: Sequence[Segment]) -> None:
+        """Begin a rewriting, whose deadline limits the rests."""
+        size = sum(map(self._partition.stream.segment_bytes, segments))
+        self._rests.begin(size, self._clock.monotonic_s(), REWRITE_S_MAX)

@@ -17,6 +17,13 @@ from typing import NamedTuple
 
 NEVER_MS = 2**63 - 1
 
+LATE_S = 0.005
+"""A turn of the event loop that takes longer shows that clients need it."""
+
+REST_S_MAX = 0.25
+LOOK_BYTES = 256 * 1024  # read or written between two looks at the event loop
+_UNCOUNTED_BYTES = 1024 * 1024  # read bytes count once they were asked about, a piece at a time
+
 
 class CleaningRules(NamedTuple):
     """The settings of a topic that decide when it is cleaned."""
@@ -167,3 +174,57 @@ class IoPace:
             return 0.0
         self._paid_until_s = max(self._paid_until_s, now_s) + size / bytes_per_s
         return self._paid_until_s - now_s
+
+
+class Rests:
+    """How long the cleaner rests while clients need the event loop, which a late turn shows.
+
+    A rewriting has a deadline, and a segment that misses it would block its log for ever. So rests
+    count by bytes and not by batches. And they take at most half of the time that the deadline
+    leaves for the bytes that are done.
+    """
+
+    __slots__ = ("_began_s", "_done_bytes", "_duration_s_max", "_size_bytes", "_unlooked_bytes")
+
+    def __init__(self) -> None:
+        # Bytes since the last look at the loop.
+        self._unlooked_bytes = 0
+        # Of the rewriting under way: its deadline, 0 without a rewriting, the time of its begin,
+        # its bytes to read, and how many of them were read.
+        self._duration_s_max = self._began_s = 0.0
+        self._size_bytes = self._done_bytes = 0
+
+    def begin(self, size_bytes: int, now_s: float, duration_s_max: float) -> None:
+        """Begin a rewriting that reads `size_bytes`."""
+        self._duration_s_max, self._began_s = duration_s_max, now_s
+        self._size_bytes, self._done_bytes = size_bytes, 0
+
+    def end(self) -> None:
+        """End the rewriting. Until the next one there is no deadline."""
+        self._duration_s_max = 0.0
+
+    def on_read(self, size: int) -> None:
+        """Count bytes that the rewriting has read."""
+        self._done_bytes += size
+
+    def is_look_due(self, size: int) -> bool:
+        """Count bytes that were read or written. True if the loop should be looked at again."""
+        self._unlooked_bytes += size
+        if self._unlooked_bytes < LOOK_BYTES:
+            return False
+        self._unlooked_bytes = 0
+        return True
+
+    def rest_s(self, late_s: float, now_s: float) -> float:
+        """Return how long to rest after a turn of the loop that was late by `late_s`."""
+        if late_s <= LATE_S:
+            return 0.0
+        if self._duration_s_max and now_s - self._began_s > self._allowed_s():
+            return 0.0
+        return min(4 * late_s, REST_S_MAX)
+
+    def _allowed_s(self) -> float:
+        """Return how much time the bytes so far may have taken for rests to go on."""
+        done = min(self._done_bytes + _UNCOUNTED_BYTES, self._size_bytes)
+        share = done / self._size_bytes if self._size_bytes else 1.0
+        return self._duration_s_max / 2 * share

@@ -8,10 +8,13 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.cleaning_choice import (
+    LOOK_BYTES,
     NEVER_MS,
+    REST_S_MAX,
     CleaningRules,
     IoPace,
     LogSegment,
+    Rests,
     cleanable,
 )
 
@@ -92,3 +95,70 @@ def test_without_a_limit_nothing_waits():
     pace = IoPace()
     assert pace.pause_s(10**12, 1.7976931348623157e308, 5) == pytest.approx(0)
     assert pace.pause_s(10**12, 0, 5) == 0
+
+
+GIB, HOUR_S = 1 << 30, 3600.0
+
+
+def rewriting_s(rests, *, size, piece, late_s, work_s, duration_s_max=1200.0):
+    """Return how long a segment takes that is read and written in pieces of `piece` bytes.
+
+    The second value is the part of it in which the cleaner rested. Each turn is late by `late_s`.
+    """
+    now_s, rested_s = HOUR_S, 0.0
+    rests.begin(size, now_s, duration_s_max)
+    for _ in range(size // piece):
+        rests.on_read(piece)
+        for _ in ("read", "written"):
+            now_s += work_s
+            if rests.is_look_due(piece):
+                rest_s = rests.rest_s(late_s, now_s)
+                now_s, rested_s = now_s + rest_s, rested_s + rest_s
+    rests.end()
+    return now_s - HOUR_S, rested_s
+
+
+def test_a_late_turn_is_followed_by_a_rest_four_times_as_long():
+    rests = Rests()
+    assert [rests.rest_s(late_s, HOUR_S) for late_s in (0, 0.005, 0.01, 10)] == [
+        0,
+        0,
+        0.04,
+        REST_S_MAX,
+    ]
+
+
+@pytest.mark.parametrize("batches", [500, 5000, 100_000])
+def test_a_segment_of_small_batches_is_rewritten_in_time_while_each_turn_is_late(batches):
+    piece = batches * 61
+    took_s, rested_s = rewriting_s(Rests(), size=GIB, piece=piece, late_s=1, work_s=piece / 4e6)
+    assert took_s < 1200
+    assert rested_s > 60
+
+
+def test_a_rewriting_that_is_slow_by_itself_rests_no_more():
+    _, rested_s = rewriting_s(Rests(), size=GIB, piece=1 << 20, late_s=1, work_s=0.5)
+    assert rested_s < 10
+
+
+def test_small_batches_do_not_add_rests():
+    size = 16 << 20
+    _, tiny_s = rewriting_s(Rests(), size=size, piece=1 << 14, late_s=1, work_s=0)
+    _, large_s = rewriting_s(Rests(), size=size, piece=LOOK_BYTES, late_s=1, work_s=0)
+    assert tiny_s == pytest.approx(large_s)
+    assert large_s == pytest.approx(2 * size / LOOK_BYTES * REST_S_MAX)
+
+
+def test_a_segment_of_few_bytes_or_of_unknown_size_has_rests_too():
+    for size in (0, 1000):
+        rests = Rests()
+        rests.begin(size, HOUR_S, 1200)
+        assert rests.rest_s(1, HOUR_S + 1) == REST_S_MAX
+        assert rests.rest_s(1, HOUR_S + 601) == 0
+
+
+def test_without_a_rewriting_there_is_no_deadline():
+    rests = Rests()
+    rests.begin(1000, HOUR_S, 1200)
+    rests.end()
+    assert rests.rest_s(1, 2 * HOUR_S) == REST_S_MAX

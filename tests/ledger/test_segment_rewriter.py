@@ -9,6 +9,8 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from gateway.cleaning import round as cleaning_round
+from gateway.core import cleaning_choice
+from gateway.core.cleaning_choice import Rests
 from ledger.errors import StreamUnavailable
 from ledger.streams.read_turns import RECORDS_PER_TURN
 from ledger.streams.segment_rewriter import (
@@ -136,3 +138,57 @@ async def test_a_round_adds_few_records_in_each_turn():
         assert sum(count for _, count in added) >= 3 * 1200
         assert max(count for _, count in added) <= RECORDS_PER_TURN
         assert len({at for at, _ in added}) == len(added), "each in a turn of its own"
+
+
+class LateLoop:
+    """A client that needs the event loop for 70 ms in each turn."""
+
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+        self.ended = False
+        self._next()
+
+    def _next(self):
+        self.loop._now_s += 0.07
+        if not self.ended:
+            self.loop.call_soon(self._next)
+
+
+@pytest.mark.parametrize(("duration_s_max", "rests"), [(REWRITE_S_MAX, True), (0.001, False)])
+async def test_a_round_rests_by_bytes_and_only_while_its_deadline_permits(
+    monkeypatch, duration_s_max, rests
+):
+    async with started_cleaning() as cluster:
+        partition = await cluster.compacted()
+        for first in (0, 1200):
+            found = [keyed_batch([(b"%d" % key, b"one")]) for key in range(first, first + 1200)]
+            await cluster.sent(partition, *found)
+            await cluster.roll(partition)
+        await cluster.sent(partition, keyed_batch([(b"last", b"one")]))
+        sizes = sum(map(partition.stream.segment_bytes, partition.stream.cleanable_segments()))
+        await cluster.cleaner.clean_once()  # the first look opens the gate of new forms
+        await asyncio.sleep(1)
+        rewriting, given = [], []
+
+        class Noting(Rests):
+            def begin(self, size_bytes, now_s, duration_s_max):
+                rewriting.append(size_bytes)
+                super().begin(size_bytes, now_s, duration_s_max)
+
+            def rest_s(self, late_s, now_s):
+                rest_s = super().rest_s(late_s, now_s)
+                given.append((bool(self._duration_s_max), rest_s))
+                return rest_s
+
+        monkeypatch.setattr(cleaning_round, "Rests", Noting)
+        monkeypatch.setattr(cleaning_round, "REWRITE_S_MAX", duration_s_max)
+        monkeypatch.setattr(cleaning_choice, "LOOK_BYTES", 64 * 1024)
+        late = LateLoop()
+        assert await cluster.cleaner.clean_once()
+        late.ended = True
+        assert cluster.report().error is None
+        assert sum(rewriting[:2]) == sizes  # then they are merged
+        in_rewriting = [rest_s > 0 for timed, rest_s in given if timed]
+        assert 1 <= len(in_rewriting) <= 4 * sizes / 65536
+        assert any(in_rewriting) == rests
+        assert any(rest_s > 0 for timed, rest_s in given if not timed)
