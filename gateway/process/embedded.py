@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 
 _RECOVER_S_MAX = 10.0  # time to recover segments that a crash left open, before readers are served
 _ACCEPTED_BY = "gateway dev --accept-loss"
+# Read from disk ahead of a reader in order: the journal bypasses the page cache, so the cleaner and
+# consumers that lag would wait for the disk.
+_READ_AHEAD_BYTES = 4 * 1024 * 1024
 _COLLECT_S = 600.0  # longest time between two collections of deleted ledgers
 
 _Place = tuple[str, int]  # the topic and index of a partition
@@ -250,7 +253,8 @@ async def _open_bookies(
             config.data / name,
             name=name,
             config=BookieConfig(
-                journal_sync="never" if config.journal_sync == "never" else "group"
+                journal_sync="never" if config.journal_sync == "never" else "group",
+                read_ahead_bytes=_READ_AHEAD_BYTES,
             ),
             io=config.io,
             next_ledger=next_ledger,
