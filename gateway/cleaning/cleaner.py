@@ -31,7 +31,7 @@ from ledger.tasks import start_restarting
 
 _PARTITIONS_PER_TURN = 50
 _FIRST_TIMES_PER_LOOK = 16  # batches of one partition that are read to learn their time
-_IDLE_LOOKS_MAX = 4  # looks without work after which the process ends
+_IDLE_S_MAX = 60.0  # without work, after which the process ends: its start takes 0.25 s
 _PAUSE_S_FIRST, _PAUSE_S_MAX = 15.0, 600.0
 
 
@@ -55,8 +55,8 @@ class Cleaner:
         self._pace = IoPace()
         # The reports of compacted partitions that this broker leads, since the last look.
         self._reports: dict[Partition, CleaningReport] = {}
-        # Looks without work since the last round.
-        self._idle_looks = 0
+        # When the last round ended.
+        self._worked_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -80,8 +80,7 @@ class Cleaner:
             if await self.clean_once():
                 await asyncio.sleep(0)  # a round that finds nothing to do may not have waited
                 continue
-            self._idle_looks += 1
-            if self._idle_looks == _IDLE_LOOKS_MAX:
+            if self._clock.monotonic_s() - self._worked_s >= _IDLE_S_MAX:
                 await self.process.stop()
             await asyncio.sleep(self._settings().backoff_ms / 1000)
 
@@ -94,8 +93,10 @@ class Cleaner:
         if not self._features.writes_new_forms:
             self._features.begin_new_forms()
             return False
-        self._idle_looks = 0
-        await self._clean(*found)
+        try:
+            await self._clean(*found)
+        finally:
+            self._worked_s = self._clock.monotonic_s()
         return True
 
     # -- choosing -----------------------------------------------------------------------------

@@ -48,6 +48,21 @@ async def test_a_reader_may_ask_for_any_offset_of_a_cleaned_log():
             assert list(await cluster.read_records(partition, offset)) == left
 
 
+async def test_the_process_serves_the_rounds_of_a_minute_and_ends_when_none_is_due():
+    async with started_cleaning() as cluster:
+        cluster.settings = cluster.settings._replace(backoff_ms=100)
+        partition = await cluster.compacted()
+        cluster.cleaner.start()
+        for value in (b"one", b"two"):
+            await cluster.fill(partition, value)
+            await asyncio.sleep(20)
+        assert (cluster.report().state, cluster.process.starts) == ("idle", 1)
+        assert cluster.process.cleaning is not None
+        await asyncio.sleep(60)
+        assert cluster.process.cleaning is None
+        await cluster.cleaner.stop()
+
+
 async def test_a_second_round_begins_behind_the_first_and_rewrites_what_it_must():
     async with started_cleaning() as cluster:
         partition = await cluster.compacted()
