@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from importlib import import_module
 
 from ledger.command_line.exit_codes import EXIT_CONFIG
+from ledger.command_line.failure import drop_unwritten_lines
 
 
 def main() -> None:
     """Run the console script."""
+    atexit.register(drop_unwritten_lines)
     if not __debug__:
         print("gateway: python -O removes the assertions that guard the data", file=sys.stderr)
         sys.exit(EXIT_CONFIG)

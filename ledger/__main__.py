@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from typing import Final
 
 from ledger.command_line.exit_codes import EXIT_CONFIG
+from ledger.command_line.failure import drop_unwritten_lines
 from ledger.command_line.program import CommandGroup, Deferred
 
 program: Final = CommandGroup(
@@ -27,6 +29,7 @@ program: Final = CommandGroup(
 
 def main() -> None:
     """Run the console script."""
+    atexit.register(drop_unwritten_lines)
     if not __debug__:
         print("bookie: python -O removes the assertions that guard the data", file=sys.stderr)
         sys.exit(EXIT_CONFIG)

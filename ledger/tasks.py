@@ -35,6 +35,10 @@ EndProcess = Callable[[str, BaseException], None]
 
 _throttle: Final = Throttle()
 
+# The tasks of `start_once`: the loop has only weak references, and what a task waits for may have
+# no other either.
+_under_way: Final = set[asyncio.Task[Any]]()
+
 
 def start_restarting(
     name: str,
@@ -67,6 +71,8 @@ def start_once(
     Exceptions of the kinds `expected` are not reported: the caller that awaits the task gets them.
     """
     task = asyncio.get_running_loop().create_task(work, name=name)
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
     task.add_done_callback(partial(_on_over, name, expected, on_failed))
     return task
 

@@ -20,10 +20,12 @@ _PARTITIONS_MAX = 1_000_000  # of all rows; ids beyond them get a retriable erro
 async def handle(request: Request, ctx: Context) -> Reply:
     rows = Rows(request, "transaction_states")
     left = _PARTITIONS_MAX
-    places: dict[str, slice] = {}  # the row of each id that was described
+    # The row of each id that was described, and its partitions.
+    places: dict[str, tuple[slice, int]] = {}
     for transactional_id in request.body.transactional_ids:
-        place = places.get(transactional_id)
-        if place is not None and not rows.full:
+        place, count = places.get(transactional_id, (None, 0))
+        if place is not None and count <= left and not rows.full:
+            left -= count
             await rows.repeat(place)
             continue
         view: TransactionView | ErrorCode = ErrorCode.coordinator_not_available
@@ -34,7 +36,8 @@ async def handle(request: Request, ctx: Context) -> Reply:
             if left < 0:
                 view = ErrorCode.coordinator_not_available
         if isinstance(view, TransactionView):
-            places[transactional_id] = await rows.add(await _row(view, request))
+            place = await rows.add(await _row(view, request))
+            places[transactional_id] = place, len(view.partitions)
         else:
             await rows.add(_refused(transactional_id, view))
     return Reply(transaction_states=rows.result())

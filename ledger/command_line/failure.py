@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 
 from ledger.escapes import escape_json, escape_line
@@ -17,3 +18,15 @@ def print_failure(program: str, message: str, code: str, *, as_json: bool) -> No
         line = escape_json(json.dumps({"error": message, "code": code}, ensure_ascii=False))
     with contextlib.suppress(OSError):  # stderr is closed or full; the exit code remains
         print(line, file=sys.stderr)
+
+
+def drop_unwritten_lines() -> None:
+    """Drop what stderr did not take, at the end of the process, so that its exit code stays.
+
+    Python keeps such lines, tries them again at its end, and exits with 120 if that fails too.
+    """
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -7,6 +7,9 @@ Method: two small commands, run in this process.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import click
 import pytest
@@ -158,3 +161,12 @@ def test_a_group_without_a_command_shows_its_help():
     code, _, errors = run()
     assert code == 2
     assert "wait  Wait at a place." in errors
+
+
+@pytest.mark.parametrize("words", ["ledger serve --bogus", "gateway topic --bogus"])
+def test_a_full_stderr_does_not_change_the_exit_code(words: str):
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}  # then Python keeps the line
+    command = [sys.executable, "-m", *words.split()]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stderr=full, env=environment, check=False)
+    assert done.returncode == 2

@@ -251,3 +251,15 @@ def test_a_function_in_a_thread_that_raises_stop_iteration_does_not_hold_its_cal
     assert asyncio.run(in_thread(next, iter([7]))) == 7
     with pytest.raises(RuntimeError, match="raised StopIteration"):
         asyncio.run(asyncio.wait_for(in_thread(next, iter([])), 60))
+
+
+async def test_work_is_not_lost_though_only_itself_holds_what_it_waits_for():
+    reported = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, each: reported.append(each))
+    start_once("a wait", asyncio.Event().wait())
+    await asyncio.sleep(0)
+    gc.collect()
+    assert reported == []
+    waits = [each for each in asyncio.all_tasks() if each.get_name() == "a wait"]
+    assert len(waits) == 1
+    waits[0].cancel()
