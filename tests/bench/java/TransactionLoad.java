@@ -42,7 +42,11 @@ public class TransactionLoad {
         TransactionLoad load = new TransactionLoad(words[0], words[1], Integer.parseInt(words[2]));
         int producers = Integer.parseInt(words[3]);
         double seconds = Double.parseDouble(words[4]);
-        ExecutorService threads = Executors.newFixedThreadPool(producers);
+        ExecutorService threads = Executors.newFixedThreadPool(producers, work -> {
+            Thread thread = new Thread(work);
+            thread.setDaemon(true); // an exception of a producer ends the program
+            return thread;
+        });
         load.open(threads, producers);
         load.run(threads, seconds / 2);
         out.println(new ObjectMapper().writeValueAsString(load.run(threads, seconds)));
