@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 _ASKED_BYTES = 1024 * 1024  # of a request to the process
 _EXPECTED = (LedgerError, PoisonedBatch)
-# What a round meets in a segment that was removed after the round looked at it.
+# The errors of a segment that was removed after the round looked at it.
 _REMOVED = (Truncated, NoSuchLedger, NoSuchEntry, EntryUnknown)
 
 

@@ -179,9 +179,9 @@ class IoPace:
 class Rests:
     """How long the cleaner rests while clients need the event loop, which a late turn shows.
 
-    A rewriting has a deadline, and a segment that misses it would block its log for ever. So rests
-    count by bytes and not by batches. And they take at most half of the time that the deadline
-    leaves for the bytes that are done.
+    A rewriting has a deadline, and a segment that misses it would block its log permanently. So
+    rests count by bytes and not by batches. And they take at most half of the time that the
+    deadline leaves for the bytes that are done.
     """
 
     __slots__ = ("_began_s", "_done_bytes", "_duration_s_max", "_size_bytes", "_unlooked_bytes")

@@ -55,7 +55,7 @@ class LoadedGroup:
         self.encoding: Task[None] | None = None
         # True once the outcome of a write is unknown. The group is unloaded then.
         self.unsure = False
-        # What is remembered of transactions. None before the first one since the load.
+        # The memory of its transactions. None before the first one since the load.
         self.transactions: GroupTransactions | None = None
         # The part of this group in `LoadedGroups.memory`, by client host.
         self.counted: Counter[str] = Counter()

@@ -20,7 +20,7 @@ ASKED_MORE = 64
 
 OTHERS_AT_ONCE = 8
 AWAITED_S = 2.0
-"""Others get at most `OTHERS_AT_ONCE` turns for so many seconds of a request's wait."""
+"""Others get at most `OTHERS_AT_ONCE` turns for these seconds of a request's wait."""
 
 
 class Turns:

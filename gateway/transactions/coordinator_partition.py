@@ -75,8 +75,8 @@ class CoordinatorServices:
     markers: MarkerSender
     find_log: Callable[[int], Partition | None]  # the partition if this broker leads it
     level: Callable[[], int]  # the level of `transaction.version`
-    has_memory: Callable[[int], bool]  # True if known ids may take so many bytes more
-    has_memory_for_id: Callable[[int], bool]  # True if a new id may take so many bytes
+    has_memory: Callable[[int], bool]  # True if known ids may take these bytes too
+    has_memory_for_id: Callable[[int], bool]  # True if a new id may take these bytes
     throttle: Throttle
     turns: Turns
 

@@ -181,11 +181,11 @@ class TransactionCoordinators:
         return sum(each.state.memory_bytes for each in self._by_index.values())
 
     def _has_memory(self, more: int) -> bool:
-        """Return whether known ids may take so many bytes more."""
+        """Return whether known ids may take `more` bytes beyond those in use."""
         return self._fits(more, self._limits.memory_bytes_max, "new partitions")
 
     def _has_memory_for_id(self, more: int) -> bool:
-        """Return whether a new id may take so many bytes. Known ids have a reserve beyond that."""
+        """Return whether a new id may take `more` bytes. Known ids have a reserve beyond that."""
         return self._fits(more, self._limits.ids_bytes_max, "new transactional ids")
 
     def _fits(self, more: int, bytes_max: int, refused: str) -> bool:

@@ -28,7 +28,7 @@ from ledger.ports.bookies import (
 )
 from ledger.ports.clock import Clock
 from ledger.ports.disk import Disk, IoMode, LoopBlocked
-from ledger.tasks import reported
+from ledger.tasks import do_each
 
 
 class DirectoryIdentity(Protocol):
@@ -98,9 +98,7 @@ class _PendingAdds:
             self._watch()
         else:
             self._ticks.clear()
-        for on_added in late:
-            with reported("an answer to a late add"):
-                on_added(Status.UNREACHABLE)
+        do_each("an answer to a late add", lambda on_added: on_added(Status.UNREACHABLE), late)
 
 
 class LocalBookies:

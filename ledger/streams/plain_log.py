@@ -170,7 +170,7 @@ class PlainLogs:
 
         A larger log is not read. Its size counts headers and control records. Raises as `recover`.
         """
-        reader = await self._client.open(ledger)
+        reader = await self._client.open(ledger, read_lac=False)  # a closed log has its end
         if not reader.metadata.closed or reader.metadata.length > size_max:
             return None
         return await _read_all(reader)

@@ -219,7 +219,6 @@ def test_records_below_the_log_start_are_truncated(report: AuditReport) -> None:
     assert losses(report, CUT) == {"truncated": (12, 0, 11)}
 
 
-@pytest.mark.proof
 def test_records_older_than_retention_ms_are_expired(report: AuditReport) -> None:
     assert losses(report, 0, "old") == {"expired": (30, 0, 29)}
 

@@ -36,7 +36,7 @@ never. Only `auto` permits io_uring instead of both.
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX")
 # Bound of mode "auto": a longer stop of the loop costs more than a thread
 _INLINE_S_MAX: Final = 0.002
-# Bytes above which a sync takes longer than recent ones tell: those of a file synced at its end
+# A sync of more bytes takes longer than the recent ones: that of a file synced at its end
 _INLINE_BYTES_MAX: Final = 4 * 1024 * 1024
 _AVERAGE_SHARE: Final = 0.125  # weight of the newest sync in the moving average
 # Average write above which zeros cost more than they save

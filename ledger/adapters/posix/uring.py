@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from ledger.adapters.posix.loop_timer import LoopTimer
 from ledger.errors import UringUnavailable
 from ledger.ports.disk import OnSynced
-from ledger.tasks import reported
+from ledger.tasks import do_each
 
 _ENTRIES: Final = 64  # far more than a disk has under way; each submission is at most two
 # The kernel runs completions at the next system call instead of interrupting this thread
@@ -174,9 +174,7 @@ class Uring:
                 ended += self._fail_pending(error)
                 break
             ended += self._take_results()
-        for submission in ended:
-            with reported("the end of a write"):
-                submission.on_done(submission.error)
+        do_each("the end of a write", lambda each: each.on_done(each.error), ended)
 
     def _fail_pending(self, error: OSError) -> list[Submission]:
         """Submit nothing any more. Returns what was submitted, all of which has failed."""
