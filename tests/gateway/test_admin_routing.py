@@ -187,7 +187,7 @@ async def test_a_coordinator_that_is_never_ready_is_given_up_in_time_and_its_cod
         with pytest.raises(AdminError) as raised:
             await find_group(client, "g")
         assert raised.value.code == "COORDINATOR_LOAD_IN_PROGRESS"
-        assert (time.monotonic() - started_s) < 5.0
+        assert time.monotonic() - started_s < 15.0
 
 
 async def test_groups_are_listed_by_every_server_and_one_that_is_loading_is_waited_for():

@@ -132,7 +132,7 @@ async def test_the_last_record_is_seen_as_soon_as_it_is_acknowledged(gateway):
             acknowledged_s = time.monotonic()
             await scan.refresh()
             assert scan.end_sequence_id == offset + 1
-            assert time.monotonic() - acknowledged_s < 5 * SEEN_S_MAX  # a busy machine
+            assert time.monotonic() - acknowledged_s < 25 * SEEN_S_MAX  # a busy machine
         scan.close()
 
 

@@ -26,7 +26,7 @@ from tests.sim.bookie_world import entry_buffers, entry_bytes
 pytestmark = [pytest.mark.real_loop, pytest.mark.usefixtures("transport")]
 
 GONE = Status.UNREACHABLE
-AT_ONCE_S = 1.0  # far below any timeout: nobody waited
+AT_ONCE_S = 4.0  # below the timeout of a call, 5 s: nobody waited for it
 
 
 @asynccontextmanager
@@ -265,7 +265,7 @@ async def test_a_stopped_bookie_answers_everything_once_and_at_once(tmp_path):
         assert set(statuses) <= {Status.OK, GONE}
         assert GONE in statuses
         assert (await polled).status in (GONE, Status.OK)
-        assert time.monotonic() - began < 2 * AT_ONCE_S
+        assert time.monotonic() - began < AT_ONCE_S
         assert len(client.told) == 150
 
 

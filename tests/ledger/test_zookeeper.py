@@ -127,12 +127,12 @@ async def test_a_connection_cut_in_the_middle_of_a_reply_leaves_nothing_for_the_
 
 
 async def test_replies_that_come_together_are_answered_together(sessions):
-    async with sessions() as world:
+    async with sessions(session_ms=40_000) as world:
         world.proxy.freeze(TO_CLIENT)
         asked = asyncio.gather(*(world.far.exists("/") for _ in range(IN_FLIGHT_MAX)))
         assert await waits(asked)
         world.proxy.heal()
-        async with asyncio.timeout(2):  # before a ping would bring the thread back to its socket
+        async with asyncio.timeout(8):  # before a ping would bring the thread back to its socket
             await asked
 
 
