@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from ledger.tasks import ends_by
 from tests.ledger.transports import on_transport
@@ -18,6 +19,10 @@ pytest_plugins = ("pytester", "tests.async_tests", "tests.marks")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Without a bound on the time of one example, which a busy machine may keep waiting for seconds.
+settings.register_profile("unhurried", settings.default, deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(autouse=True)

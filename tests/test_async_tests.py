@@ -1,6 +1,7 @@
 """Goal: no `async def test_...` passes without having run. Method: pytest runs small files."""
 
 import pytest
+from hypothesis import settings
 
 SIMULATED = """
     import asyncio
@@ -126,3 +127,8 @@ def test_a_forgotten_await_and_a_coroutine_that_nobody_runs_are_errors(pytester)
 @pytest.mark.parametrize("source", [SIMULATED, REAL])
 def test_without_the_hook_every_coroutine_test_fails(pytester, source):
     assert "passed" not in outcomes(pytester, source)
+
+
+def test_an_example_of_hypothesis_may_take_as_long_as_a_busy_machine_needs():
+    """Else a machine that stands still for a fifth of a second fails the example of that moment."""
+    assert settings.default.deadline is None

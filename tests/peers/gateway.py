@@ -19,12 +19,16 @@ from tests.peers.processes import Lifecycle, free_port
 STARTED_LINE_S_MAX = 10.0
 FIXED_PORTS = range(10_000, 32_000)
 """Below what Linux gives to outgoing connections: nobody sits on the port of a killed gateway."""
+_PORTS = random.SystemRandom()
 
 
 def ports_in_a_row(count: int) -> list[int]:
-    """Loopback ports, one after the other, that nobody listened on a moment ago."""
+    """Loopback ports, one after the other, that nobody listened on a moment ago.
+
+    The draw is the system's: the processes of one test run share their seed, and draw together.
+    """
     while True:
-        first = random.randrange(FIXED_PORTS.start, FIXED_PORTS.stop - count)
+        first = _PORTS.randrange(FIXED_PORTS.start, FIXED_PORTS.stop - count)
         row = list(range(first, first + count))
         if all(map(_is_free, row)):
             return row
