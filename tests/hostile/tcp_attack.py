@@ -20,6 +20,22 @@ from tests.sim.bookie_world import entry_bytes
 ENDS_S_MAX = 10.0
 
 
+class LeapingLoop(asyncio.SelectorEventLoop):
+    """A loop with sockets whose clock a test may put forward, so that long limits end at once."""
+
+    leapt_s = 0.0
+
+    def time(self):
+        return super().time() + self.leapt_s
+
+
+async def leap(server, seconds):
+    """Let this time pass, and the server look at its connections afterwards."""
+    asyncio.get_running_loop().leapt_s += seconds
+    before = server._sweeper
+    await until(lambda: server._sweeper is not before, "a look at all connections")
+
+
 class Raw:
     """One raw connection."""
 

@@ -299,7 +299,8 @@ async def test_connections_that_say_nothing_are_closed_and_others_are_served(tmp
         half = b"PRI * HTTP/2.0\r\n"
         for _, writer in idle[::2]:
             writer.write(half)
-        info = pb.InfoReply.FromString(await one.call(SERVICE + "Info"))
+        called = await one.call(SERVICE + "Info", wait_for_ready=True)
+        info = pb.InfoReply.FromString(called)
         assert info.bookie == one.served.id
         for reader, writer in idle:
             with contextlib.suppress(ConnectionError):

@@ -34,7 +34,17 @@ from ledger.wire.tcp_frames import (
     frame,
     frames,
 )
-from tests.hostile.tcp_attack import GOOD_ADD, Raw, Said, adds_message, attacked, begin, raw_frame
+from tests.hostile.tcp_attack import (
+    GOOD_ADD,
+    LeapingLoop,
+    Raw,
+    Said,
+    adds_message,
+    attacked,
+    begin,
+    leap,
+    raw_frame,
+)
 from tests.ledger.bookie_rig import KEY
 from tests.ledger.remote_world import Client, Served
 from tests.ledger.test_remote_bookies import Holding
@@ -43,6 +53,7 @@ from tests.peers.processes import until
 from tests.sim.bookie_world import entry_bytes
 
 pytestmark = pytest.mark.real_loop
+leaping = pytest.mark.real_loop(loop=LeapingLoop)
 
 MIB = 1 << 20
 
@@ -241,38 +252,47 @@ async def test_a_message_in_pieces_that_gets_no_further_is_given_up_whatever_els
         assert "within the time limit" in said.lines[0]
 
 
+@leaping
 async def test_a_slow_message_in_pieces_is_taken(tmp_path):
     """A frame of 256 KiB has the time limit; a message of several has as many times that."""
-    async with Served(tmp_path) as served, asyncio.timeout(30):
-        server = TcpServer(served.bookie, TcpServerConfig(frame_timeout_s=0.5))
+    async with Served(tmp_path) as served, asyncio.timeout(300):
+        server = TcpServer(served.bookie, TcpServerConfig(frame_timeout_s=30.0))
         raw = await Raw.welcomed(await server.start("127.0.0.1", 0), served.id)
         body = entry_bytes(7, 0, bytes(6 * FRAME_BYTES_MAX))
-        for piece in frames([adds_message((7, 0, KEY, body))]):
+        *pieces, last = frames([adds_message((7, 0, KEY, body))])
+        assert len(pieces) == 6
+        for piece in pieces:
+            before = server.unfinished
             raw.send(*piece)
-            await raw.writer.drain()
-            await asyncio.sleep(0.2)
+            await until(lambda before=before: server.unfinished > before, "a piece to come")
+            await leap(server, 20.0)
+        raw.send(*last)
         (run,) = decode_add_statuses(await raw.message(FrameKind.ADD_STATUSES))
         assert run.status is Status.OK
         raw.close()
         await server.stop(0)
 
 
+@leaping
 async def test_a_client_that_says_nothing_is_let_go(tmp_path, said):
-    async with attacked(tmp_path, silence_s=0.3, hello_timeout_s=0.3) as one:
-        for raw in (await one.raw(), await one.welcomed()):
+    async with attacked(tmp_path, silence_s=20.0, hello_timeout_s=20.0) as one:
+        raws = [await one.raw(), await one.welcomed()]
+        await until(lambda: len(one.server._connections) == 2, "both connections")
+        for _ in range(2):  # the first look finds that bytes came, the second one that none did
+            await leap(one.server, 21.0)
+        for raw in raws:
             await raw.ended()
         assert "no HELLO" in said.text
 
 
+@leaping
 async def test_a_client_that_pings_is_kept(tmp_path):
-    async with attacked(tmp_path, silence_s=2.0) as one:
+    async with attacked(tmp_path, silence_s=10.0) as one:
         raw = await one.welcomed()
-        for _ in range(30):
+        for _ in range(6):
             raw.send(raw_frame(FrameKind.PING))
-            assert await raw.frame() == PONG_FRAME[4:]
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(raw._reader.read(1), 0.1)
-                pytest.fail("it was let go")
+            assert await raw.frame() == PONG_FRAME[4:], "it was kept"
+            await leap(one.server, 6.0)
         raw.close()
 
 
@@ -398,15 +418,19 @@ async def test_statuses_of_adds_overtake_a_large_response(tmp_path):
         raw.close()
 
 
+@leaping
 async def test_a_client_that_takes_no_answer_is_disconnected_and_its_room_is_free(tmp_path, said):
-    async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(30):
+    async with Served(tmp_path) as served, Client(served) as client, asyncio.timeout(100):
         for entry in range(4):
             assert await client.add(served.id, entry, bytes(MIB // 2)) is Status.OK
-        server = TcpServer(served.bookie, TcpServerConfig(write_timeout_s=0.5))
+        server = TcpServer(served.bookie, TcpServerConfig(write_timeout_s=20.0))
         raw = await Raw.welcomed(await server.start("127.0.0.1", 0), served.id)
         raw.writer.transport.pause_reading()
         raw.send(reads(range(100)))
         await until(lambda: server._room.used > 0, "answers wait")
+        (connection,) = server._connections
+        await until(lambda: connection._paused, "the system to take no more")
+        await leap(server, 21.0)
         await until(lambda: not server._connections, "it is disconnected")
         await until(lambda: server._room.used == 0, "its room is free")
         assert "takes no answers" in said.lines[0]
@@ -484,7 +508,7 @@ async def test_the_calls_of_a_client_that_left_end():
     await until(lambda: stuck.under_way == 10, "the calls")
     raw.close()
     await until(lambda: not server._connections, "it has left")
-    await until(lambda: stuck.under_way < 10, "their end", timeout_s=5.0)
+    await until(lambda: stuck.under_way < 10, "their end", timeout_s=20.0)
     assert stuck.under_way == 0
     await server.stop(0)
 
@@ -501,7 +525,9 @@ async def test_too_many_calls_without_an_answer_end_the_connection(said):
 async def test_a_client_holds_back_calls_that_would_be_too_many():
     server = TcpServer(Stuck(), TcpServerConfig())
     places = {Stuck.bookie_id: BookieInfo(tcp_port=await server.start("127.0.0.1", 0))}
-    port = TcpBookies(lambda: places, TcpClientConfig(control_timeout_s=0.5))
+    port = TcpBookies(
+        lambda: places, TcpClientConfig(control_timeout_s=0.5, connect_timeout_s=20.0)
+    )
     calls = [port.stats(Stuck.bookie_id) for _ in range(400)]
     assert {reply.status for reply in await asyncio.gather(*calls)} == {Status.UNREACHABLE}
     assert len(server._connections) == 1, "the connection has lasted"

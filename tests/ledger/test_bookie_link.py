@@ -34,6 +34,8 @@ async def served(tmp_path):
     with Proxy(await server.start("127.0.0.1", 0)) as proxy:
         port = bookies_of(lambda: {bookie: BookieInfo(port=proxy.port)}, CONFIG)
         async with asyncio.timeout(LONG_S):
+            while await add(port, bookie, 0) is not Status.OK:  # late on a busy machine
+                await asyncio.sleep(0.01)
             yield port, bookie, proxy
         await port.close()
     await server.stop(0)
@@ -49,7 +51,6 @@ def add(port, bookie, entry):
 @pytest.mark.parametrize("call", ["read_lac", "list_entries"])
 async def test_a_call_under_way_when_the_connection_is_given_up_is_unreachable(tmp_path, call):
     async with served(tmp_path) as (port, bookie, proxy):
-        assert await add(port, bookie, 0) is Status.OK
         assert (await getattr(port, call)(bookie, LedgerId(1))).status is Status.OK
         proxy.freeze()
         asking = asyncio.ensure_future(getattr(port, call)(bookie, LedgerId(1)))
@@ -59,7 +60,6 @@ async def test_a_call_under_way_when_the_connection_is_given_up_is_unreachable(t
 
 async def test_who_gives_up_waiting_is_cancelled_as_elsewhere(tmp_path):
     async with served(tmp_path) as (port, bookie, proxy):
-        assert await add(port, bookie, 0) is Status.OK
         proxy.freeze()
         asking = asyncio.ensure_future(port.read_lac(bookie, LedgerId(1)))
         await asyncio.wait([asking], timeout=0.05)

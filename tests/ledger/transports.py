@@ -22,6 +22,7 @@ from ledger.bookie.tcp_server import TcpServer
 from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo
 
+CONNECT_S = 20.0  # unless a test gives another: a busy machine takes its time to connect
 _current = ["grpc"]  # the last one is in use
 
 
@@ -58,7 +59,7 @@ def bookies_of(
     tls: TlsFiles | None = None,
 ) -> RemoteBookies:
     """A client of the bookies whose ports `places` gives, whatever their transport."""
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = {"connect_timeout_s": CONNECT_S}
     if config is not None:
         default = LinkConfig()
         for field in fields(LinkConfig):

@@ -7,6 +7,7 @@ import threading
 from kazoo.client import KazooClient
 
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
+from ledger.errors import MetadataUnavailable
 from tests.peers.processes import until, wait_until
 
 SHORT_MS = 600  # a session that a test waits for to end; ticks are 100 ms
@@ -45,6 +46,27 @@ class World:
 
     def session(self):
         return self.far._bridge.client.client_id
+
+
+async def patient(call):
+    """The answer of the first call that gets one."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await call()
+            except MetadataUnavailable:
+                await asyncio.sleep(0.01)
+
+
+async def in_some_try(attempt, tries=5):
+    """True once an attempt returns True; a busy machine may cost others their short sessions.
+
+    For what a broken store can never do: a session that is not kept ends in every attempt.
+    """
+    for _ in range(tries):
+        if await attempt():
+            return True
+    return False
 
 
 async def waits(future):
