@@ -192,7 +192,12 @@ async def test_a_connected_request_waits_for_as_long_as_the_earlier_ones_take(se
         world.far._bridge.session_ms = 500  # what limits waits; the session itself may last
         await world.near.create("/a", bytes(2_000))
         world.proxy.slow(TO_CLIENT, bytes_per_s=1_000_000)  # in all, four times this limit
-        asked = [asyncio.ensure_future(world.far.get("/a")) for _ in range(4 * IN_FLIGHT_MAX)]
+        asked = []
+        for _ in range(4 * IN_FLIGHT_MAX):  # each in a turn of its own, or many are one request
+            asked.append(asyncio.ensure_future(world.far.get("/a")))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert world.far._bridge._waiting
         answers = await asyncio.gather(*asked)
         assert {len(node.data) for node in answers} == {2_000}
 
