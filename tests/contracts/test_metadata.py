@@ -358,7 +358,7 @@ async def test_a_watch_hears_of_data_children_and_the_node_itself(opened):
         async def expect(change):
             heard.clear()
             await change
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await heard.wait()
 
         await expect(store.create("/a"))
@@ -379,7 +379,7 @@ async def test_a_watch_that_was_ended_hears_nothing_more(opened):
         told = asyncio.Event()
         store.watch("/a", told.set)
         await store.set("/a", b"x", 0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await told.wait()
         assert heard == []
 
@@ -394,7 +394,7 @@ async def test_a_watch_does_not_hear_of_other_nodes(opened):
         await store.create("/ab")
         await store.set("/a/b", b"x", 0)  # grandchildren and their data are not ours
         await store.create("/a/b/c")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await told.wait()
         assert heard == []
 
@@ -424,7 +424,7 @@ async def test_a_path_whose_parents_do_not_exist_may_be_watched(opened):
         told = asyncio.Event()
         store.watch("/x/y/z", told.set)
         await store.create("/x/y/z", parents=True)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await told.wait()
 
 
@@ -437,7 +437,7 @@ async def test_all_who_watch_a_path_are_told_and_may_come_and_go(opened):
         end_first()
         store.watch("/a", third.set)
         await store.set("/a", b"x", ANY_VERSION)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await second.wait()
             await third.wait()
         assert not first.is_set()

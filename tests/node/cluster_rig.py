@@ -28,7 +28,7 @@ class Cluster:
         self._tls = tls
 
     async def __aenter__(self) -> Cluster:
-        self.store = await connect_zookeeper(self._zookeeper, session_ms=5_000)
+        self.store = await connect_zookeeper(self._zookeeper, session_ms=20_000)
         await layout.init_layout(self.store, lambda: "11111111-2222-3333-4444-555555555555")
         self.discovery = Discovery(self.store)
         await self.discovery.start()

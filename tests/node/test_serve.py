@@ -47,10 +47,9 @@ def ended_with(*bookies: BookieProcess) -> Iterator[None]:
 
 @pytest.fixture
 def bookie(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[BookieProcess]:
-    """One of a cluster of its own, not started."""
-    made = BookieProcess(
-        tmp_path / "bookie", zookeeper.servers + zookeeper.unused_chroot(), rack="/row-1"
-    )
+    """One of a cluster of its own, not started. Its session outlasts what a busy machine does."""
+    place = zookeeper.servers + zookeeper.unused_chroot()
+    made = BookieProcess(tmp_path / "bookie", place, rack="/row-1", session="20s")
     with ended_with(made):
         yield made
 
@@ -358,7 +357,9 @@ def test_the_first_bookie_says_that_it_laid_out_a_cluster_and_no_later_one_does(
     zookeeper, tmp_path
 ):
     chroot = zookeeper.servers + zookeeper.unused_chroot()
-    bookies = [BookieProcess(tmp_path / name, chroot, name=name) for name in ("b1", "b2")]
+    bookies = [
+        BookieProcess(tmp_path / name, chroot, name=name, session="20s") for name in ("b1", "b2")
+    ]
     said = []
     for bookie in bookies:
         bookie.start()
@@ -422,6 +423,7 @@ def test_a_signal_ends_it_while_it_waits(tmp_path):
 
 
 async def test_after_a_lost_session_it_is_registered_again(bookie):
+    bookie.session = "1s"
     async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         for _ in range(2):
