@@ -38,20 +38,22 @@ ENTRIES_PER_LEDGER = 400
 GROUP = 20  # entries sent together
 PAUSE_S = 0.04
 PACE_S = 0.004
-ADD_TIMEOUT_S = 1.0  # a silent bookie is replaced after it
+ADD_TIMEOUT_S = 4.0  # a silent bookie is replaced after it; all are silent while a machine is
+SESSION_MS = 2_000
 LIST_S = 0.3
 
 
 class Session:
     """A client process's view of the cluster."""
 
-    def __init__(self, zookeeper: str) -> None:
+    def __init__(self, zookeeper: str, session_ms: int = SESSION_MS) -> None:
         self._zookeeper = zookeeper
+        self._session_ms = session_ms
 
     async def __aenter__(self) -> Session:
         servers, slash, path = self._zookeeper.partition("/")
         self.metadata: ZooKeeperMetadata = await connect_zookeeper(
-            servers, session_ms=2_000, chroot=slash + path
+            servers, session_ms=self._session_ms, chroot=slash + path
         )
         self.discovery = Discovery(self.metadata)
         await self.discovery.start()

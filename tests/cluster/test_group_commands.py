@@ -8,6 +8,7 @@ bookies; one gateway is killed.
 from __future__ import annotations
 
 import json
+import signal
 import time
 
 from confluent_kafka import TopicPartition
@@ -62,7 +63,8 @@ def commit(gateway, group, offset):
 
 def test_groups_of_two_gateways_are_listed_moved_and_restored_though_one_is_killed(tmp_path):
     with World(tmp_path, 3, proxied=False) as world:
-        gateways = Gateways(tmp_path, world.zookeeper.servers, 2, LOG_SEGMENTS).start()
+        servers = world.zookeeper.servers
+        gateways = Gateways(tmp_path, servers, 2, LOG_SEGMENTS, session_ms=20_000).start()
         try:
             commands = Commands(gateways.bootstrap, world.zookeeper.servers)
             commands.ask("topic", "create", "t")
@@ -78,7 +80,7 @@ def test_groups_of_two_gateways_are_listed_moved_and_restored_though_one_is_kill
             assert commands.seek(group, "--undo") == [7]
             assert commands.history(group)[:3] == [3, 5, 7]
             assert commands.restore(group, then) == 5
-            gateways[0].kill()
+            gateways[0].process.send_signal(signal.SIGKILL)  # it alone: its session ends at once
             wait_until(lambda: commands.offset(group) == 5, "the other gateway to answer", 60.0)
             assert commands.listed() == GROUPS
             assert commands.seek(group, "--undo") == [7]

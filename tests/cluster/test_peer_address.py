@@ -78,7 +78,7 @@ def test_the_address_for_gateways_is_used_between_gateways(gateways, reachable):
         if reachable:
             wait_until(lambda: len(lags(gateways)) == len(LAGS), "the page", 60.0, pause_s=0.2)
             wait_until(lambda: known(gateways) == {True}, "all lags", 60.0, pause_s=0.2)
-            assert lags(gateways) == LAGS
+            wait_until(lambda: lags(gateways) == LAGS, "the right lags", 60.0, pause_s=0.2)
         else:  # the coordinator knows only the end offsets of what it leads itself
             wait_until(lambda: known(gateways) == {False, True}, "lags", 60.0, pause_s=0.2)
             assert lags(gateways) != LAGS

@@ -33,7 +33,8 @@ def gateways(tmp_path_factory):
     """Both lead partitions of topic `t`; the query has read all, and the group a part of each."""
     directory = tmp_path_factory.mktemp("cluster")
     with World(directory, 3, proxied=False) as world:
-        started = Gateways(directory, world.zookeeper.servers, 2, ["--metrics-port", "0"]).start()
+        servers, options = world.zookeeper.servers, ["--metrics-port", "0"]
+        started = Gateways(directory, servers, 2, options, session_ms=20_000).start()
         try:
             create = ("topic", "create", "t", "-p", str(len(PARTITIONS)))
             assert invoke(*create, bootstrap=started.bootstrap)[0] == 0

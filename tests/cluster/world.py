@@ -31,6 +31,7 @@ from tests.peers.zookeeper import Ensemble, ZooKeeper
 T = TypeVar("T")
 AUDIT = ("--delay", "1s", "--grace", "2s", "--interval", "2s", "--session", "2s")
 JUDGE_S_MAX = 180.0
+ASK_SESSION_MS = 20_000  # nobody waits for its end
 LOOK_S = 0.1
 MORE = 300  # acknowledged entries: a few groups of each writer
 
@@ -300,7 +301,7 @@ class World(Lifecycle):
         """The answer of a client of this cluster."""
 
         async def answer() -> T:
-            async with Session(self.zookeeper.servers) as session:
+            async with Session(self.zookeeper.servers, ASK_SESSION_MS) as session:
                 return await question(session)
 
         return asyncio.run(answer())

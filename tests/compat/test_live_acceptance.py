@@ -50,8 +50,10 @@ def lose(place: str, gateway: ClusterGateway, bookies: list[BookieProcess], loss
 
 def test_a_blocked_consumer_goes_on_once_the_loss_is_accepted(zookeeper: ZooKeeper, tmp_path: Path):
     place = f"{zookeeper.servers}{zookeeper.unused_chroot()}"
-    bookies = [BookieProcess(tmp_path / f"b{n}", place, name=f"b{n}") for n in range(3)]
-    gateway = ClusterGateway(tmp_path / "gateway", place)
+    bookies = [
+        BookieProcess(tmp_path / f"b{n}", place, name=f"b{n}", session="20s") for n in range(3)
+    ]
+    gateway = ClusterGateway(tmp_path / "gateway", place, session_ms=20_000)
     try:
         for bookie in bookies:
             bookie.start()

@@ -84,7 +84,8 @@ def test_a_program_keeps_a_log_of_its_own(zookeeper, tmp_path):
     started = []
     try:
         for number in range(3):
-            bookie = BookieProcess(tmp_path / f"b{number}", place, name=f"b{number}")
+            name = f"b{number}"
+            bookie = BookieProcess(tmp_path / name, place, name=name, session="20s")
             bookie.start()
             started.append(bookie)
         printed = run(OWN_LOG, SHOWN_CLUSTER, f"zk://{place}", tmp_path)

@@ -23,6 +23,7 @@ from tests.gateway.admin_commands import run
 from tests.gateway.stream_cluster import batch, started_cluster
 from tests.peers.bookie import BookieProcess
 from tests.peers.gateway import ClusterGateway
+from tests.peers.processes import wait_until
 
 WAITS = "a produce waits for bookies"
 LACK = "too few bookies take writes"
@@ -167,7 +168,7 @@ def cluster(zookeeper, tmp_path):
             bookie.begin()
         for bookie in bookies:
             bookie.wait_started()
-        with ClusterGateway(tmp_path / "gateway", place) as gateway:
+        with ClusterGateway(tmp_path / "gateway", place, session_ms=20_000) as gateway:
             yield gateway, bookies
     finally:
         for bookie in bookies:
@@ -199,10 +200,15 @@ def test_too_few_bookies_are_named_in_the_log_and_to_the_creator_of_a_topic(clus
     (line,) = [line for line in lines if WAITS in line or LACK in line]
     assert re.search(r"1 of \d bookies take writes", line)
 
-    code, out, errors = run("topic", "create", "more", "-r", "3", bootstrap=gateway.bootstrap)
-    assert (code, out) == (1, "")
-    assert errors == (
+    refused = (
         "gateway: Unable to replicate the partition 3 time(s): The target replication factor of 3 "
         "cannot be reached because only 1 broker(s) are registered. Each copy needs a bookie of "
         "its own; bookies that take writes: 1.\n"
+    )
+    words = ("topic", "create", "more", "-r", "3")
+    wait_until(
+        lambda: run(*words, bootstrap=gateway.bootstrap) == (1, "", refused),
+        "the refusal, once the sessions of both have ended",
+        60.0,
+        pause_s=0.2,
     )

@@ -128,7 +128,9 @@ class Operator:
 @pytest.fixture
 def operator(zookeeper, tmp_path):
     place = f"{zookeeper.servers}{zookeeper.unused_chroot()}"
-    bookies = [BookieProcess(tmp_path / f"b{n}", place, (), name=f"b{n}") for n in range(3)]
+    bookies = [
+        BookieProcess(tmp_path / f"b{n}", place, (), name=f"b{n}", session="20s") for n in range(3)
+    ]
     for bookie in bookies:
         bookie.begin()
     for bookie in bookies:

@@ -250,7 +250,7 @@ def on_small_disk(zookeeper: ZooKeeper, tmp_path: Path, body, twin) -> None:
             return
         chroot = zookeeper.servers + zookeeper.unused_chroot()
         options = ["--disk-free-min", str(FREE_MIN), "--gc-interval", "300ms"]
-        bookie = BookieProcess(place / "bookie", chroot, options)
+        bookie = BookieProcess(place / "bookie", chroot, options, session="20s")
         bookie.log = tmp_path / "bookie.log"
         try:
             asyncio.run(main())
