@@ -27,11 +27,19 @@ ENTRIES = 40
 
 
 class Cluster:
-    def __init__(self, zookeeper, folder, *options):
+    """Bookies whose sessions outlast what a busy machine does, unless told otherwise."""
+
+    def __init__(self, zookeeper, folder, *options, session="20s"):
         self.zookeeper = f"{zookeeper.servers}{zookeeper.unused_chroot()}"
         self.folder = folder
         self.bookies = [
-            BookieProcess(folder / f"b{number}", self.zookeeper, options, name=f"b{number}")
+            BookieProcess(
+                folder / f"b{number}",
+                self.zookeeper,
+                options,
+                name=f"b{number}",
+                session=session,
+            )
             for number in range(4)
         ]
         self.audits = []
@@ -48,6 +56,11 @@ class Cluster:
         for bookie in self.bookies:
             if bookie.running:
                 bookie.stop()
+
+    def lose(self, bookie):
+        """Kill -9, and then the end of its session."""
+        bookie.kill()
+        asyncio.run(unregister(self.zookeeper, bookie.id))
 
     def audit_argv(self, *options):
         times = ["--delay-s", "1", "--grace-s", "1", "--session", "1s"]
@@ -81,6 +94,14 @@ class Cluster:
     def named(self):
         """How many ledgers name each bookie."""
         return {row["bookie"]: row["ledgers"] for row in self.json("bookie", "list")}
+
+
+async def unregister(zookeeper, bookie):
+    store = await connect_zookeeper(zookeeper)
+    try:
+        await store.delete(f"/ledgers/available/{bookie}")
+    finally:
+        await store.close()
 
 
 async def write(zookeeper, ack_quorum=2):
@@ -123,7 +144,7 @@ def test_after_kill_9_of_a_bookie_the_list_drains_to_zero_by_itself_and_all_copi
     first, second = cluster.start_audit(), cluster.start_audit()
     lost = cluster.bookies[1]
     assert cluster.named()[lost.id] > 0
-    lost.kill()
+    cluster.lose(lost)
     wait_until(lambda: cluster.named()[lost.id] == 0, "no ledger to name the lost bookie", 60.0)
     wait_until(lambda: cluster.lacking() == [], "the repair list to be empty", 60.0)
     found = cluster.json("ledger", "verify")
@@ -134,7 +155,7 @@ def test_after_kill_9_of_a_bookie_the_list_drains_to_zero_by_itself_and_all_copi
     cluster.bookies[1].start()
     wait_until(lambda: len(cluster.named()) == 4, "the bookie to be back", 30.0)
     lost = cluster.bookies[2]
-    lost.kill()
+    cluster.lose(lost)
     wait_until(lambda: cluster.named()[lost.id] == 0, "the second loss to be mended", 60.0)
     cluster.run("bookie", "decommission", lost.id, "--yes")
     assert lost.id not in cluster.named()
@@ -152,7 +173,7 @@ async def auditor(zookeeper):
 
 
 def test_bookies_with_audit_repair_the_loss_of_each_other_and_of_the_auditor(zookeeper, tmp_path):
-    cluster = Cluster(zookeeper, tmp_path, "--audit", "--audit-delay", "1s")
+    cluster = Cluster(zookeeper, tmp_path, "--audit", "--audit-delay", "1s", session="1s")
     try:
         cluster.start()
         asyncio.run(write(cluster.zookeeper, ack_quorum=3))
@@ -175,7 +196,7 @@ def test_bookies_with_audit_repair_the_loss_of_each_other_and_of_the_auditor(zoo
 
 def test_audit_once_ends_with_0_when_all_is_whole_and_with_1_when_something_is_left(cluster):
     ledgers = asyncio.run(write(cluster.zookeeper))
-    cluster.bookies[0].kill()
+    cluster.lose(cluster.bookies[0])
     gone = cluster.bookies[0].id
     wait_until(
         lambda: (
@@ -191,7 +212,7 @@ def test_audit_once_ends_with_0_when_all_is_whole_and_with_1_when_something_is_l
     assert json.loads(done.stdout)["left"] == 0
     assert cluster.json("ledger", "verify")["clean"]
 
-    cluster.bookies[1].kill()  # two are left: three copies have no place
+    cluster.lose(cluster.bookies[1])  # two are left: three copies have no place
     wait_until(lambda: "away" in cluster.run("bookie", "list").split(), "it to be away")
     wait_until(
         lambda: [r["status"] for r in cluster.json("bookie", "list")].count("away") == 2,
