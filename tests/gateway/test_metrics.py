@@ -28,7 +28,7 @@ from gateway.metrics.page import Family, family_text
 from tests.gateway.admin_commands import consumer, invoke, produced
 from tests.gateway.group_world import World
 from tests.peers.gateway import Gateway
-from tests.peers.processes import wait_until
+from tests.peers.processes import until, wait_until
 
 RECORDS = 10
 QUERY = "spark-kafka-relation-0f8fad5b-d9cb-469f-a165-70867728950e-executor"
@@ -314,7 +314,6 @@ async def test_stopping_ends_connections_that_wait():
 @pytest.mark.real_loop
 async def test_who_asks_and_does_not_read_is_cut_off_and_nothing_is_kept_for_it(monkeypatch):
     monkeypatch.setattr("gateway.metrics.http.ANSWER_S_MAX", 0.1)
-    monkeypatch.setattr("gateway.metrics.http.HEAD_S_MAX", 0.1)
     size = 32 * 1024 * 1024  # more than sockets hold
 
     class Large(MetricsServer):
@@ -324,12 +323,13 @@ async def test_who_asks_and_does_not_read_is_cut_off_and_nothing_is_kept_for_it(
     server = Large(None)
     await server.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await until(lambda: server._serving, "the connection to be served")
+    (serving,) = server._serving
     writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
     await reader.readexactly(1)
-    serving = list(server._serving)
-    assert len(serving) == 1
-    async with asyncio.timeout(10):
-        await asyncio.wait(serving)
+    monkeypatch.setattr("gateway.metrics.http.HEAD_S_MAX", 0.1)  # the time to close, too
+    async with asyncio.timeout(20):
+        await asyncio.wait([serving])
     received = 1
     with contextlib.suppress(ConnectionError):
         while piece := await reader.read(1024 * 1024):
