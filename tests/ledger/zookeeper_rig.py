@@ -64,8 +64,9 @@ async def in_some_try(attempt, tries=5):
     For what a broken store can never do: a session that is not kept ends in every attempt.
     """
     for _ in range(tries):
-        if await attempt():
-            return True
+        with contextlib.suppress(MetadataUnavailable):
+            if await attempt():
+                return True
     return False
 
 

@@ -6,6 +6,7 @@ The process ends with the thread that started it: a thread of an event loop ends
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ class BookieProcess(ServerProcess):
     """One bookie. `zookeeper` is what `--zookeeper` takes, chroot included."""
 
     start_s_max = 30.0
+    again_after = frozenset({os.EX_UNAVAILABLE})
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ with a node id, a port and a rack of its own that outlive stop, kill and restart
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from collections.abc import Iterator, Sequence
@@ -88,6 +89,8 @@ class ClusterGateway(Gateway):
 
     `zookeeper` is what `--zookeeper` takes, chroot or a proxy's address included.
     """
+
+    again_after = frozenset({os.EX_UNAVAILABLE})
 
     def __init__(
         self,
