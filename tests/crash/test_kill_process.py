@@ -20,7 +20,7 @@ from tests.crash.load import Load, judge, read_all
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 
-KILLS, KILLS_OF_PROOF = 5, 20
+KILLS, KILLS_OF_PROOF = 3, 20
 PARTITIONS = 3
 
 

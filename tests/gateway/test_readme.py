@@ -42,8 +42,14 @@ DOCUMENTS = [document for document in documents() if steps(code_blocks(document)
 
 
 def as_pattern(shown: str) -> str:
-    """`...` in a line stands for anything there; as a line of its own, for any lines or none."""
-    lines = [re.escape(line).replace(r"\.\.\.", ".*") for line in shown.strip().splitlines()]
+    """`...` and the spaces beside it stand for anything; as a line of its own, for any lines.
+
+    The spaces too, because they fill a column: what stands there may be wider than in the document.
+    """
+    lines = [
+        re.sub(r"(?:\\ )*\\\.\\\.\\\.(?:\\ )*", ".*", re.escape(line))
+        for line in shown.strip().splitlines()
+    ]
     pattern = "\n".join(lines).replace("\n.*\n", r"\n(?:.*\n)*")
     return re.sub(r"\n\.\*\Z", r"(?:\\n.*)*", pattern)
 

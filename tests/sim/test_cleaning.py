@@ -24,7 +24,7 @@ from tests.sim.seeds import first_at_commit, repeat, run_world
 pytestmark = pytest.mark.slow
 
 SEEDS = 200
-BLOCKS = 5
+BLOCKS = 10
 PLANTED_SEEDS_MAX = 300
 
 

@@ -22,7 +22,7 @@ from tests.sim.metadata import MetadataTree, SimMetadata
 from tests.sim.test_transacting import MISTAKE_SEEDS, names, prepared, proof
 from tests.sim.transacting_oracle import COMMIT
 
-QUICK_SEEDS = 8
+QUICK_SEEDS = 5
 PROOF_FIRST, PROOF_SEEDS = 100_000, 1_000
 
 

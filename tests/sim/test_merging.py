@@ -24,7 +24,7 @@ from tests.sim.seeds import first_at_commit, repeat, run_world
 pytestmark = pytest.mark.slow
 
 SEEDS = 60
-BLOCKS = 3
+BLOCKS = 6
 PLANTED_SEEDS_MAX = 200
 
 

@@ -33,15 +33,15 @@ def run(seed):
     return run_world(ClusterOwnershipWorld, seed)
 
 
-@pytest.mark.parametrize("block", first_at_commit(range(BLOCKS), 3))
+@pytest.mark.parametrize("block", first_at_commit(range(BLOCKS), 2))
 def test_every_promise_of_a_cluster_is_kept(block):
     for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
         assert run(seed) == [], f"repeat with: python -m tests.sim.test_shared_streams {seed}"
 
 
-@pytest.mark.parametrize("first", first_at_commit(range(0, MOVING_SEEDS, 10), 1))
+@pytest.mark.parametrize("first", first_at_commit(range(0, MOVING_SEEDS, 5), 1))
 def test_every_promise_is_kept_while_owners_change_all_the_time(first):
-    found = {seed: run_world(MovingOwners, seed) for seed in range(first, first + 10)}
+    found = {seed: run_world(MovingOwners, seed) for seed in range(first, first + 5)}
     assert {seed: wrong for seed, wrong in found.items() if wrong} == {}
 
 
