@@ -33,6 +33,12 @@ def test_figures_of_one_side_have_no_ratio():
     assert "fsync 1: cpu 4 / 2 = 2, p99_ms 3 / 0 = -" in table([run])
 
 
+def test_counts_are_shown_and_not_compared():
+    run = made({"commits": {"lost_count": 4, "cpu": 1}}, {"commits": {"lost_count": 2, "cpu": 2}})
+    assert worst_cells([run]) == {"commits": {"cpu": 0.5}}
+    assert table([run]) == "commits: lost_count 4 / 2 = -, cpu 1 / 2 = 0.5"
+
+
 def test_of_our_own_ratios_the_largest_counts():
     runs = [
         made({"reads 1": {"time_ratio": 1.5, "cpu": 9.0}, "reads 2": {"time_ratio": 1.25}}, {}),

@@ -2,7 +2,7 @@
 
 A cell is one load, such as `fsync 10 ms 100 B 1`; each has figures by name. More is better for the
 figures whose name ends with `per_s`, less for all others. A figure whose name ends with `_ratio`
-compares two loads of one side.
+compares two loads of one side. One whose name ends with `_count` is shown and not compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Run:
         for cell, ours in self.figures[OURS].items():
             theirs = self.figures[THEIRS].get(cell, {})
             found[cell] = {
-                name: value / theirs[name] for name, value in ours.items() if theirs.get(name)
+                name: value / theirs[name]
+                for name, value in ours.items()
+                if theirs.get(name) and not name.endswith("_count")
             }
         return found
 
