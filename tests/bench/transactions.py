@@ -12,7 +12,9 @@ The parts:
 - `words`: a word count of Kafka Streams with exactly_once_v2, end to end.
 
 Prints the figures of the last run as ours / Apache Kafka's = worst ratio, and one line of JSON for
-each part. CPU of transactions is in seconds per GB, of commits and words in ms for each.
+each part. CPU of transactions is in seconds per GB, of commits and words in ms for each. A producer
+of `commits` now and then ends its transaction before it sends the records; `replaced_count` is the
+number of producers that therefore failed, `early_count` that of commits without some records.
 """
 
 from __future__ import annotations
@@ -114,6 +116,8 @@ def commits(stage: Stage) -> None:
         figures = {name: found[name] for name in ("commits_per_s", "p50_ms", "p99_ms")}
         figures["cpu_ms"] = 1000 * (used.cpu_s - cpu_s) / found["all_commits"]
         figures["memory"] = used.resident_bytes / 1e6
+        # What the clients did wrong, in all transactions: see TransactionLoad.
+        figures |= {name: found[name] for name in ("replaced_count", "early_count")}
         stage.add(f"{partitions} partitions {producers} producers", figures)
 
 
