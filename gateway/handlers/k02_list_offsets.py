@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from gateway.core.address_share import share_of
 from gateway.errors import partition_code
-from gateway.handlers.api import ALL_PARTITIONS_MAX, Api, Context, Request, Result
+from gateway.handlers.api import Api, Context, Request, Result
 from gateway.handlers.opening import open_all
 from gateway.topics.empty_partition import EmptyPartition
 from gateway.topics.partition import Partition
 from gateway.topics.timestamp_search import SearchBudget
 from gateway.wire.list_offsets_reply import PartitionOffset, encode_list_offsets
+from gateway.wire.list_offsets_request import decode_list_offsets
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
 from ledger.streams.read_turns import READER
@@ -35,15 +35,19 @@ _SEARCHING_S_MAX = 20.0
 _PARTITIONS_PER_TURN = 500
 _VERSION_MIN = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING_UPLOAD: 11}
 
+_Answers = dict[str, list[PartitionOffset]]  # the answers of a request, by topic
+
 
 class _Asked:
     """One partition of a request, and its answer once it is known."""
 
-    __slots__ = ("answer", "asked", "topic")
+    __slots__ = ("answer", "index", "leader_epoch", "timestamp", "topic")
 
-    def __init__(self, topic: str, asked: Any) -> None:
+    def __init__(self, topic: str, index: int, leader_epoch: int, timestamp: int) -> None:
         self.topic = topic
-        self.asked = asked
+        self.index = index
+        self.leader_epoch = leader_epoch  # -1 if the client has none
+        self.timestamp = timestamp
         self.answer: PartitionOffset | None = None
 
 
@@ -51,14 +55,17 @@ def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     """Reply from memory if only starts and ends are requested. Otherwise search the log."""
     topics = request.body.topics
     short = len(topics) <= _PARTITIONS_PER_TURN
-    if short and sum(len(topic.partitions) for topic in topics) <= _PARTITIONS_PER_TURN:
+    if short and sum(map(len, topics)) <= _PARTITIONS_PER_TURN:
         every: dict[tuple[str, int], _Asked] = {}
         for _ in _distinct(request, every):
             pass
         for each in every.values():
             _look_up(request, each, ctx)
         if all(each.answer is not None for each in every.values()):
-            return list(_buffers(request, every))
+            answers: _Answers = {}
+            for _ in _by_topic(every, answers):
+                pass
+            return list(encode_list_offsets(request.version, request.correlation_id, answers))
     return start_once("a search for offsets", _complete(request, ctx), expected=Exception)
 
 
@@ -67,13 +74,13 @@ def _distinct(request: Request, every: dict[tuple[str, int], _Asked]) -> Iterato
     seen = 0
     for topic in request.body.topics:
         name = topic.name
-        for asked in topic.partitions:
-            key = name, asked.partition_index
+        for index, epoch, timestamp in topic:
+            key = name, index
             known = every.get(key)
             if known is None:
-                every[key] = _Asked(name, asked)
+                every[key] = _Asked(name, index, epoch, timestamp)
             elif known.answer is None:
-                known.answer = _refusal(asked, ErrorCode.invalid_request)
+                known.answer = _refusal(known, ErrorCode.invalid_request)
             seen += 1
             if seen % _PARTITIONS_PER_TURN == 0:
                 yield
@@ -84,7 +91,7 @@ def _distinct(request: Request, every: dict[tuple[str, int], _Asked]) -> Iterato
 
 def _committed(request: Request) -> bool:
     """Return whether only committed records count."""
-    return getattr(request.body, "isolation_level", 0) == 1
+    return request.body.committed
 
 
 def _look_up(request: Request, each: _Asked, ctx: Context) -> Partition | None:
@@ -92,15 +99,15 @@ def _look_up(request: Request, each: _Asked, ctx: Context) -> Partition | None:
     version, committed = request.version, _committed(request)
     if each.answer is not None:
         return None
-    partition = ctx.partitions.find(each.topic, each.asked.partition_index)
+    partition = ctx.partitions.find(each.topic, each.index)
     if partition is None:
-        empty = ctx.partitions.empty(each.topic, each.asked.partition_index)
+        empty = ctx.partitions.empty(each.topic, each.index)
         if empty is not None:
-            known = _from_memory(version, each.asked, empty, committed=committed)
-            each.answer = _answer(each.asked) if known is None else known
+            known = _from_memory(version, each, empty, committed=committed)
+            each.answer = _answer(each) if known is None else known
             return None
-        error = ctx.partitions.why_not_led(each.topic, each.asked.partition_index)
-        each.answer = _refusal(each.asked, error)
+        error = ctx.partitions.why_not_led(each.topic, each.index)
+        each.answer = _refusal(each, error)
         return None
     each.answer = _known(request, each, partition, ctx)
     return None if each.answer is not None else partition
@@ -110,31 +117,34 @@ def _known(
     request: Request, each: _Asked, partition: Partition, ctx: Context
 ) -> PartitionOffset | None:
     """Return the reply as `_from_memory`. No epoch is shown before it is published."""
-    index = each.asked.partition_index
+    index = each.index
     if partition.readable and not ctx.partitions.shows_epoch(each.topic, index, partition):
-        return _refusal(each.asked, ErrorCode.not_leader_or_follower)
+        return _refusal(each, ErrorCode.not_leader_or_follower)
     committed = _committed(request)
-    return _from_memory(request.version, each.asked, partition, committed=committed)
+    return _from_memory(request.version, each, partition, committed=committed)
 
 
-def _buffers(request: Request, every: dict[tuple[str, int], _Asked]) -> Iterator[bytes]:
-    topics: dict[str, list[PartitionOffset]] = {}
-    for each in every.values():
+def _by_topic(every: dict[tuple[str, int], _Asked], answers: _Answers) -> Iterator[None]:
+    """Put the answer of each partition into `answers`, in parts."""
+    for at, each in enumerate(every.values(), 1):
         assert each.answer is not None
-        topics.setdefault(each.topic, []).append(each.answer)
-    return encode_list_offsets(request.version, request.correlation_id, topics)
+        answers.setdefault(each.topic, []).append(each.answer)
+        if at % _PARTITIONS_PER_TURN == 0:
+            yield
 
 
-def _answer(asked: Any, offset: int = -1, timestamp: int = -1, epoch: int = -1) -> PartitionOffset:
-    return PartitionOffset(asked.partition_index, 0, timestamp, offset, epoch)
+def _answer(
+    asked: _Asked, offset: int = -1, timestamp: int = -1, epoch: int = -1
+) -> PartitionOffset:
+    return PartitionOffset(asked.index, 0, timestamp, offset, epoch)
 
 
-def _refusal(asked: Any, error: ErrorCode) -> PartitionOffset:
-    return PartitionOffset(asked.partition_index, int(error))
+def _refusal(asked: _Asked, error: ErrorCode) -> PartitionOffset:
+    return PartitionOffset(asked.index, int(error))
 
 
 def _from_memory(
-    version: int, asked: Any, partition: Partition | EmptyPartition, *, committed: bool
+    version: int, asked: _Asked, partition: Partition | EmptyPartition, *, committed: bool
 ) -> PartitionOffset | None:
     """Return the reply, or None if the partition must be opened or searched."""
     if asked.timestamp < PENDING_UPLOAD or version < _VERSION_MIN.get(asked.timestamp, 0):
@@ -143,7 +153,7 @@ def _from_memory(
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     if not partition.readable:
         return None
-    epoch: int = getattr(asked, "current_leader_epoch", -1)
+    epoch = asked.leader_epoch
     if epoch >= 0 and epoch != partition.leader_epoch:
         older = epoch < partition.leader_epoch
         return _refusal(
@@ -191,8 +201,11 @@ async def _complete(request: Request, ctx: Context) -> Result:
     opened = await _still_unknown(request, found, errors, ctx)
     if opened:
         await _search_each(request, opened)
+    answers: _Answers = {}
+    for _ in _by_topic(every, answers):
+        await asyncio.sleep(0)
     reply: list[Buffer] = []
-    for buffer in _buffers(request, every):
+    for buffer in encode_list_offsets(request.version, request.correlation_id, answers):
         reply.append(buffer)
         await asyncio.sleep(0)
     return reply
@@ -211,7 +224,7 @@ async def _still_unknown(
             await asyncio.sleep(0)
         error = errors.get(partition)
         if error is not None:
-            each.answer = _refusal(each.asked, error)
+            each.answer = _refusal(each, error)
         else:
             each.answer = _known(request, each, partition, ctx)
             if each.answer is None:
@@ -233,18 +246,18 @@ async def _search_each(request: Request, opened: list[tuple[_Asked, Partition]])
             await searching.acquire()
     except TimeoutError:
         for each, _ in opened:
-            each.answer = _refusal(each.asked, ErrorCode.request_timed_out)
+            each.answer = _refusal(each, ErrorCode.request_timed_out)
         return
     try:
         for each, partition in opened:
-            each.answer = await _search(request, each.asked, partition, budget, ends_s)
+            each.answer = await _search(request, each, partition, budget, ends_s)
             await asyncio.sleep(0)
     finally:
         searching.release()
 
 
 async def _search(
-    request: Request, asked: Any, partition: Partition, budget: SearchBudget, ends_s: float
+    request: Request, asked: _Asked, partition: Partition, budget: SearchBudget, ends_s: float
 ) -> PartitionOffset:
     committed = _committed(request)
     known = _from_memory(request.version, asked, partition, committed=committed)
@@ -278,5 +291,5 @@ API = Api(
     name="ListOffsets",
     versions=range(1, 12),
     handle=handle,
-    elements_max=ALL_PARTITIONS_MAX,
+    decode=decode_list_offsets,
 )

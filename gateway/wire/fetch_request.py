@@ -14,14 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
-from gateway.wire.bounds_check import (
-    ELEMENTS_MAX,
-    OversizedMessage,
-    Tally,
-    check_string,
-    read_varint,
-    skip_tags,
-)
+from gateway.wire.body_reader import INT32, BodyReader
+from gateway.wire.bounds_check import ELEMENTS_MAX, OversizedMessage, read_varint
 from gateway.wire.messages import MalformedMessage
 from ledger.ids import Buffer
 
@@ -31,19 +25,8 @@ FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13
 REPLICA_STATE_FROM = 15
 
-TOPICS_MAX = 20_000
-"""Topics named, and topics forgotten, in one request. They are decoded in one step."""
-
-TAGGED_MAX = 20_000
-"""Tagged fields in one request, together with the partitions beside them.
-
-These partitions are walked one by one. Only replicas send such fields.
-"""
-
 _ENTRIES_AT_ONCE = 500  # cut at once while all are walked
 _REPLICA_STATE_TAG, _REPLICA_STATE_BYTES_MIN = 1, 13
-_INT32 = struct.Struct(">i")
-_LENGTH = struct.Struct(">h")
 _HEAD_V4 = struct.Struct(">iiiib")  # replica, wait, minimum, maximum, isolation level
 _HEAD_V7 = struct.Struct(">iiiibii")  # and session id, session epoch
 _HEAD_V15 = struct.Struct(">iiibii")  # without the replica
@@ -202,27 +185,15 @@ def decode_fetch(version: int, buffer: Buffer, offset: int) -> FetchRequest:
         raise MalformedMessage(f"FetchRequest: {error}") from None
 
 
-class _Body:
-    """The position in one request body, and what is left of its limits."""
+class _Body(BodyReader):
+    """The position in the body of one request."""
 
-    __slots__ = (
-        "_at",
-        "_buffer",
-        "_elements_left",
-        "_flexible",
-        "_request",
-        "_start",
-        "_tagged",
-        "_version",
-    )
+    __slots__ = ("_request", "_start", "_version")
 
     def __init__(self, version: int, buffer: Buffer, at: int) -> None:
+        super().__init__(buffer, at, ELEMENTS_MAX, version >= FLEXIBLE_FROM)
         self._version = version
-        self._flexible = version >= FLEXIBLE_FROM
-        self._buffer = buffer
-        self._start = self._at = at
-        self._elements_left = ELEMENTS_MAX
-        self._tagged = Tally(TAGGED_MAX)
+        self._start = at
         self._request = FetchRequest(version)
 
     def decode(self) -> FetchRequest:
@@ -269,64 +240,7 @@ class _Body:
 
     def _entries(self) -> Entries:
         size = _ENTRY_BYTES[self._version]
-        count = self._count(size)
-        start = self._at
-        self._at = end = start + count * size
-        raw = bytes(self._buffer[start:end])
-        if self._flexible and any(raw[size - 1 :: size]):
-            self._at = start
-            raw = self._without_tags(count, size - 1)
-        elif len(raw) != count * size:
-            raise OversizedMessage("cut short")
-        return Entries(raw, size)
-
-    def _without_tags(self, count: int, size: int) -> bytes:
-        """Return entries of `size` bytes with empty sections in place of their tagged fields."""
-        self._tagged.elements_left -= count
-        if self._tagged.elements_left < 0:
-            raise OversizedMessage("too many partitions with tagged fields")
-        raw = bytearray()
-        for _ in range(count):
-            end = self._at + size
-            raw += self._buffer[self._at : end]
-            raw.append(0)
-            self._at = skip_tags(self._buffer, end, self._tagged)
-        return bytes(raw)
-
-    # -- fields -------------------------------------------------------------------------------
-
-    def _unpack(self, fields: struct.Struct) -> tuple[int, ...]:
-        values = fields.unpack_from(self._buffer, self._at)
-        self._at += fields.size
-        return values
-
-    def _count(self, item_bytes: int) -> int:
-        """Read the count of an array of which each item takes at least `item_bytes`."""
-        if self._flexible:
-            count = self._varint() - 1
-        else:
-            (count,) = self._unpack(_INT32)
-        if count < 0:
-            raise OversizedMessage("a null array")
-        self._elements_left -= count
-        if self._elements_left < 0 or count * item_bytes > len(self._buffer) - self._at:
-            raise OversizedMessage("more elements than bytes, or than the limit of a request")
-        return count
-
-    def _topics(self) -> int:
-        """Read the number of topics that follow."""
-        topics = self._count(2)
-        if topics > TOPICS_MAX:
-            raise OversizedMessage("more topics than the limit of a request")
-        return topics
-
-    def _varint(self) -> int:
-        value = self._buffer[self._at]
-        if value < 0x80:
-            self._at += 1
-            return value
-        value, self._at = read_varint(self._buffer, self._at)
-        return value
+        return Entries(self._structs(size), size)
 
     def _topic(self) -> str | UUID:
         if self._version < TOPIC_IDS_FROM:
@@ -338,26 +252,10 @@ class _Body:
             raise OversizedMessage("cut short")
         return UUID(bytes=raw)
 
-    def _text(self) -> str:
-        size = self._varint() - 1 if self._flexible else self._unpack(_LENGTH)[0]
-        if size < 0:
-            raise OversizedMessage("a null string")
-        check_string(size)
-        start = self._at
-        self._at += size
-        raw = bytes(self._buffer[start : self._at])
-        if len(raw) < size:
-            raise OversizedMessage("cut short")
-        return raw.decode()
-
-    def _skip_tags(self) -> None:
-        if self._flexible:
-            self._at = skip_tags(self._buffer, self._at, self._tagged)
-
     def _body_tags(self) -> None:
         """Read the replica id if the section has one, and skip the section."""
         start, buffer = self._at, self._buffer
-        self._at = skip_tags(buffer, start, self._tagged)
+        self._skip_tags()
         if self._version < REPLICA_STATE_FROM or not buffer[start]:
             return
         count, at = read_varint(buffer, start)
@@ -367,5 +265,5 @@ class _Body:
             if tag == _REPLICA_STATE_TAG:
                 if size < _REPLICA_STATE_BYTES_MIN:
                     raise OversizedMessage("a replica state that is too short")
-                (self._request.replica_id,) = _INT32.unpack_from(buffer, at)
+                (self._request.replica_id,) = INT32.unpack_from(buffer, at)
             at += size

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.wire.body_reader import TAGGED_MAX
 from gateway.wire.bounds_check import STRING_BYTES_MAX
 from gateway.wire.encode import put_count
-from gateway.wire.fetch_request import TAGGED_MAX, FetchTopic, decode_fetch
+from gateway.wire.fetch_request import FetchTopic, decode_fetch
 from gateway.wire.messages import MalformedMessage, decode_request, encode_request
 
 VERSIONS = range(4, 19)

@@ -1,0 +1,102 @@
+"""Decodes ListOffsets requests, v1-v11. The partitions of a topic stay bytes until they are read.
+
+kio would decode 100,000 partitions in one step, for 50 to 110 ms. Layout: v2 isolation level, v4
+leader epoch, v6 flexible, v10 timeout. tests/wire/test_list_offsets_request.py compares every
+version with kio. Source: Kafka's ListOffsetsRequest.json.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, cast
+
+from gateway.wire.body_reader import BodyReader
+from gateway.wire.bounds_check import OversizedMessage
+from gateway.wire.messages import MalformedMessage
+from ledger.ids import Buffer
+
+ELEMENTS_MAX = 110_000
+"""Topics and partitions in one request, which may name all partitions of a cluster."""
+
+_ISOLATION_FROM = 2
+_EPOCHS_FROM = 4
+_FLEXIBLE_FROM = 6
+_TIMEOUT_FROM = 10
+_HEAD = struct.Struct(">i")  # replica id
+_HEAD_V2 = struct.Struct(">ib")  # and isolation level
+_TIMEOUT = struct.Struct(">i")
+_V1 = struct.Struct(">iq")  # index, timestamp
+_V4 = struct.Struct(">iiq")  # index, leader epoch, timestamp
+_V6 = struct.Struct(">iiqx")  # and an empty section of tagged fields
+
+
+class OffsetsOfTopic:
+    """The named partitions of one topic, unpacked while they are iterated."""
+
+    __slots__ = ("_layout", "_raw", "name")
+
+    def __init__(self, name: str, layout: struct.Struct, raw: bytes) -> None:
+        self.name = name
+        self._layout = layout
+        self._raw = raw
+
+    def __len__(self) -> int:
+        return len(self._raw) // self._layout.size
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Return index, leader epoch (-1 if the client has none) and timestamp of each."""
+        fields = self._layout.iter_unpack(self._raw)
+        if self._layout is _V1:
+            return ((index, -1, timestamp) for index, timestamp in fields)
+        return cast("Iterator[tuple[int, int, int]]", fields)
+
+
+class ListOffsetsRequest(NamedTuple):
+    """One decoded request."""
+
+    committed: bool  # True for a reader of committed records only (isolation level 1)
+    topics: list[OffsetsOfTopic]  # in order; a topic may appear more than once
+
+
+def decode_list_offsets(version: int, buffer: Buffer, offset: int) -> ListOffsetsRequest:
+    """Decode the request body at `offset`. Bytes after the body are ignored, as in Kafka.
+
+    Counts and lengths are checked before memory is taken. Raises MalformedMessage.
+    """
+    try:
+        return _Body(buffer, offset, ELEMENTS_MAX, version >= _FLEXIBLE_FROM).decode(version)
+    except (IndexError, struct.error):
+        raise MalformedMessage("ListOffsetsRequest: cut short") from None
+    except (OversizedMessage, UnicodeDecodeError) as error:
+        raise MalformedMessage(f"ListOffsetsRequest: {error}") from None
+
+
+def _layout(version: int) -> struct.Struct:
+    if version < _EPOCHS_FROM:
+        return _V1
+    return _V6 if version >= _FLEXIBLE_FROM else _V4
+
+
+class _Body(BodyReader):
+    """The position in the body of one request."""
+
+    __slots__ = ()
+
+    def decode(self, version: int) -> ListOffsetsRequest:
+        committed = False
+        if version >= _ISOLATION_FROM:
+            committed = self._unpack(_HEAD_V2)[1] == 1
+        else:
+            self._unpack(_HEAD)
+        layout = _layout(version)
+        topics: list[OffsetsOfTopic] = []
+        for _ in range(self._topics()):
+            topics.append(OffsetsOfTopic(self._text(), layout, self._structs(layout.size)))
+            self._skip_tags()
+        if version >= _TIMEOUT_FROM:
+            self._unpack(_TIMEOUT)
+        self._skip_tags()
+        if self._at > len(self._buffer):
+            raise OversizedMessage("cut short")
+        return ListOffsetsRequest(committed, topics)
