@@ -10,7 +10,9 @@ Source: Apache Kafka 4.3, TransactionLog.java, TransactionLogKey.json, Transacti
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from itertools import islice
+from operator import itemgetter
 from struct import Struct, pack
 from struct import error as StructError
 
@@ -20,6 +22,7 @@ from gateway.core.transaction_states import (
     TransactionMetadata,
     TransactionState,
 )
+from gateway.wire.steps import result_of
 from ledger.errors import CorruptFormat
 
 ID_BYTES_MAX = 2**15 - 1
@@ -41,6 +44,9 @@ _PARTITION_BYTES = 4
 _TOPIC_BYTES = 11  # beside the name of a topic: two lengths and no tagged fields
 _TAG_BYTES = 10  # beside the bytes of a tagged field: tag and length
 _FIXED_BYTES = 80  # all other fields
+_topic_of = itemgetter(0)
+STEP_PARTITIONS = 2_000
+"""Partitions that one step of the encoding of a value handles: about 2 ms."""
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -63,6 +69,11 @@ def decode_key(data: bytes) -> str:
 
 def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
     """Return the value that stores this state, in version 0 or 1."""
+    return result_of(encode_in_steps(metadata, version))
+
+
+def encode_in_steps(metadata: TransactionMetadata, version: int) -> Generator[None, None, bytes]:
+    """Return the value as `encode_value`. Yields after each `STEP_PARTITIONS`."""
     assert metadata.state is not TransactionState.EMPTY or not metadata.partitions
     flexible = version >= FLEXIBLE_VERSION
     out = bytearray(
@@ -74,8 +85,10 @@ def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
             metadata.state,
         )
     )
-    empty = metadata.state is TransactionState.EMPTY
-    _put_partitions(out, None if empty else metadata.partitions, flexible=flexible)
+    if metadata.state is TransactionState.EMPTY:
+        out += b"\0" if flexible else _INT32.pack(-1)
+    else:
+        yield from _put_partitions(out, metadata.partitions, flexible=flexible)
     out += _TIMES.pack(metadata.updated_ms, metadata.started_ms)
     if flexible:
         _put_tagged(out, metadata)
@@ -84,31 +97,51 @@ def encode_value(metadata: TransactionMetadata, version: int) -> bytes:
 
 def value_bytes(metadata: TransactionMetadata) -> int:
     """Return the size of the stored state, or a little more."""
-    topics = {topic for topic, _ in metadata.partitions}
+    topics = set(map(_topic_of, metadata.partitions))
     names = sum(len(topic.encode()) + _TOPIC_BYTES for topic in topics)
     tags = sum(len(data) + _TAG_BYTES for _, data in metadata.tagged)
     return _FIXED_BYTES + names + tags + _PARTITION_BYTES * len(metadata.partitions)
 
 
 def _put_partitions(
-    out: bytearray, partitions: Iterable[TopicPartition] | None, *, flexible: bool
-) -> None:
-    if partitions is None:
-        out += b"\0" if flexible else _INT32.pack(-1)
-        return
+    out: bytearray, partitions: Iterable[TopicPartition], *, flexible: bool
+) -> Generator[None, None, None]:
     # Sorted by topic, because 100,000 pairs of topic and partition take ten times as long.
     topics: defaultdict[str, list[int]] = defaultdict(list)
-    for topic, partition in partitions:
-        topics[topic].append(partition)
+    left = iter(partitions)
+    while some := tuple(islice(left, STEP_PARTITIONS)):
+        for topic, partition in some:
+            topics[topic].append(partition)
+        if len(some) == STEP_PARTITIONS:
+            yield
     _put_count(out, len(topics), _INT32, flexible=flexible)
-    for topic, numbers in sorted(topics.items()):
+    put = 0
+    for topic in sorted(topics):
+        numbers = topics[topic]
+        if len(numbers) > STEP_PARTITIONS:
+            yield from _sort_in_steps(numbers)
+        else:
+            numbers.sort()
         name = topic.encode()
         _put_count(out, len(name), _INT16, flexible=flexible)
         out += name
         _put_count(out, len(numbers), _INT32, flexible=flexible)
-        out += pack(f">{len(numbers)}i", *sorted(numbers))
+        out += pack(f">{len(numbers)}i", *numbers)
         if flexible:
             out.append(0)  # no tagged fields
+        put += 1 + len(numbers)
+        if put >= STEP_PARTITIONS:
+            put = 0
+            yield
+
+
+def _sort_in_steps(numbers: list[int]) -> Generator[None, None, None]:
+    """Sort pieces of the list, and at last the list, for which that is a merge of the pieces."""
+    for at in range(0, len(numbers), STEP_PARTITIONS):
+        end = at + STEP_PARTITIONS
+        numbers[at:end] = sorted(numbers[at:end])
+        yield
+    numbers.sort()
 
 
 def _put_count(out: bytearray, count: int, fixed: Struct, *, flexible: bool) -> None:

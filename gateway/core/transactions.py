@@ -288,10 +288,11 @@ class TransactionCoordinator:
         error = check_producer(metadata, request.producer_id, request.epoch)
         if error is not ErrorCode.none:
             return [Answer(waiter, Added(error))]
-        ongoing = metadata.state is TransactionState.ONGOING
-        if ongoing and request.partitions <= metadata.partitions:
+        # One pass over the partitions of both: a union would compare those that both have again.
+        new = request.partitions - metadata.partitions
+        if metadata.state is TransactionState.ONGOING and not new:
             return [Answer(waiter, Added(ErrorCode.none))]
-        target = metadata.added(request.partitions, request.version, now_ms)
+        target = metadata.added(new, request.version, now_ms)
         if value_bytes(target) > self._settings.record_bytes_max:
             return [Answer(waiter, Added(ErrorCode.unknown_server_error))]
         return self._append(entry, target, waiter, Added)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +41,13 @@ from gateway.core.transaction_effects import (
     TransactionSettings,
     TransactionView,
 )
-from gateway.core.transaction_log import ID_BYTES_MAX, encode_key, encode_value
+from gateway.core.transaction_log import (
+    ID_BYTES_MAX,
+    STEP_PARTITIONS,
+    encode_in_steps,
+    encode_key,
+    encode_value,
+)
 from gateway.core.transaction_states import PREPARED, TopicPartition
 from gateway.core.transactions import TransactionCoordinator
 from gateway.errors import coordinator_code
@@ -325,10 +331,7 @@ class CoordinatorPartition:
     def _run(self, core: TransactionCoordinator, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Append):
-                value = None
-                if effect.metadata is not None:
-                    value = encode_value(effect.metadata, core.value_version)
-                self._queue.append((effect, value))
+                self._encode(core, effect)
             elif isinstance(effect, Answer):
                 waiter: Any = effect.waiter
                 if not waiter.done():
@@ -343,6 +346,38 @@ class CoordinatorPartition:
                 self._reload_later()
         if self._queue and not self._batch:
             self._write_next(core)
+
+    def _encode(self, core: TransactionCoordinator, append: Append) -> None:
+        """Queue a record. A long one is encoded in parts, and shorter ones may overtake it.
+
+        Its id is busy until it is durable, so no other record of the id is under way.
+        """
+        metadata, version = append.metadata, core.value_version
+        if metadata is None:
+            self._queue.append((append, None))
+        elif len(metadata.partitions) <= STEP_PARTITIONS:
+            self._queue.append((append, encode_value(metadata, version)))
+        else:
+            self._encode_later(core, append, encode_in_steps(metadata, version))
+
+    def _encode_later(
+        self, core: TransactionCoordinator, append: Append, steps: Generator[None, None, bytes]
+    ) -> None:
+        self._services.turns.run(PER_TURN, partial(self._encode_next, core, append, steps))
+
+    def _encode_next(
+        self, core: TransactionCoordinator, append: Append, steps: Generator[None, None, bytes]
+    ) -> None:
+        if core is not self._core:
+            return  # this ownership ended before
+        try:
+            next(steps)
+        except StopIteration as end:
+            self._queue.append((append, end.value))
+            if not self._batch:
+                self._write_next(core)
+        else:
+            self._encode_later(core, append, steps)
 
     async def _run_in_turns(self, core: TransactionCoordinator, effects: Iterator[Effect]) -> None:
         """Carry out many effects, with pauses for other tasks, until the core is dropped."""

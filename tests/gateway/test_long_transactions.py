@@ -1,0 +1,146 @@
+"""Goal: a transaction with very many partitions holds up no other transaction, and its record is
+complete and durable before its answer.
+
+Method: requests at a coordinator on real streams and virtual time; steps of the interpreter and
+turns of the event loop are counted.
+"""
+
+import asyncio
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from gateway.core.transaction_log import (
+    STEP_PARTITIONS,
+    decode_value,
+    encode_in_steps,
+    encode_key,
+    encode_value,
+)
+from gateway.core.transaction_states import TopicPartition, TransactionMetadata, TransactionState
+from gateway.transactions import coordinator_partition
+from tests.gateway.transaction_rig import ADD, transacting
+from tests.steps import steps_of
+
+LONG = 5 * STEP_PARTITIONS
+
+
+class CountedSteps:
+    """Encodes values as the coordinator does, and counts the steps, also those of one turn."""
+
+    def __init__(self, monkeypatch):
+        self.made = self.most_in_a_turn = self._in_turn = 0
+        monkeypatch.setattr(coordinator_partition, "encode_in_steps", self)
+
+    def __call__(self, metadata, version):
+        steps = encode_in_steps(metadata, version)
+        while True:
+            self._note()
+            try:
+                yield next(steps)
+            except StopIteration as end:
+                return end.value
+
+    def _note(self):
+        if not self._in_turn:
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self.made += 1
+        self._in_turn += 1
+        self.most_in_a_turn = max(self.most_in_a_turn, self._in_turn)
+
+    def _end_turn(self):
+        self._in_turn = 0
+
+
+async def long_transaction(cluster):
+    """Return the producer of a transaction to which `LONG` partitions are to be added."""
+    await cluster.create("wide", LONG, {})
+    return await cluster.begin()
+
+
+def wide(producer, count=LONG):
+    one = {"transactional_id": "pay", "producer_id": producer[0], "producer_epoch": producer[1]}
+    one |= {"topics": [{"name": "wide", "partitions": list(range(count))}], "verify_only": False}
+    return {"transactions": [one]}
+
+
+async def begun(cluster, producer, steps):
+    """Return the request that adds `LONG` partitions, once its record is being encoded."""
+    adding = asyncio.ensure_future(cluster.answer(ADD, 4, **wide(producer)))
+    while not steps.made and not adding.done():
+        await asyncio.sleep(0)
+    return adding
+
+
+def codes(reply):
+    (topic,) = reply.results_by_transaction[0].topic_results
+    return {each.partition_error_code for each in topic.results_by_partition}
+
+
+async def test_the_record_of_many_partitions_is_encoded_in_parts(monkeypatch):
+    async with transacting() as cluster:
+        producer = await long_transaction(cluster)
+        steps = CountedSteps(monkeypatch)
+        reply = await cluster.answer(ADD, 4, **wide(producer))
+        assert codes(reply) == {ErrorCode.none}
+        assert steps.made > 10, "five to group the partitions, and five to sort them"
+        assert steps.most_in_a_turn <= 2, "a turn may make its step before the count begins again"
+        key, value = (await cluster.log())[-1]
+        stored = decode_value("pay", value)
+        assert key == encode_key("pay")
+        assert stored.state is TransactionState.ONGOING
+        expected = {TopicPartition("wide", at) for at in range(LONG)} | {TopicPartition("t", 0)}
+        assert stored.partitions == expected
+
+
+async def test_a_short_record_overtakes_a_long_one_that_is_encoded(monkeypatch):
+    async with transacting() as cluster:
+        producer = await long_transaction(cluster)
+        _, other, _ = await cluster.init("other")
+        adding = await begun(cluster, producer, CountedSteps(monkeypatch))
+        assert await cluster.add(producer, 1) == {("t", 1): ErrorCode.concurrent_transactions}
+        added = await cluster.add((other, 0), 0, name="other")
+        assert added == {("t", 0): ErrorCode.none}
+        assert not adding.done()
+        assert codes(await adding) == {ErrorCode.none}
+        names = [key for key, _ in (await cluster.log())[-2:]]
+        assert names == [encode_key("other"), encode_key("pay")]
+
+
+async def test_a_record_of_which_a_part_is_encoded_is_dropped_with_its_coordinator(monkeypatch):
+    async with transacting() as cluster:
+        producer = await long_transaction(cluster)
+        before = await cluster.log()
+        steps = CountedSteps(monkeypatch)
+        adding = await begun(cluster, producer, steps)
+        cluster.shell.on_ended()
+        assert codes(await adding) == {ErrorCode.not_coordinator}
+        made = steps.made
+        await asyncio.sleep(60)
+        assert steps.made == made < 10
+        assert await cluster.log() == before
+
+
+def ongoing(topics, partitions):
+    named = {TopicPartition(f"topic-{t}", at) for t in range(topics) for at in range(partitions)}
+    metadata = TransactionMetadata(
+        transactional_id="pay", producer_id=7, epoch=0, timeout_ms=1_000, updated_ms=5
+    )
+    return metadata.added(frozenset(named), 2, 6)
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 20_000), (2_000, 10), (20, 1_000)])
+@pytest.mark.parametrize("version", [0, 1])
+def test_no_step_of_the_encoding_is_long(version, topics, partitions):
+    metadata = ongoing(topics, partitions)
+    whole, _ = steps_of(lambda: encode_value(metadata, version))
+    encoding, longest = encode_in_steps(metadata, version), 0
+    done = object()
+    while True:
+        taken, ended = steps_of(lambda: next(encoding, done))
+        longest = max(longest, taken)
+        if ended is done:
+            break
+    assert longest < whole / 5
+    decoded = decode_value("pay", encode_value(metadata, version))
+    assert decoded.partitions == metadata.partitions
