@@ -9,6 +9,7 @@ bookie id, so it is never mistaken for the old directory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 from ledger.bookie.journal import sync_file
@@ -23,6 +24,7 @@ DIRECTORY_FORMAT: Final = 2
 _FORMATS: Final = frozenset({"1", "2"})
 VERSION: Final = "VERSION"
 UNSYNCED: Final = "UNSYNCED"
+_SYNC_FAILED: Final = b"a sync failed"  # in UNSYNCED: the id of no boot
 _INDEX: Final = "index"
 _DAMAGED: Final = "damaged-"
 _EXPECTED: Final = frozenset({VERSION, _INDEX, "lost+found"})
@@ -97,8 +99,27 @@ async def mark_unsynced(disk: Disk, boot_id: str) -> None:
     await _write_and_sync(disk, file, boot_id.encode())
 
 
+def note_lost_sync(disk: Disk) -> None:
+    """Make UNSYNCED count as a loss also in the same boot, because entries did not reach the disk.
+
+    Not synced: the page cache keeps it until a reboot, after which either content is a loss.
+    """
+    if UNSYNCED not in disk.names():
+        return
+    with suppress(OSError):
+        file = disk.open(UNSYNCED)
+        try:
+            file.write([_SYNC_FAILED], 0)
+            file.truncate(len(_SYNC_FAILED))
+        finally:
+            file.close()
+
+
 async def clear_unsynced(disk: Disk) -> None:
-    """Sync every log file, because a run that was killed may not have, then delete UNSYNCED."""
+    """Sync every log file, because a run that was killed may not have, then delete UNSYNCED.
+
+    Raises OSError. A failed sync is a loss of which the next start knows.
+    """
     names = disk.names()
     if UNSYNCED not in names:
         return
@@ -107,6 +128,9 @@ async def clear_unsynced(disk: Disk) -> None:
             file = disk.open(name)
             try:
                 await sync_file(file)
+            except OSError:
+                note_lost_sync(disk)
+                raise
             finally:
                 file.close()
     disk.unlink(UNSYNCED)
@@ -114,7 +138,10 @@ async def clear_unsynced(disk: Disk) -> None:
 
 
 async def lost_unsynced(disk: Disk, boot_id: str) -> bool:
-    """True if the last run did not sync or stop cleanly, and the machine has rebooted since."""
+    """True if the last run did not sync or stop cleanly, and the machine has rebooted since.
+
+    True in the same boot too if a sync failed: a later one succeeds without the dropped bytes.
+    """
     if UNSYNCED not in disk.names():
         return False
     return await read_file(disk, UNSYNCED) != boot_id.encode()

@@ -45,8 +45,17 @@ _TIMER_US_MIN: Final = 1_000
 class Journal:
     """The writer of the log: records in order, durably. The first failed sync stops it for good."""
 
-    def __init__(self, disk: Disk, config: BookieConfig, clock: Clock, on_group: OnGroup) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        config: BookieConfig,
+        clock: Clock,
+        on_group: OnGroup,
+        on_lost_sync: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_lost_sync` runs when acknowledged records cannot be synced later."""
         # Fixed for the life of the journal.
+        self._on_lost_sync = on_lost_sync
         self._disk = disk
         self._config = config
         # The size to which `disk.create` may prepare a file, so that writes bypass the page cache
@@ -164,6 +173,7 @@ class Journal:
             if file is not None:
                 await sync_file(file)
         except OSError as error:
+            self._on_lost_sync()
             self._fail(error)
         while self._finishing:
             await asyncio.wait(self._finishing)
@@ -198,6 +208,7 @@ class Journal:
                 file.truncate(self._position)
                 await sync_file(file)
             except OSError as error:
+                self._on_lost_sync()
                 self.failed = error
         file.close()
 
@@ -402,7 +413,10 @@ class Journal:
             file.close()
             self._finishing.discard(finished)
             finished.set_result(None)
-            if error is not None and self.failed is None:
+            if error is None:
+                return
+            self._on_lost_sync()
+            if self.failed is None:
                 self._fail(error)
 
     def _on_roll_failed(self, file_id: int, file: LogFile | None, error: OSError) -> None:

@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from ledger.bookie import directory
 from ledger.bookie.gc.collector import collect
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import SMALL, Rig
@@ -213,3 +214,47 @@ async def test_a_complete_file_that_cannot_be_synced_ends_the_bookie():
     assert await rig.add(1, 99) is Status.IO_ERROR
     await rig.bookie.stop()
     assert "UNSYNCED" in rig.disk.names()
+
+
+async def sync_of_a_complete_file(rig: Rig) -> None:
+    await rig.bookie.storage.journal.roll()
+    rig.disk.fail_next_sync = True  # that of the file which is complete now
+    await rig.bookie.failed()
+
+
+async def sync_before_a_compaction(rig: Rig) -> None:
+    rig.disk.fail_next_sync = True
+    with pytest.raises(OSError, match="sync"):
+        await rig.bookie.storage.journal.sync()
+
+
+async def sync_of_a_stop(rig: Rig) -> None:
+    rig.disk.fail_next_sync = True
+    await rig.bookie.stop()
+
+
+@pytest.mark.parametrize(
+    "fail", [sync_of_a_complete_file, sync_before_a_compaction, sync_of_a_stop]
+)
+async def test_a_failed_sync_is_a_loss_to_the_next_start_in_the_same_boot(fail):
+    """The kernel dropped entries that were acknowledged, and reports that once."""
+    rig = Rig(UNSYNCED)
+    await rig.start("boot 2")
+    await fill_files(rig, 1, 5)
+    await fail(rig)
+    rig.disk, rig.table = rig.disk.restart(), rig.table.copy()
+    await start(rig)
+    await expect_limbo(rig)
+
+
+async def test_a_failed_sync_of_older_files_is_a_loss_to_the_next_start_in_the_same_boot():
+    """Those of a run that was killed: a start with syncs and a clean stop sync them."""
+    rig = Rig(UNSYNCED)
+    await rig.start("boot 2")
+    await fill_files(rig, 1, 5)
+    rig.disk, rig.table = rig.disk.restart(), rig.table.copy()
+    rig.disk.fail_next_sync = True
+    with pytest.raises(OSError, match="sync"):
+        await directory.clear_unsynced(rig.disk)
+    await start(rig)
+    await expect_limbo(rig)
