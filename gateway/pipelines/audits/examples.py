@@ -11,6 +11,7 @@ from gateway.pipelines.audits.model import SIDES, DifferenceExample, LossReason
 from gateway.pipelines.shared.frames import small_frame
 from gateway.pipelines.shared.partitions import TopicPartition, partition_of
 from gateway.pipelines.shared.topics import OffsetBounds
+from ledger.escapes import escape_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -105,16 +106,16 @@ def _shown(row: Row) -> dict[str, Any]:
         "offset": row["offset"],
         "timestamp_ms": row["timestamp_ms"],
         "timestamp_type": row["timestampType_hash"],
-        "key": _text(row["key_start"], row["key_bytes"]),
-        "value": _text(row["value_start"], row["value_bytes"]),
+        "key": preview(row["key_start"], row["key_bytes"]),
+        "value": preview(row["value_start"], row["value_bytes"]),
         "headers": row["headers_count"],
     }
 
 
-def _text(start: bytearray | None, length: int | None) -> str | None:
+def preview(start: bytearray | None, length: int | None) -> str | None:
     """Return readable text. If it was cut, append its length in bytes."""
     if start is None or length is None:
         return None
     text = bytes(start).decode("utf-8", errors="backslashreplace")
-    printable = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    printable = escape_line(text)
     return printable if length <= len(start) else f"{printable}... ({length} bytes)"
