@@ -33,10 +33,10 @@ from gateway.wire.produce_reply import (
     LEADERS_FROM,
     PER_PART,
     PartitionProduced,
-    TopicProduced,
     encode_in_parts,
     encode_produce,
 )
+from gateway.wire.steps import result_with_pauses
 from ledger.ids import Buffer
 from ledger.tasks import start_once
 
@@ -127,9 +127,7 @@ class _ManyPartitions:
         if self.reply.done():
             return
         request = self._request
-        topics: list[TopicProduced] = [
-            (name, [p for p in answers if p is not None]) for name, answers in self._topics
-        ]
+        topics = [(name, [p for p in answers if p is not None]) for name, answers in self._topics]
         if self._redirects:
             self.reply.set_result([_redirected(request, self._ctx, topics)])
             return
@@ -155,7 +153,8 @@ class _LongProduce(_ManyPartitions):
             return None
         hints = LeaderHints(self._ctx, request.peer)
         if self._redirects and request.version >= LEADERS_FROM:
-            await self._name_leaders(hints)
+            for _ in _name_leaders(hints, self._topics):
+                await asyncio.sleep(0)
         topics: Any = self._topics  # no answer is missing
         reply: list[Buffer] = []
         words = (request.version, request.correlation_id, topics)
@@ -163,17 +162,6 @@ class _LongProduce(_ManyPartitions):
             reply.append(each)
             await asyncio.sleep(0)
         return reply
-
-    async def _name_leaders(self, hints: LeaderHints) -> None:
-        count = 0
-        for named, answers in self._topics:
-            for at, each in enumerate(answers):
-                if each is not None and each.error_code == int(_NOT_LEADER):
-                    leader = hints.leader(named, each.index)
-                    answers[at] = each._replace(current_leader=leader)
-                count += 1
-                if count % PER_PART == 0:
-                    await asyncio.sleep(0)
 
 
 class _PartitionPlace:
@@ -237,26 +225,31 @@ def _answer(index: int, produced: Produced, partition: Partition | None) -> Part
     )
 
 
-def _redirected(request: Request, ctx: Context, topics: Sequence[TopicProduced]) -> bytes:
+def _redirected(
+    request: Request, ctx: Context, topics: Sequence[tuple[str | UUID, list[PartitionProduced]]]
+) -> bytes:
     """Encode the reply with the leader of each partition in error, and the leaders' addresses."""
-    if request.version < LEADERS_FROM:
-        return encode_produce(request.version, request.correlation_id, topics)
+    version, correlation_id = request.version, request.correlation_id
+    if version < LEADERS_FROM:
+        return encode_produce(version, correlation_id, topics)
     hints = LeaderHints(ctx, request.peer)
-    named_leaders: list[TopicProduced] = [
-        (
-            named,
-            [
-                each._replace(current_leader=hints.leader(named, each.index))
-                if each.error_code == int(_NOT_LEADER)
-                else each
-                for each in answers
-            ],
-        )
-        for named, answers in topics
-    ]
-    return encode_produce(
-        request.version, request.correlation_id, named_leaders, nodes=hints.nodes()
-    )
+    for _ in _name_leaders(hints, topics):
+        pass
+    return encode_produce(version, correlation_id, topics, nodes=hints.nodes())
+
+
+def _name_leaders(
+    hints: LeaderHints, topics: Sequence[tuple[str | UUID, list[Any]]]
+) -> Iterator[None]:
+    """Put the leader of each partition in error into its answer, in parts. None is missing."""
+    count = 0
+    for named, answers in topics:
+        for at, each in enumerate(answers):
+            if each.error_code == int(_NOT_LEADER):
+                answers[at] = each._replace(current_leader=hints.leader(named, each.index))
+            count += 1
+            if count % PER_PART == 0:
+                yield
 
 
 def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
@@ -317,11 +310,7 @@ async def _start_long(request: Request, ctx: Context) -> Coroutine[Any, Any, Res
     body = request.body
     refused, transactional = _BAD_ACKS, False
     if body.acks in (-1, 0, 1):
-        refused = None
-        for at, known in enumerate(transaction_in_parts(body), 1):
-            refused, transactional = known
-            if at % PER_PART == 0:
-                await asyncio.sleep(0)
+        refused, transactional = await result_with_pauses(transaction_in_parts(body))
     results = _LongProduce(request, ctx, _shape(request, body.topic_data))
     named = body.transactional_id if transactional else None
     for _ in _append_each(request, ctx, body.topic_data, refused, named, results):

@@ -5,13 +5,14 @@ Source: Apache Kafka 4.3, KafkaApis.handleProduceRequest and ReplicaManager.hand
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from gateway.topics.produced import Produced
 from gateway.wire import batches
+from gateway.wire.produce_reply import PER_PART
 from ledger.ids import Buffer
 
 _HEADER, _TRANSACTIONAL = batches.HEADER_BYTES, batches.TRANSACTIONAL
@@ -41,26 +42,29 @@ def transaction_of(body: Any) -> tuple[Produced | None, bool]:
             records = data.records  # not `is_transactional`: this runs for each batch
             if records and len(records) >= _HEADER and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
                 found.append(records)
-    if not found:
-        return None, False
-    if body.transactional_id is None:
-        return _NO_ID, True
-    return (_TWO_PRODUCERS if len(_producers(found)) > 1 else None), True
+    return (_refusal(body, _producers(found)), True) if found else (None, False)
 
 
-def transaction_in_parts(body: Any) -> Iterator[tuple[Produced | None, bool]]:
-    """Check a long request as `transaction_of` does. Yields what is known after each batch."""
-    transactional = False
+def transaction_in_parts(body: Any) -> Generator[None, None, tuple[Produced | None, bool]]:
+    """Check a long request as `transaction_of` does. Yields after each `PER_PART` batches."""
+    transactional, count = False, 0
     producers: set[tuple[int, int]] = set()
-    refused: Produced | None = None
     for topic in body.topic_data:
         for data in topic.partition_data:
             if data.records and is_transactional(data.records):
                 transactional = True
                 producers |= _producers((data.records,)) if len(producers) < 2 else set()
-                refused = _NO_ID if body.transactional_id is None else None
-                refused = refused or (_TWO_PRODUCERS if len(producers) > 1 else None)
-            yield refused, transactional
+            count += 1
+            if count % PER_PART == 0:
+                yield
+    return (_refusal(body, producers) if transactional else None), transactional
+
+
+def _refusal(body: Any, producers: set[tuple[int, int]]) -> Produced | None:
+    """Return why transactional batches of these producers are refused, or None."""
+    if body.transactional_id is None:
+        return _NO_ID
+    return _TWO_PRODUCERS if len(producers) > 1 else None
 
 
 def _producers(found: Iterable[Buffer]) -> set[tuple[int, int]]:
