@@ -186,13 +186,14 @@ class LoadedGroups:
         self, group_id: str, loading: _Loading, create: bool, stored: bool
     ) -> LoadedGroup | ErrorCode | None:
         """Claim and load a group. One load runs at a time: a second claim would fence the first."""
-        session = self._session_number
+        session, tried = self._session_number, False
         try:
             leaving = self._unloading.get(group_id)
             if leaving is not None:
                 await asyncio.wait([leaving])
             if not create and not stored and not await self._exists(group_id):
                 return None
+            tried = True
             await self._claims.claim(group_id)
             loading.claimed = True
             found = await self._store.load(group_id)
@@ -208,7 +209,9 @@ class LoadedGroups:
         except NotOwner:
             return ErrorCode.not_coordinator
         except LedgerError as error:
-            if loading.claimed:  # otherwise no other broker would find the group to be an orphan
+            # No other broker would find the group to be an orphan. A claim without a reply may be
+            # stored too; `release` reads whether it is.
+            if tried:
                 with suppress(LedgerError):
                     await self._claims.release(group_id)
             self._log("a group cannot be loaded", group_id, str(error), "error")

@@ -164,6 +164,22 @@ async def test_an_orphan_whose_load_fails_is_claimed_by_nobody_and_tried_by_each
         assert {group for group in groups if group in world.loaded} == set(groups)
 
 
+async def test_a_claim_whose_reply_was_lost_is_released():
+    async with started_brokers() as (cluster, gateways):
+        (group,) = cluster.groups_of("a", 1)
+        claims = gateways["a"].claims
+        claim = claims.claim
+
+        async def without_reply(name):
+            await claim(name)
+            raise MetadataUnavailable("the reply was lost")
+
+        claims.claim = without_reply
+        assert await gateways["a"].commit(group, 5) != "none"
+        assert claims.claims == [group]
+        assert cluster.claimant(group) is None
+
+
 async def test_an_orphan_that_cannot_be_loaded_is_put_in_order_by_the_next_sweep():
     async with started_brokers() as (cluster, gateways):
         groups = await left_by_the_dead(cluster, gateways, 10)
