@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from ledger.errors import CorruptFormat, LedgerError, NotOwner
+from ledger.errors import CorruptFormat, EntryUnknown, LedgerError, NotOwner
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition, encode_advance
 from subscriptions.records_pb2 import AdvanceLastCommitDLSN
 from subscriptions.segments import log_node
@@ -139,6 +139,29 @@ async def test_a_copied_segment_ends_no_later_transaction(commits, ends_first):
     _, store, found = await loaded(world)
     assert dict(found.offsets) == ended
     assert not store.pending("g")
+
+
+@pytest.mark.parametrize("silent", [2, 3])
+async def test_a_plain_read_of_a_copy_is_refused_while_too_few_bookies_answer(silent):
+    """The node of the group holds the state at the copy's beginning, which is that of long ago."""
+    world = LogWorld()
+    _, store, _ = await loaded(world)
+    await begun(store)
+    await store.end_pending("g", PRODUCER, EPOCH, commits=True)
+    await store.unload("g")
+    _, store, found = await loaded(world)
+    await store.advance("g", {KEYS[2]: at(7)}, b"other members")
+    node = world.node("g")
+    assert node.HasField("segment_id")
+    assert (list(node.past_segments), list(node.last_commits)) == ([], [])
+    process = world.process()
+    reader = process.store()
+    for bookie in range(silent):
+        world.network.cut(process.port.host, f"b{bookie}")
+    with pytest.raises(EntryUnknown):
+        await reader.read("g")
+    world.network.heal()
+    assert dict((await reader.read("g")).offsets) == dict(found.offsets)
 
 
 async def test_a_copied_segment_keeps_the_order_of_plain_commits_and_transactions():
