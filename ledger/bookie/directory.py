@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from ledger.bookie.journal import sync_file
+from ledger.bookie.sync_file import sync_file
 from ledger.core.journal_format import file_name, parse_file_name
 from ledger.crc32c import crc32c
 from ledger.errors import ForeignDirectory

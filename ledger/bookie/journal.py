@@ -14,7 +14,9 @@ from functools import partial
 from typing import Final
 
 from ledger.bookie.config import BookieConfig
+from ledger.bookie.directory import note_lost_sync
 from ledger.bookie.ledger_descriptor import LedgerDescriptor, QueuedRecord
+from ledger.bookie.sync_file import sync_file
 from ledger.core.group_commit import GroupCommit
 from ledger.core.journal_format import (
     BLOCK_BYTES,
@@ -45,17 +47,8 @@ _TIMER_US_MIN: Final = 1_000
 class Journal:
     """The writer of the log: records in order, durably. The first failed sync stops it for good."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        config: BookieConfig,
-        clock: Clock,
-        on_group: OnGroup,
-        on_lost_sync: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`on_lost_sync` runs when acknowledged records cannot be synced later."""
+    def __init__(self, disk: Disk, config: BookieConfig, clock: Clock, on_group: OnGroup) -> None:
         # Fixed for the life of the journal.
-        self._on_lost_sync = on_lost_sync
         self._disk = disk
         self._config = config
         # The size to which `disk.create` may prepare a file, so that writes bypass the page cache
@@ -173,7 +166,7 @@ class Journal:
             if file is not None:
                 await sync_file(file)
         except OSError as error:
-            self._on_lost_sync()
+            note_lost_sync(self._disk)
             self._fail(error)
         while self._finishing:
             await asyncio.wait(self._finishing)
@@ -208,7 +201,7 @@ class Journal:
                 file.truncate(self._position)
                 await sync_file(file)
             except OSError as error:
-                self._on_lost_sync()
+                note_lost_sync(self._disk)
                 self.failed = error
         file.close()
 
@@ -415,7 +408,7 @@ class Journal:
             finished.set_result(None)
             if error is None:
                 return
-            self._on_lost_sync()
+            note_lost_sync(self._disk)
             if self.failed is None:
                 self._fail(error)
 
@@ -467,19 +460,3 @@ class Journal:
 
 def _ignore(_: Status) -> None:
     """Do nothing, because a MARK has no caller to notify."""
-
-
-async def sync_file(file: LogFile) -> None:
-    """Sync a file. Raises OSError."""
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def on_synced(error: OSError | None) -> None:
-        if done.done():
-            return  # the caller was cancelled
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    file.sync(on_synced)
-    await done

@@ -6,8 +6,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from ledger.bookie.entry_index import EntryIndex
-from ledger.bookie.journal import sync_file
 from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor
+from ledger.bookie.sync_file import sync_file
 from ledger.core.journal_format import (
     BLOCK_BYTES,
     GROUP_HEADER_BYTES,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Sequence
-from functools import partial
 
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.directory import note_lost_sync
 from ledger.bookie.entry_index import EntryIndex
 from ledger.bookie.journal import Journal, OnGroup
 from ledger.bookie.ledger_descriptor import LedgerDescriptor, QueuedRecord
@@ -34,8 +32,7 @@ class BookieStorage:
         self.index = EntryIndex(table, config)
         self.files = LogFileCache(disk, config.open_files_max, config.read_gap_bytes_max)
         self.write_cache = WriteCache(config.write_cache_bytes)
-        lost_sync = partial(note_lost_sync, disk)
-        self.journal = Journal(disk, config, clock, on_group, lost_sync)
+        self.journal = Journal(disk, config, clock, on_group)
         self._loop = asyncio.get_running_loop()
         # The 16-byte instance that owns the directory. Empty before `Bookie.start`, constant after.
         self.instance = b""

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from ledger.bookie.gc.log_cleaner import LogCleaner
-from ledger.bookie.journal import sync_file
+from ledger.bookie.sync_file import sync_file
 from ledger.core.entry_format import DigestType, EntryFormat
 from ledger.core.fencing import has_valid_digest
 from ledger.core.group_commit import GroupCommitLimits

@@ -20,7 +20,7 @@ import pytest
 
 from ledger.adapters.posix import posix_disk
 from ledger.adapters.posix.posix_disk import PosixDisk
-from ledger.bookie.journal import sync_file
+from ledger.bookie.sync_file import sync_file
 
 
 def handles_on(path: Path) -> int:

@@ -15,7 +15,7 @@ import pytest
 
 from ledger.adapters.posix.posix_disk import PosixDisk
 from ledger.adapters.posix.uring import why_unavailable
-from ledger.bookie.journal import sync_file
+from ledger.bookie.sync_file import sync_file
 from ledger.errors import UringUnavailable
 
 BLOCK_BYTES = 4096
