@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -54,6 +54,7 @@ from gateway.errors import coordinator_code
 from gateway.log import Throttle, logger
 from gateway.topics.partition import Partition
 from gateway.topics.producer_ids import ProducerIds
+from gateway.transactions.long_records import LongRecords
 from gateway.transactions.ports import MarkerSender, OnAnswers
 from gateway.transactions.transaction_map import PARTITION_BYTES, TransactionMap, memory_of
 from gateway.transactions.turns import PER_TURN, Turns
@@ -85,6 +86,7 @@ class CoordinatorServices:
     has_memory_for_id: Callable[[int], bool]  # True if a new id may take these bytes
     throttle: Throttle
     turns: Turns
+    long_records: LongRecords
 
 
 class CoordinatorPartition:
@@ -358,26 +360,22 @@ class CoordinatorPartition:
         elif len(metadata.partitions) <= STEP_PARTITIONS:
             self._queue.append((append, encode_value(metadata, version)))
         else:
-            self._encode_later(core, append, encode_in_steps(metadata, version))
+            self._services.long_records.encode(
+                encode_in_steps(metadata, version),
+                len(metadata.partitions) * PARTITION_BYTES,
+                lambda: core is self._core,
+                partial(self._on_encoded, core, append),
+            )
 
-    def _encode_later(
-        self, core: TransactionCoordinator, append: Append, steps: Generator[None, None, bytes]
+    def _on_encoded(
+        self, core: TransactionCoordinator, append: Append, value: bytes | None
     ) -> None:
-        self._services.turns.run(PER_TURN, partial(self._encode_next, core, append, steps))
-
-    def _encode_next(
-        self, core: TransactionCoordinator, append: Append, steps: Generator[None, None, bytes]
-    ) -> None:
-        if core is not self._core:
-            return  # this ownership ended before
-        try:
-            next(steps)
-        except StopIteration as end:
-            self._queue.append((append, end.value))
-            if not self._batch:
-                self._write_next(core)
-        else:
-            self._encode_later(core, append, steps)
+        if value is None:
+            self._load_again(StreamUnavailable(f"{self._name}: a record cannot be encoded"))
+            return
+        self._queue.append((append, value))
+        if not self._batch:
+            self._write_next(core)
 
     async def _run_in_turns(self, core: TransactionCoordinator, effects: Iterator[Effect]) -> None:
         """Carry out many effects, with pauses for other tasks, until the core is dropped."""

@@ -24,6 +24,7 @@ from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import Partitions
 from gateway.topics.producer_ids import ProducerIds
 from gateway.transactions.coordinator_partition import CoordinatorPartition, CoordinatorServices
+from gateway.transactions.long_records import LongRecords
 from gateway.transactions.ports import FormGate, MarkerSender
 from gateway.transactions.transaction_map import TransactionMap
 from gateway.transactions.turns import Turns
@@ -56,6 +57,7 @@ class TransactionCoordinators:
         self._limits = limits
         self._gate = gate
         self._throttle = Throttle()
+        self._long_records = LongRecords()
         self._services = CoordinatorServices(
             clock=clock,
             settings=TransactionSettings(
@@ -71,6 +73,7 @@ class TransactionCoordinators:
             has_memory_for_id=self._has_memory_for_id,
             throttle=self._throttle,
             turns=Turns(),
+            long_records=self._long_records,
         )
         # The coordinator of each partition that this broker leads, by index.
         self._by_index: dict[int, CoordinatorPartition] = {}
@@ -177,8 +180,13 @@ class TransactionCoordinators:
 
     @property
     def memory_bytes(self) -> int:
-        """Estimate of the memory that the ids of this broker's coordinators take."""
-        return sum(each.state.memory_bytes for each in self._by_index.values())
+        """Estimate of the memory that the ids of this broker's coordinators take.
+
+        Long records that are not encoded yet count, because many may be accepted until the first
+        one is durable.
+        """
+        durable = sum(each.state.memory_bytes for each in self._by_index.values())
+        return durable + self._long_records.waiting_bytes
 
     def _has_memory(self, more: int) -> bool:
         """Return whether known ids may take `more` bytes beyond those in use."""

@@ -16,8 +16,7 @@ class Turns:
     """Runs work at once while the turn has room for it, and otherwise in later turns, in order.
 
     Records of many partitions become durable at the same moment, so that a bound for each partition
-    would not bound the turn. The queue is bounded: one batch of records for each partition, and one
-    step of each long record that is being encoded.
+    would not bound the turn. The queue is bounded: one batch of records for each partition.
     """
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import pytest
 from kio.schema.errors import ErrorCode
 
+from gateway.config import TransactionLimits
 from gateway.core.transaction_log import (
     STEP_PARTITIONS,
     decode_value,
@@ -19,6 +20,7 @@ from gateway.core.transaction_log import (
 )
 from gateway.core.transaction_states import TopicPartition, TransactionMetadata, TransactionState
 from gateway.transactions import coordinator_partition
+from gateway.transactions.transaction_map import PARTITION_BYTES
 from tests.gateway.transaction_rig import ADD, transacting
 from tests.steps import steps_of
 
@@ -58,8 +60,8 @@ async def long_transaction(cluster):
     return await cluster.begin()
 
 
-def wide(producer, count=LONG):
-    one = {"transactional_id": "pay", "producer_id": producer[0], "producer_epoch": producer[1]}
+def wide(producer, count=LONG, name="pay"):
+    one = {"transactional_id": name, "producer_id": producer[0], "producer_epoch": producer[1]}
     one |= {"topics": [{"name": "wide", "partitions": list(range(count))}], "verify_only": False}
     return {"transactions": [one]}
 
@@ -83,7 +85,7 @@ async def test_the_record_of_many_partitions_is_encoded_in_parts(monkeypatch):
         steps = CountedSteps(monkeypatch)
         reply = await cluster.answer(ADD, 4, **wide(producer))
         assert codes(reply) == {ErrorCode.none}
-        assert steps.made > 10, "five to group the partitions, and five to sort them"
+        assert steps.made > 10, "five to group the partitions, and five to put them in"
         assert steps.most_in_a_turn <= 2, "a turn may make its step before the count begins again"
         key, value = (await cluster.log())[-1]
         stored = decode_value("pay", value)
@@ -121,6 +123,59 @@ async def test_a_record_of_which_a_part_is_encoded_is_dropped_with_its_coordinat
         assert await cluster.log() == before
 
 
+async def test_a_short_record_waits_for_none_of_many_long_ones():
+    async with transacting() as cluster:
+        await cluster.create("wide", LONG, {})
+        names = [f"long-{number}" for number in range(20)]
+        producers = [await cluster.begin(name) for name in names]
+        _, other, _ = await cluster.init("other")
+        requests = [wide(each, name=name) for name, each in zip(names, producers, strict=True)]
+        adding = [asyncio.ensure_future(cluster.answer(ADD, 4, **each)) for each in requests]
+        while cluster.coordinators.memory_bytes < 10 * LONG * PARTITION_BYTES:
+            await asyncio.sleep(0)
+        added = await cluster.add((other, 0), 0, name="other")
+        assert added == {("t", 0): ErrorCode.none}
+        assert sum(each.done() for each in adding) <= 2
+        assert {code for each in adding for code in codes(await each)} == {ErrorCode.none}
+        stored = {key for key, _ in (await cluster.log())[-len(names) :]}
+        assert stored == {encode_key(name) for name in names}
+
+
+async def test_long_records_that_wait_count_as_memory_of_transactions():
+    """Else a client could have any number accepted until the first one is durable."""
+    limits = TransactionLimits(memory_bytes_max=4 * LONG * PARTITION_BYTES)
+    async with transacting(transaction=limits) as cluster:
+        await cluster.create("wide", LONG, {})
+        names = [f"long-{number}" for number in range(10)]
+        producers = [await cluster.begin(name) for name in names]
+        requests = [wide(each, name=name) for name, each in zip(names, producers, strict=True)]
+        replies = await asyncio.gather(*(cluster.answer(ADD, 4, **each) for each in requests))
+        found = [codes(each) for each in replies]
+        assert 1 <= found.count({ErrorCode.none}) <= 4
+        assert found.count({ErrorCode.policy_violation}) == 10 - found.count({ErrorCode.none})
+        assert cluster.coordinators._long_records.waiting_bytes == 0
+
+
+async def test_a_record_that_cannot_be_encoded_is_answered_and_its_id_goes_on(monkeypatch):
+    async with transacting() as cluster:
+        producer = await long_transaction(cluster)
+
+        def fail(metadata, version):
+            yield
+            raise MemoryError
+
+        reports = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: reports.append(found))
+        with monkeypatch.context() as patch:
+            patch.setattr(coordinator_partition, "encode_in_steps", fail)
+            reply = await cluster.answer(ADD, 4, **wide(producer))
+        asyncio.get_running_loop().set_exception_handler(None)
+        assert codes(reply) == {ErrorCode.coordinator_not_available}
+        assert [type(each["exception"]) for each in reports] == [MemoryError]
+        await cluster.until(lambda: cluster.shell._core is not None)
+        assert codes(await cluster.answer(ADD, 4, **wide(producer))) == {ErrorCode.none}
+
+
 def ongoing(topics, partitions):
     named = {TopicPartition(f"topic-{t}", at) for t in range(topics) for at in range(partitions)}
     metadata = TransactionMetadata(
@@ -129,7 +184,7 @@ def ongoing(topics, partitions):
     return metadata.added(frozenset(named), 2, 6)
 
 
-@pytest.mark.parametrize(("topics", "partitions"), [(1, 20_000), (2_000, 10), (20, 1_000)])
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 20_000), (20_000, 1), (20, 1_000)])
 @pytest.mark.parametrize("version", [0, 1])
 def test_no_step_of_the_encoding_is_long(version, topics, partitions):
     metadata = ongoing(topics, partitions)
