@@ -104,9 +104,9 @@ def note_lost_sync(disk: Disk) -> None:
 
     Not synced: the page cache keeps it until a reboot, after which either content is a loss.
     """
-    if UNSYNCED not in disk.names():
-        return
     with suppress(OSError):
+        if UNSYNCED not in disk.names():
+            return
         file = disk.open(UNSYNCED)
         try:
             file.write([_SYNC_FAILED], 0)

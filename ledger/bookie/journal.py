@@ -166,8 +166,8 @@ class Journal:
             if file is not None:
                 await sync_file(file)
         except OSError as error:
-            note_lost_sync(self._disk)
             self._fail(error)
+            note_lost_sync(self._disk)
         while self._finishing:
             await asyncio.wait(self._finishing)
         if self.failed is not None:
@@ -201,8 +201,8 @@ class Journal:
                 file.truncate(self._position)
                 await sync_file(file)
             except OSError as error:
-                note_lost_sync(self._disk)
                 self.failed = error
+                note_lost_sync(self._disk)
         file.close()
 
     def _commit(self) -> None:
@@ -408,9 +408,9 @@ class Journal:
             finished.set_result(None)
             if error is None:
                 return
-            note_lost_sync(self._disk)
             if self.failed is None:
                 self._fail(error)
+            note_lost_sync(self._disk)
 
     def _on_roll_failed(self, file_id: int, file: LogFile | None, error: OSError) -> None:
         """Give the new file back and refuse the group if the disk is full; otherwise stop."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
+from ledger.bookie.directory import note_lost_sync
 from ledger.bookie.entry_index import EntryIndex
 from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor
 from ledger.bookie.sync_file import sync_file
@@ -230,6 +231,9 @@ class LogReplay:
             if corrupt is None and file.size() > end.position:
                 file.truncate(end.position)
             await sync_file(file)
+        except OSError:
+            note_lost_sync(self._disk)  # the kernel reports once what the last run lost
+            raise
         finally:
             file.close()
 

@@ -7,14 +7,16 @@ after another, until one ends by itself; the next start must still know of the l
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import replace
 from itertools import count
 from random import Random
 
 import pytest
 
-from ledger.bookie import directory
+from ledger.bookie import directory, replay
 from ledger.bookie.gc.collector import collect
+from ledger.bookie.sync_file import sync_file
 from ledger.ports.bookies import Status
 from tests.ledger.bookie_rig import SMALL, Rig
 from tests.sim.disk import FULL_AT_A_CREATION
@@ -258,3 +260,39 @@ async def test_a_failed_sync_of_older_files_is_a_loss_to_the_next_start_in_the_s
         await directory.clear_unsynced(rig.disk)
     await start(rig)
     await expect_limbo(rig)
+
+
+async def test_a_failed_sync_of_a_start_is_a_loss_to_the_next_one_in_the_same_boot(monkeypatch):
+    """A start syncs what a killed run left, and the kernel reports once what it dropped."""
+    rig = Rig(UNSYNCED)
+    await rig.start("boot 2")
+    await fill_files(rig, 1, 5)
+    rig.disk, rig.table = rig.disk.restart(), rig.table.copy()
+
+    async def fail(file):
+        rig.disk.fail_next_sync = True
+        await sync_file(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replay, "sync_file", fail)
+        with pytest.raises(OSError, match="sync"):
+            await start(rig)
+    rig.disk, rig.table = rig.disk.restart(), rig.table.copy()
+    await start(rig)
+    await expect_limbo(rig)
+
+
+async def test_a_journal_whose_sync_failed_stops_also_if_the_directory_cannot_be_read(monkeypatch):
+    rig = Rig(UNSYNCED)
+    await rig.start("boot 2")
+    await rig.add(1, 0)
+
+    def unreadable():
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.disk, "names", unreadable)
+        rig.disk.fail_next_sync = True
+        with pytest.raises(OSError, match="sync"):
+            await rig.bookie.storage.journal.sync()
+    assert await rig.add(1, 1) is Status.IO_ERROR
