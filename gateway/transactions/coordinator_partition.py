@@ -43,7 +43,6 @@ from gateway.core.transaction_effects import (
 )
 from gateway.core.transaction_log import (
     ID_BYTES_MAX,
-    STEP_PARTITIONS,
     encode_in_steps,
     encode_key,
     encode_value,
@@ -357,7 +356,7 @@ class CoordinatorPartition:
         metadata, version = append.metadata, core.value_version
         if metadata is None:
             self._queue.append((append, None))
-        elif len(metadata.partitions) <= STEP_PARTITIONS:
+        elif len(metadata.partitions) <= self._services.long_records.longer_than:
             self._queue.append((append, encode_value(metadata, version)))
         else:
             self._services.long_records.encode(

@@ -57,7 +57,7 @@ class TransactionCoordinators:
         self._limits = limits
         self._gate = gate
         self._throttle = Throttle()
-        self._long_records = LongRecords()
+        self.long_records = LongRecords()
         self._services = CoordinatorServices(
             clock=clock,
             settings=TransactionSettings(
@@ -73,7 +73,7 @@ class TransactionCoordinators:
             has_memory_for_id=self._has_memory_for_id,
             throttle=self._throttle,
             turns=Turns(),
-            long_records=self._long_records,
+            long_records=self.long_records,
         )
         # The coordinator of each partition that this broker leads, by index.
         self._by_index: dict[int, CoordinatorPartition] = {}
@@ -186,7 +186,7 @@ class TransactionCoordinators:
         one is durable.
         """
         durable = sum(each.state.memory_bytes for each in self._by_index.values())
-        return durable + self._long_records.waiting_bytes
+        return durable + self.long_records.waiting_bytes
 
     def _has_memory(self, more: int) -> bool:
         """Return whether known ids may take `more` bytes beyond those in use."""

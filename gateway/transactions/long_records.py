@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
+from gateway.core.transaction_log import STEP_PARTITIONS
 from ledger.tasks import report
 
 Steps = Generator[None, None, bytes]
@@ -29,7 +30,8 @@ class LongRecords:
     which their clients may use up to a limit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longer_than: int = STEP_PARTITIONS) -> None:
+        self.longer_than = longer_than  # the most partitions of a record that is encoded at once
         self.waiting_bytes = 0  # sizes of the records that are not encoded yet
         self._waiting: deque[_Record] = deque()
         self._due = False  # True while `_next` is scheduled
@@ -52,7 +54,10 @@ class LongRecords:
     def _schedule(self) -> None:
         if self._waiting and not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._next)
+            self._later(self._next)
+
+    def _later(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(work)
 
     def _next(self) -> None:
         self._due = False

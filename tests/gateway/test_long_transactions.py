@@ -123,19 +123,48 @@ async def test_a_record_of_which_a_part_is_encoded_is_dropped_with_its_coordinat
         assert await cluster.log() == before
 
 
-async def test_a_short_record_waits_for_none_of_many_long_ones():
+async def test_a_coordinator_that_loads_again_writes_nothing_of_the_one_before(monkeypatch):
+    async with transacting() as cluster:
+        producer = await long_transaction(cluster)
+        before = await cluster.log()
+        adding = await begun(cluster, producer, CountedSteps(monkeypatch))
+        cluster.shell.on_opened(cluster.shell._log.leader_epoch)
+        assert codes(await adding) == {ErrorCode.not_coordinator}
+        await cluster.until(lambda: cluster.shell._core is not None)
+        assert await cluster.add(producer, 1) == {("t", 1): ErrorCode.none}
+        await asyncio.sleep(60)
+        (record,) = (await cluster.log())[len(before) :]
+        assert decode_value("pay", record[1]).partitions == {("t", 0), ("t", 1)}
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_transaction_of_many_partitions_ends(commit):
+    async with transacting() as cluster:
+        producer = await long_transaction(cluster)
+        assert codes(await cluster.answer(ADD, 4, **wide(producer))) == {ErrorCode.none}
+        assert await cluster.end(producer, commit=commit) is ErrorCode.none
+        await cluster.until(lambda: cluster.markers.sent)
+        marked = [each for marker in cluster.markers.answer() for each in marker.partitions]
+        assert len(marked) == len(set(marked)) == LONG + 1
+        await asyncio.sleep(60)
+        assert await cluster.state() == ("CompleteCommit" if commit else "CompleteAbort")
+
+
+async def test_a_short_record_waits_for_none_of_many_long_ones(monkeypatch):
     async with transacting() as cluster:
         await cluster.create("wide", LONG, {})
         names = [f"long-{number}" for number in range(20)]
         producers = [await cluster.begin(name) for name in names]
         _, other, _ = await cluster.init("other")
         requests = [wide(each, name=name) for name, each in zip(names, producers, strict=True)]
+        steps = CountedSteps(monkeypatch)
         adding = [asyncio.ensure_future(cluster.answer(ADD, 4, **each)) for each in requests]
         while cluster.coordinators.memory_bytes < 10 * LONG * PARTITION_BYTES:
             await asyncio.sleep(0)
         added = await cluster.add((other, 0), 0, name="other")
         assert added == {("t", 0): ErrorCode.none}
         assert sum(each.done() for each in adding) <= 2
+        assert steps.most_in_a_turn <= 2
         assert {code for each in adding for code in codes(await each)} == {ErrorCode.none}
         stored = {key for key, _ in (await cluster.log())[-len(names) :]}
         assert stored == {encode_key(name) for name in names}
@@ -153,7 +182,7 @@ async def test_long_records_that_wait_count_as_memory_of_transactions():
         found = [codes(each) for each in replies]
         assert 1 <= found.count({ErrorCode.none}) <= 4
         assert found.count({ErrorCode.policy_violation}) == 10 - found.count({ErrorCode.none})
-        assert cluster.coordinators._long_records.waiting_bytes == 0
+        assert cluster.coordinators.long_records.waiting_bytes == 0
 
 
 async def test_a_record_that_cannot_be_encoded_is_answered_and_its_id_goes_on(monkeypatch):

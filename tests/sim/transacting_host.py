@@ -14,6 +14,7 @@ import asyncio
 import itertools
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 
 from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.config import GatewayConfig, TransactionLimits
@@ -45,6 +46,7 @@ PORT = 9_000
 ANSWER_S = 1.5  # after it the sender of a request gives it up
 LATE_S = 2.0  # mean: a request that was given up arrives so much later
 SCAN_MS = 500  # how often coordinators look for timeouts
+ENCODING_S_MAX = 0.2
 PEER_VERSIONS = {24: 5, 27: 2}
 PEER = Peer("10.0.0.1", 50_000, "gateway", PORT)
 
@@ -217,6 +219,8 @@ class TransactionHost(Host):
         self.ctx = self._context(clock, layout, stored, features)
         self.links = []
         self.end_links = add_transactions(self.ctx, self.cluster, self._new_links)
+        if world.seed % 2:
+            self._encode_late()
         self.dispatcher = Dispatcher(rows(), self.ctx)
         ended = asyncio.get_running_loop().create_future()
         self.sharing = BrokerLifecycle(self.cluster, self.partitions, self.groups, ended)
@@ -226,6 +230,13 @@ class TransactionHost(Host):
         await self.groups.start()
         await self.ctx.transactions.start()
         self.started = True
+
+    def _encode_late(self):
+        """Encode each record of a transaction a while after it was accepted, as if it were long."""
+        records, draw = self.ctx.transactions.long_records, Random(f"{self.world.seed}:encoding")
+        records.longer_than = -1
+        loop = asyncio.get_running_loop()
+        records._later = lambda work: loop.call_later(draw.uniform(0, ENCODING_S_MAX), work)
 
     def _new_links(self):
         links = SimLinks(self.world, self)
