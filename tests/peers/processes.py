@@ -393,6 +393,7 @@ class ServerProcess(Lifecycle):
             self.kill()
             if not again or code not in self.again_after:
                 raise
+            print(f"{self.name} ended with {code} while it started, and is started again")
             return False
         return True
 
