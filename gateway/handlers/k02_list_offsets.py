@@ -3,8 +3,9 @@
 v2 isolation · v4 leader epoch · v6 flexible · v7 max timestamp (-3) · v8 earliest local (-4) · v9
 latest tiered (-5) · v10 timeout · v11 earliest pending upload (-6). Starts and ends are returned
 from memory in the same turn of the event loop, because Spark sends two requests for every poll.
-Other requests run in a task, which the end of the connection cancels. A partition that is named
-more than once gets INVALID_REQUEST, once, as in Kafka.
+Other requests run in a task, which the end of the connection cancels. Of those that name many
+partitions, a connection runs one at a time, because each takes memory for every partition. A
+partition that is named more than once gets INVALID_REQUEST, once, as in Kafka.
 Only the leader answers, while it holds the lease, and after its leader epoch is published.
 Not done: tiers (-5 and -6 return -1).
 """
@@ -12,7 +13,8 @@ Not done: tiers (-5 and -6 return -1).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -51,21 +53,34 @@ class _Asked:
         self.answer: PartitionOffset | None = None
 
 
-def handle(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
+def handle(
+    request: Request, ctx: Context
+) -> Result | asyncio.Future[Result] | Coroutine[Any, Any, Result]:
     """Reply from memory if only starts and ends are requested. Otherwise search the log."""
     topics = request.body.topics
     short = len(topics) <= _PARTITIONS_PER_TURN
-    if short and sum(map(len, topics)) <= _PARTITIONS_PER_TURN:
-        every: dict[tuple[str, int], _Asked] = {}
-        for _ in _distinct(request, every):
-            pass
-        for each in every.values():
-            _look_up(request, each, ctx)
-        if all(each.answer is not None for each in every.values()):
-            answers: _Answers = {}
-            for _ in _by_topic(every, answers):
-                pass
-            return list(encode_list_offsets(request.version, request.correlation_id, answers))
+    if not short or sum(map(len, topics)) > _PARTITIONS_PER_TURN:
+        return _in_turn(request, ctx)
+    every: dict[tuple[str, int], _Asked] = {}
+    for _ in _distinct(request, every):
+        pass
+    for each in every.values():
+        _look_up(request, each, ctx)
+    if any(each.answer is None for each in every.values()):
+        return _begun(request, ctx)
+    answers: _Answers = {}
+    for _ in _by_topic(every, answers):
+        pass
+    return list(encode_list_offsets(request.version, request.correlation_id, answers))
+
+
+async def _in_turn(request: Request, ctx: Context) -> Result:
+    """Answer a request of many partitions once earlier ones of the connection are answered."""
+    return await _begun(request, ctx)
+
+
+def _begun(request: Request, ctx: Context) -> asyncio.Task[Result]:
+    """Answer in a task of its own, because `READER` is set in it."""
     return start_once("a search for offsets", _complete(request, ctx), expected=Exception)
 
 

@@ -25,6 +25,7 @@ from gateway.topics.connection_fetches import ConnectionFetches
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReservedReply
 from gateway.wire.fetch_request import FetchRequest
 from gateway.wire.frames import BadFrame, FrameReader
+from gateway.wire.list_offsets_request import ListOffsetsRequest
 from ledger.ids import Buffer
 
 FETCH, LIST_OFFSETS = 1, 2
@@ -264,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._peer is not None
         request, handle = dispatcher.open(frame, self._peer)
         if self._chain.running and request.key not in HOT_KEYS:
-            self._chain.add(self._slot(request, len(frame)), handle)
+            self._chain.add(self._slot(request, _held_bytes(request, frame)), handle)
             self._bound_line()
             return
         try:
@@ -276,16 +277,12 @@ class Connection(asyncio.BufferedProtocol):
             self._add_ready(request, dispatcher.error_reply(request, error))
             return
         if isinstance(result, asyncio.Future):
-            fetches = request.key == FETCH
-            frame_bytes = len(frame)
-            if fetches and isinstance(request.body, FetchRequest):
-                frame_bytes = request.body.size_bytes  # it keeps a copy, and the frame is dropped
-            slot = self._slot(request, frame_bytes)
+            slot = self._slot(request, _held_bytes(request, frame))
             slot.follow(cast("asyncio.Future[Any]", result))
-            if fetches:
+            if request.key == FETCH:
                 self._bound_line()
         elif asyncio.iscoroutine(result):
-            self._chain.add(self._slot(request, len(frame)), handle, result)
+            self._chain.add(self._slot(request, _held_bytes(request, frame)), handle, result)
         else:
             self._add_result(request, result)
 
@@ -571,3 +568,13 @@ class Connection(asyncio.BufferedProtocol):
     def reads_slowly(self) -> bool:
         """True if the peer has read nothing for long, although replies are ready."""
         return self._timeouts.stalled_s > PRESSED_S_MAX
+
+
+def _held_bytes(request: Request, frame: bytes | memoryview) -> int:
+    """Return the memory that a request takes until it is answered."""
+    body = request.body
+    if isinstance(body, FetchRequest):
+        return body.size_bytes  # it keeps a copy, and the frame is dropped
+    if isinstance(body, ListOffsetsRequest):
+        return len(frame) + body.held_bytes
+    return len(frame)

@@ -46,8 +46,8 @@ class RequestSlot(ReplySlot):
         self.waiting_bytes = 0
         self.answers = answers
         self.request = request
-        # The future of the handler's result, or None if the handler returned no future. A waiting
-        # Fetch is cancelled through this future.
+        # The future of the handler's result, or the task of the chain from when it runs the
+        # handler's coroutine. None otherwise. A Fetch or a search is cancelled through this future.
         self.future: asyncio.Future[Any] | None = None
 
     def follow(self, future: asyncio.Future[Any]) -> None:
@@ -123,6 +123,7 @@ class RequestChain:
                 slot.follow(cast("asyncio.Future[Any]", result))
                 return
             if asyncio.iscoroutine(result):
+                slot.future = self.running
                 result = await result
         except asyncio.CancelledError:  # by what the handler awaits, or at the end of the process
             self._answers.fail(slot, RequestRefused("cancelled"))

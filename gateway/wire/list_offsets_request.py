@@ -19,6 +19,12 @@ from ledger.ids import Buffer
 ELEMENTS_MAX = 110_000
 """Topics and partitions in one request, which may name all partitions of a cluster."""
 
+_HELD_BYTES = 500
+"""Memory for one partition until the reply is sent: its fields, its answer and the reply's bytes.
+
+350 for a start or an end, 490 for a timestamp.
+"""
+
 _ISOLATION_FROM = 2
 _EPOCHS_FROM = 4
 _FLEXIBLE_FROM = 6
@@ -57,6 +63,7 @@ class ListOffsetsRequest(NamedTuple):
 
     committed: bool  # True for a reader of committed records only (isolation level 1)
     topics: list[OffsetsOfTopic]  # in order; a topic may appear more than once
+    held_bytes: int  # memory that the request takes while it runs, beside that of its own bytes
 
 
 def decode_list_offsets(version: int, buffer: Buffer, offset: int) -> ListOffsetsRequest:
@@ -94,9 +101,10 @@ class _Body(BodyReader):
         for _ in range(self._topics()):
             topics.append(OffsetsOfTopic(self._text(), layout, self._structs(layout.size)))
             self._skip_tags()
+        elements = ELEMENTS_MAX - self._elements_left
         if version >= _TIMEOUT_FROM:
             self._unpack(_TIMEOUT)
         self._skip_tags()
         if self._at > len(self._buffer):
             raise OversizedMessage("cut short")
-        return ListOffsetsRequest(committed, topics)
+        return ListOffsetsRequest(committed, topics, _HELD_BYTES * elements)

@@ -259,6 +259,24 @@ async def test_a_search_of_a_lost_peer_is_cancelled():
     assert not hub.connections
 
 
+async def test_a_search_of_a_lost_peer_that_runs_in_its_turn_is_cancelled():
+    later = Later()
+
+    async def handle(request, ctx):
+        return await later(request, ctx)
+
+    hub = hub_for(Api(key=2, name="ListOffsets", versions=range(1, 12), handle=handle))
+    wire = connect(hub)
+    for number in range(2):
+        wire.send(request(2, 1, number, {"replica_id": -1, "topics": []}))
+    await turns()
+    wire.lose()
+    await turns()
+    assert [each.cancelled() for each in later.futures] == [True]
+    assert not hub.connections
+    assert hub.memory.used_bytes == 0
+
+
 async def test_requests_of_a_lost_peer_that_had_not_begun_never_begin():
     begun = []
 
