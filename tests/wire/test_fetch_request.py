@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.wire.body_reader import TAGGED_MAX
-from gateway.wire.bounds_check import STRING_BYTES_MAX
+from gateway.wire.body_reader import TAGGED_MAX, TOPICS_MAX
+from gateway.wire.bounds_check import ELEMENTS_MAX, STRING_BYTES_MAX
 from gateway.wire.encode import put_count
 from gateway.wire.fetch_request import FetchTopic, decode_fetch
 from gateway.wire.messages import MalformedMessage, decode_request, encode_request
@@ -268,3 +268,17 @@ def test_a_replica_is_known_by_its_tag(version):
     assert decode_fetch(version, tagged, at).replica_id == 3
     with pytest.raises(MalformedMessage):
         decode_fetch(version, frame[:-1] + b"\x01\x01\x02ab", at)
+
+
+@pytest.mark.parametrize("version", [4, 12])
+def test_names_that_no_topic_can_have_count_as_many_elements(version):
+    def named(topics, size):
+        topic = {"topic": "x" * size, "partitions": []}
+        frame, at = encoded(version, {"max_wait": 1, "min_bytes": 1, "topics": [topic] * topics})
+        return decode_fetch(version, frame, at)
+
+    most = ELEMENTS_MAX // (1 + 32_000 // 64)
+    assert len(named(most, 32_000).topics) == most
+    with pytest.raises(MalformedMessage, match="limit"):
+        named(most + 1, 32_000)
+    assert len(named(TOPICS_MAX, 249).topics) == TOPICS_MAX

@@ -150,3 +150,20 @@ def test_a_name_longer_than_kafkas_is_refused():
             continue
         with pytest.raises(MalformedMessage, match="a string of more than"):
             decode_list_offsets(6, raw, 0)
+
+
+@pytest.mark.parametrize("version", [1, 6])
+def test_names_that_no_topic_can_have_count_as_many_elements(version):
+    """Work for each of their bytes would hold the event loop for long."""
+
+    def named(topics, size):
+        topic = {"name": "x" * size, "partitions": []}
+        return encoded(version, {"replica_id": -1, "topics": [topic] * topics})
+
+    most = ELEMENTS_MAX // (1 + 32_000 // 64)
+    assert len(decode_list_offsets(version, named(most, 32_000), 0).topics) == most
+    with pytest.raises(MalformedMessage, match="limit"):
+        decode_list_offsets(version, named(most + 1, 32_000), 0)
+    valid = decode_list_offsets(version, named(TOPICS_MAX, 249), 0)
+    assert len(valid.topics) == TOPICS_MAX
+    assert valid.held_bytes == decode_list_offsets(version, named(TOPICS_MAX, 1), 0).held_bytes
