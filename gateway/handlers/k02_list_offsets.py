@@ -35,6 +35,7 @@ from ledger.tasks import start_once
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
 _SEARCHING_S_MAX = 20.0
 _PARTITIONS_PER_TURN = 500
+_NO_EPOCH = -1  # as in Kafka, any other negative epoch is an old one
 _VERSION_MIN = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, PENDING_UPLOAD: 11}
 
 _Answers = dict[str, list[PartitionOffset]]  # the answers of a request, by topic
@@ -48,7 +49,7 @@ class _Asked:
     def __init__(self, topic: str, index: int, leader_epoch: int, timestamp: int) -> None:
         self.topic = topic
         self.index = index
-        self.leader_epoch = leader_epoch  # -1 if the client has none
+        self.leader_epoch = leader_epoch  # `_NO_EPOCH` if the client has none
         self.timestamp = timestamp
         self.answer: PartitionOffset | None = None
 
@@ -111,14 +112,16 @@ def _committed(request: Request) -> bool:
 
 def _look_up(request: Request, each: _Asked, ctx: Context) -> Partition | None:
     """Answer from memory if possible. Return the partition if it must be opened or searched."""
-    version, committed = request.version, _committed(request)
     if each.answer is not None:
+        return None
+    if each.timestamp < PENDING_UPLOAD or request.version < _VERSION_MIN.get(each.timestamp, 0):
+        each.answer = _refusal(each, ErrorCode.unsupported_version)
         return None
     partition = ctx.partitions.find(each.topic, each.index)
     if partition is None:
         empty = ctx.partitions.empty(each.topic, each.index)
         if empty is not None:
-            known = _from_memory(version, each, empty, committed=committed)
+            known = _from_memory(each, empty, committed=_committed(request))
             each.answer = _answer(each) if known is None else known
             return None
         error = ctx.partitions.why_not_led(each.topic, each.index)
@@ -135,8 +138,7 @@ def _known(
     index = each.index
     if partition.readable and not ctx.partitions.shows_epoch(each.topic, index, partition):
         return _refusal(each, ErrorCode.not_leader_or_follower)
-    committed = _committed(request)
-    return _from_memory(request.version, each, partition, committed=committed)
+    return _from_memory(each, partition, committed=_committed(request))
 
 
 def _by_topic(every: dict[tuple[str, int], _Asked], answers: _Answers) -> Iterator[None]:
@@ -159,17 +161,15 @@ def _refusal(asked: _Asked, error: ErrorCode) -> PartitionOffset:
 
 
 def _from_memory(
-    version: int, asked: _Asked, partition: Partition | EmptyPartition, *, committed: bool
+    asked: _Asked, partition: Partition | EmptyPartition, *, committed: bool
 ) -> PartitionOffset | None:
     """Return the reply, or None if the partition must be opened or searched."""
-    if asked.timestamp < PENDING_UPLOAD or version < _VERSION_MIN.get(asked.timestamp, 0):
-        return _refusal(asked, ErrorCode.unsupported_version)
     if not partition.is_leader:
         return _refusal(asked, ErrorCode.not_leader_or_follower)
     if not partition.readable:
         return None
     epoch = asked.leader_epoch
-    if epoch >= 0 and epoch != partition.leader_epoch:
+    if epoch != _NO_EPOCH and epoch != partition.leader_epoch:
         older = epoch < partition.leader_epoch
         return _refusal(
             asked, ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
@@ -275,7 +275,7 @@ async def _search(
     request: Request, asked: _Asked, partition: Partition, budget: SearchBudget, ends_s: float
 ) -> PartitionOffset:
     committed = _committed(request)
-    known = _from_memory(request.version, asked, partition, committed=committed)
+    known = _from_memory(asked, partition, committed=committed)
     if known is not None:
         return known
     try:

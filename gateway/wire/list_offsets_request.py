@@ -31,6 +31,7 @@ _FLEXIBLE_FROM = 6
 _TIMEOUT_FROM = 10
 _HEAD = struct.Struct(">i")  # replica id
 _HEAD_V2 = struct.Struct(">ib")  # and isolation level
+_COMMITTED_CLIENT = -1, 1  # other replica ids are not those of clients, and ignore the level
 _TIMEOUT = struct.Struct(">i")
 _V1 = struct.Struct(">iq")  # index, timestamp
 _V4 = struct.Struct(">iiq")  # index, leader epoch, timestamp
@@ -61,7 +62,7 @@ class OffsetsOfTopic:
 class ListOffsetsRequest(NamedTuple):
     """One decoded request."""
 
-    committed: bool  # True for a reader of committed records only (isolation level 1)
+    committed: bool  # True for a client that reads committed records only (isolation level 1)
     topics: list[OffsetsOfTopic]  # in order; a topic may appear more than once
     held_bytes: int  # memory that the request takes while it runs, beside that of its own bytes
 
@@ -93,7 +94,7 @@ class _Body(BodyReader):
     def decode(self, version: int) -> ListOffsetsRequest:
         committed = False
         if version >= _ISOLATION_FROM:
-            committed = self._unpack(_HEAD_V2)[1] == 1
+            committed = self._unpack(_HEAD_V2) == _COMMITTED_CLIENT
         else:
             self._unpack(_HEAD)
         layout = _layout(version)

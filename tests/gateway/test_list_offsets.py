@@ -57,6 +57,19 @@ async def test_a_special_time_before_its_version_is_refused(special, version):
         assert found.error_code is ErrorCode.unsupported_version
 
 
+@pytest.mark.parametrize(("special", "version"), [(-3, 6), (-4, 7), (-7, 11)])
+async def test_a_time_that_a_version_lacks_is_refused_before_the_partition_is_looked_up(
+    special, version
+):
+    async with started_cluster() as cluster:
+        await cluster.topic()
+        for topic, index in (("t", 9), ("missing", 0)):
+            found = await list_offsets(cluster, special, version, topic, index)
+            assert found.error_code is ErrorCode.unsupported_version
+        twice = await many_offsets(cluster, {"t": [(9, special), (9, special)]}, version)
+        assert [each.error_code for each in twice] == [ErrorCode.invalid_request]
+
+
 async def test_start_and_end_are_answered_within_one_turn():
     async with started_cluster() as cluster:
         await cluster.topic()
@@ -83,9 +96,10 @@ async def test_epochs_and_unknown_partitions_are_refused():
         epoch = (await cluster.partition()).leader_epoch
         codes = [
             (await list_offsets(cluster, -1, epoch=asked)).error_code
-            for asked in (epoch - 1, epoch, epoch + 1)
+            for asked in (-2, epoch - 1, epoch, epoch + 1)
         ]
-        assert codes == [ErrorCode.fenced_leader_epoch, OK, ErrorCode.unknown_leader_epoch]
+        older = [ErrorCode.fenced_leader_epoch] * 2
+        assert codes == [*older, OK, ErrorCode.unknown_leader_epoch]
         found = await list_offsets(cluster, -1, index=9)
         assert found.error_code is ErrorCode.unknown_topic_or_partition
 

@@ -32,7 +32,7 @@ TOPICS = st.fixed_dictionaries(
 )
 BODIES = st.fixed_dictionaries(
     {
-        "replica_id": INT32,
+        "replica_id": st.just(-1) | INT32,
         "isolation_level": st.integers(0, 2),
         "topics": st.lists(TOPICS, max_size=3),
     }
@@ -62,7 +62,8 @@ def by_kio(version, raw):
         )
         for topic in body.topics
     ]
-    return getattr(body, "isolation_level", 0) == 1, topics
+    committed = getattr(body, "isolation_level", 0) == 1 and body.replica_id == -1
+    return committed, topics
 
 
 def seen(asked):
@@ -77,6 +78,13 @@ def test_it_is_decoded_as_kio_decodes_it(version, body):
     asked = decode_list_offsets(version, memoryview(b"head" + raw + b"tail"), 4)
     assert seen(asked) == by_kio(version, raw)
     assert list(map(len, asked.topics)) == [len(topic["partitions"]) for topic in body["topics"]]
+
+
+@pytest.mark.parametrize("version", [2, 11])
+def test_the_isolation_level_counts_for_clients_only(version):
+    for replica, committed in ((-1, True), (-2, False), (0, False), (7, False)):
+        raw = encoded(version, {"replica_id": replica, "isolation_level": 1, "topics": []})
+        assert decode_list_offsets(version, raw, 0).committed is committed
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -55,6 +55,15 @@ def special_times(script: Script) -> None:
         _ask(script, topic.name, _row(0, timestamp))
 
 
+@case(KEY)
+def special_times_of_unknown_partitions(script: Script) -> None:
+    topic = script.topic("one")
+    for timestamp in (-3, -4, -5, -6, -7, -100):
+        _ask(script, topic.name, _row(1, timestamp))
+        _ask(script, script.name("missing"), _row(0, timestamp))
+    _ask(script, topic.name, _row(1, -7), _row(1, -7))
+
+
 @case(KEY, since=7)
 def special_times_of_an_empty_partition(script: Script) -> None:
     topic = script.topic("one")
@@ -107,6 +116,13 @@ def a_partition_twice(script: Script) -> None:
 def a_leader_epoch_of_the_future(script: Script) -> None:
     topic = _filled(script)
     _ask(script, topic.name, _row(0, LATEST, epoch=1_000))
+
+
+@case(KEY, since=4)
+def a_negative_leader_epoch(script: Script) -> None:
+    topic = _filled(script)
+    for epoch in (-1, -2, -100):
+        _ask(script, topic.name, _row(0, LATEST, epoch), _row(1, LATEST, epoch))
 
 
 @case(KEY)

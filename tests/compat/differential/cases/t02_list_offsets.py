@@ -10,10 +10,12 @@ LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 MAX_FROM = 7
 
 
-def _ask(script: Script, topic: Topic, timestamp: int, isolation: int = 1) -> Answer:
+def _ask(
+    script: Script, topic: Topic, timestamp: int, isolation: int = 1, replica: int = -1
+) -> Answer:
     row = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
     topics = [{"name": topic.name, "partitions": [row]}]
-    fields = {"replica_id": -1, "topics": topics, "timeout": 10_000}
+    fields = {"replica_id": replica, "topics": topics, "timeout": 10_000}
     return script.ask(isolation_level=isolation, **fields)
 
 
@@ -69,3 +71,14 @@ def an_empty_open_transaction(script: Script) -> None:
     script.fill(topic, 2)
     mine.add(topic)
     _ask(script, topic, LATEST)
+
+
+@case(KEY, since=2, transactions=True)
+def an_open_transaction_for_replicas(script: Script) -> None:
+    topic, mine = script.topic("one"), writer(script)
+    script.fill(topic, 2, base_timestamp=500)
+    mine.add(topic)
+    mine.write(topic, 2, 0)
+    for replica in (-2, -3, 4_711):
+        for timestamp in (LATEST, EARLIEST, 501, 1_000):
+            _ask(script, topic, timestamp, replica=replica)
