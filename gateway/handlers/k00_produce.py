@@ -241,7 +241,10 @@ def _redirected(
 def _name_leaders(
     hints: LeaderHints, topics: Sequence[tuple[str | UUID, list[Any]]]
 ) -> Iterator[None]:
-    """Put the leader of each partition in error into its answer, in parts. None is missing."""
+    """Put the leader of each partition in error into its answer, in parts.
+
+    Every partition must have its answer.
+    """
     count = 0
     for named, answers in topics:
         for at, each in enumerate(answers):
