@@ -222,7 +222,9 @@ class Connection(asyncio.BufferedProtocol):
         """Accept up to FRAMES_PER_TURN_MAX frames. Raises BadFrame, RequestRefused."""
         turn_ends = self.frames + FRAMES_PER_TURN_MAX
         memory = self._registry.memory
-        if reader.pending_bytes > FREE_BYTES_MAX and memory.full(self._received.host):
+        host = self._received.host
+        much = reader.pending_bytes > FREE_BYTES_MAX
+        if (much and memory.full(host)) or (reader.large_is_whole and memory.crowded(host)):
             self._hold(_MEMORY)
         while not self._held:
             if self.frames == turn_ends:

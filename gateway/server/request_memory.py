@@ -150,6 +150,23 @@ class RequestMemory:
             or (self.used_bytes >= self._total_bytes_max and self._used_up)
         )
 
+    def crowded(self, host: str) -> bool:
+        """True if requests in processing alone use the memory, of this address or of all.
+
+        A large frame that is whole has to wait then, because its request may take more memory than
+        its buffer. It waits for no buffer, which might wait for the frame.
+        """
+        buffers = of_host = 0
+        for each in self._frames:
+            buffers += each.buffer_bytes
+            if each.host == host:
+                of_host += each.buffer_bytes
+        others = buffers + self._kept_bytes + self._paused_bytes
+        return (
+            self._by_host.get(host, 0) - of_host >= self._requests_of_host_max
+            or self.used_bytes - others >= self._total_bytes_max
+        )
+
     def narrow(self, host: str) -> bool:
         """True if connections of this address should read little at a time."""
         paused = self._paused_by_host.get(host, 0)

@@ -103,6 +103,11 @@ class FrameReader:
         """The size of the buffer of a large frame, 0 if there is none."""
         return 0 if self._large is None else len(self._large)
 
+    @property
+    def large_is_whole(self) -> bool:
+        """True if `next` will take a large frame."""
+        return self._large is not None and self._filled == self.large_bytes
+
     def buffer(self) -> memoryview:
         """Return the buffer for the next bytes. It is never empty."""
         if self._large_view is not None:

@@ -153,8 +153,10 @@ async def test_requests_for_offsets_of_one_address_take_its_share_of_the_memory(
     share = 10 * MIB
     hub = hub_for(api, memory_bytes_max=32 * MIB, frame_bytes_max=MIB)
     wires = [connect(hub, host="10.6.6.6") for _ in range(connections)]
-    for wire in wires:
-        wire.send(offsets_of(partitions) * each)
+    whole = offsets_of(partitions) * each
+    for part in (whole[:-1], whole[-1:]):  # all may have a buffer before the first one runs
+        for wire in wires:
+            wire.send(part)
     await turns()
     held = 300 * partitions
     assert (len(running) - 1) * held < share
