@@ -250,6 +250,17 @@ class GroupScanner:
             self._forget(name)
 
     async def _expire_group(self, loaded: LoadedGroup) -> None:
+        """Remove the group's expired offsets. After a LedgerError the next look tries again."""
+        try:
+            await self._remove_expired(loaded)
+        except LedgerError as error:
+            logger().warning(
+                "expired offsets could not be removed",
+                group=shown(loaded.group_id),
+                reason=shown(str(error)),
+            )
+
+    async def _remove_expired(self, loaded: LoadedGroup) -> None:
         if not self._loaded_groups.serves():
             return
         group = loaded.group

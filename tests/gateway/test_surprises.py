@@ -18,6 +18,7 @@ from gateway.cluster.balancer import Balancer
 from gateway.groups.group_scanner import EXPIRE_S
 from gateway.process.assemble import stop_all
 from gateway.topics.catalog import Catalog
+from ledger.errors import MetadataUnavailable
 from subscriptions.znodes.znode_store import GroupZnodeStore
 from tests.gateway.group_world import World
 from tests.gateway.stream_cluster import StreamCluster, batch
@@ -235,6 +236,19 @@ async def test_expiry_of_offsets_goes_on_after_a_surprise():
         assert len(heard) == 1
         await asyncio.sleep(8 * 86_400)
         assert await world.committed("g") is None
+
+
+async def test_offsets_whose_removal_fails_expire_later(capfd):
+    world = World()
+    async with world:
+        assert await world.commit("g", 5) == "none"
+        heard = reports()
+        lost = MetadataUnavailable("the reply was lost")
+        world.groups._loaded_groups._store = Surprising(world.groups._store, {"delete": lost})
+        await asyncio.sleep(9 * 86_400)
+        assert await world.committed("g") is None
+        assert heard == []
+        assert 'expired offsets could not be removed" group=g' in capfd.readouterr().err
 
 
 async def test_a_group_whose_deadline_raises_stops_no_other_group():
