@@ -30,8 +30,8 @@ class LongRecords:
     which their clients may use up to a limit.
     """
 
-    def __init__(self, longer_than: int = STEP_PARTITIONS) -> None:
-        self.longer_than = longer_than  # the most partitions of a record that is encoded at once
+    def __init__(self) -> None:
+        self.longer_than = STEP_PARTITIONS  # partitions of the longest record encoded at once
         self.waiting_bytes = 0  # sizes of the records that are not encoded yet
         self._waiting: deque[_Record] = deque()
         self._due = False  # True while `_next` is scheduled

@@ -27,7 +27,7 @@ These partitions are walked one by one. Clients send no such fields.
 """
 
 _NAME_BYTES_FREE, _BYTES_PER_ELEMENT = 255, 64
-"""In a longer text, so many bytes count as one element. No topic has such a name.
+"""A text of more than 255 bytes counts as one element for every 64. No topic has such a name.
 
 All texts of a request are decoded in one step, which takes 200 ms for 98 MB.
 """

@@ -116,7 +116,7 @@ def commits(stage: Stage) -> None:
         figures = {name: found[name] for name in ("commits_per_s", "p50_ms", "p99_ms")}
         figures["cpu_ms"] = 1000 * (used.cpu_s - cpu_s) / found["all_commits"]
         figures["memory"] = used.resident_bytes / 1e6
-        # What the clients did wrong, in all transactions: see TransactionLoad.
+        # Failures of the client in all transactions. TransactionLoad.java describes them.
         figures |= {name: found[name] for name in ("replaced_count", "early_count")}
         stage.add(f"{partitions} partitions {producers} producers", figures)
 

@@ -254,7 +254,6 @@ async def test_a_lost_connection_within_the_session_keeps_its_ephemeral_nodes(se
 
 
 async def test_the_session_length_is_the_servers_and_pings_keep_the_session(sessions):
-
     async def kept():
         async with sessions(session_ms=150) as world:
             await patient(lambda: world.far.create("/live", ephemeral=True))
@@ -280,7 +279,6 @@ async def test_writes_prove_the_session_and_fire_no_watch(sessions):
 
 
 async def test_pings_and_reads_prove_nothing(sessions):
-
     async def unproved():
         async with sessions(session_ms=SHORT_MS) as world:
             connected_s = world.far.confirmed_s

@@ -19,12 +19,18 @@ def _ask(
     return script.ask(isolation_level=isolation, **fields)
 
 
-@case(KEY, since=2, transactions=True)
-def an_open_transaction(script: Script) -> None:
+def _opened(script: Script) -> Topic:
+    """Return a topic with two plain records, and two of an open transaction behind them."""
     topic, mine = script.topic("one"), writer(script)
     script.fill(topic, 2, base_timestamp=500)
     mine.add(topic)
     mine.write(topic, 2, 0)
+    return topic
+
+
+@case(KEY, since=2, transactions=True)
+def an_open_transaction(script: Script) -> None:
+    topic = _opened(script)
     script.fill(topic, 2, base_timestamp=2_000)
     for isolation in (0, 1):
         for timestamp in (LATEST, EARLIEST, 0, 501, 502, 1_000, 1_500, 2_000, 3_000):
@@ -57,10 +63,7 @@ def two_open_transactions(script: Script) -> None:
 
 @case(KEY, since=MAX_FROM, transactions=True)
 def the_largest_time(script: Script) -> None:
-    topic, mine = script.topic("one"), writer(script)
-    script.fill(topic, 2, base_timestamp=500)
-    mine.add(topic)
-    mine.write(topic, 2, 0)
+    topic = _opened(script)
     for isolation in (0, 1):
         _ask(script, topic, MAX_TIMESTAMP, isolation)
 
@@ -75,10 +78,7 @@ def an_empty_open_transaction(script: Script) -> None:
 
 @case(KEY, since=2, transactions=True)
 def an_open_transaction_for_replicas(script: Script) -> None:
-    topic, mine = script.topic("one"), writer(script)
-    script.fill(topic, 2, base_timestamp=500)
-    mine.add(topic)
-    mine.write(topic, 2, 0)
+    topic = _opened(script)
     for replica in (-2, -3, 4_711):
         for timestamp in (LATEST, EARLIEST, 501, 1_000):
             _ask(script, topic, timestamp, replica=replica)
