@@ -113,21 +113,28 @@ def test_two_members_of_kcat_share_a_topic_and_a_third_resumes(
     def lines(member: Process) -> list[str]:
         return [line for line in member.output().splitlines() if " value-" in line]
 
+    def write_one_to_each_partition() -> set[str]:
+        values = {f"value-{len(written)}-{partition}" for partition in range(4)}
+        for value in values:
+            kcat(broker, "-P", "-t", topic, "-p", value[-1], stdin=value.encode() + b"\n")
+        written.update(values)
+        return values
+
     def both_read() -> bool:
-        number = len(written)
-        for partition in range(4):
-            line = f"value-{number}-{partition}"
-            kcat(broker, "-P", "-t", topic, "-p", str(partition), stdin=line.encode() + b"\n")
-            written.add(line)
+        write_one_to_each_partition()
         return all("assigned" in member.output() and lines(member) for member in members)
+
+    def read() -> set[str]:
+        return {line.split()[-1] for member in members for line in lines(member)}
 
     try:
         wait_until(both_read, "both members to read", 60.0)
+        # kcat drops what it is handed once it was told to stop, but commits it: hand it nothing.
+        wait_until(lambda: read() == written, "the members to read everything", 60.0)
     finally:
         for member in members:
             member.stop()
-    read = [line.split()[-1] for member in members for line in lines(member)]
+    later = write_one_to_each_partition()
     rest = kcat(broker, *words[:-3], "-e", *words[-3:]).decode().splitlines()
-    read += [line.split()[-1] for line in rest if " value-" in line]
-    assert sorted(set(read)) == sorted(written)
+    assert sorted(line.split()[-1] for line in rest if " value-" in line) == sorted(later)
     assert sum(filter(None, loader.committed(group, topic, 4))) == len(written)
