@@ -174,7 +174,7 @@ class ProducerStates:
             producer = recent[producer_id] = _Producer() if packed is None else _unpack(packed)
         else:
             recent.move_to_end(producer_id)
-        last = sequence_after(first_sequence, records - 1)
+        last = (first_sequence + records - 1) & SEQUENCE_MAX
         batches = producer.batches
         batches.append(AcceptedBatch(epoch, first_sequence, last, base_offset, timestamp_ms))
         if len(batches) > WINDOW:

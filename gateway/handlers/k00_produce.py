@@ -345,7 +345,8 @@ def _start(request: Request, ctx: Context) -> asyncio.Future[Result]:
 
 def _single(request: Request, ctx: Context, topic: Any) -> _SinglePartition | _ManyPartitions:
     data = topic.partition_data[0]
-    named, partition = _find(request, ctx, topic, data.index)
+    named, name = _name_of(request, ctx, topic)
+    partition = None if name is None else ctx.partitions.find_for_produce(name, data.index)
     if partition is None:
         return _many(request, ctx, (topic,), None)
     single = _SinglePartition(request, ctx, named, data.index, partition)
@@ -354,14 +355,13 @@ def _single(request: Request, ctx: Context, topic: Any) -> _SinglePartition | _M
     return single
 
 
-def _find(
-    request: Request, ctx: Context, topic: Any, index: int
-) -> tuple[str | UUID, Partition | None]:
+def _name_of(request: Request, ctx: Context, topic: Any) -> tuple[str | UUID, str | None]:
+    """Return the topic as the request names it, and its name, or None if there is no such topic."""
     if request.version < _TOPIC_IDS_FROM:
-        return topic.name, ctx.partitions.find_for_produce(topic.name, index)
+        return topic.name, topic.name
     topic_id: UUID = topic.topic_id or UUID(int=0)
     known = ctx.catalog.by_id(topic_id)
-    return topic_id, None if known is None else ctx.partitions.find_for_produce(known.name, index)
+    return topic_id, None if known is None else known.name
 
 
 def _many(
@@ -393,13 +393,16 @@ def _append_each(
     many: _ManyPartitions,
 ) -> Iterator[None]:
     """Append or refuse each batch in order. Yields after each `PER_PART` of them."""
-    count = 0
+    count, version, acks_all = 0, request.version, request.body.acks == -1
+    find = ctx.partitions.find_for_produce
     for at, topic in enumerate(topics):
+        named, name = _name_of(request, ctx, topic)
         for place, data in enumerate(topic.partition_data):
             count += 1
             if count % PER_PART == 0:
                 yield
-            named, partition = _find(request, ctx, topic, data.index)
+                named, name = _name_of(request, ctx, topic)  # it may be deleted since
+            partition = None if name is None else find(name, data.index)
             if refused is not None or partition is None:
                 why = refused or Produced(ctx.partitions.why_not_produced(named, data.index))
                 many.put(at, place, data.index, why, None)
@@ -407,10 +410,10 @@ def _append_each(
             answered = _PartitionPlace(many, at, place, data.index, partition).on_produced
             batch = memoryview(data.records or b"")
             if transactional_id is not None and is_transactional(batch):
-                words = (batch, request.version, answered, transactional_id)
-                partition.append_transactional(*words, acks_all=request.body.acks == -1)
+                words = (batch, version, answered, transactional_id)
+                partition.append_transactional(*words, acks_all=acks_all)
                 continue
-            partition.append(batch, request.version, answered, acks_all=request.body.acks == -1)
+            partition.append(batch, version, answered, acks_all=acks_all)
 
 
 API = Api(
