@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,12 +30,15 @@ def counted() -> Iterator[Steps]:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return on_step
 
-    before = sys.gettrace()
+    before, collects = sys.gettrace(), gc.isenabled()
+    gc.disable()  # what is collected, and who is told, would count too
     sys.settrace(on_call)
     try:
         yield steps
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
 
 
 def steps_of(work: Callable[[], T]) -> tuple[int, T]:

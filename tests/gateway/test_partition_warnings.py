@@ -24,6 +24,7 @@ from tests.gateway.stream_cluster import batch, started_cluster
 from tests.peers.bookie import BookieProcess
 from tests.peers.gateway import ClusterGateway
 from tests.peers.processes import wait_until
+from tests.repair.test_processes import unregister
 
 WAITS = "a produce waits for bookies"
 LACK = "too few bookies take writes"
@@ -162,14 +163,16 @@ async def test_a_batch_that_waits_for_its_check_is_not_blamed_on_bookies(capsys)
 def cluster(zookeeper, tmp_path):
     """Three bookies and a gateway."""
     place = zookeeper.servers + zookeeper.unused_chroot()
-    bookies = [BookieProcess(tmp_path / f"b{n}", place, name=f"b{n}") for n in range(3)]
+    bookies = [
+        BookieProcess(tmp_path / f"b{n}", place, name=f"b{n}", session="20s") for n in range(3)
+    ]
     try:
         for bookie in bookies:
             bookie.begin()
         for bookie in bookies:
             bookie.wait_started()
         with ClusterGateway(tmp_path / "gateway", place, session_ms=20_000) as gateway:
-            yield gateway, bookies
+            yield gateway, bookies, place
     finally:
         for bookie in bookies:
             if bookie.running:
@@ -177,7 +180,7 @@ def cluster(zookeeper, tmp_path):
 
 
 def test_too_few_bookies_are_named_in_the_log_and_to_the_creator_of_a_topic(cluster):
-    gateway, bookies = cluster
+    gateway, bookies, place = cluster
     assert run("topic", "create", "orders", bootstrap=gateway.bootstrap)[0] == 0
     told = []
     settings = {"bootstrap.servers": gateway.bootstrap, "log_level": 0, "acks": "all"}
@@ -188,6 +191,7 @@ def test_too_few_bookies_are_named_in_the_log_and_to_the_creator_of_a_topic(clus
 
     for bookie in bookies[:2]:
         bookie.kill()
+        asyncio.run(unregister(place, bookie.id))
     patient = Producer(settings)
     patient.produce("orders", b"y")
     gateway.process.wait_for(
@@ -208,7 +212,7 @@ def test_too_few_bookies_are_named_in_the_log_and_to_the_creator_of_a_topic(clus
     words = ("topic", "create", "more", "-r", "3")
     wait_until(
         lambda: run(*words, bootstrap=gateway.bootstrap) == (1, "", refused),
-        "the refusal, once the sessions of both have ended",
+        "the refusal, once the gateway knows that both are gone",
         60.0,
         pause_s=0.2,
     )

@@ -15,21 +15,19 @@ from typing import Self
 
 from tests.peers import install
 from tests.peers.broker import Broker
-from tests.peers.processes import Lifecycle, free_port
+from tests.peers.processes import OWN_PORTS, Lifecycle, free_port
 
 STARTED_LINE_S_MAX = 10.0
-FIXED_PORTS = range(10_000, 32_000)
-"""Below what Linux gives to outgoing connections: nobody sits on the port of a killed gateway."""
 _PORTS = random.SystemRandom()
 
 
 def ports_in_a_row(count: int) -> list[int]:
     """Loopback ports, one after the other, that nobody listened on a moment ago.
 
-    The draw is the system's: the processes of one test run share their seed, and draw together.
+    They lie where those of `free_port` do: nobody sits on the port of a killed gateway.
     """
     while True:
-        first = _PORTS.randrange(FIXED_PORTS.start, FIXED_PORTS.stop - count)
+        first = _PORTS.choice(OWN_PORTS[: 1 - count] if count > 1 else OWN_PORTS)
         row = list(range(first, first + count))
         if all(map(_is_free, row)):
             return row

@@ -30,6 +30,18 @@ START_TRIES = 3
 _METADATA_V1 = struct.pack(">hhih5si", 3, 1, 7, 5, b"probe", 0)  # no topics: brokers only
 
 
+def _own_ports(ports: range) -> range:
+    """Return the part of `ports` from which this process of a test run may draw."""
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    at = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % count
+    size = len(ports) // count
+    return ports[at * size : (at + 1) * size]
+
+
+OWN_PORTS = _own_ports(range(10_000, 32_768))
+_drawn: set[int] = set()  # the ports that `free_port` returned
+
+
 class TookTooLong(AssertionError):
     """A condition did not come true before its deadline."""
 
@@ -69,9 +81,13 @@ def free_port() -> int:
     It lies below the ports that the kernel gives to outgoing connections (32,768 and above on
     Linux, 49,152 elsewhere), so that none of those takes it before its server starts, or while
     its server is down. The draw is the system's: the processes of one test run share their seed.
+    Each of them draws from ports of its own, and no port twice.
     """
     while True:
-        port = _PORTS.randrange(10_000, 32_768)
+        port = _PORTS.choice(OWN_PORTS)
+        if port in _drawn and len(_drawn) < len(OWN_PORTS) // 2:
+            continue
+        _drawn.add(port)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

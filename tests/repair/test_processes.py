@@ -63,7 +63,7 @@ class Cluster:
         asyncio.run(unregister(self.zookeeper, bookie.id))
 
     def audit_argv(self, *options):
-        times = ["--delay-s", "1", "--grace-s", "1", "--session", "1s"]
+        times = ["--delay-s", "1", "--grace-s", "1", "--session", "6s"]
         place = ["--zookeeper", self.zookeeper]
         return [install.gateway_python(), "-m", "ledger", "audit", *place, *times, *options]
 
@@ -71,7 +71,7 @@ class Cluster:
         log = self.folder / f"audit-{len(self.audits)}.log"
         audit = Process(self.audit_argv(), log)
         self.audits.append(audit)
-        audit.wait_output("started audit=", 30.0)
+        audit.wait_output("started audit=", 60.0)
         return audit
 
     def run(self, *words, code=0):
@@ -173,7 +173,7 @@ async def auditor(zookeeper):
 
 
 def test_bookies_with_audit_repair_the_loss_of_each_other_and_of_the_auditor(zookeeper, tmp_path):
-    cluster = Cluster(zookeeper, tmp_path, "--audit", "--audit-delay", "1s", session="1s")
+    cluster = Cluster(zookeeper, tmp_path, "--audit", "--audit-delay", "1s", session="5s")
     try:
         cluster.start()
         asyncio.run(write(cluster.zookeeper, ack_quorum=3))

@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
@@ -41,21 +42,34 @@ def run(seed, mistake="", world=TransactingWorld):
         return run_world(planted.world, seed)
 
 
+def run_counted(seed, kind):
+    """Return the errors found with this seed, and how often the world did what."""
+    set_level("OFF")
+    made = []
+    found = run_world(lambda seed: made.append(kind(seed)) or made[0], seed)
+    if kind is not CompactingWorld or not made:
+        return found, Counter()
+    listed = made[0].listed
+    return found, Counter(made[0].counts, swaps=listed.swaps, deleted=listed.deleted)
+
+
 def run_seeds(first, seeds, workers, world):
     """Run the seeds and print those with an error. Returns the number of these."""
-    began_s, wrong = time.monotonic(), 0
+    began_s, wrong, counts = time.monotonic(), 0, Counter()
     numbers = range(first, first + seeds)
     words = COMMAND + " --compacted" * (world is CompactingWorld)
     with ProcessPoolExecutor(workers) as pool:
-        results = pool.map(partial(run, world=world), numbers, chunksize=4)
-        for seed, found in zip(numbers, results, strict=True):
+        results = pool.map(partial(run_counted, kind=world), numbers, chunksize=4)
+        for seed, (found, counted) in zip(numbers, results, strict=True):
             wrong += bool(found)
+            counts.update(counted)
             if found:
                 print(f"seed {seed}: {found[:5]}\n    repeat: {words} --replay {seed}", flush=True)
     seconds = round(time.monotonic() - began_s)
     line = {"transactions": "whole cluster", "seeds": seeds, "first": first}
     if world is CompactingWorld:
         line["transactions"] = "whole cluster, compacted"
+        line |= {did: counts[did] for did in ("swaps", "deleted", "audits", "strikes")}
     print(json.dumps({**line, "violations": wrong, "seconds": seconds}), flush=True)
     return wrong
 

@@ -1,0 +1,99 @@
+"""Plain produce and consume of this tree and of another one, in short rounds that take turns.
+
+    python -m tests.bench.trees --before DIR [--rounds 9] [--cell 1024-6]
+
+Differences of a few percent are smaller than what one round differs from the next, so many rounds
+are compared: each has a new gateway (`--journal-sync never`) and warms it up. Printed are the
+medians of both trees with their quartiles, and the ratios of the medians, this tree / the other.
+The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.bench.sides import BEFORE, Round, consume, create_topic, new_side, produce
+from tests.peers.install import CACHE
+
+CELLS = {"100-1": (100, 1), "100-6": (100, 6), "1024-1": (1024, 1), "1024-6": (1024, 6)}
+_MB, _WARM_MB = 200, 50
+_SIDES = ("gateway", BEFORE)
+_WORK = ("produce", "consume")
+Rounds = dict[tuple[str, str], list[Round]]
+
+
+def one_round(side: str, before: Path, cell: str, data: Path) -> dict[str, Round]:
+    """Return what one gateway did, which is new and ends afterwards."""
+    record_bytes, partitions = CELLS[cell]
+    count, warm = (mb * 1_000_000 // record_bytes for mb in (_MB, _WARM_MB))
+    with new_side(side, False, data, before) as broker:
+        create_topic(broker, "plain", partitions)
+        produce(broker, "plain", record_bytes, warm)
+        produced = produce(broker, "plain", record_bytes, count)
+        consume(broker, "plain", record_bytes, warm)
+        return {
+            "produce": produced,
+            "consume": consume(broker, "plain", record_bytes, warm + count),
+        }
+
+
+def measure(cell: str, before: Path, count: int, scratch: Path) -> Rounds:
+    """Return the rounds of both trees."""
+    rounds: Rounds = {(side, work): [] for side in _SIDES for work in _WORK}
+    for number in range(2 * count):
+        side = _SIDES[(number + number // 2) % 2]  # ours, theirs, theirs, ours
+        for work, done in one_round(side, before, cell, scratch / f"{cell}-{number}").items():
+            rounds[side, work].append(done)
+    return rounds
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median and the quartiles."""
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return middle, low, high
+
+
+def compared(rounds: Rounds, work: str, cell: str) -> dict[str, float]:
+    """Print both trees' medians and quartiles. Returns the ratios of the medians."""
+    middles: list[tuple[float, float]] = []
+    for side in _SIDES:
+        done = rounds[side, work]
+        per_s, low, high = _spread([each.records_per_s for each in done])
+        cpu, least, most = _spread([each.cpu_s_per_gb for each in done])
+        others = max(each.others_share for each in done)
+        middles.append((per_s, cpu))
+        print(
+            f"{work} {cell:7}{side:8} {per_s:9,.0f}/s ({low:,.0f} to {high:,.0f}), "
+            f"{cpu:5.2f} CPU s/GB ({least:.2f} to {most:.2f}), others {others:.0%}",
+            flush=True,
+        )
+    (ours, cpu), (theirs, their_cpu) = middles
+    named = f"{work}_{cell}"
+    return {named: round(ours / theirs, 3), f"{named}_cpu": round(cpu / their_cpu, 3)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--before", type=Path, required=True, help="the other source tree")
+    parser.add_argument("--rounds", type=int, default=9, help="of each tree and cell [9]")
+    parser.add_argument("--cell", choices=CELLS, action="append", help="only this one [all]")
+    asked = parser.parse_args()
+    line: dict[str, object] = {"bench": "trees", "rounds": asked.rounds}
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="trees-", dir=CACHE) as scratch:
+        for cell in asked.cell or CELLS:
+            rounds = measure(cell, asked.before, asked.rounds, Path(scratch))
+            for work in _WORK:
+                line |= compared(rounds, work, cell)
+    print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()
