@@ -37,6 +37,7 @@ class World:
         self.metadata = MemoryMetadata(self.tree, delay_s)
         self.clock = SimClock()
         self.limits = GroupLimits(**limits)
+        self.reader_limits = ReaderLimits()
         self.claims = None  # no other gateway exists
         self.cluster = SingleBroker(0, lambda _: -1)
         self.store = None
@@ -60,7 +61,7 @@ class World:
             claims=self.claims,
         )
         await self.groups.start()
-        self.readers = ReadOnlyGroups(self.catalog, self.clock, self.cluster, ReaderLimits())
+        self.readers = ReadOnlyGroups(self.catalog, self.clock, self.cluster, self.reader_limits)
         self.context = Context(
             config=GatewayConfig(groups=self.limits),
             clock=self.clock,

@@ -14,19 +14,22 @@ from contextlib import asynccontextmanager
 import pytest
 from kio.schema.errors import ErrorCode
 
+from gateway.cluster import peers
 from gateway.cluster.port import ClusterMember
 from gateway.cluster.single_broker import SingleBroker
-from gateway.config import ConnectionLimits
+from gateway.config import ConnectionLimits, ReaderLimits
 from gateway.core.group_members import State
 from gateway.server.listener import Server
 from tests.gateway import stream_cluster
 from tests.gateway.group_world import World
 from tests.gateway.test_fetch import batch, fetch, one
+from tests.peers.processes import until
 
 QUERY = "spark-kafka-source-0f8fad5b-d9cb-469f-a165-70867728950e--12345-executor"
 CLIENT = f"consumer-{QUERY}-1"
 REST_S = 120  # a group that nobody asks for is out of memory by then
 OTHER = f"consumer-{QUERY}-2"
+LONG_S = 30  # no stall of the machine lasts as long
 
 
 @asynccontextmanager
@@ -272,7 +275,7 @@ class Cluster(SingleBroker):
 
 
 @contextlib.asynccontextmanager
-async def gateways(count=2):
+async def gateways(ask_s_max, count=2):
     """Gateways that share their metadata and know of each other."""
     members = []
     async with contextlib.AsyncExitStack() as stack:
@@ -280,6 +283,7 @@ async def gateways(count=2):
         for node_id in range(count):
             world = World(delay_s=0) if not worlds else World(delay_s=0, tree=worlds[0].tree)
             world.cluster = Cluster(node_id, members)
+            world.reader_limits = ReaderLimits(ask_s_max=ask_s_max)
             worlds.append(await stack.enter_async_context(world))
             server = Server(world.dispatcher, ConnectionLimits())
             await server.start("127.0.0.1", 0)
@@ -289,8 +293,9 @@ async def gateways(count=2):
 
 
 @asynccontextmanager
-async def over_sockets():
-    async with asyncio.timeout(30), gateways() as (worlds, members):
+async def over_sockets(ask_s_max=LONG_S):
+    """Yield two gateways that wait this long for each other's answers."""
+    async with asyncio.timeout(2 * LONG_S), gateways(ask_s_max) as (worlds, members):
         yield worlds, members
 
 
@@ -320,8 +325,9 @@ async def test_a_gateway_that_cannot_be_reached_is_left_out():
 
 
 @pytest.mark.real_loop
-async def test_a_gateway_that_does_not_answer_holds_nobody_up_for_long():
-    async with over_sockets() as (worlds, members):
+async def test_a_gateway_that_does_not_answer_holds_nobody_up_for_long(monkeypatch):
+    monkeypatch.setattr(peers, "AWAY_S", 20 * LONG_S)
+    async with over_sockets(ask_s_max=0.2) as (worlds, members):
         asked = 0
 
         async def say_nothing(reader, writer):
@@ -333,8 +339,9 @@ async def test_a_gateway_that_does_not_answer_holds_nobody_up_for_long():
         silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
         members.append(ClusterMember(9, *silent.sockets[0].getsockname(), "", ""))
         worlds[0].fetched(CLIENT, 5)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LONG_S):
             for _ in range(3):
                 assert await offsets(worlds[0]) == {("t", 0): (5, "")}
+        await until(lambda: asked, "the silent gateway to be asked")
         assert asked == 1
         silent.close()
