@@ -116,7 +116,7 @@ async def test_a_follower_that_is_cut_off_costs_no_session(ensemble):
         await asyncio.to_thread(ensemble.undo, member, "cut off")
         return False
 
-    assert await in_some_try(kept, tries=3)
+    assert await in_some_try(kept, leader, tries=5)
 
 
 async def connect_to(store, member):

@@ -196,7 +196,7 @@ async def test_ephemeral_nodes_of_a_killed_process_go_after_its_session(zookeepe
         return lived and not await store.exists("/live")
 
     async with connected(zookeeper.servers, root) as store:
-        assert await in_some_try(gone_after_it_lived)
+        assert await in_some_try(gone_after_it_lived, zookeeper)
 
 
 # Closing

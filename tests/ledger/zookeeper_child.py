@@ -3,13 +3,15 @@
 import asyncio
 import sys
 
-from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
+from tests.ledger.zookeeper_rig import connected
+
+SESSION_MS = 2_000
 
 
 async def main(servers: str, root: str) -> None:
-    store = await connect_zookeeper(servers, session_ms=600, chroot=root)
-    await store.create("/live", ephemeral=True)
-    await asyncio.Event().wait()
+    async with connected(servers, root, session_ms=SESSION_MS) as store:
+        await store.create("/live", ephemeral=True)
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -2,22 +2,31 @@
 
 import asyncio
 import contextlib
+import math
 import threading
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
 
+from ledger.adapters.system.clock import monotonic_s
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.errors import MetadataUnavailable
-from tests.peers.processes import until, wait_until
+from tests.peers.processes import TookTooLong, until, wait_until
 from tests.peers.stalls import Stalls
 
 STALL_S = 0.05  # of a busy machine; an idle one wakes a thread within a millisecond or two
 SHORT_MS = 600  # a session that a test waits for to end; ticks are 100 ms
+LASTING_MS = 10_000  # a session that no stall ends; connect_zookeeper's default
 
 
 @contextlib.asynccontextmanager
-async def connected(server, root, **settings):
-    store = await connect_zookeeper(server, chroot=root, **settings)
+async def connected(server, root, session_ms=LASTING_MS, **settings):
+    """A store. A stall may end a short session while the root is created: connect again."""
+
+    def connect():
+        return connect_zookeeper(server, chroot=root, session_ms=session_ms, **settings)
+
+    store = await (connect() if session_ms >= LASTING_MS else patient(connect))
     try:
         yield store
     finally:
@@ -60,18 +69,60 @@ async def patient(call):
                 await asyncio.sleep(0.01)
 
 
-async def in_some_try(attempt, tries=5):
+class LateAnswers:
+    """Measures the longest time that a read took, which passes the server's queue of changes."""
+
+    def __init__(self, server):
+        self.longest_s = 0.0
+        self._client = KazooClient(server.servers, timeout=60)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self):
+        self._client.start(60)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error):
+        self._ended.set()
+        self._thread.join()
+        self._client.stop()
+        self._client.close()
+
+    def _look(self):
+        while not self._ended.wait(0.01):
+            asked_s = monotonic_s()
+            try:
+                self._client.exists("/")
+            except KazooException:  # an ensemble that stood still elects another leader
+                self.longest_s = math.inf
+            self.longest_s = max(self.longest_s, monotonic_s() - asked_s)
+
+
+async def in_some_try(attempt, server, tries=10):
     """True once an attempt returns True. Only after a stall another one follows.
 
-    A machine that stands still for a part of a short session may cost others theirs.
+    A machine that stands still for a part of a short session may cost others theirs; so may a
+    server that alone stands still.
     """
     for _ in range(tries):
-        with Stalls() as stalls, contextlib.suppress(MetadataUnavailable):
-            if await attempt():
-                return True
-        if stalls.longest_s < STALL_S:
-            return False
+        with Stalls() as stalls, LateAnswers(server) as late:
+            outcome = await _tried(attempt)
+        if outcome is True:
+            return True
+        if max(stalls.longest_s, late.longest_s) < STALL_S:
+            break
+    if isinstance(outcome, TookTooLong):
+        raise outcome
     return False
+
+
+async def _tried(attempt):
+    """What the attempt returns; the error if it had no connection, or waited too long."""
+    try:
+        return await attempt()
+    except (MetadataUnavailable, TookTooLong) as error:
+        return error
 
 
 async def waits(future):
@@ -90,7 +141,7 @@ class Told:
         self.count += 1
 
     async def times(self, count):
-        await until(lambda: self.count >= count, f"to be told {count} times", 10)
+        await until(lambda: self.count >= count, f"to be told {count} times", 60)
 
 
 def no_thread_is_left():
@@ -99,4 +150,4 @@ def no_thread_is_left():
     def ended():
         return all(thread.name != "zookeeper" for thread in threading.enumerate())
 
-    return wait_until(ended, "the thread to end", 5)
+    return wait_until(ended, "the thread to end", 60)

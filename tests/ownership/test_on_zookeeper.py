@@ -103,15 +103,17 @@ def gateways(zookeeper):
     return starter
 
 
-async def all_led(topic, *gateways):
+async def all_led(topic, *gateways, timeout_s=30):
     def led():
         owned = [one.owned(topic) for one in gateways]
         return sum(map(len, owned)) == topic.partitions == len(set().union(*owned))
 
-    await until(lambda: led() and all(one.sees_led(topic) for one in gateways), "all are led")
+    await until(
+        lambda: led() and all(one.sees_led(topic) for one in gateways), "all are led", timeout_s
+    )
 
 
-async def test_a_killed_owner_is_followed_when_its_session_ends(gateways):
+async def test_a_killed_owner_is_followed_when_its_session_ends(gateways, zookeeper):
     async def followed_in_time():
         async with gateways() as start:
             one, two = await start(1), await start(2)
@@ -128,10 +130,10 @@ async def test_a_killed_owner_is_followed_when_its_session_ends(gateways):
             await all_led(topic, one, two)
             return 0.5 * SESSION_MS / 1000 < took_s < 3 * SESSION_MS / 1000
 
-    assert await in_some_try(followed_in_time)
+    assert await in_some_try(followed_in_time, zookeeper)
 
 
-async def test_a_lease_ends_before_the_session_of_who_is_cut_off(gateways):
+async def test_a_lease_ends_before_the_session_of_who_is_cut_off(gateways, zookeeper):
     async def ends_before():
         async with gateways() as start:
             one, two = await start(1), await start(2)
@@ -146,7 +148,7 @@ async def test_a_lease_ends_before_the_session_of_who_is_cut_off(gateways):
             two.proxy.heal()
             return before
 
-    assert await in_some_try(ends_before)
+    assert await in_some_try(ends_before, zookeeper)
 
 
 async def test_a_cut_shorter_than_the_session_changes_no_owner(gateways):
@@ -189,7 +191,7 @@ async def test_a_hand_over_leaves_every_stream_with_the_other_one(gateways):
         await all_led(topic, one)
 
 
-async def test_a_second_process_of_one_node_id_is_refused(gateways):
+async def test_a_second_process_of_one_node_id_is_refused(gateways, zookeeper):
     async with gateways() as start:
         await start(1, LASTING_MS)
 
@@ -198,16 +200,16 @@ async def test_a_second_process_of_one_node_id_is_refused(gateways):
                 await start(1)
             return True
 
-        assert await in_some_try(refused)
+        assert await in_some_try(refused, zookeeper)
 
 
 async def test_ten_thousand_partitions_of_one_topic_are_led_and_taken_over(gateways):
     async with gateways() as start:
         one, two = await start(1, LASTING_MS), await start(2, LASTING_MS)
         topic = await one.catalog.create("events", 10_000, 2, {})
-        await all_led(topic, one, two)
+        await all_led(topic, one, two, timeout_s=60)
         await two.cluster.stop()
-        await all_led(topic, one)
+        await all_led(topic, one, timeout_s=60)
         assert len(one.owned(topic)) == 10_000
 
 
