@@ -54,7 +54,8 @@ def test_pending_offsets_survive_a_kill_and_end_with_their_transaction(
         assert plain.flush(WAIT_S) == 0
         source = consumer(gateway, "copy")
         source.subscribe(["in"])
-        copier = Producer(servers | {"transactional.id": "copier"})
+        transactional = {"transactional.id": "copier", "transaction.timeout.ms": 900_000}
+        copier = Producer(servers | transactional)
         copier.init_transactions(WAIT_S)
         copier.begin_transaction()
         for value in taken(source, RECORDS):

@@ -30,7 +30,7 @@ WRITE_TXN_MARKERS = 27
 def transact(port, name, *places):
     """Return a producer with an open transaction of `RECORDS` records in each partition."""
     settings = {"bootstrap.servers": f"127.0.0.1:{port}", "transactional.id": name}
-    producer = Producer(settings)
+    producer = Producer({**settings, "transaction.timeout.ms": 900_000})
     producer.init_transactions(30)
     producer.begin_transaction()
     for number in range(RECORDS):

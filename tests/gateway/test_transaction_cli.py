@@ -20,6 +20,7 @@ from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 
 INIT, ADD = 22, 24
+TIMEOUT_MS = 900_000  # the longest; the transaction is open for all tests
 
 
 def asked(connection, key, version, **fields):
@@ -32,7 +33,7 @@ def producer(connection, port, name):
     invoke("transaction", "describe", name, bootstrap=f"127.0.0.1:{port}")
 
     def given():
-        body = asked(connection, INIT, 2, transactional_id=name, transaction_timeout=60_000)
+        body = asked(connection, INIT, 2, transactional_id=name, transaction_timeout=TIMEOUT_MS)
         return None if body.error_code else body
 
     return wait_until(given, f"a producer id of {name}").producer_id
@@ -111,7 +112,7 @@ def test_a_transaction_is_described(cli):
     row = json.loads(out)
     assert code == 0
     assert row["partitions"] == ["orders-0", "orders-2"]
-    assert (row["state"], row["producer_epoch"], row["timeout_ms"]) == ("Ongoing", 0, 60_000)
+    assert (row["state"], row["producer_epoch"], row["timeout_ms"]) == ("Ongoing", 0, TIMEOUT_MS)
     assert row["started_ms"] > 0
     lines = dict(line.split(maxsplit=1) for line in cli("describe", "pay")[1].splitlines())
     assert lines["partitions"] == "orders-0,orders-2"

@@ -37,7 +37,8 @@ class Writer:
 
     def __init__(self, gateway: Gateway, name: str) -> None:
         settings = {"bootstrap.servers": gateway.bootstrap, "transactional.id": name}
-        self._producer = Producer({**settings, "linger.ms": 0})
+        more = {"linger.ms": 0, "transaction.timeout.ms": 900_000}  # no job is slower
+        self._producer = Producer({**settings, **more})
         self._producer.init_transactions(SECONDS_MAX)
 
     def write(self, topic: str, values: Iterable[bytes], partition: int = 0) -> None:
