@@ -5,7 +5,6 @@ Method: one suite on both, and random operations against a sorted dict.
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
@@ -15,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledger.adapters.rocksdb.rocks_table import RocksTable
+from tests.peers.copies import copy_at_work
 from tests.sim.table import SimTable
 
 
@@ -87,7 +87,7 @@ def test_a_copy_taken_without_a_flush_holds_a_prefix_of_the_writes(tmp_path):
     table.write([(b"a", b"1"), (b"m", b"1")])
     asyncio.run(table.flush())
     table.write([(b"b", b"2"), (b"m", b"2")])
-    shutil.copytree(tmp_path / "table", tmp_path / "crashed")
+    copy_at_work(tmp_path / "table", tmp_path / "crashed")
     table.close()
     crashed = RocksTable(tmp_path / "crashed")
     assert crashed.scan(b"", b"z", 9) == [(b"a", b"1"), (b"m", b"1")]

@@ -24,6 +24,7 @@ from ledger.core.loss import CopyAnswer, EntryAwaited, EntryLost
 from ledger.errors import ForeignDirectory
 from ledger.ids import EntryId
 from tests.gateway.test_dev import COMMAND, PORTS
+from tests.peers.copies import copy_at_work
 
 pytestmark = pytest.mark.real_loop
 START_S_MAX = 30
@@ -168,7 +169,7 @@ async def test_a_copy_of_the_same_run_is_refused_once_it_lacks_a_ledger(tmp_path
         await write_ledger(client, bookies)
         backed_up(data, tmp_path / "backup")
         ledger = await write_ledger(client, bookies)
-        shutil.copytree(data, tmp_path / "killed")  # what kill -9 leaves
+        copy_at_work(data, tmp_path / "killed")  # what kill -9 leaves
     (tmp_path / "killed" / "metadata.sqlite.lock").unlink()
     restore = set_aside(tmp_path / "killed")
     shutil.copy(tmp_path / "backup", tmp_path / "killed" / "metadata.sqlite")
@@ -185,7 +186,7 @@ async def test_a_copy_from_before_a_run_that_was_killed_is_refused_though_no_led
     await ledger_of_a_session(data)
     shutil.copy(data / "metadata.sqlite", tmp_path / "backup")
     async with served(data):
-        shutil.copytree(data, tmp_path / "killed")
+        copy_at_work(data, tmp_path / "killed")
     set_aside(tmp_path / "killed")
     shutil.copy(tmp_path / "backup", tmp_path / "killed" / "metadata.sqlite")
     await refused(tmp_path / "killed", "metadata.sqlite is older than bookie-1")

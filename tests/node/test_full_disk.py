@@ -303,7 +303,9 @@ async def test_a_process_that_starts_without_room_says_what_is_short(zookeeper, 
     """Its disk has less free than it is told to keep: read-only from the start, and it says why."""
     chroot = zookeeper.servers + zookeeper.unused_chroot()
     wanted = shutil.disk_usage(tmp_path).total  # never all free
-    bookie = BookieProcess(tmp_path / "bookie", chroot, ["--disk-free-min", str(wanted)])
+    bookie = BookieProcess(
+        tmp_path / "bookie", chroot, ["--disk-free-min", str(wanted)], session="6s"
+    )
     try:
         bookie.start()
         async with Cluster(chroot) as cluster:

@@ -26,6 +26,7 @@ from ledger.registry.limbo_bookies import announced_limbo
 from tests.ledger.authority import Authority
 from tests.node.cluster_rig import Cluster
 from tests.peers.bookie import BookieProcess
+from tests.peers.copies import copy_at_work
 from tests.peers.processes import free_port
 from tests.peers.zookeeper import ZooKeeper
 from tests.sim.bookie_world import entry_bytes
@@ -227,7 +228,7 @@ async def test_old_data_put_back_are_fenced_and_in_limbo(bookie, copied, tmp_pat
         await store_two(cluster, bookie)
         if copied == "stopped":
             await off_loop(bookie.stop)
-        shutil.copytree(bookie.data, tmp_path / "copy")
+        copy_at_work(bookie.data, tmp_path / "copy")
         if copied == "stopped":
             await off_loop(bookie.start)
             await cluster.until_serves(bookie.id)
@@ -303,7 +304,7 @@ async def test_of_two_with_one_identity_the_second_is_refused_and_the_first_lose
     async with seen_from_outside(bookie) as cluster:
         await off_loop(bookie.start)
         await store_two(cluster, bookie)
-        shutil.copytree(bookie.data, tmp_path / "copy")
+        copy_at_work(bookie.data, tmp_path / "copy")
         twin = BookieProcess(tmp_path / "copy", bookie.zookeeper, rack="/row-1")
         with ended_with(twin):
             while (code := await off_loop(twin.begin().wait_exit)) == 69:
