@@ -254,7 +254,10 @@ async def test_an_api_that_the_member_does_not_serve_is_not_sent() -> None:
 
 @pytest.mark.parametrize("first", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x04\0\0\0\x09"])
 async def test_a_peer_that_does_not_speak_kafkas_protocol_answers_nothing(first: bytes) -> None:
+    writers: list[asyncio.StreamWriter] = []
+
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         writer.write(first)
         await writer.drain()
 
@@ -266,6 +269,8 @@ async def test_a_peer_that_does_not_speak_kafkas_protocol_answers_nothing(first:
     finally:
         await links.close()
         server.close()
+        for writer in writers:
+            writer.close()
 
 
 async def test_a_closed_set_of_links_answers_what_is_unanswered() -> None:
