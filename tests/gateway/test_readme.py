@@ -23,7 +23,7 @@ from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.processes import Process, answers_metadata, free_port
 
-BLOCK_S_MAX = 30.0
+BLOCK_S_MAX = 60.0
 SHOWN_PORT = "9092"
 RUNNABLE = {"sh", "python"}
 

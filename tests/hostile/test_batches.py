@@ -177,7 +177,7 @@ def test_a_bomb_is_refused_in_bounded_time_and_memory(name):
     assert why.value.code in (ErrorCode.invalid_record, ErrorCode.corrupt_message)
     begun = time.process_time()
     assert peak_bytes(lambda: refused(lambda: decompress(codec, bomb, CAP))) < 4 * CAP
-    assert time.process_time() - begun < 1.0
+    assert time.process_time() - begun < 2.0
 
 
 def test_a_zstd_window_beyond_eight_mebibytes_is_refused():
@@ -189,7 +189,7 @@ def test_many_gzip_members_cost_no_more_than_a_few():
     member = gzip_bomb(0)
     begun = time.process_time()
     refused(lambda: decompress(1, member * 500_000, CAP))
-    assert time.process_time() - begun < 1.0
+    assert time.process_time() - begun < 2.0
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_many_zstd_frames_cost_no_more_than_a_few():
     frames = zstandard.compress(b"") * 500_000
     begun = time.process_time()
     assert decompress(4, frames, CAP) == b""
-    assert time.process_time() - begun < 1.0
+    assert time.process_time() - begun < 2.0
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=CODECS.get)

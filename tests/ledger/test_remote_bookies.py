@@ -4,6 +4,7 @@ a proxy that holds bytes back. What every port answers is in tests/contracts/tes
 """
 
 import asyncio
+import math
 import signal
 import time
 from contextlib import asynccontextmanager
@@ -61,12 +62,15 @@ async def test_an_add_alone_does_not_wait_for_the_next_one(tmp_path):
     """Nagle's algorithm would hold each back for 40 ms, until the one before is acknowledged."""
     async with serving(tmp_path, replace(CONFIG, journal_sync="never")) as (served, client):
         await client.add(served.id, 0)
-        times = []  # without those of the disk
-        for entry in range(1, 200):
-            began = time.perf_counter()
-            assert await client.add(served.id, entry) is Status.OK
-            times.append(time.perf_counter() - began)
-        assert sorted(times)[20] < 0.03, "one in ten is undisturbed on any machine"
+        for round_ in range(5):
+            times = []  # without those of the disk
+            for entry in range(200 * round_ + 1, 200 * round_ + 201):
+                began = time.perf_counter()
+                assert await client.add(served.id, entry) is Status.OK
+                times.append(time.perf_counter() - began)
+            if sorted(times)[20] < 0.03:
+                return
+        raise AssertionError("one in ten is undisturbed on any machine, in some round")
 
 
 async def test_any_number_of_small_adds_and_reads_may_be_sent_in_one_turn(tmp_path):
@@ -244,11 +248,19 @@ async def test_a_long_poll_that_was_given_up_frees_its_place(tmp_path):
         served,
         client,
     ):
+
+        async def taken():
+            """A poll that has the only place; that of the one before is free in a moment."""
+            while True:
+                polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 0, 30.0))
+                await client.port.read_lac(served.id, 7)
+                await client.port.read_lac(served.id, 7)
+                if not polled.done():
+                    return polled
+                assert (await polled).status is Status.OVERLOADED
+
         for _ in range(5):
-            polled = asyncio.ensure_future(client.port.wait_lac(served.id, 7, 0, 30.0))
-            await client.port.read_lac(served.id, 7)
-            await client.port.read_lac(served.id, 7)
-            assert not polled.done()
+            polled = await taken()
             full = await client.port.wait_lac(served.id, 8, 0, 30.0)
             assert full.status is Status.OVERLOADED
             polled.cancel()
@@ -403,15 +415,25 @@ async def test_a_bookie_that_stands_still_is_unreachable_after_the_timeout_and_t
         async with Client(config=config) as client:
             client.places[child.id] = BookieInfo(port=child.port)
             await client.add_until(Status.OK, child.id, 0)
-            child.pause()
-            began = time.monotonic()
-            told = [client.add(child.id, entry) for entry in range(1, 50)]
-            assert (await client.port.stats(child.id)).status is GONE
-            assert set(await asyncio.gather(*told)) == {GONE}
-            assert 0.4 <= time.monotonic() - began < LinkConfig().add_timeout_s
-            child.resume()  # its answers come now, and are ignored
-            await client.add_until(Status.OK, child.id, 50)
-            assert len([entry for entry, _ in client.told if 0 < entry < 50]) == 49
+            waits_s = []
+            while min(waits_s, default=math.inf) >= LinkConfig().add_timeout_s:
+                assert len(waits_s) < 3, waits_s
+                waits_s.append(await unreachable(child, client, first=50 * len(waits_s) + 1))
+            assert min(waits_s) >= 0.4
+
+
+async def unreachable(child, client, first):
+    """Stop the bookie while 49 entries are added. Returns after how long they had failed."""
+    child.pause()
+    began = time.monotonic()
+    told = [client.add(child.id, entry) for entry in range(first, first + 49)]
+    assert (await client.port.stats(child.id)).status is GONE
+    assert set(await asyncio.gather(*told)) == {GONE}
+    took_s = time.monotonic() - began
+    child.resume()  # its answers come now, and are ignored
+    await client.add_until(Status.OK, child.id, first + 49)
+    assert len([entry for entry, _ in client.told if first <= entry < first + 49]) == 49
+    return took_s
 
 
 async def test_a_queue_to_a_bookie_that_does_not_read_is_bounded(tmp_path):

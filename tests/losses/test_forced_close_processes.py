@@ -42,7 +42,8 @@ def registered(zookeeper):
 def produce(gateway, first):
     """Produce `RECORDS` records one after the other. Returns offset and value of each."""
     told = []
-    producer = Producer({"bootstrap.servers": gateway.bootstrap, "acks": "all", "log_level": 0})
+    settings = {"bootstrap.servers": gateway.bootstrap, "log_level": 0}
+    producer = Producer({**settings, "enable.idempotence": True})  # a retry makes no second record
     for number in range(first, first + RECORDS):
         producer.produce(
             "log", b"%d" % number, partition=0, on_delivery=lambda e, m: told.append((e, m))
