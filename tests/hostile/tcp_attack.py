@@ -102,9 +102,9 @@ class Attack:
 
 
 @asynccontextmanager
-async def attacked(path, **limits):
+async def attacked(path, *, timeout_s=60, **limits):
     """An attack on a served bookie, which must store nothing and serve a client afterwards."""
-    async with asyncio.timeout(60), Served(path, CONFIG) as served:
+    async with asyncio.timeout(timeout_s), Served(path, CONFIG) as served:
         server = TcpServer(served.bookie, TcpServerConfig(**limits))
         served.port = await server.start("127.0.0.1", 0)
         one = Attack(served, server)

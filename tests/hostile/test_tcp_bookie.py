@@ -289,12 +289,12 @@ async def test_a_client_that_says_nothing_is_let_go(tmp_path, said):
 
 @leaping
 async def test_a_client_that_pings_is_kept(tmp_path):
-    async with attacked(tmp_path, silence_s=10.0) as one:
+    async with attacked(tmp_path, timeout_s=300, silence_s=30.0) as one:
         raw = await one.welcomed()
         for _ in range(6):
             raw.send(raw_frame(FrameKind.PING))
             assert await raw.frame() == PONG_FRAME[4:], "it was kept"
-            await leap(one.server, 6.0)
+            await leap(one.server, 18.0)
         raw.close()
 
 
