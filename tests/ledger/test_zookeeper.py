@@ -561,6 +561,7 @@ async def test_a_node_that_is_moved_within_its_parent_is_found_under_one_of_its_
             for _ in range(2):  # a walk that met a move on each of its ways would not end
                 moves.release()
             assert len(await world.far.read_tree("/tree")) == 301
+        assert not moving.done()
         moving.cancel()
 
 
