@@ -304,11 +304,11 @@ def test_the_kafka_source_streams_past_a_loss_in_silence(
 def test_the_kafka_source_runs_into_its_timeout_where_nobody_may_pass(
     world: World, topic: str
 ) -> None:
-    options = {"kafkaConsumer.pollTimeoutMs": 3000, "failOnDataLoss": False}
-    ended = world.rig.kafka(topic, endingOffsets=f'{{"{topic}":{{"0":40}}}}', **options)
-    assert ended.count() == 40
+    ends = f'{{"{topic}":{{"0":40}}}}'
+    assert world.rig.kafka(topic, endingOffsets=ends, failOnDataLoss=False).count() == 40
+    hurried = {"kafkaConsumer.pollTimeoutMs": 3000, "failOnDataLoss": False}
     with pytest.raises(Exception, match=r"Cannot fetch record for offset 40"):
-        world.rig.kafka(topic, **options).count()
+        world.rig.kafka(topic, **hurried).count()
 
 
 # -- jobs -----------------------------------------------------------------------------------------
