@@ -79,8 +79,11 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> Committed:
     return reader
 
 
-def read_all_ended(bootstrap: str, topic: str, partitions: int) -> Committed:
-    """Read the committed records of a topic, after the last open transaction has ended."""
+def wait_ended(bootstrap: str, topic: str, partitions: int) -> None:
+    """Wait until no transaction of a topic is open.
+
+    A producer's commit or abort returns before that: once the outcome is durable.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     places = [TopicPartition(topic, place) for place in range(partitions)]
 
@@ -93,4 +96,9 @@ def read_all_ended(bootstrap: str, topic: str, partitions: int) -> Committed:
         return ends(IsolationLevel.READ_COMMITTED) == ends(IsolationLevel.READ_UNCOMMITTED)
 
     wait_until(no_transaction_is_open, f"the end of all transactions in {topic}", SECONDS_MAX)
+
+
+def read_all_ended(bootstrap: str, topic: str, partitions: int) -> Committed:
+    """Read the committed records of a topic, after the last open transaction has ended."""
+    wait_ended(bootstrap, topic, partitions)
     return read_all(bootstrap, topic, partitions)

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.clients.with_kafka_python import KafkaConsumer, KafkaProducer, TopicPartition
+from tests.compat.committed import wait_ended
 from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.kafka import ApacheKafka
@@ -40,7 +41,8 @@ def made(broker, topic):
 
 
 def committed(broker, topic):
-    """Return the values that kafka-python reads up to the last stable offset."""
+    """Return the values that kafka-python reads, once no transaction is open."""
+    wait_ended(broker.bootstrap, topic, 1)
     reader = KafkaConsumer(bootstrap_servers=broker.bootstrap, isolation_level="read_committed")
     try:
         place = TopicPartition(topic, 0)

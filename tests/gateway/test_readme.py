@@ -7,6 +7,7 @@ stands for anything. The commands of `make` that fit into a test are run as well
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -18,10 +19,11 @@ import pytest
 
 from gateway.process.dev import dev
 from tests.documents import Block, code_blocks, documents
+from tests.gateway.admin_commands import invoke
 from tests.house import ROOT
 from tests.peers import install
 from tests.peers.gateway import Gateway
-from tests.peers.processes import Process, answers_metadata, free_port
+from tests.peers.processes import Process, answers_metadata, free_port, wait_until
 
 BLOCK_S_MAX = 60.0
 SHOWN_PORT = "9092"
@@ -76,7 +78,18 @@ def run_block(block: Block, gateway: Gateway, work: Path) -> str:
     )
     place = f"{block.path}:{block.line}"
     assert done.returncode == 0, f"{place} ended with {done.returncode}\n{done.stderr}"
+    if block.language == "python":
+        what = f"the transactions of {place} to be complete"
+        wait_until(lambda: all_complete(gateway), what, BLOCK_S_MAX, pause_s=0.2)
     return done.stdout
+
+
+def all_complete(gateway: Gateway) -> bool:
+    """Return True if no commit or abort lacks a marker: both return before their markers."""
+    listed = ("transaction", "list", "-o", "json")
+    code, out, errors = invoke(*listed, bootstrap=gateway.bootstrap)
+    assert code == 0, errors
+    return not any(row["state"].startswith("Prepare") for row in json.loads(out))
 
 
 @pytest.mark.compat

@@ -17,6 +17,7 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.ProducerState;
 import org.apache.kafka.clients.admin.TransactionDescription;
 import org.apache.kafka.clients.admin.TransactionListing;
+import org.apache.kafka.clients.admin.TransactionState;
 import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -359,7 +360,8 @@ public class TransactionScenarios {
     }
 
     /** Returns the values up to the end that a reader of this isolation sees. */
-    private static List<String> read(String topic, int partition, boolean committed) {
+    private static List<String> read(String topic, int partition, boolean committed) throws Exception {
+        awaitMarkers();
         TopicPartition place = new TopicPartition(topic, partition);
         List<String> values = new ArrayList<>();
         try (KafkaConsumer<String, String> consumer = consumer(committed)) {
@@ -379,6 +381,19 @@ public class TransactionScenarios {
         try (KafkaConsumer<String, String> consumer = consumer(true)) {
             OffsetAndMetadata found = consumer.committed(Set.of(place)).get(place);
             return found == null ? "none" : found.offset() + " " + found.metadata();
+        }
+    }
+
+    /** Waits until no decided transaction lacks a marker: a commit returns before its markers. */
+    private static void awaitMarkers() throws Exception {
+        ListTransactionsOptions decided =
+                new ListTransactionsOptions()
+                        .filterStates(
+                                List.of(
+                                        TransactionState.PREPARE_COMMIT,
+                                        TransactionState.PREPARE_ABORT));
+        while (!admin.listTransactions(decided).all().get().isEmpty()) {
+            Thread.sleep(20);
         }
     }
 

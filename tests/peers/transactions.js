@@ -40,6 +40,8 @@ async function offsets(from, offset, commit) {
   const topics = [{ topic, partitions: [{ partition: 0, offset }] }];
   const transaction = await withOffsets(from, topics);
   await (commit ? transaction.commit() : transaction.abort());
+  const next = await withOffsets(from, topics); // begins only after that end is complete
+  await next.abort();
   const admin = kafka.admin();
   await admin.connect();
   const [found] = await admin.fetchOffsets({ groupId: topic, topics: [topic] });

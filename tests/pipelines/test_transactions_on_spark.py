@@ -18,6 +18,7 @@ from gateway.pipelines.audits.model import AuditReport, LossReason
 from gateway.pipelines.audits.sources import SourceAccess, open_sides, parse_source
 from gateway.pipelines.direct import register
 from gateway.pipelines.shared.kafka_source import Isolation
+from tests.compat.committed import wait_ended
 from tests.peers.gateway import Gateway
 from tests.pipelines.archive_rig import Rig
 from tests.pipelines.transactional_rig import (
@@ -55,6 +56,7 @@ def mixed(gateway: Gateway) -> str:
         plain(gateway, topic, [b"plain %d" % turn])
         writers[turn % 2].commit()
         writers[1 - turn % 2].abort()
+    wait_ended(gateway.bootstrap, topic, 1)
     return topic
 
 
@@ -107,6 +109,7 @@ def test_a_stream_waits_for_an_open_transaction(
         query.processAllAvailable()
         assert rows(spark.table(name)) == [(0, b"before")]
         commits.commit()
+        wait_ended(gateway.bootstrap, topic, 1)
         query.processAllAvailable()
         assert rows(spark.table(name)) == consumed(gateway, topic, 3)
     finally:
@@ -174,6 +177,7 @@ def test_an_archive_ends_before_an_open_transaction(
     held = str(rig.path / f"topic={topic}")
     assert rows(spark.read.parquet(held)) == [(0, b"before")]
     writer.abort()
+    wait_ended(gateway.bootstrap, topic, 1)
     rig.run(topic)
     assert rows(spark.read.parquet(held)) == [(0, b"before"), (2, b"behind")]
     (held_range,) = rig.ranges()
