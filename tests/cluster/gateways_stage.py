@@ -25,6 +25,7 @@ from tests.peers.processes import wait_until
 from tests.peers.zookeeper import HOWS
 
 TOPIC = "judged"
+SESSION_MS = 1_000  # short: stages wait for its end
 COPIES = 3
 GOES_ON_S_MAX = 60.0
 CALM_S = 3.0
@@ -34,6 +35,7 @@ WARM_S = 2.0  # clients, and our own imports, are at work
 HARM_S = 3.0  # of a server of ZooKeeper: three sessions
 PAUSE_S = 10.0  # of a zombie: many sessions
 WITNESSED = 0.7  # seconds of requests before the pause
+PAUSES_MAX = 8
 
 
 class Outage(NamedTuple):
@@ -95,6 +97,7 @@ class Stage:
             bookies=bookies,
             proxied=proxied,
             ensemble=ensemble,
+            session_ms=SESSION_MS,
         )
         for gateway in self.rig.gateways:
             gateway.options += options
@@ -250,18 +253,10 @@ class Stage:
 
     def pause(self, seconds: float = PAUSE_S) -> Zombie:
         """An owner stands still for so long, and goes on; a witness listens to it."""
-        victim = self.victim()
-        keys = self.rig.led_by(victim.node_id, self.keys)
-        address = self.rig.addresses[victim.node_id]
-        witness = Witness(self.recorder, address, keys[:2], "offsets-1")
         run = self._background.run
-        run(witness.start())
-        self.rest(WITNESSED)
-        self._note(f"a pause of {seconds:.0f} s of gateway {victim.node_id}")
-        victim.pause()
+        victim, witness, keys = self._witnessed_pause(seconds)
         try:
             at_s = time.monotonic()
-            run(witness.stopped())
             self.rest(seconds)
             self.wait_written("others to take over", keys, at_s)
         finally:
@@ -271,6 +266,28 @@ class Stage:
         self.wait_written("everybody to write again")
         acks, late, reads = map(len, (witness.acks, witness.late, witness.reads))
         return Zombie(victim.node_id, acks, late, reads, witness.answers, witness.asked)
+
+    def _witnessed_pause(self, seconds: float) -> tuple[ClusterGateway, Witness, list[Key]]:
+        """Stop an owner whose connections to a witness live, and return what it leads.
+
+        An owner that stood still by itself has ended them; then the next owner is stopped.
+        """
+        run = self._background.run
+        for _ in range(PAUSES_MAX):
+            victim = self.victim()
+            keys = self.rig.led_by(victim.node_id, self.keys)
+            address = self.rig.addresses[victim.node_id]
+            witness = Witness(self.recorder, address, keys[:2], "offsets-1")
+            began = run(witness.start())
+            self.rest(WITNESSED)
+            self._note(f"a pause of {seconds:.0f} s of gateway {victim.node_id}")
+            victim.pause()
+            run(witness.stopped())
+            if began and witness.connected:
+                return victim, witness, keys
+            victim.resume()
+            run(witness.end())
+        raise AssertionError("owners end the connections of every witness")
 
     def expire(self) -> Outage:
         """The session of an owner ends, and it lives."""

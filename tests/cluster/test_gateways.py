@@ -18,9 +18,12 @@ from tests.histories.report import counts, table
 from tests.peers.stalls import Stalls
 
 PAUSE_S = 3.0  # three sessions
-TRIES = 3  # a machine that stands still may cost a gateway its session, which clients notice
-STALL_S = 0.2  # a fifth of a session
-WORST_S_MAX = 15.0  # on a machine that tests share; the proof has its own bound
+# A gateway or ZooKeeper that stands still for a third of a session costs connections, which clients
+# notice. What the hand-over itself does to them, they notice each time.
+TRIES = 8
+STEADY_TRIES = 4  # of them: this process did not stand still
+STALL_S = 0.2
+WORST_S_MAX = 60.0  # on a machine that tests share; the proof has its own bound
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +33,15 @@ def told(tmp_path_factory):
     with Stage(directory, pace=3.0) as stage:
         recorder = stage.recorder
         found = {"killed": stage.kill(), "paused": stage.pause(PAUSE_S)}
+        steady = 0
         for _ in range(TRIES):
             stage.calm()
             before = recorder.errors + recorder.rebalances
             with Stalls() as stalls:
                 found["stopped"] = stage.stop()
             found["noticed"] = recorder.errors + recorder.rebalances - before
-            if found["noticed"] == Counter() or stalls.longest_s < STALL_S:
+            steady += stalls.longest_s < STALL_S
+            if found["noticed"] == Counter() or steady == STEADY_TRIES:
                 break
         found["history"], found["findings"] = stage.finish()
     save(found["history"], directory / "history.jsonl.gz")

@@ -4,6 +4,7 @@ Method: as in test_faults, on a cluster of three, so that nobody can take the pl
 lost: old directories, empty ones, too few bookies; and ledgers that are deleted.
 """
 
+import asyncio
 import shutil
 
 import pytest
@@ -13,6 +14,7 @@ from ledger.errors import NotEnoughBookies
 from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.ports.bookies import Status
 from tests.cluster.client import Session
+from tests.cluster.history import AGAIN_S, COPY_PATIENCE_S
 from tests.cluster.world import MORE, World, wait
 from tests.peers.processes import wait_until
 
@@ -53,7 +55,7 @@ def test_a_bookie_that_is_put_back_to_old_data_denies_nothing_and_is_mended(worl
 
     async def ask(session):
         return {
-            (await session.bookies.read(BookieId(old.id), one.ledger, EntryId(entry))).status
+            await status_of(session, BookieId(old.id), one.ledger, EntryId(entry))
             for one in open_here
             for entry in known[one.ledger]
         }
@@ -66,10 +68,21 @@ def test_a_bookie_that_is_put_back_to_old_data_denies_nothing_and_is_mended(worl
     assert world.judge(all_copies=True) == []
 
 
+async def status_of(session, bookie, ledger, entry):
+    """What the bookie says of an entry. One that does not answer yet is asked again."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + COPY_PATIENCE_S
+    while True:
+        status = (await session.bookies.read(bookie, ledger, entry)).status
+        if status is not Status.UNREACHABLE or loop.time() > until_s:
+            return status
+        await asyncio.sleep(AGAIN_S)
+
+
 def test_with_two_of_three_bookies_dead_nothing_is_acknowledged_and_nothing_is_lost(world):
     for bookie in world.bookies[1:]:
         bookie.kill()
-    wait(lambda: len(world.told().given_up) == 2, "both writers to give up")
+    wait(world.all_gave_up, "both writers to give up")
     wait(lambda: refuses(world), "the dead to be missed")
     before = world.acked()
     world.start_clients("write")  # somebody who does not even know the old ledgers
@@ -98,7 +111,7 @@ def test_what_was_acknowledged_outlives_the_loss_of_any_one_disk(world):
     lost, *others = world.bookies
     for bookie in others:
         world.proxies[world.bookies.index(bookie)].drop()
-    wait(lambda: len(world.told().given_up) == 2, "both writers to give up")
+    wait(world.all_gave_up, "both writers to give up")
     lost.kill()
     shutil.rmtree(lost.data)
     world.heal()
@@ -114,8 +127,8 @@ def test_an_audit_that_a_bookie_did_not_answer_does_not_call_the_copies_complete
     proxy.drop()
     world.wait_acked(MORE, "writers to go on with two copies")
     world.finish()
-    auditor = world.auditor("--once", "--delay", "0", "--grace", "0")
-    assert auditor.wait_exit(90.0) == 1, auditor.output()[-3000:]
+    auditor = world.audited()
+    assert auditor.exit_code == 1, auditor.output()[-3000:]
     assert f"{deaf.id} did not list its entries" in auditor.output()
     proxy.heal()
     world.audit_once()
@@ -152,8 +165,14 @@ def logs(bookie):
 
 
 def test_a_writer_whose_ledger_is_deleted_acknowledges_nothing_more(world):
-    ended = world.delete(*world.ledgers())
-    wait(lambda: len(world.told().given_up) == 2, "both writers to give up")
+    ended = {}
+
+    def deleted_under_both():
+        """Delete everything there is, the ledgers that are written to first."""
+        ended.update(world.delete(*sorted(world.ledgers(), reverse=True)))
+        return world.all_gave_up()
+
+    wait(deleted_under_both, "both writers to give up", 60.0)
     world.wait_acked(MORE, "writers to begin other ledgers")
     for ledger, acked in world.told().acked.items():
         assert acked[-1] <= ended.get(ledger, acked[-1])

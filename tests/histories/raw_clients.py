@@ -34,6 +34,7 @@ Address = tuple[str, int]
 CLIENT = "by hand plain"
 LOOK_S_MAX = 1.0  # for one answer of one node; then the next one is asked
 AGAIN_S = 0.02
+DRAIN_TURNS, DRAIN_S = 10, 0.05  # looks at sockets in which nothing new can arrive
 GONE = (OSError, TimeoutError)
 
 
@@ -223,8 +224,15 @@ class Witness:
         self.asked = 0  # requests that waited for it when it went on
         self.answers = 0  # all answers after it was stopped, refusals too
 
-    async def start(self, pause_s: float = 0.05) -> None:
-        """It is written to and read from."""
+    async def start(self, pause_s: float = 0.05) -> bool:
+        """Begin to write and to read. Returns False if the node ended a connection meanwhile."""
+        try:
+            await self._begin(pause_s)
+        except GONE:
+            return False
+        return True
+
+    async def _begin(self, pause_s: float) -> None:
         for number, key in enumerate(self._keys):
             for idempotent in (False, True):
                 peer = await Peer(*self._address).connect()
@@ -303,10 +311,20 @@ class Witness:
         self.reads += [f"OffsetFetch {at}" for at in _committed(sent.result().body).items()]
 
     async def stopped(self) -> None:
-        """The node stands still: what it said before is read, and from now on answers count."""
+        """The node stands still: what it said before is read, and from now on answers count.
+
+        That is in our socket buffers. One wait is not enough: after a stall of this process its
+        timer fires before the answers are parsed.
+        """
         self._stopped_s = self._recorder.now_s()
-        await asyncio.sleep(0.1)  # what is in our socket buffers was sent before
+        for _ in range(DRAIN_TURNS):
+            await asyncio.sleep(DRAIN_S)
         self._counting = True
+
+    @property
+    def connected(self) -> bool:
+        """Return whether the node has ended none of the connections."""
+        return not any(peer.closed for peer in self._peers)
 
     def no_more(self) -> None:
         """Nothing is asked any more; call before the node goes on."""

@@ -17,7 +17,8 @@ from tests.peers.processes import ServerProcess
 # Its disk is everybody's here, so a share of it says nothing: only --disk-free-min
 # makes it read-only.
 SHARED_DISK = ("--disk-used-max", "100%", "--disk-used-resume", "99%")
-SESSION = "1s"  # short, so that an unregistered bookie is noticed soon
+# Short, so that a lost bookie is noticed soon; longer than a busy machine stands still.
+SESSION = "3s"
 _STARTED = re.compile(r"^started bookie=(\S+) address=(\S+):(\d+)$", re.MULTILINE)
 
 
