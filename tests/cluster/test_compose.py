@@ -14,7 +14,7 @@ from pathlib import Path
 import check_jsonschema
 import jsonschema
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from ruamel.yaml import YAML
 
 from gateway.process import serve
@@ -22,6 +22,7 @@ from ledger.command_line.program import flags_of
 from ledger.node import audit
 from ledger.node import serve as bookie
 from ledger.node.options import NodeSettings
+from tests.histories.workload import make_topic
 from tests.peers import compose
 from tests.peers.bookie import SHARED_DISK
 from tests.peers.compose import LocalCluster, local_command, services, zookeeper_port
@@ -163,7 +164,7 @@ def test_the_local_cluster_serves_a_stock_client_and_leaves_no_process(tmp_path)
     processes = list(cluster.processes.values())
     try:
         bootstrap = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
-        make_topic(cluster.bootstrap)
+        make_topic(cluster.bootstrap, "flights", 6, 3)
         failed = []
         producer = Producer(bootstrap)
         for number in range(1_000):
@@ -180,12 +181,6 @@ def test_the_local_cluster_serves_a_stock_client_and_leaves_no_process(tmp_path)
         cluster.stop()
     assert [process.exit_code for process in processes] == [0] * len(OURS)
     assert not list(tmp_path.glob("*.pid"))
-
-
-def make_topic(bootstrap):
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    for created in admin.create_topics([NewTopic("flights", 6, 3)]).values():
-        created.result(30.0)
 
 
 def read(topic, bootstrap, count):

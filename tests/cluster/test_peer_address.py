@@ -31,7 +31,8 @@ def gateways(tmp_path_factory):
     """Two gateways, stopped; the group has read a part of each partition."""
     directory = tmp_path_factory.mktemp("cluster")
     with World(directory, 3, proxied=False) as world:
-        stopped = Gateways(directory, world.zookeeper.servers, 2, METRICS).start()
+        servers = world.zookeeper.servers
+        stopped = Gateways(directory, servers, 2, METRICS, session_ms=20_000).start()
         try:
             create = ("topic", "create", "t", "-p", str(len(PARTITIONS)))
             assert invoke(*create, bootstrap=stopped.bootstrap)[0] == 0
@@ -83,4 +84,4 @@ def test_the_address_for_gateways_is_used_between_gateways(gateways, reachable):
             wait_until(lambda: known(gateways) == {False, True}, "lags", 60.0, pause_s=0.2)
             assert lags(gateways) != LAGS
     finally:
-        gateways.kill()
+        gateways.stop()

@@ -58,6 +58,10 @@ def fill(bootstrap, topic):
     assert producer.flush(30.0) == 0
 
 
+def started(data, world):
+    return ClusterGateway(data, world.zookeeper.servers, session_ms=20_000)
+
+
 def status(gateway):
     code, out, errors = run("bookie", "status", "-o", "json", bootstrap=gateway.bootstrap)
     assert (code, errors) == (0, "")
@@ -68,10 +72,10 @@ def status(gateway):
 
 def test_a_late_bookie_is_greylisted_and_shown(tmp_path):
     with World(tmp_path, 3) as world:
-        with ClusterGateway(tmp_path / "gateway", world.zookeeper.servers) as gateway:
+        with started(tmp_path / "gateway", world) as gateway:
             make_topic(gateway.bootstrap, "old")
             fill(gateway.bootstrap, "old")
-        with ClusterGateway(tmp_path / "gateway-2", world.zookeeper.servers) as gateway:
+        with started(tmp_path / "gateway-2", world) as gateway:
             reads = Reads(gateway.bootstrap, "old")
             reads.some()
             world.proxies[0].slow(TO_CLIENT, latency_s=SLOWER_S)

@@ -14,6 +14,7 @@ from pathlib import Path
 import check_jsonschema
 import jsonschema
 import pyarrow.dataset
+import pytest
 from ruamel.yaml import YAML
 
 from gateway.process import serve
@@ -28,7 +29,7 @@ from tests.peers.spark_cluster import SparkCluster, spark_home
 
 SCHEMA = Path(check_jsonschema.__file__).parent / "builtin_schemas/vendor/compose-spec.json"
 RECORDS = 500
-JOB_S_MAX = 120.0
+JOB_S_MAX = 280.0
 GATEWAYS = ("gateway-1", "gateway-2", "gateway-3")
 
 
@@ -65,6 +66,7 @@ def test_the_programs_of_the_commands_come_with_pyspark():
             assert (spark_home() / "bin" / service["command"][0]).is_file()
 
 
+@pytest.mark.timeout(600)
 def test_a_job_runs_on_a_master_and_a_worker_of_their_own(tmp_path):
     with Gateway(tmp_path / "data") as gateway:
         loader = Aiokafka(gateway.bootstrap)

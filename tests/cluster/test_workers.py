@@ -11,10 +11,11 @@ import re
 import signal
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from tests.cluster.world import World
 from tests.crash.load import Load, judge, read_all
+from tests.histories.workload import make_topic
 from tests.peers.gateway import ClusterGateway, ports_in_a_row
 from tests.peers.processes import process_tree, wait_until
 
@@ -31,8 +32,7 @@ def test_workers_are_brokers_that_come_back_when_killed_and_leave_on_one_signal(
         wait_until(lambda: all_run in gateway.output(), all_run, 60.0)
         admin = AdminClient({"bootstrap.servers": addresses(ports), "log_level": 0})
         wait_until(lambda: brokers(admin) == everyone, "three brokers", 30.0)
-        for created in admin.create_topics([NewTopic("flights", PARTITIONS, 3)]).values():
-            created.result(30.0)
+        make_topic(addresses(ports), "flights", PARTITIONS, 3)
         load = Load(addresses(ports), "flights", "one", pause_s=0.015)
         try:
             more(load, "a producer to produce")
@@ -58,7 +58,7 @@ def started(directory, world, ports):
         world.zookeeper.servers,
         ["--workers", str(len(ports))],
         node_id=7,
-        session_ms=1_000,
+        session_ms=6_000,
         port=ports[0],
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -40,12 +40,19 @@ END_S_MAX = 150.0
 CREATE_S_MAX = 120.0
 
 
-def make_topic(bootstrap: str, topic: str, partitions: int, copies: int) -> list[Key]:
+def make_topic(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    copies: int,
+    config: Mapping[str, str] | None = None,
+) -> list[Key]:
     """The topic is there; its keys. Raises KafkaException if that takes too long."""
+    wanted = NewTopic(topic, partitions, copies, config=dict(config or {}))
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     until_s = time.monotonic() + CREATE_S_MAX
     while True:
-        [created] = admin.create_topics([NewTopic(topic, partitions, copies)]).values()
+        [created] = admin.create_topics([wanted]).values()
         try:
             created.result(CREATE_S_MAX)
             break

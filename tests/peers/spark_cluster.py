@@ -19,7 +19,7 @@ from tests.peers.processes import Lifecycle, Process, free_port, process_tree
 from tests.peers.spark import environment, settings
 
 FILE = install.ROOT / "compose" / "spark.yaml"
-START_S_MAX = 60.0
+START_S_MAX = 280.0
 LOOPBACK = "127.0.0.1"
 _EXECUTOR = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
