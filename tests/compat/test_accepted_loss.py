@@ -21,6 +21,7 @@ from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.compat.clients.base import Client, Member, Stored
+from tests.compat.clients.suite import commit
 from tests.compat.clients.with_aiokafka import Aiokafka
 from tests.compat.clients.with_confluent import Confluent
 from tests.compat.clients.with_kafka_python import KafkaPython
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.compat
 RECORDS = 10
 READERS = ("aiokafka", "confluent", "kafka-python", "java", "kcat")
 READ_S_MAX = 60.0
+KCAT_S_MAX = 120.0
 
 
 class Log(NamedTuple):
@@ -156,8 +158,7 @@ class Reading:
         end = RECORDS if self.commits_position or log != SKIP_END else log.lost[0]
 
         def committed() -> bool:
-            member.poll()
-            member.commit()
+            commit([member], [])
             return client.committed(group, topic, 1) == [end]
 
         wait_until(committed, f"a commit of offset {end}", READ_S_MAX)
@@ -180,7 +181,7 @@ class Reading:
         topic, group = log.topic(self.reader), f"group-{_name(log)}-{self.reader}"
         member = client.member(group, topic)
         found = consume(member, log.lost[0])
-        member.commit()
+        commit([member], found)
 
         def shown() -> bool:
             found.extend(member.poll())
@@ -297,7 +298,9 @@ def test_the_java_consumer_stops_at_a_loss_that_it_may_not_pass(
 def test_kcat_reads_across_an_accepted_loss_to_the_end(lossy: Gateway, log: Log, start: str):
     words = ("-C", "-e", "-q", "-p", "0", "-o", start, "-f", "%o %h\n", "-t", log.topic("kcat"))
     done = subprocess.run(
-        [install.kcat(), "-b", lossy.bootstrap, *words], capture_output=True, timeout=60
+        [install.kcat(), "-b", lossy.bootstrap, "-m", "60", *words],
+        capture_output=True,
+        timeout=KCAT_S_MAX,
     )
     assert done.returncode == 0, done.stderr.decode()
     rows = [line.split(b" ", 1) for line in done.stdout.splitlines()]
@@ -329,7 +332,7 @@ def test_group_describe_and_the_metrics_show_where_readers_are_blocked(lossy: Ga
     client.read(accepted, RECORDS - 1, 1)  # so that the partition is open
     member = client.member(group, topic)
     consume(member, 3)
-    member.commit()
+    commit([member], [])
 
     def shown() -> bool:
         member.poll()

@@ -186,7 +186,7 @@ def test_two_java_consumers_share_and_take_over(
 ):
     topic, group = unused(), unused()
     loader.create_topic(topic, 6)
-    words = (*at(broker), "--topic", topic, "--group-id", group, "--session-timeout", "6000")
+    words = (*at(broker), "--topic", topic, "--group-id", group, "--session-timeout", "45000")
     main = java_tools.VERIFIABLE_CONSUMER
     members = [java_tools.start(tmp_path / f"{n}.log", main, *words) for n in range(2)]
     try:

@@ -29,10 +29,10 @@ Unused = Callable[[], str]
 def kcat(broker: Broker, *words: str, stdin: bytes = b"") -> bytes:
     """Run kcat to its end and return what it printed."""
     done = subprocess.run(
-        [install.kcat(), "-b", broker.bootstrap, *words],
+        [install.kcat(), "-b", broker.bootstrap, "-m", "60", *words],
         input=stdin,
         capture_output=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
@@ -69,7 +69,8 @@ def test_what_kcat_compresses_others_read(
     ]
     assert found[50].value is None
     assert {record.headers for record in found} == {(("origin", b"kcat"),)}
-    assert {batch.codec for batch in stored_batches(broker.port, topic)} == {codec}
+    batches = stored_batches(broker.port, topic)
+    assert {batch.codec for batch in batches if batch.records > 1} == {codec}
 
 
 def test_the_consume_mode_starts_where_it_is_told(broker: Broker, loader: Aiokafka, unused: Unused):

@@ -16,7 +16,7 @@ from tests.compat.clients.with_aiokafka import Aiokafka
 from tests.compat.clients.with_confluent import Confluent
 from tests.compat.clients.with_kafka_python import KafkaPython
 from tests.compat.conftest import AT_ONCE
-from tests.compat.test_accepted_loss import send
+from tests.compat.test_accepted_loss import KCAT_S_MAX, send
 from tests.gateway.admin_commands import invoke
 from tests.peers import install, java_tools
 from tests.peers.gateway import Gateway
@@ -72,7 +72,9 @@ def test_kcat_passes_reserved_offsets(jumped: tuple[Gateway, list[int]]):
     gateway, offsets = jumped
     words = ("-C", "-e", "-q", "-p", "0", "-o", "beginning", "-f", "%o\n", "-t", TOPIC)
     done = subprocess.run(
-        [install.kcat(), "-b", gateway.bootstrap, *words], capture_output=True, timeout=60
+        [install.kcat(), "-b", gateway.bootstrap, "-m", "60", *words],
+        capture_output=True,
+        timeout=KCAT_S_MAX,
     )
     assert done.returncode == 0, done.stderr.decode()
     assert [int(line) for line in done.stdout.split()] == offsets

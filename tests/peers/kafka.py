@@ -38,6 +38,7 @@ ONE_NODE = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
+START_S_MAX = 280.0
 BROKERS = 3
 THREE_NODES = {
     "default.replication.factor": "3",
@@ -54,7 +55,7 @@ FOR_TESTS = {
     "transaction.state.log.num.partitions": "1",
     "share.coordinator.state.topic.num.partitions": "1",
     # after kill -9 the new incarnation waits for the old one's session to end
-    "broker.session.timeout.ms": "2000",
+    "broker.session.timeout.ms": "9000",
     "broker.heartbeat.interval.ms": "500",
 }
 
@@ -63,6 +64,7 @@ class ApacheKafka(Broker):
     """Apache Kafka's own broker from the Maven jars."""
 
     name = "Apache Kafka"
+    start_s_max = START_S_MAX
 
     def __init__(
         self, data: Path, settings: Mapping[str, str] | None = None, heap: str = "512m"
@@ -186,7 +188,7 @@ def _formatted() -> Path:
             [install.java(), *JVM_QUIET, "-cp", install.kafka_classpath(), *tool],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=START_S_MAX,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         properties.unlink()

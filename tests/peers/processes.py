@@ -27,6 +27,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PORTS = random.SystemRandom()
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 START_TRIES = 3
+STOP_S_MAX = 60.0  # twice what a gateway may take to hand over
 _METADATA_V1 = struct.pack(">hhih5si", 3, 1, 7, 5, b"probe", 0)  # no topics: brokers only
 
 
@@ -277,7 +278,7 @@ class Process:
         assert self.exit_code is None, f"{self.log.name} has ended\n{self.output()[-4000:]}"
         return set(map(_thread_state, Path(f"/proc/{self.pid}/task").iterdir())) == {"T"}
 
-    def stop(self, timeout_s: float = 20.0) -> int:
+    def stop(self, timeout_s: float = STOP_S_MAX) -> int:
         """End it by SIGTERM, paused or not, then by SIGKILL; return the exit code."""
         if self._child.poll() is None:
             self.resume()
@@ -297,7 +298,7 @@ class Process:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        self._child.wait(10.0)
+        self._child.wait(STOP_S_MAX)
 
     def __enter__(self) -> Self:
         return self

@@ -34,6 +34,14 @@ class At(NamedTuple):
     timestamp_ms: int | None  # None: the client does not tell
 
 
+def session_ms(instance: str | None) -> int:
+    """The session of a member: longer than a busy machine stands still, unless it is static.
+
+    A static member is in its group until its session ends.
+    """
+    return 30_000 if instance is None else 6_000
+
+
 class TopicExists(Exception):
     """The broker refused to create a topic that is there."""
 

@@ -191,12 +191,14 @@ class ClientSuite:
         for codec in (None, *self.codecs):
             topic = unused()
             client.create_topic(topic)
-            # A batch of one small record may be sent as it is: it would not shrink.
+            # A batch of one small record may be sent as it is: it would not shrink. There may be
+            # one, whatever the linger, if this process stands still between two records.
             offsets = produce(client, topic, assorted(client), codec=codec, linger_ms=500)
             assert offsets == list(range(18)), codec
             assert client.read(topic, 0, 18) == stored(assorted(client)), codec
             batches = stored_batches(broker.port, topic)
-            assert {batch.codec for batch in batches} == {codec or "none"}
+            assert {batch.codec for batch in batches if batch.records > 1} == {codec or "none"}
+            assert {batch.codec for batch in batches} <= {codec or "none", "none"}
             assert sum(batch.records for batch in batches) == 18
 
     @pytest.mark.parametrize("acks", ["1", "all"])
@@ -301,7 +303,13 @@ class ClientSuite:
                 producer.send(topic, numbered(5, first=100 + 5 * partition), partition)
             producer.wait()
         poll_until([first, second], 90, found)
-        commit([first, second], found)
+
+        def all_committed() -> bool:
+            commit([first, second], found)
+            return client.committed(group, topic, 6) == [15] * 6
+
+        # A member that joined again reads, and commits, from the last commit on.
+        wait_until(all_committed, "commits of all records", 60.0)
         second.close()
         settle([first], 6, found)
         first.close()
@@ -361,7 +369,7 @@ class ClientSuite:
             return returns.assignment() == held and stays.rebalances == rebalances
 
         # A client may rejoin by itself once more after its first join: that is not our question.
-        wait_until(comes_back_quietly, "a return without a rebalance", 10.0)
+        wait_until(comes_back_quietly, "a return without a rebalance", 60.0)
         returns.close()
         stays.close()
 

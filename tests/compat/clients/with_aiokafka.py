@@ -26,6 +26,7 @@ from tests.compat.clients.base import (
     Stored,
     TooLarge,
     TopicExists,
+    session_ms,
 )
 
 T = TypeVar("T")
@@ -222,7 +223,7 @@ class AiokafkaMember(ConsumerRebalanceListener):
                 auto_offset_reset=reset,
                 enable_auto_commit=False,
                 heartbeat_interval_ms=200,
-                session_timeout_ms=6000,
+                session_timeout_ms=session_ms(instance),
             )
             consumer.subscribe([topic], listener=self)
             await consumer.start()

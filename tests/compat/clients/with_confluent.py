@@ -23,10 +23,15 @@ from tests.compat.clients.base import (
     Stored,
     TooLarge,
     TopicExists,
+    session_ms,
 )
 
 CALL_S_MAX = 60
-REBALANCING = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION)
+REBALANCING = (
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,  # its session ended: it joins again
+)
 
 
 def _stored(message: Message) -> Stored:
@@ -170,7 +175,7 @@ class ConfluentMember:
             "auto.offset.reset": reset,
             "enable.auto.commit": False,
             "heartbeat.interval.ms": 200,
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": session_ms(instance),
         }
         if instance is not None:
             settings["group.instance.id"] = instance

@@ -34,6 +34,7 @@ from tests.compat.clients.base import (
     Stored,
     TooLarge,
     TopicExists,
+    session_ms,
 )
 
 CALL_S_MAX = 60
@@ -180,7 +181,7 @@ class KafkaPythonMember(ConsumerRebalanceListener):
             "auto_offset_reset": reset,
             "enable_auto_commit": False,
             "heartbeat_interval_ms": 200,
-            "session_timeout_ms": 6000,
+            "session_timeout_ms": session_ms(instance),
         }
         self.rebalances = 0
         self._topic = topic
