@@ -17,6 +17,8 @@ from tests.histories.history import save
 from tests.histories.report import counts, table
 from tests.peers.stalls import Stalls
 
+pytestmark = pytest.mark.timeout(600)
+
 PAUSE_S = 3.0  # three sessions
 # A gateway or ZooKeeper that stands still for a third of a session costs connections, which clients
 # notice. What the hand-over itself does to them, they notice each time.

@@ -218,7 +218,7 @@ def test_a_follower_and_a_rack_see_one_log_while_writers_die_and_sessions_end(st
     try:
         task = asyncio.run_coroutine_threadsafe(following, stage.background._loop)
         for gateway in list(stage.rig.gateways)[1:]:
-            gateway.kill()
+            stage.rig.kill(gateway, machine=gateway.node_id == 1)  # whose session has to expire
             more(load)
             gateway.start()
             consumer.poll()
