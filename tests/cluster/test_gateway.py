@@ -117,7 +117,7 @@ def test_with_a_spare_the_list_of_ledgers_that_lack_copies_drains_by_itself(tmp_
 def test_a_second_gateway_of_one_node_id_is_refused_and_follows_one_that_was_killed(tmp_path):
     with Stage(tmp_path, 3) as stage:
         zookeeper = stage.world.zookeeper.servers
-        second = ClusterGateway(tmp_path / "second", zookeeper, session_ms=SESSION_MS)
+        second = ClusterGateway(tmp_path / "second", zookeeper)  # waits for two of its sessions
         try:
             second.start()
             raise AssertionError("two gateways of one node id serve")
@@ -128,6 +128,7 @@ def test_a_second_gateway_of_one_node_id_is_refused_and_follows_one_that_was_kil
         told = [load.told for load in stage.loads]
         stage.gateway.process.send_signal(signal.SIGKILL)  # it alone: its session ends at once
         stage.gateway.wait_exit()
+        second.session_ms = SESSION_MS
         second.start()
         try:
             assert judge(read_all(second.bootstrap, "before", PARTITIONS), told) >= MORE
