@@ -31,7 +31,7 @@ from tests.peers.zookeeper import Ensemble, ZooKeeper
 
 T = TypeVar("T")
 AUDIT = ("--delay", "1s", "--grace", "2s", "--interval", "2s", "--session", "2s")
-ONCE = ("--once", "--delay", "0", "--grace", "0", "--session", "20s")  # no other one waits for it
+ONCE = ("--once", "--delay", "0", "--grace", "0", "--session", "20s")  # nothing waits for its end
 AUDITS_MAX = 3
 JUDGE_S_MAX = 180.0
 ASK_SESSION_MS = 20_000  # nobody waits for its end
@@ -42,7 +42,8 @@ MORE = 300  # acknowledged entries: a few groups of each writer
 class World(Lifecycle):
     """One cluster in `directory`. `options` are further words for every bookie.
 
-    ZooKeeper does not sync its log: that delays sessions on a busy disk, and kill -9 loses nothing.
+    ZooKeeper does not sync its log: on a busy disk a sync outlasts sessions, and kill -9 loses
+    nothing that was only written.
 
     Without `proxied` clients reach bookies themselves, and `proxies` is empty. With `ensemble`,
     ZooKeeper is three servers, and bookies reach each of them.
