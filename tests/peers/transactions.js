@@ -20,7 +20,10 @@ async function one(from, value, commit) {
   await (commit ? transaction.commit() : transaction.abort());
 }
 
-// kafkajs does not wait for the end of the transaction before, so it may have to begin again.
+// kafkajs does not wait for the end of the transaction before, nor for the broker to create the
+// topic of offsets, so it may have to begin again.
+const AGAIN = ["CONCURRENT_TRANSACTIONS", "GROUP_COORDINATOR_NOT_AVAILABLE"];
+
 async function withOffsets(from, topics) {
   for (;;) {
     const transaction = await from.transaction();
@@ -28,7 +31,7 @@ async function withOffsets(from, topics) {
       await transaction.sendOffsets({ consumerGroupId: topic, topics });
       return transaction;
     } catch (error) {
-      if (error.type !== "CONCURRENT_TRANSACTIONS") {
+      if (!AGAIN.includes(error.type)) {
         throw error;
       }
       await transaction.abort();
