@@ -31,7 +31,7 @@ def counted() -> Iterator[Steps]:
         return on_step
 
     before, collects = sys.gettrace(), gc.isenabled()
-    gc.disable()  # what is collected, and who is told, would count too
+    gc.disable()  # finalizers and callbacks of a collection would count too
     sys.settrace(on_call)
     try:
         yield steps

@@ -396,12 +396,14 @@ def _append_each(
     count, version, acks_all = 0, request.version, request.body.acks == -1
     find = ctx.partitions.find_for_produce
     for at, topic in enumerate(topics):
+        if not topic.partition_data:
+            continue
         named, name = _name_of(request, ctx, topic)
         for place, data in enumerate(topic.partition_data):
             count += 1
             if count % PER_PART == 0:
                 yield
-                named, name = _name_of(request, ctx, topic)  # it may be deleted since
+                named, name = _name_of(request, ctx, topic)  # it may have been deleted
             partition = None if name is None else find(name, data.index)
             if refused is not None or partition is None:
                 why = refused or Produced(ctx.partitions.why_not_produced(named, data.index))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ Rounds = dict[tuple[str, str], list[Round]]
 
 
 def one_round(side: str, before: Path, cell: str, data: Path) -> dict[str, Round]:
-    """Return what one gateway did, which is new and ends afterwards."""
+    """Measure a new gateway, and remove it with its data."""
     record_bytes, partitions = CELLS[cell]
     count, warm = (mb * 1_000_000 // record_bytes for mb in (_MB, _WARM_MB))
     with new_side(side, False, data, before) as broker:
@@ -36,10 +37,9 @@ def one_round(side: str, before: Path, cell: str, data: Path) -> dict[str, Round
         produce(broker, "plain", record_bytes, warm)
         produced = produce(broker, "plain", record_bytes, count)
         consume(broker, "plain", record_bytes, warm)
-        return {
-            "produce": produced,
-            "consume": consume(broker, "plain", record_bytes, warm + count),
-        }
+        consumed = consume(broker, "plain", record_bytes, warm + count)
+    shutil.rmtree(data)
+    return {"produce": produced, "consume": consumed}
 
 
 def measure(cell: str, before: Path, count: int, scratch: Path) -> Rounds:
@@ -71,7 +71,7 @@ def compared(rounds: Rounds, work: str, cell: str) -> dict[str, float]:
         middles.append((per_s, cpu))
         print(
             f"{work} {cell:7}{side:8} {per_s:9,.0f}/s ({low:,.0f} to {high:,.0f}), "
-            f"{cpu:5.2f} CPU s/GB ({least:.2f} to {most:.2f}), others {others:.0%}",
+            f"{cpu:5.2f} CPU s/GB ({least:.2f} to {most:.2f}), others up to {others:.0%}",
             flush=True,
         )
     (ours, cpu), (theirs, their_cpu) = middles
@@ -85,7 +85,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="of each tree and cell [9]")
     parser.add_argument("--cell", choices=CELLS, action="append", help="only this one [all]")
     asked = parser.parse_args()
-    line: dict[str, object] = {"bench": "trees", "rounds": asked.rounds}
+    line: dict[str, object] = {
+        "bench": "trees",
+        "before": asked.before.name,
+        "rounds": asked.rounds,
+    }
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trees-", dir=CACHE) as scratch:
         for cell in asked.cell or CELLS:

@@ -35,7 +35,7 @@ WARM_S = 2.0  # clients, and our own imports, are at work
 HARM_S = 3.0  # of a server of ZooKeeper: three sessions
 PAUSE_S = 10.0  # of a zombie: many sessions
 WITNESSED = 0.7  # seconds of requests before the pause
-PAUSES_MAX = 8
+PAUSES_MAX = 3
 
 
 class Outage(NamedTuple):
@@ -83,6 +83,7 @@ class Stage:
         ensemble: bool = False,
         bookies: int = 3,
         proxied: bool = False,
+        session_ms: int = SESSION_MS,
     ) -> None:
         self.directory = directory
         self.recorder = Recorder()
@@ -97,7 +98,7 @@ class Stage:
             bookies=bookies,
             proxied=proxied,
             ensemble=ensemble,
-            session_ms=SESSION_MS,
+            session_ms=session_ms,
         )
         for gateway in self.rig.gateways:
             gateway.options += options

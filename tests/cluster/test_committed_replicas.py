@@ -22,7 +22,7 @@ from tests.peers import java_tools
 from tests.peers.java_tools import run
 from tests.peers.processes import wait_until
 
-pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.proof
 
 SIZE = 12
 CALL_S_MAX = 60.0

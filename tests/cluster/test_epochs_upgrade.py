@@ -31,7 +31,7 @@ from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 from tests.peers.release import take_off, unpacked
 
-pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.proof
 
 BEFORE = "f3a6cd8"
 

@@ -30,7 +30,7 @@ from tests.gateway.admin_commands import consumer, invoke
 from tests.peers.processes import wait_until
 from tests.peers.release import take_off, unpacked
 
-pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.proof
 
 # The form in which each lays out a cluster, and the level of metadata.version
 RELEASES = {"f3a6cd8": (0, 29), "c17f799": (1, 29), "b0dcebb": (2, 30)}

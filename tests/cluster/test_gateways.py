@@ -17,15 +17,11 @@ from tests.histories.history import save
 from tests.histories.report import counts, table
 from tests.peers.stalls import Stalls
 
-pytestmark = pytest.mark.timeout(600)
-
 PAUSE_S = 3.0  # three sessions
-# A gateway or ZooKeeper that stands still for a third of a session costs connections, which clients
-# notice. What the hand-over itself does to them, they notice each time.
-TRIES = 8
-STEADY_TRIES = 4  # of them: this process did not stand still
+TRIES = 3  # a machine that stands still may cost a gateway its connections, which clients notice
 STALL_S = 0.2
-WORST_S_MAX = 60.0  # on a machine that tests share; the proof has its own bound
+CALM_SESSION_MS = 6_000  # of the gateways that leave: nothing waits for the end of a session
+WORST_S_MAX = 25.0  # on a machine that tests share; the proof has its own bound
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +29,7 @@ def told(tmp_path_factory):
     """All harms, one after the other; what each did, and the history."""
     directory = tmp_path_factory.mktemp("cluster")
     with Stage(directory, pace=3.0) as stage:
-        recorder = stage.recorder
         found = {"killed": stage.kill(), "paused": stage.pause(PAUSE_S)}
-        steady = 0
-        for _ in range(TRIES):
-            stage.calm()
-            before = recorder.errors + recorder.rebalances
-            with Stalls() as stalls:
-                found["stopped"] = stage.stop()
-            found["noticed"] = recorder.errors + recorder.rebalances - before
-            steady += stalls.longest_s < STALL_S
-            if found["noticed"] == Counter() or steady == STEADY_TRIES:
-                break
         found["history"], found["findings"] = stage.finish()
     save(found["history"], directory / "history.jsonl.gz")
     return found
@@ -71,7 +56,19 @@ def test_an_owner_that_slept_acknowledges_nothing_new_and_answers_no_read(told):
     assert zombie.asked > 0
 
 
-def test_a_gateway_that_leaves_is_noticed_by_no_client_and_no_group(told):
-    code, _ = told["stopped"]
-    assert code == 0
-    assert not told["noticed"], "errors and rebalances"
+def test_a_gateway_that_leaves_is_noticed_by_no_client_and_no_group(tmp_path):
+    codes = []
+    with Stage(tmp_path, pace=3.0, session_ms=CALM_SESSION_MS) as stage:
+        recorder = stage.recorder
+        for _ in range(TRIES):
+            stage.calm()
+            before = recorder.errors + recorder.rebalances
+            with Stalls() as stalls:
+                codes.append(stage.stop()[0])
+            noticed = recorder.errors + recorder.rebalances - before
+            if noticed == Counter() or stalls.longest_s < STALL_S:
+                break
+        _, findings = stage.finish()
+    assert set(codes) == {0}
+    assert not noticed, "errors and rebalances"
+    assert bad(findings) == []

@@ -54,8 +54,9 @@ def test_a_bookie_that_is_put_back_to_old_data_denies_nothing_and_is_mended(worl
     assert open_here
 
     async def ask(session):
+        until_s = asyncio.get_running_loop().time() + COPY_PATIENCE_S
         return {
-            await status_of(session, BookieId(old.id), one.ledger, EntryId(entry))
+            await status_of(session, BookieId(old.id), one.ledger, EntryId(entry), until_s)
             for one in open_here
             for entry in known[one.ledger]
         }
@@ -68,10 +69,9 @@ def test_a_bookie_that_is_put_back_to_old_data_denies_nothing_and_is_mended(worl
     assert world.judge(all_copies=True) == []
 
 
-async def status_of(session, bookie, ledger, entry):
-    """What the bookie says of an entry. One that does not answer yet is asked again."""
+async def status_of(session, bookie, ledger, entry, until_s):
+    """Return the answer of the bookie; ask one that is unreachable again, up to `until_s`."""
     loop = asyncio.get_running_loop()
-    until_s = loop.time() + COPY_PATIENCE_S
     while True:
         status = (await session.bookies.read(bookie, ledger, entry)).status
         if status is not Status.UNREACHABLE or loop.time() > until_s:

@@ -20,7 +20,7 @@ from tests.peers.processes import wait_until
 
 __all__ = ["pair"]
 
-pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.proof
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 ADD_OFFSETS, TXN_OFFSET_COMMIT = 25, 28

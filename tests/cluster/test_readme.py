@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-import pytest
-
 from tests.documents import code_blocks
 from tests.gateway.test_readme import as_pattern, plain
 from tests.house import ROOT, read_sources
@@ -37,7 +35,6 @@ def steps():
     ]
 
 
-@pytest.mark.timeout(600)
 def test_the_cluster_chapter_does_what_it_says(tmp_path):
     install.kcat()
     script = f"\necho '{BETWEEN}'\n".join(text for text, _ in steps())

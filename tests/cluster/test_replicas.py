@@ -209,7 +209,6 @@ def test_consumers_of_a_rack_read_everything_from_its_gateway(stage):
             consumer.close()
 
 
-@pytest.mark.timeout(600)
 def test_a_follower_and_a_rack_see_one_log_while_writers_die_and_sessions_end(stage):
     consumer = Nearby(stage.bootstrap, "r1")
     load = stage.load()

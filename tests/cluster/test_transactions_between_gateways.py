@@ -19,7 +19,7 @@ from tests.gateway.test_dev import ask
 from tests.peers.gateway import Gateways
 from tests.peers.processes import wait_until
 
-pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.proof
 
 OPTIONS = ("--replication-factor", "1")
 PRODUCE, LIST_OFFSETS, FIND_COORDINATOR, DELETE_TOPICS, INIT_PRODUCER_ID = 0, 2, 10, 20, 22

@@ -184,8 +184,10 @@ class World(Lifecycle):
         return told(self._own_log, *logs)
 
     def all_gave_up(self) -> bool:
-        """Each writer has given a ledger up, whatever the others did."""
-        return all(told(log).given_up for log, _ in self.clients if log.name.startswith("write"))
+        """Return whether each writer has given a ledger up, whatever the others did."""
+        writers = [log for log, _ in self.clients if log.name.startswith("write")]
+        assert writers
+        return all(told(log).given_up for log in writers)
 
     def told_ever(self) -> Told:
         """What all clients there ever were, were told."""

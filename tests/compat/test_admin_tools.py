@@ -188,14 +188,12 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_tool_prints_the_same_as_on_kafka(brokers: dict[str, Broker], name: str):
     for main, *words in COMMANDS[name]:
         is_equal(brokers, main, *words)
 
 
-@pytest.mark.timeout(600)
 def test_log_dirs_and_reassignments_print_the_same_as_on_kafka(
     brokers: dict[str, Broker], tmp_path: Path
 ):
@@ -233,7 +231,6 @@ def log_dirs(broker: Broker, node: int) -> object:
     return titles, shown
 
 
-@pytest.mark.timeout(600)
 def test_the_quorum_has_the_same_lines_as_on_kafka(brokers: dict[str, Broker]):
     """Their numbers are those of KRaft's log in Kafka only."""
     status, replication = [], []
@@ -246,7 +243,6 @@ def test_the_quorum_has_the_same_lines_as_on_kafka(brokers: dict[str, Broker]):
     assert replication[0] == replication[1]
 
 
-@pytest.mark.timeout(600)
 def test_an_open_transaction_is_described_and_aborted_as_on_kafka(brokers: dict[str, Broker]):
     shown = []
     for name, node in NODES.items():

@@ -155,7 +155,6 @@ class Run:
         return [answers[each].result(SECONDS_MAX)["cleanup.policy"].value for each in asked]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["gateway", "kafka"])
 def test_a_source_connector_writes_each_line_once_though_it_is_killed(tmp_path: Path, kind: str):
     with transacting_broker(kind, tmp_path / "broker") as broker:

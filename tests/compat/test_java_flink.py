@@ -84,7 +84,6 @@ class Run:
             self.job = self.begin()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("naming", ["INCREMENTING", "POOLING"])
 @pytest.mark.parametrize("kind", ["gateway", "kafka"])
 def test_flink_writes_each_number_once_though_processes_are_killed(

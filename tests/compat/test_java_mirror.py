@@ -153,7 +153,6 @@ def by_place(reader: Committed) -> list[list[str]]:
     return found
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("source_kind", "target_kind"),
     [("kafka", "gateway"), ("gateway", "kafka"), ("gateway", "gateway"), ("kafka", "kafka")],

@@ -88,7 +88,6 @@ RUNS = [
 
 
 @pytest.mark.parametrize(("options", "kills"), RUNS)
-@pytest.mark.timeout(400)
 def test_what_was_acknowledged_survives_kill_9(
     tmp_path: Path, options: tuple[str, ...], kills: int
 ) -> None:

@@ -425,7 +425,7 @@ def test_a_batch_of_many_records_takes_little_memory():
         tracemalloc.stop()
     assert read_header(kept.data).records == 64
     # Zlib alone takes 3.8 times: it doubles its output until all fits, and then copies it.
-    assert peak < 5 * plain
+    assert peak < 4.3 * plain
 
 
 def test_a_rewritten_batch_is_as_compressed_as_its_producer_made_it():

@@ -159,7 +159,7 @@ async def test_who_follows_is_told_of_the_last_record_though_nothing_comes_after
             await until_past(follower, offset, moved)
             waited_s.append(time.monotonic() - acknowledged_s)
         await follower.close()
-        assert min(waited_s) < SEEN_S_MAX
+        assert sorted(waited_s)[2] < SEEN_S_MAX
 
 
 async def test_nothing_is_written_for_readers(gateway):

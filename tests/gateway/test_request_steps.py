@@ -175,6 +175,20 @@ async def test_each_of_many_batches_gets_its_own_result(version):
         assert found == expected
 
 
+async def test_a_topic_that_is_deleted_between_two_parts_gets_no_later_batch(monkeypatch):
+    """Whatever topic has its name by then: the request gives the id."""
+    async with started_cluster() as cluster:
+        await cluster.topic(partitions=510)
+        topic = cluster.catalog.by_name("t")
+        lookups = iter([topic])  # by the id; the name stays, as if a new topic had it
+        monkeypatch.setattr(cluster.catalog, "by_id", lambda _: next(lookups, None))
+        fields = producing({"t": dict.fromkeys(range(510), batch())})
+        fields["topic_data"][0]["topic_id"] = topic.topic_id
+        reply = await cluster.answer(PRODUCE, 13, **fields)
+        codes = [each.error_code.name for each in reply.responses[0].partition_responses]
+        assert codes == ["none"] * 499 + ["unknown_topic_id"] * 11
+
+
 async def test_many_batches_are_refused_with_the_leader_of_each_partition():
     two = member(2)
     cluster_of_two = PaperCluster(1, [member(1), two], leader_of_others=Leader(2, 7))

@@ -67,17 +67,36 @@ async def test_the_offsets_of_a_group_are_added_in_every_version(version):
     async with transacting() as cluster:
         producer = (await cluster.init())[1:]
         fields = {"transactional_id": "pay", "producer_id": producer[0], "group_id": "g"}
-        reply = await cluster.answer(OFFSETS, version, **fields, producer_epoch=0)
-        assert reply.error_code is Code.coordinator_not_available
-        assert not cluster.shell.describe("pay").partitions
-        await cluster.until(lambda: cluster.catalog.by_name(CONSUMER_OFFSETS))
+        assert cluster.catalog.by_name(CONSUMER_OFFSETS) is None
         reply = await cluster.answer(OFFSETS, version, **fields, producer_epoch=0)
         assert reply.error_code is NONE
+        assert cluster.catalog.by_name(CONSUMER_OFFSETS) is not None
         (added,) = cluster.shell.describe("pay").partitions
         assert added == (CONSUMER_OFFSETS, ord("g") % 50)
         reply = await cluster.answer(OFFSETS, version, **fields, producer_epoch=1)
         expected = Code.producer_fenced if version >= 2 else Code.invalid_producer_epoch
         assert reply.error_code is expected
+
+
+async def test_requests_that_need_the_topic_of_offsets_at_once_all_wait_for_it():
+    async with transacting() as cluster:
+        producer = (await cluster.init())[1:]
+        fields = {"transactional_id": "pay", "producer_id": producer[0], "producer_epoch": 0}
+        replies = await asyncio.gather(
+            *(cluster.answer(OFFSETS, 3, **fields, group_id=name) for name in "ab")
+        )
+        assert {reply.error_code for reply in replies} <= {NONE, Code.concurrent_transactions}
+        assert NONE in {reply.error_code for reply in replies}
+
+
+async def test_without_the_topic_of_offsets_no_offsets_are_added():
+    async with transacting() as cluster:
+        producer = (await cluster.init())[1:]
+        await cluster.catalog.create("_.consumer.offsets", 1, 1, {})  # its name collides
+        fields = {"transactional_id": "pay", "producer_id": producer[0], "producer_epoch": 0}
+        reply = await cluster.answer(OFFSETS, 3, **fields, group_id="g")
+        assert reply.error_code is Code.coordinator_not_available
+        assert not cluster.shell.describe("pay").partitions
 
 
 @pytest.mark.parametrize("version", versions(END))

@@ -9,6 +9,7 @@ second, so that clusters of many processes are judged and not the machine.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,7 @@ LOOK_S = 0.1
 COMMIT_S = 0.04
 END_S_MAX = 150.0
 CREATE_S_MAX = 120.0
+_FINAL = (KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.INVALID_PARTITIONS, KafkaError.INVALID_CONFIG)
 
 
 def make_topic(
@@ -47,20 +49,24 @@ def make_topic(
     copies: int,
     config: Mapping[str, str] | None = None,
 ) -> list[Key]:
-    """The topic is there; its keys. Raises KafkaException if that takes too long."""
+    """Create the topic; return its keys. Raises KafkaException if it exists, or cannot be created.
+
+    An answer may be lost when a gateway stood still, and bookies may still be starting.
+    """
     wanted = NewTopic(topic, partitions, copies, config=dict(config or {}))
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     until_s = time.monotonic() + CREATE_S_MAX
-    while True:
+    for tries in itertools.count():
         [created] = admin.create_topics([wanted]).values()
         try:
             created.result(CREATE_S_MAX)
             break
         except KafkaException as refused:
-            if refused.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            if tries and refused.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 break  # an answer was lost
-            if time.monotonic() > until_s:
+            if refused.args[0].code() in _FINAL or time.monotonic() > until_s:
                 raise
+            threading.Event().wait(0.2)
     return [key_of(topic, number) for number in range(partitions)]
 
 

@@ -28,7 +28,7 @@ from tests.peers.proxy import Proxy
 
 pytestmark = pytest.mark.real_loop
 
-SOON_S = 40  # for what needs a moment; less than a session of a child lasts
+SOON_S = 30  # for what needs a moment; less than a session of a child lasts
 
 
 class Life:

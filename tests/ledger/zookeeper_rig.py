@@ -100,12 +100,13 @@ class LateAnswers:
             self.longest_s = max(self.longest_s, monotonic_s() - asked_s)
 
 
-async def in_some_try(attempt, server, tries=10, late_s=LATE_S):
+async def in_some_try(attempt, server, tries=5, late_s=LATE_S):
     """True once an attempt returns True. Only after a stall another one follows.
 
     A machine that stands still for a part of a short session may cost others theirs; so may a
     server that alone stands still.
     """
+    waits_left = 1  # a wait that took too long is forgiven once: it hides what never happens
     for _ in range(tries):
         with Stalls() as stalls, LateAnswers(server) as late:
             outcome = await _tried(attempt)
@@ -113,13 +114,17 @@ async def in_some_try(attempt, server, tries=10, late_s=LATE_S):
             return True
         if stalls.longest_s < STALL_S and late.longest_s < late_s:
             break
+        if isinstance(outcome, TookTooLong):
+            waits_left -= 1
+            if waits_left < 0:
+                break
     if isinstance(outcome, TookTooLong):
         raise outcome
     return False
 
 
 async def _tried(attempt):
-    """What the attempt returns; the error if it had no connection, or waited too long."""
+    """Return what the attempt returns, or its error if it had no connection or waited too long."""
     try:
         return await attempt()
     except (MetadataUnavailable, TookTooLong) as error:

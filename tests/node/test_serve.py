@@ -405,9 +405,8 @@ def test_another_name_over_the_same_directory_is_refused(bookie):
 
 
 def test_without_zookeeper_it_waits_says_so_and_gives_up(tmp_path):
-    bookie = BookieProcess(
-        tmp_path / "bookie", f"127.0.0.1:{free_port()}", ["--zookeeper-wait", "2500ms"]
-    )
+    nobody, wait = f"127.0.0.1:{free_port()}", ("--zookeeper-wait", "2500ms")
+    bookie = BookieProcess(tmp_path / "bookie", nobody, wait, session="1s")  # a try lasts as long
     lines: list[str] = []
     tries = iter(range(5))
     with ended_with(bookie):  # one line is the end of a process that stood still while it waited

@@ -360,7 +360,8 @@ public class TransactionScenarios {
     }
 
     /** Returns the values up to the end that a reader of this isolation sees. */
-    private static List<String> read(String topic, int partition, boolean committed) throws Exception {
+    private static List<String> read(String topic, int partition, boolean committed)
+            throws Exception {
         awaitMarkers();
         TopicPartition place = new TopicPartition(topic, partition);
         List<String> values = new ArrayList<>();
@@ -392,7 +393,11 @@ public class TransactionScenarios {
                                 List.of(
                                         TransactionState.PREPARE_COMMIT,
                                         TransactionState.PREPARE_ABORT));
+        long end = System.nanoTime() + 60_000_000_000L;
         while (!admin.listTransactions(decided).all().get().isEmpty()) {
+            if (System.nanoTime() > end) {
+                throw new IllegalStateException("a decided transaction lacks markers for 60 s");
+            }
             Thread.sleep(20);
         }
     }

@@ -21,8 +21,7 @@ from typing import Any, Self
 
 from tests.peers import install
 from tests.peers.bookie import SHARED_DISK
-from tests.peers.gateway import ports_in_a_row
-from tests.peers.processes import Process, free_port
+from tests.peers.processes import Process, free_port, ports_in_a_row
 from tests.peers.zookeeper import ZooKeeper
 
 FILE = install.ROOT / "compose" / "cluster.yaml"

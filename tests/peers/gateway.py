@@ -7,39 +7,15 @@ with a node id, a port and a rack of its own that outlive stop, kill and restart
 from __future__ import annotations
 
 import os
-import random
-import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
 from tests.peers import install
 from tests.peers.broker import Broker
-from tests.peers.processes import OWN_PORTS, Lifecycle, free_port
+from tests.peers.processes import Lifecycle, free_port, ports_in_a_row
 
 STARTED_LINE_S_MAX = 10.0
-_PORTS = random.SystemRandom()
-
-
-def ports_in_a_row(count: int) -> list[int]:
-    """Loopback ports, one after the other, that nobody listened on a moment ago.
-
-    They lie where those of `free_port` do: nobody sits on the port of a killed gateway.
-    """
-    while True:
-        first = _PORTS.choice(OWN_PORTS[: 1 - count] if count > 1 else OWN_PORTS)
-        row = list(range(first, first + count))
-        if all(map(_is_free, row)):
-            return row
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 class Gateway(Broker):

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import shutil
@@ -40,7 +39,7 @@ def _own_ports(ports: range) -> range:
 
 
 OWN_PORTS = _own_ports(range(10_000, 32_768))
-_drawn: set[int] = set()  # the ports that `free_port` returned
+_drawn: set[int] = set()  # ports that were returned
 
 
 class TookTooLong(AssertionError):
@@ -82,16 +81,30 @@ def free_port() -> int:
     It lies below the ports that the kernel gives to outgoing connections (32,768 and above on
     Linux, 49,152 elsewhere), so that none of those takes it before its server starts, or while
     its server is down. The draw is the system's: the processes of one test run share their seed.
-    Each of them draws from ports of its own, and no port twice.
+    Each of them draws from ports of its own, and none twice until half are used up. Children that
+    draw by themselves, and other test runs, know nothing of these.
     """
+    return ports_in_a_row(1)[0]
+
+
+def ports_in_a_row(count: int) -> list[int]:
+    """Return loopback ports, one after the other, as `free_port` draws one."""
     while True:
-        port = _PORTS.choice(OWN_PORTS)
-        if port in _drawn and len(_drawn) < len(OWN_PORTS) // 2:
-            continue
-        _drawn.add(port)
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        first = _PORTS.randrange(OWN_PORTS.start, OWN_PORTS.stop - count + 1)
+        row = range(first, first + count)
+        used_up = len(_drawn) >= len(OWN_PORTS) // 2
+        if (used_up or _drawn.isdisjoint(row)) and all(map(_is_free, row)):
+            _drawn.update(row)
+            return list(row)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
             probe.bind(("127.0.0.1", port))
-            return port
+        except OSError:
+            return False
+    return True
 
 
 def _first_bytes(connection: socket.socket, count: int) -> bytes:

@@ -20,18 +20,16 @@ async function one(from, value, commit) {
   await (commit ? transaction.commit() : transaction.abort());
 }
 
-// kafkajs does not wait for the end of the transaction before, nor for the broker to create the
-// topic of offsets, so it may have to begin again.
-const AGAIN = ["CONCURRENT_TRANSACTIONS", "GROUP_COORDINATOR_NOT_AVAILABLE"];
-
-async function withOffsets(from, topics) {
+// kafkajs does not wait for the end of the transaction before, so it may have to begin again.
+async function withOffsets(from, offset) {
+  const topics = [{ topic, partitions: [{ partition: 0, offset }] }];
   for (;;) {
     const transaction = await from.transaction();
     try {
       await transaction.sendOffsets({ consumerGroupId: topic, topics });
       return transaction;
     } catch (error) {
-      if (!AGAIN.includes(error.type)) {
+      if (error.type !== "CONCURRENT_TRANSACTIONS") {
         throw error;
       }
       await transaction.abort();
@@ -40,10 +38,9 @@ async function withOffsets(from, topics) {
 }
 
 async function offsets(from, offset, commit) {
-  const topics = [{ topic, partitions: [{ partition: 0, offset }] }];
-  const transaction = await withOffsets(from, topics);
+  const transaction = await withOffsets(from, offset);
   await (commit ? transaction.commit() : transaction.abort());
-  const next = await withOffsets(from, topics); // begins only after that end is complete
+  const next = await withOffsets(from, "9"); // begins only after that end is complete
   await next.abort();
   const admin = kafka.admin();
   await admin.connect();

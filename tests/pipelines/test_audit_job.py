@@ -31,8 +31,8 @@ from ledger.command_line.output import Format
 from ledger.errors import MetadataUnavailable
 from tests.compat.clients.base import ProducerOptions, Record
 from tests.compat.clients.with_aiokafka import Aiokafka
-from tests.peers.gateway import Gateway, ports_in_a_row
-from tests.peers.processes import wait_until
+from tests.peers.gateway import Gateway
+from tests.peers.processes import ports_in_a_row, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

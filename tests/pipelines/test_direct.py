@@ -21,8 +21,8 @@ from gateway.pipelines.direct.stream import LIMITS, LedgerStreamReader
 from gateway.pipelines.shared.errors import DataLost
 from gateway.pipelines.shared.partitions import OffsetRange
 from gateway.pipelines.shared.topics import Topics
-from tests.peers.gateway import Gateway, ports_in_a_row
-from tests.peers.processes import wait_until
+from tests.peers.gateway import Gateway
+from tests.peers.processes import ports_in_a_row, wait_until
 from tests.pipelines.direct_rig import START_MS, Rig, differences, unused
 
 if TYPE_CHECKING:

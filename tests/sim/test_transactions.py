@@ -36,7 +36,6 @@ def test_a_planted_mistake_is_found(mistake):
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", transactions.QUICK)
 def test_no_order_of_events_breaks_a_small_world(name):
     found = search(transactions.TransactionSearch(transactions.QUICK[name]))
@@ -44,7 +43,6 @@ def test_no_order_of_events_breaks_a_small_world(name):
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", transactions.MISTAKEN)
 def test_a_mistake_is_reached_in_a_small_world(name):
     assert search(transactions.TransactionSearch(transactions.MISTAKEN[name])).violation

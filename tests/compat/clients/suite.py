@@ -304,12 +304,14 @@ class ClientSuite:
             producer.wait()
         poll_until([first, second], 90, found)
 
-        def all_committed() -> bool:
+        def rejoined() -> bool:
+            """Return whether a member joined again meanwhile, and so may have committed less."""
+            before = first.rebalances + second.rebalances
             commit([first, second], found)
-            return client.committed(group, topic, 6) == [15] * 6
+            return first.rebalances + second.rebalances > before
 
-        # A member that joined again reads, and commits, from the last commit on.
-        wait_until(all_committed, "commits of all records", 60.0)
+        wait_until(lambda: not rejoined(), "commits without a rebalance", 60.0)
+        assert client.committed(group, topic, 6) == [15] * 6
         second.close()
         settle([first], 6, found)
         first.close()
@@ -369,7 +371,7 @@ class ClientSuite:
             return returns.assignment() == held and stays.rebalances == rebalances
 
         # A client may rejoin by itself once more after its first join: that is not our question.
-        wait_until(comes_back_quietly, "a return without a rebalance", 60.0)
+        assert any(comes_back_quietly() for _ in range(3))
         returns.close()
         stays.close()
 
