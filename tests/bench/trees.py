@@ -1,11 +1,11 @@
 """Plain produce and consume of this tree and of another one, in short rounds that take turns.
 
-    python -m tests.bench.trees --before DIR [--rounds 9] [--cell 1024-6]
+    python -m tests.bench.trees --before DIR [--after DIR] [--rounds 9] [--cell 1024-6]
 
 Differences of a few percent are smaller than what one round differs from the next, so many rounds
 are compared: each has a new gateway (`--journal-sync never`) and warms it up. Printed are the
-medians of both trees with their quartiles, and the ratios of the medians, this tree / the other.
-The last line is JSON.
+medians of both trees with their quartiles, and the ratios of the medians, this tree or the one
+`--after`, divided by the one `--before`. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _WORK = ("produce", "consume")
 Rounds = dict[tuple[str, str], list[Round]]
 
 
-def one_round(side: str, before: Path, cell: str, data: Path) -> dict[str, Round]:
-    """Measure a new gateway, and remove it with its data."""
+def one_round(tree: Path | None, cell: str, data: Path) -> dict[str, Round]:
+    """Measure a new gateway of a tree, by default this one, and remove it with its data."""
     record_bytes, partitions = CELLS[cell]
     count, warm = (mb * 1_000_000 // record_bytes for mb in (_MB, _WARM_MB))
-    with new_side(side, False, data, before) as broker:
+    with new_side("gateway" if tree is None else BEFORE, False, data, tree) as broker:
         create_topic(broker, "plain", partitions)
         produce(broker, "plain", record_bytes, warm)
         produced = produce(broker, "plain", record_bytes, count)
@@ -42,12 +42,12 @@ def one_round(side: str, before: Path, cell: str, data: Path) -> dict[str, Round
     return {"produce": produced, "consume": consumed}
 
 
-def measure(cell: str, before: Path, count: int, scratch: Path) -> Rounds:
-    """Return the rounds of both trees."""
+def measure(cell: str, trees: dict[str, Path | None], count: int, scratch: Path) -> Rounds:
+    """Return the rounds of both trees, by side."""
     rounds: Rounds = {(side, work): [] for side in _SIDES for work in _WORK}
     for number in range(2 * count):
         side = _SIDES[(number + number // 2) % 2]  # ours, theirs, theirs, ours
-        for work, done in one_round(side, before, cell, scratch / f"{cell}-{number}").items():
+        for work, done in one_round(trees[side], cell, scratch / f"{cell}-{number}").items():
             rounds[side, work].append(done)
     return rounds
 
@@ -82,9 +82,11 @@ def compared(rounds: Rounds, work: str, cell: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", type=Path, required=True, help="the other source tree")
+    parser.add_argument("--after", type=Path, help="a source tree in place of this one")
     parser.add_argument("--rounds", type=int, default=9, help="of each tree and cell [9]")
     parser.add_argument("--cell", choices=CELLS, action="append", help="only this one [all]")
     asked = parser.parse_args()
+    trees: dict[str, Path | None] = {"gateway": asked.after, BEFORE: asked.before}
     line: dict[str, object] = {
         "bench": "trees",
         "before": asked.before.name,
@@ -93,7 +95,7 @@ def main() -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trees-", dir=CACHE) as scratch:
         for cell in asked.cell or CELLS:
-            rounds = measure(cell, asked.before, asked.rounds, Path(scratch))
+            rounds = measure(cell, trees, asked.rounds, Path(scratch))
             for work in _WORK:
                 line |= compared(rounds, work, cell)
     print(json.dumps(line))
