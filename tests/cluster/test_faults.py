@@ -147,7 +147,7 @@ def test_a_writer_that_sleeps_through_its_takeover_acknowledges_nothing_more(wor
 
 
 def sleep_at_work(world, sleepers):
-    """Whether both sleep with much to add to open ledgers; otherwise both are awake again.
+    """Return True if both sleep with much to add to open ledgers; otherwise wake both.
 
     A writer that sleeps between two ledgers has none to give up.
     """

@@ -130,7 +130,7 @@ def test_two_members_of_kcat_share_a_topic_and_a_third_resumes(
 
     try:
         wait_until(both_read, "both members to read", 60.0)
-        # kcat drops what it is handed once it was told to stop, but commits it: hand it nothing.
+        # kcat drops a record that it polls after SIGTERM, but commits its offset. Leave none.
         wait_until(lambda: read() == written, "the members to read everything", 60.0)
     finally:
         for member in members:

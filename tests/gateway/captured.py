@@ -1,4 +1,4 @@
-"""What this process wrote to its standard error, without the lines of Kafka's clients."""
+"""The standard error of this process, without the log lines of Kafka's clients."""
 
 from __future__ import annotations
 

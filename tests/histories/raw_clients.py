@@ -311,9 +311,9 @@ class Witness:
         self.reads += [f"OffsetFetch {at}" for at in _committed(sent.result().body).items()]
 
     async def stopped(self) -> None:
-        """The node stands still: what it said before is read, and from now on answers count.
+        """Read the answers that the node sent before it was stopped; later ones count.
 
-        That is in our socket buffers. One wait is not enough: after a stall of this process its
+        They are in our socket buffers. One wait is not enough: after a stall of this process its
         timer fires before the answers are parsed.
         """
         self._stopped_s = self._recorder.now_s()

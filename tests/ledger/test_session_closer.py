@@ -1,7 +1,7 @@
 """Goal: the session of a process that died ends at once, and of one that lives it never does.
 
 Method: real processes with sessions of a minute on a real ZooKeeper; they are killed, stopped, cut
-off and bereft of their closer. A node that is still there after 40 s fails the test.
+off and bereft of their closer. A node that is still there after 30 s fails the test.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What tests in this process must give back before tests of other folders run in it."""
+"""Fixtures that close what a test of a job leaves open in its process."""
 
 from __future__ import annotations
 
