@@ -169,7 +169,7 @@ class RepairNode:
             elif auditor.unanswered and tries_left:
                 tries_left -= 1
                 await asyncio.sleep(_SILENT_S)
-                await auditor.check_again()
+                await self._ask_again(auditor)
             else:
                 auditor.check_registered()
                 left = _with_unchecked(left, auditor)
@@ -179,13 +179,26 @@ class RepairNode:
 
     async def _audit(self, auditor: Auditor) -> None:
         """Mark the ledgers of absent bookies, and ledgers with gaps in the list of a bookie."""
-        away = await auditor.away()
+        await self._audit_lost(auditor, await auditor.away())
+        await auditor.full_check()
+        auditor.check_registered()
+
+    async def _audit_lost(self, auditor: Auditor, away: frozenset[BookieId]) -> None:
+        """Mark the ledgers of the bookies that are still absent after the delay."""
         if away and self._config.delay_s > 0:
             await asyncio.sleep(self._config.delay_s)
         auditor.check_registered()
         await auditor.audit(away)
-        await auditor.full_check()
-        auditor.check_registered()
+
+    async def _ask_again(self, auditor: Auditor) -> None:
+        """Ask the bookies that listed no entries, unless their sessions have ended since.
+
+        A bookie that died shortly before the audit is registered until its session ends.
+        """
+        gone = auditor.silent_and_away()
+        if gone:
+            await self._audit_lost(auditor, gone)
+        await auditor.check_again()
 
 
 def new_owner() -> BookieId:

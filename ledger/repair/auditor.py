@@ -171,7 +171,7 @@ class Auditor:
 
     async def _settle(self, announced: Mapping[BookieId, int]) -> None:
         """Delete the announcements of bookies that have answered for all their ledgers."""
-        silent = frozenset[BookieId]().union(*self.unanswered.values())
+        silent = self._silent()
         for bookie, version in announced.items():
             if self._examined.get(bookie) == version and bookie not in silent:
                 await settle_limbo(self._store, bookie, version)
@@ -262,6 +262,13 @@ class Auditor:
         async for metadata in self.all_metadata():
             named |= bookies_of(metadata)
         return frozenset(named - self._bookies.registered().keys())
+
+    def silent_and_away(self) -> frozenset[BookieId]:
+        """Return the bookies that gave no answer and are no longer registered."""
+        return self._silent() - self._bookies.registered().keys()
+
+    def _silent(self) -> frozenset[BookieId]:
+        return frozenset[BookieId]().union(*self.unanswered.values())
 
     async def all_metadata(self) -> AsyncIterator[LedgerMetadata]:
         """Yield the metadata of every ledger, except unparsable or deleted ones."""

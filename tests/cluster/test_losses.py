@@ -15,7 +15,7 @@ from ledger.ids import BookieId, EntryId, LedgerId
 from ledger.ports.bookies import Status
 from tests.cluster.client import Session
 from tests.cluster.history import AGAIN_S, COPY_PATIENCE_S
-from tests.cluster.world import MORE, World, wait
+from tests.cluster.world import MORE, ONCE, World, wait
 from tests.peers.processes import wait_until
 
 BIG_BYTES = 64 * 1024
@@ -117,6 +117,21 @@ def test_what_was_acknowledged_outlives_the_loss_of_any_one_disk(world):
     world.heal()
     world.wait_acked(MORE, "writers to go on")
     world.finish()
+    world.audit_once()
+    assert world.judge(all_copies=True) == []
+
+
+def test_an_audit_counts_a_bookie_that_died_just_before_it_as_lost(world):
+    """Its session lives a few seconds longer than it does, so that it is registered at first."""
+    world.wait_acked(MORE, "writers to go on")
+    world.finish()
+    dead = world.bookies[0]
+    dead.kill()
+    shutil.rmtree(dead.data)
+    auditor = world.auditor(*ONCE)
+    assert auditor.wait_exit(90.0) == 1, "two of three bookies cannot hold three copies"
+    assert f"{dead.id} did not list its entries" not in auditor.output()
+    world.heal()
     world.audit_once()
     assert world.judge(all_copies=True) == []
 
