@@ -104,7 +104,7 @@ class Run:
             if refused.code in (404, 409, 500, 503):
                 return None
             raise
-        except urllib.error.URLError:
+        except OSError:
             return None
 
     def create(self) -> None:

@@ -77,11 +77,11 @@ class SparkCluster(Lifecycle):
         return self
 
     def workers(self) -> int:
-        """How many live ones the master knows."""
+        """How many live ones the master knows. Its page is HTML until all of it has started."""
         try:
             with urllib.request.urlopen(f"http://{LOOPBACK}:{self._page}/json/", timeout=5) as page:
                 return int(json.load(page)["aliveworkers"])
-        except OSError:
+        except (OSError, json.JSONDecodeError):
             return 0
 
     def executors(self) -> list[int]:
