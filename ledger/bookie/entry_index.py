@@ -39,6 +39,7 @@ _LIMBO_KEY: Final = b"b"
 _FENCED_KEY: Final = b"d"
 _SCAN_LIMIT: Final = 4096
 _EXTENTS_FIRST: Final = 4  # rows of the first look-up; a read seldom needs more extents
+_FOUND_MAX: Final = 16  # of up to 100 KiB each
 _ENTRY_MAX: Final = 2**63 - 1
 
 
@@ -68,8 +69,9 @@ class EntryIndex:
         self._written = LogPosition(0, 0)
         # Entries written to the table since the last flush began.
         self.entries_since_flush = 0
-        # The extent that `find` looked up last, and its ledger. None after changes of the table.
-        self._found: tuple[int, Extent] | None = None
+        # The extents that readers looked up last, one for a ledger, at most `_FOUND_MAX`. Emptied
+        # by changes of the table.
+        self._found: dict[int, Extent] = {}
 
     @property
     def batch_due(self) -> bool:
@@ -135,12 +137,7 @@ class EntryIndex:
         found = state.recent.get(entry)
         if found is not None or not 0 <= entry <= state.stored_last:
             return found
-        if self._found is None or self._found[0] != state.ledger:
-            self._found = None
-        elif (location := self._found[1].locate(entry)) is not None:
-            return location
-        for extent in self._stored(state.ledger, entry, entry):
-            self._found = state.ledger, extent
+        for extent in self._looked_up(state.ledger, entry, entry):
             return extent.locate(entry)
         return None
 
@@ -155,7 +152,7 @@ class EntryIndex:
         found: list[Extent] = []
         last = min(last, first + READ_ENTRIES_MAX - 1)
         entry, left = first, bytes_max
-        stored = self._stored(state.ledger, first, min(last, state.stored_last))
+        stored = self._looked_up(state.ledger, first, min(last, state.stored_last))
         held = next(stored, None)
         while entry <= last and (left > 0 or not found):
             fresh = _recent_run(state.recent, entry, last, max(left, 1))
@@ -222,7 +219,7 @@ class EntryIndex:
         puts.extend(self._usage_rows())
         if mark is not None:
             puts.append((_MARK_KEY, _MARK.pack(*mark)))
-        self._found = None
+        self._found.clear()
         self._table.write(puts, deletes)
         for state, entries in current.items():
             for entry in entries:
@@ -282,7 +279,7 @@ class EntryIndex:
                 del ledgers_of_file[ledger]
                 self._usage_changed.discard((file_id, ledger))
                 unused.append(_FILE_KEY.pack(b"f", file_id, ledger))
-        self._found = None
+        self._found.clear()
         self._table.write(puts, unused, [_entry_range(ledger) for ledger in gone])
 
     def begin_limbo(self, below: int, *, again: bool) -> None:
@@ -369,6 +366,19 @@ class EntryIndex:
                 return
             limit = min(limit * 4, _SCAN_LIMIT)
             rows = self._table.scan(rows[-1][0] + b"\0", end, limit)
+
+    def _looked_up(self, ledger: int, first: int, last: int) -> Iterator[Extent]:
+        """Yield as `_stored`. A row that a reader reads in parts is parsed once."""
+        held = self._found.get(ledger)
+        if held is not None and held.first <= first <= held.last:
+            yield held
+            first = held.last + 1
+        for extent in self._stored(ledger, first, last):
+            self._found.pop(ledger, None)
+            self._found[ledger] = extent
+            if len(self._found) > _FOUND_MAX:
+                del self._found[next(iter(self._found))]
+            yield extent
 
     def _usage_rows(self) -> Iterator[tuple[bytes, bytes]]:
         for file_id, ledger in self._usage_changed:

@@ -77,50 +77,59 @@ class LogFileCache:
         assert extents[0].first == first
         found: list[Buffer] = []
         for run in self._runs(extents):
-            wanted = run[-1].last - run[0].first + 1
+            before, wanted = len(found), run[-1].last - run[0].first + 1
             try:
-                bodies = await self._read_run(ledger, run)
+                await self._read_run(found, ledger, run)
             except (OSError, CorruptFormat):
                 if not found:
                     raise
                 return found
-            found += bodies
-            if len(bodies) < wanted:
+            if len(found) - before < wanted:
                 return found
         return found
 
-    async def _read_run(self, ledger: int, run: Sequence[Extent]) -> list[Buffer]:
-        base = run[0].position
+    async def _read_run(self, found: list[Buffer], ledger: int, run: Sequence[Extent]) -> None:
+        """Append the entries of these extents to `found`, up to one that is not there.
+
+        Raises as `read_entry` if the first one is not.
+        """
+        first = run[0]
+        base = first.position
         size = run[-1].end - base
-        file = self.get(run[0].file_id)
+        file = self.get(first.file_id)
         data: Buffer | None = file.read_now(base, size)
         if data is None:
             data = await file.read(base, size)
+        if size == first.lengths[0]:
+            _check(data, ledger, first.first, EntryLocation(first.file_id, base, size))
+            found.append(data)
+            return
         view = memoryview(data)
-        found: list[Buffer] = []
-        sparse = sum([extent.length for extent in run]) * 2 < size
+        bodies: list[Buffer] = []
         for extent in run:
-            if _append_bodies(found, view, ledger, extent, base) < len(extent.lengths):
-                if not found:
-                    location = extent.locate(extent.first)
-                    assert location is not None
-                    _check(view[: location.length], ledger, extent.first, location)
+            if _append_bodies(bodies, view, ledger, extent, base) < len(extent.lengths):
+                if not bodies:
+                    location = EntryLocation(first.file_id, base, first.lengths[0])
+                    _check(view[: location.length], ledger, first.first, location)
                 break
         # Views would keep mostly gaps in memory
-        return [bytes(body) for body in found] if sparse else found
+        sparse = sum([extent.length for extent in run]) * 2 < size
+        found += [bytes(body) for body in bodies] if sparse else bodies
 
     def _runs(self, extents: Sequence[Extent]) -> list[list[Extent]]:
-        """Split extents into runs that one read each should cover."""
+        """Split and join extents to runs that one read each should cover."""
         runs: list[list[Extent]] = []
+        begin = end = file_id = -1
         for extent in extents:
-            if runs:
-                before = runs[-1][-1]
-                near = 0 <= extent.position - before.end <= self._gap_bytes_max
-                fits = extent.end - runs[-1][0].position <= _RUN_BYTES_MAX
-                if near and fits and extent.file_id == before.file_id:
-                    runs[-1].append(extent)
-                    continue
-            runs.append([extent])
+            for part in extent.reads(self._gap_bytes_max, _RUN_BYTES_MAX):
+                position, part_end = part.position, part.end
+                near = 0 <= position - end <= self._gap_bytes_max
+                if near and part.file_id == file_id and part_end - begin <= _RUN_BYTES_MAX:
+                    runs[-1].append(part)
+                else:
+                    runs.append([part])
+                    begin, file_id = position, part.file_id
+                end = part_end
         return runs
 
 

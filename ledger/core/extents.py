@@ -1,7 +1,8 @@
-"""Extents: consecutive entries of a ledger that lie one after the other in a log file. Pure.
+"""Extents: consecutive entries of a ledger at rising positions of a log file. Pure.
 
-The index has one row for an extent, under the id of its first entry, instead of one per entry. An
-extent of one entry has the form that rows had before extents existed:
+The index has one row for an extent, under the id of its first entry, instead of one per entry.
+Entries of other ledgers may lie between those of an extent, so it can take several reads. An extent
+of one entry has the form that rows had before extents existed:
 
     one entry       file id u64 · position u32 · length u32
     more            file id u64 · position of the first u32 · form u8 · lengths, u32 each
@@ -17,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator
 from itertools import accumulate
+from operator import add, sub
 from struct import Struct, pack, unpack_from
 from struct import error as StructError
 from typing import Final, NamedTuple
@@ -24,10 +26,6 @@ from typing import Final, NamedTuple
 from ledger.core.journal_format import RECORD_HEADER_BYTES
 from ledger.errors import CorruptFormat
 
-EXTENT_BYTES_MAX: Final = 1024 * 1024
-"""The longest stretch of a file that an extent of several entries covers: one read."""
-EXTENT_GAP_MAX: Final = 16 * 1024
-"""The longest stretch of other bytes between two of its entries, which a read of both covers."""
 EXTENT_ENTRIES_MAX: Final = 1024
 
 _ONE = Struct(">QII")
@@ -96,6 +94,25 @@ class Extent(NamedTuple):
             return count
         return min(count, bisect_left(list(accumulate(self.lengths)), bytes_max + 1))
 
+    def reads(self, gap_max: int, bytes_max: int) -> Iterator[Extent]:
+        """Yield its parts that one read each should cover.
+
+        Between two entries of a part are up to `gap_max` other bytes. A part covers up to
+        `bytes_max` bytes, unless it has one entry.
+        """
+        offsets, lengths = self.offsets, self.lengths
+        ends = tuple(map(add, offsets, lengths))
+        gaps = list(map(sub, offsets[1:], ends))
+        if ends[-1] - offsets[0] <= bytes_max and max(gaps, default=0) <= gap_max:
+            yield self
+            return
+        begin = 0
+        for at, gap in enumerate(gaps, 1):
+            if gap > gap_max or ends[at] - offsets[begin] > bytes_max:
+                yield self.part(self.first + begin, self.first + at - 1)
+                begin = at
+        yield self.part(self.first + begin, self.last)
+
     def locations(self) -> Iterator[tuple[int, EntryLocation]]:
         """Yield each entry with its location."""
         places = zip(self.offsets, self.lengths, strict=True)
@@ -117,8 +134,7 @@ def extents_of(located: Iterable[tuple[int, EntryLocation]]) -> list[Extent]:
         joined = (
             entry == first + len(lengths)
             and file == file_id
-            and 0 <= position - end <= EXTENT_GAP_MAX
-            and position + length - anchor <= EXTENT_BYTES_MAX
+            and position >= end
             and len(lengths) < EXTENT_ENTRIES_MAX
         )
         if not joined:

@@ -8,6 +8,7 @@ earlier releases are among them. The same operations must find planted mistakes.
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -169,6 +170,68 @@ def test_a_run_of_entries_takes_few_rows_and_one_read():
     index.write_batch(LogPosition(1, 1 << 20))
     assert len(table.scan(b"e", b"f", 1000)) == 1
     assert len(index.extents(state, 100, 399, 1 << 20)) == 1
+
+
+def test_entries_of_one_ledger_share_a_row_however_far_apart_they_lie():
+    table = SimTable(Random(1))
+    index = EntryIndex(table, BookieConfig())
+    state = index.create(7, b"key")
+    places = {entry: EntryLocation(1, 4096 + entry * 100_000, 1000) for entry in range(500)}
+    for entry, place in places.items():
+        index.put(state, entry, place)
+    index.write_batch(LogPosition(1, 1 << 26))
+    assert len(table.scan(b"e", b"f", 1000)) == 1
+    (extent,) = index.extents(state, 100, 399, 1 << 20)
+    assert list(extent.locations()) == [each for each in places.items() if 100 <= each[0] <= 399]
+
+
+def test_a_reader_in_order_parses_a_row_once_and_sees_what_changes():
+    table = SimTable(Random(1))
+    index = EntryIndex(table, BookieConfig())
+    state = index.create(7, b"key")
+    places = {entry: EntryLocation(1, 4096 + entry * 200, 100) for entry in range(300)}
+
+    def store(entries):
+        for entry in entries:
+            index.put(state, entry, places[entry])
+        index.write_batch(LogPosition(1, 1 << 20))
+
+    def read():
+        parts = [index.extents(state, at, at + 9, 1 << 20) for at in range(0, 300, 10)]
+        return {entry: it for part in parts for each in part for entry, it in each.locations()}
+
+    store(range(300))
+    scanned = table.scan_from
+    calls = []
+    table.scan_from = lambda *words: calls.append(words) or scanned(*words)
+    assert read() == places
+    assert len(calls) == 1
+    places[150] = EntryLocation(2, 4096, 100)
+    store([150])
+    assert read() == places
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_reads_of_an_extent_are_as_few_as_their_bounds_allow(seed):
+    draw = Random(seed)
+    position, located = draw.randrange(1 << 20), []
+    for entry in range(7, 7 + draw.randint(1, 60)):
+        length = draw.randint(1, 3000)
+        located.append((entry, EntryLocation(3, position, length)))
+        position += length + draw.choice([24, 24, 24, 100, 101, 5000])
+    (whole,) = extents_of(located)
+    part = whole.part(draw.randint(7, whole.last), whole.last)
+    bytes_max = draw.choice([1, 2000, 10_000, 1 << 20])
+    reads = list(part.reads(100, bytes_max))
+    assert [each for read in reads for each in read.locations()] == list(part.locations())
+    for read in reads:
+        assert len(read.lengths) == 1 or read.end - read.position <= bytes_max
+        places = list(read.locations())
+        for (_, one), (_, other) in pairwise(places):
+            assert other.position - (one.position + one.length) <= 100
+    for one, other in pairwise(reads):
+        first = other.lengths[0]
+        assert other.position - one.end > 100 or other.position + first - one.position > bytes_max
 
 
 def _stays_whole(self, entries):
