@@ -3,8 +3,8 @@
     python -m tests.bench.core_share
 
 A gateway is written to at saturation and read back. Each millisecond of CPU of its process, a
-signal notes the function that runs. Counted are those of `ledger/core`, `gateway/core` and
-`gateway/wire/skim.py`, with the C code that they call. The last line is JSON.
+signal notes the function that runs. Counted are those of `ledger/core`, `gateway/core` and the two
+readers of requests that look at each batch, with the C code that they call. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.peers.gateway import Gateway
 
 CELLS: Final = {"100-1": (100, 1), "100-6": (100, 6), "1024-1": (1024, 1), "1024-6": (1024, 6)}
 _BYTES: Final = 300_000_000
-_CORES: Final = ("/ledger/core/", "/gateway/core/", "/gateway/wire/skim.py")
+_CORES: Final = ("/ledger/core/", "/gateway/core/", "/wire/record_walk.py", "/wire/body_reader.py")
 _SHOWN: Final = 4
 _SAMPLER: Final = """
 import atexit, collections, json, runpy, signal, sys
