@@ -24,6 +24,8 @@ its read-ahead setting. Source: Linux, `force_page_cache_readahead`.
 """
 _SPREAD_MAX: Final = 4  # entries of one read lie within so many times the bytes that are read ahead
 _SKIPPED_MAX: Final = 4  # a reader asks several bookies, so it skips entries at each
+_FILES_MAX: Final = 64
+_SHARED_TIMES: Final = 4  # readers of one file share announcements within so many times their size
 
 
 class _Place(NamedTuple):
@@ -42,6 +44,9 @@ class ReadAhead:
         self._bytes_ahead = bytes_ahead
         # Places by ledger, least recently read first.
         self._places: OrderedDict[int, _Place] = OrderedDict()
+        # The stretch of each file that was announced last, least recently announced first. It does
+        # not grow: of what was announced long before, the page cache may have lost the bytes.
+        self._stretches: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     def on_read(self, ledger: int, first: int, extents: Sequence[Extent]) -> None:
         """Note a read of entries from `first` on. If it is in order, announce those behind it."""
@@ -67,17 +72,30 @@ class ReadAhead:
         begin = next(at.position for at in extents if at.file_id == file_id)
         if end - begin > _SPREAD_MAX * self._bytes_ahead:
             return announced
-        if announced[0] == file_id and announced[1] > begin:
-            begin = announced[1]
-            if begin - end > self._bytes_ahead // 2:
-                return announced
+        if announced[0] == file_id:
+            begin = max(begin, announced[1])
+        shared = self._stretches.get(file_id, (0, 0))
+        if shared[0] - self._bytes_ahead <= begin < shared[1]:
+            begin = shared[1]
+        if begin - end > self._bytes_ahead // 2:
+            return file_id, begin
         stop = end + self._bytes_ahead
         durable = self._journal.end
         if file_id == durable.file_id:
             stop = min(stop, durable.position)
-        if stop > begin:
-            with suppress(OSError):  # a file that was just deleted; the read itself may succeed
-                for at in range(begin, stop, _STEP_BYTES):
-                    self._files.expect_reads(file_id, at, min(_STEP_BYTES, stop - at))
-            return file_id, stop
-        return announced
+        if stop <= begin:
+            return announced
+        with suppress(OSError):  # a file that was just deleted; the read itself may succeed
+            for at in range(begin, stop, _STEP_BYTES):
+                self._files.expect_reads(file_id, at, min(_STEP_BYTES, stop - at))
+        self._share(file_id, begin, stop)
+        return file_id, stop
+
+    def _share(self, file_id: int, begin: int, stop: int) -> None:
+        """Let readers of other ledgers in the same file announce what lies behind."""
+        before = self._stretches.pop(file_id, (begin, begin))
+        if before[1] == begin:
+            begin = max(before[0], stop - _SHARED_TIMES * self._bytes_ahead)
+        self._stretches[file_id] = begin, stop
+        if len(self._stretches) > _FILES_MAX:
+            self._stretches.popitem(last=False)

@@ -56,6 +56,33 @@ async def test_what_follows_in_the_log_is_announced_to_a_reader_in_order(monkeyp
         assert covered > ENTRIES * len(BODY), "most of the log, each byte once"
 
 
+async def test_readers_of_neighbouring_ledgers_announce_each_byte_once(monkeypatch):
+    async with started_bookie(CONFIG) as (rig, bookie):
+        announced = await filled(rig, monkeypatch)
+        at = dict.fromkeys((1, 2), 0)
+        while min(at.values()) < ENTRIES:
+            for ledger, first in at.items():
+                at[ledger] = await read(bookie, first, ledger)
+        for file in {file for file, _, _ in announced}:
+            spans = [(begin, end) for of, begin, end in announced if of is file]
+            assert all(before[1] <= after[0] for before, after in pairwise(spans))
+        covered = sum(end - begin for _, begin, end in announced)
+        assert covered > 2 * ENTRIES * len(BODY) * 3 // 4
+
+
+async def test_a_later_reader_announces_again_what_the_page_cache_may_have_lost(monkeypatch):
+    async with started_bookie(replace(CONFIG, file_bytes=1 << 20)) as (rig, bookie):
+        announced = await filled(rig, monkeypatch)
+        covered = []
+        for ledger in (1, 2):
+            announced.clear()
+            at = 0
+            while at < ENTRIES:
+                at = await read(bookie, at, ledger)
+            covered.append(sum(end - begin for _, begin, end in announced))
+        assert covered[1] > covered[0] // 2
+
+
 async def test_a_reader_that_jumps_announces_nothing(monkeypatch):
     async with started_bookie(CONFIG) as (rig, bookie):
         announced = await filled(rig, monkeypatch)
