@@ -207,11 +207,16 @@ class SegmentReads:
         limit.remember(self, sequence_id, cursor.held_bytes + reading)
 
     def _start_ahead(self, cursor: Cursor, taken_bytes: int, turns: int) -> None:
-        """Read the next chunk of an idle cursor ahead, if little is ready."""
+        """Read the next chunk of an idle cursor ahead, if little is ready.
+
+        For a reader that takes more and more, that is less than a chunk: otherwise it would wait
+        for each chunk that it has not read half of.
+        """
         if cursor.ahead is not None:
             return
         ready, chunk = cursor.ready_bytes, cursor.chunk_bytes
-        if 2 * ready >= chunk and (ready >= chunk or ready >= taken_bytes):
+        grown = chunk > self._limits.read_chunk_bytes
+        if ready >= chunk or (not grown and ready >= max(taken_bytes, chunk // 2)):
             return
         segment, at = self._table.segment(cursor.number), cursor.next_entry
         if segment is None or cursor.losses.at_entry(cursor.number, at) is not None:

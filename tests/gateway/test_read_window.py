@@ -76,6 +76,29 @@ async def test_more_is_read_at_once_for_a_reader_that_takes_all_and_less_after_a
         assert max(asked[before:]) <= CHUNK
 
 
+async def test_a_reader_that_takes_all_does_not_wait_for_a_bookie_that_is_as_fast_as_it():
+    """Each chunk is read while the one before it is taken, not once that is used up."""
+    pause_s = 0.1
+    async with started_cluster(limits=replace(LIMITS, read_window_bytes=2 * CHUNK)) as cluster:
+        await filled(cluster)
+        sound = cluster.port.read_many
+
+        async def slow(*asked):
+            await asyncio.sleep(1.5 * pause_s)
+            return await sound(*asked)
+
+        cluster.port.read_many = slow
+        loop = asyncio.get_running_loop()
+        at, waited_s = 0, []
+        for _ in range(12):
+            began_s = loop.time()
+            at = await take(cluster, at)
+            waited_s.append(loop.time() - began_s)
+            await asyncio.sleep(pause_s)
+        assert waited_s[0] > pause_s
+        assert max(waited_s[-6:]) < pause_s / 10
+
+
 async def test_a_reader_that_takes_little_has_one_chunk_read_for_it():
     async with started_cluster(limits=LIMITS) as cluster:
         await filled(cluster)
