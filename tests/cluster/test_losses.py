@@ -16,16 +16,21 @@ from ledger.ports.bookies import Status
 from tests.cluster.client import Session
 from tests.cluster.history import AGAIN_S, COPY_PATIENCE_S
 from tests.cluster.world import MORE, ONCE, World, wait
+from tests.peers.bookie import SESSION
 from tests.peers.processes import wait_until
 
 BIG_BYTES = 64 * 1024
 FILE_BYTES = BookieConfig().file_bytes
+# Longer than a busy machine stands still: nobody could replace a bookie whose session ended by
+# itself. Sessions end by `World.lose`; where the wait for it is the subject, they are as usual.
+LONG_SESSION = "20s"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     place = tmp_path_factory.mktemp("three")
-    with World(place, 3, options=("--gc-interval", "500ms")) as cluster:
+    options = ("--gc-interval", "500ms")
+    with World(place, 3, options=options, session=LONG_SESSION) as cluster:
         yield cluster
         cluster.end_clients()
         cluster.heal()
@@ -37,8 +42,13 @@ def test_a_bookie_that_is_put_back_to_old_data_denies_nothing_and_is_mended(worl
     copy = world.directory / "copy"
     assert old.stop() == 0
     shutil.copytree(old.data, copy)
+    newest = max(world.ledgers())
     old.start()
-    world.wait_acked(2 * MORE, "ledgers to begin that the copy does not know")
+    world.wait_acked(2 * MORE, "writers to go on")
+    wait(
+        lambda: world.writers_stand_still(lambda: unknown_to_copy(world, old.id, newest)),
+        "a ledger at work that the copy does not know",
+    )
     world.end_clients()
     known = world.told().acked
     old.kill()
@@ -46,12 +56,7 @@ def test_a_bookie_that_is_put_back_to_old_data_denies_nothing_and_is_mended(worl
     shutil.copytree(copy, old.data)
     old.start()
     assert "may have lost entries" in old.output()
-    open_here = [
-        metadata
-        for metadata in world.metadata()
-        if not metadata.closed and old.id in metadata.last_fragment.ensemble
-    ]
-    assert open_here
+    open_here = open_on(world, old.id)
 
     async def ask(session):
         until_s = asyncio.get_running_loop().time() + COPY_PATIENCE_S
@@ -69,6 +74,24 @@ def test_a_bookie_that_is_put_back_to_old_data_denies_nothing_and_is_mended(worl
     assert world.judge(all_copies=True) == []
 
 
+def open_on(world, bookie):
+    """Metadata of the open ledgers that are written to this bookie."""
+    return [
+        metadata
+        for metadata in world.metadata()
+        if not metadata.closed and bookie in metadata.last_fragment.ensemble
+    ]
+
+
+def unknown_to_copy(world, bookie, newest):
+    """Return whether an open ledger of this bookie, newer than that, has acknowledged entries.
+
+    A ledger that began while the bookie was away does not name it.
+    """
+    acked = world.told("write").acked
+    return any(one.ledger > newest and one.ledger in acked for one in open_on(world, bookie))
+
+
 async def status_of(session, bookie, ledger, entry, until_s):
     """Return the answer of the bookie; ask one that is unreachable again, up to `until_s`."""
     loop = asyncio.get_running_loop()
@@ -83,6 +106,8 @@ def test_with_two_of_three_bookies_dead_nothing_is_acknowledged_and_nothing_is_l
     for bookie in world.bookies[1:]:
         bookie.kill()
     wait(world.all_gave_up, "both writers to give up")
+    for bookie in world.bookies[1:]:
+        world.lose(bookie)
     wait(lambda: refuses(world), "the dead to be missed")
     before = world.acked()
     world.start_clients("write")  # somebody who does not even know the old ledgers
@@ -112,7 +137,7 @@ def test_what_was_acknowledged_outlives_the_loss_of_any_one_disk(world):
     for bookie in others:
         world.proxies[world.bookies.index(bookie)].drop()
     wait(world.all_gave_up, "both writers to give up")
-    lost.kill()
+    world.lose(lost)
     shutil.rmtree(lost.data)
     world.heal()
     world.wait_acked(MORE, "writers to go on")
@@ -126,7 +151,11 @@ def test_an_audit_counts_a_bookie_that_died_just_before_it_as_lost(world):
     world.wait_acked(MORE, "writers to go on")
     world.finish()
     dead = world.bookies[0]
+    assert dead.stop() == 0
+    dead.session = SESSION
+    dead.start()
     dead.kill()
+    dead.session = LONG_SESSION  # of its next run
     shutil.rmtree(dead.data)
     auditor = world.auditor(*ONCE)
     assert auditor.wait_exit(90.0) == 1, "two of three bookies cannot hold three copies"

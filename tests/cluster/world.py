@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from ledger.core.ledger_metadata import LedgerMetadata
-from ledger.ids import LedgerId
+from ledger.errors import NoNode
+from ledger.ids import BookieId, LedgerId
+from ledger.registry.layout import AVAILABLE
 from ledger.registry.underreplication_format import ledger_of_node
 from ledger.repair.plan import wanted_quorum
 from tests.cluster.client import Session
 from tests.cluster.history import PATIENCE_S, Judge, Log, Told, judge_readers, retried, told
 from tests.peers import install
-from tests.peers.bookie import BookieProcess
+from tests.peers.bookie import SESSION, BookieProcess
 from tests.peers.processes import Lifecycle, Process, free_port, wait_until
 from tests.peers.proxy import Proxy
 from tests.peers.zookeeper import Ensemble, ZooKeeper
@@ -46,7 +48,7 @@ class World(Lifecycle):
     nothing that was only written.
 
     Without `proxied` clients reach bookies themselves, and `proxies` is empty. With `ensemble`,
-    ZooKeeper is three servers, and bookies reach each of them.
+    ZooKeeper is three servers, and bookies reach each of them. `session` is that of each bookie.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class World(Lifecycle):
         *,
         proxied: bool = True,
         ensemble: bool = False,
+        session: str = SESSION,
     ) -> None:
         self.directory = directory
+        self.session = session
         self.ensemble = Ensemble(directory / "ensemble") if ensemble else None
         members = self.ensemble.members if self.ensemble else []
         self.zookeeper = members[0] if members else ZooKeeper(directory / "zookeeper")
@@ -91,6 +95,7 @@ class World(Lifecycle):
             options,
             name=f"bookie-{number}",
             rack=f"/rack-{number}",
+            session=self.session,
         )
 
     def start(self) -> Self:
@@ -166,7 +171,13 @@ class World(Lifecycle):
         return self.ask(delete)
 
     def audited(self) -> Process:
-        """An audit of every ledger that has ended; another one if it lost ZooKeeper."""
+        """An audit of every ledger that has ended; another one if it lost ZooKeeper.
+
+        Every bookie that runs is registered before it: one that stood still may have lost its
+        session, and counts as lost until it has another.
+        """
+        running = {BookieId(bookie.id) for bookie in self.bookies if bookie.running}
+        wait(lambda: running <= self.registered(), "every bookie that runs to be registered")
         for _ in range(AUDITS_MAX):
             auditor = self.auditor(*ONCE)
             if auditor.wait_exit(90.0) != os.EX_UNAVAILABLE:
@@ -230,10 +241,34 @@ class World(Lifecycle):
             if log.name.startswith(role):
                 process.kill()
 
+    @property
+    def writers(self) -> list[Process]:
+        return [process for log, process in self.clients if log.name.startswith("write")]
+
+    def writers_stand_still(self, holds: Callable[[], bool]) -> bool:
+        """Pause the writers. Return True if `holds` does then; otherwise let them go on."""
+        for process in self.writers:
+            process.pause()
+        if holds():
+            return True
+        for process in self.writers:
+            process.resume()
+        return False
+
     def end_auditors(self) -> None:
         for auditor in self.auditors:
             auditor.kill()
         self.auditors.clear()
+
+    def lose(self, bookie: BookieProcess) -> None:
+        """Kill -9, and then the end of its session."""
+        bookie.kill()
+
+        async def unregister(session: Session) -> None:
+            with contextlib.suppress(NoNode):  # the session has ended already
+                await session.metadata.delete(f"{AVAILABLE}/{bookie.id}")
+
+        self.ask(unregister)
 
     # -- the end of harm -------------------------------------------------------------------------
 
@@ -355,6 +390,14 @@ class World(Lifecycle):
             if not metadata.closed
             for bookie in metadata.last_fragment.ensemble
         }
+
+    def registered(self) -> set[BookieId]:
+        """The bookies that ZooKeeper knows to live."""
+
+        async def read(session: Session) -> set[BookieId]:
+            return set(session.bookies.registered())
+
+        return self.ask(read)
 
     def narrow(self) -> list[int]:
         """Ledgers on fewer bookies than was wanted when they were made."""
