@@ -13,6 +13,7 @@ from pathlib import Path
 
 import check_jsonschema
 import jsonschema
+import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from ruamel.yaml import YAML
@@ -28,6 +29,7 @@ from tests.peers.bookie import SHARED_DISK
 from tests.peers.compose import LocalCluster, local_command, services, zookeeper_port
 from tests.peers.gateway import ports_in_a_row
 from tests.peers.processes import Process, free_port, wait_until
+from tests.peers.zookeeper import ZooKeeper
 
 SCHEMA = Path(check_jsonschema.__file__).parent / "builtin_schemas/vendor/compose-spec.json"
 READ_S_MAX = 60.0
@@ -82,6 +84,14 @@ def test_zookeeper_keeps_its_port_and_takes_another_if_it_is_taken(tmp_path):
         assert zookeeper_port(tmp_path) in (compose.ZOOKEEPER_PORT, 0)
 
 
+def test_a_zookeeper_whose_port_another_has_taken_does_not_seem_to_serve(tmp_path):
+    with ZooKeeper(tmp_path / "first") as first:
+        second = ZooKeeper(tmp_path / "second")
+        second.port = first.port
+        with pytest.raises(RuntimeError, match="ended with"):
+            second.start()
+
+
 def test_every_command_is_one_that_its_program_takes():
     for name in OURS:
         program, command, words = arguments(name)
@@ -124,6 +134,27 @@ def test_make_cluster_listens_where_the_file_says(tmp_path):
     for name in cluster.gateways:
         words = services()[name]["command"]
         assert option_of(words, "--port") == str(cluster.ports[name])
+
+
+def test_no_service_draws_the_port_of_a_gateway(tmp_path):
+    """In processes that have 45 ports each, of which they draw half before they repeat any."""
+    script = (
+        "import pathlib, sys; from tests.peers import compose, processes\n"
+        "ports = processes.OWN_PORTS; first = ports.start\n"
+        "cluster = compose.LocalCluster(pathlib.Path(sys.argv[1]), first)\n"
+        "drawn = len(cluster.ports) + 1\n"
+        "more = [processes.free_port() for _ in range(len(ports) // 2 - drawn)]\n"
+        "print(*more, cluster.zookeeper.port, *cluster.ports.values())"
+    )
+    for worker in range(5):
+        share = {"PYTEST_XDIST_WORKER_COUNT": "500", "PYTEST_XDIST_WORKER": f"gw{worker}"}
+        words = [compose.install.gateway_python(), "-c", script, str(tmp_path)]
+        done = subprocess.run(
+            words, env=os.environ | share, capture_output=True, text=True, cwd=compose.install.ROOT
+        )
+        assert done.returncode == 0, done.stderr
+        ports = done.stdout.split()
+        assert len(ports) == len(set(ports)) == 45 // 2
 
 
 def test_every_volume_and_dependency_that_is_named_exists():
@@ -210,7 +241,10 @@ def brokers(bootstrap):
 
 def test_what_is_killed_by_its_printed_id_comes_back_on_its_port(tmp_path):
     quiet = {"MAKEFLAGS": "", "MAKELEVEL": "0"}  # a make that runs the tests is not meant
-    place = [f"PORT={ports_in_a_row(3)[0]}", f"DATA={tmp_path}"]
+    port = ports_in_a_row(3)[0]
+    (tmp_path / "cluster").mkdir()
+    LocalCluster(tmp_path / "cluster", port, zookeeper_port=free_port()).write_env()
+    place = [f"PORT={port}", f"DATA={tmp_path}"]
     make = Process(
         ["make", "-C", str(compose.install.ROOT), "cluster", *place], tmp_path / "o", quiet
     )

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from tests.peers import install
 from tests.peers.bookie import SHARED_DISK
-from tests.peers.processes import Process, free_port, ports_in_a_row
+from tests.peers.processes import Process, free_port, ports_in_a_row, reserve
 from tests.peers.zookeeper import ZooKeeper
 
 FILE = install.ROOT / "compose" / "cluster.yaml"
@@ -80,13 +80,14 @@ class LocalCluster:
     ) -> None:
         self.directory = directory
         self.commands = commands(file)
-        self.zookeeper = ZooKeeper(directory / "zookeeper")
-        self.zookeeper.port = zookeeper_port or self.zookeeper.port
-        self.processes: dict[str, Process] = {}
         self.gateways = [name for name in self.commands if name.startswith("gateway-")]
         self.bookies = [name for name in self.commands if name.startswith("bookie-")]
         count = len(self.gateways)
         ports = [first_port + place for place in range(count)] if first_port else None
+        reserve(ports or ())  # before the first draw
+        self.zookeeper = ZooKeeper(directory / "zookeeper")
+        self.zookeeper.port = zookeeper_port or self.zookeeper.port
+        self.processes: dict[str, Process] = {}
         self.ports = dict(zip(self.gateways, ports or ports_in_a_row(count), strict=True))
         self.ports |= {name: free_port() for name in self.commands if name not in self.ports}
         self._ends: dict[str, int] = {}  # in a row, by service

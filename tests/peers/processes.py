@@ -15,7 +15,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -98,6 +98,11 @@ def ports_in_a_row(count: int) -> list[int]:
             return list(row)
 
 
+def reserve(ports: Iterable[int]) -> None:
+    """Never draw these ports: they were chosen otherwise, and their servers start later."""
+    _drawn.update(ports)
+
+
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
@@ -130,6 +135,14 @@ def answers_metadata(port: int) -> bool:
         return False
     _size, correlation, brokers = struct.unpack_from(">iii", answer)
     return correlation == 7 and brokers > 0
+
+
+def command_line(pid: int) -> bytes:
+    """Return the words of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +342,7 @@ def _thread_state(task: Path) -> str:
     """Return the state letter of a thread; T, as if stopped, if it ended meanwhile."""
     try:
         return (task / "stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return "T"
 
 

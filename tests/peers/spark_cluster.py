@@ -15,7 +15,7 @@ from typing import Any, Self
 from ruamel.yaml import YAML
 
 from tests.peers import install
-from tests.peers.processes import Lifecycle, Process, free_port, process_tree
+from tests.peers.processes import Lifecycle, Process, command_line, free_port, process_tree
 from tests.peers.spark import environment, settings
 
 FILE = install.ROOT / "compose" / "spark.yaml"
@@ -87,16 +87,8 @@ class SparkCluster(Lifecycle):
     def executors(self) -> list[int]:
         """Return the process ids of the executors that run now."""
         pids = [pid for each in self._processes for pid in process_tree(each.pid)]
-        return [pid for pid in pids if _EXECUTOR in _command_line(pid)]
+        return [pid for pid in pids if _EXECUTOR in command_line(pid)]
 
     def stop(self) -> None:
         for process in reversed(self._processes):
             process.stop()
-
-
-def _command_line(pid: int) -> bytes:
-    """Return the words of a process; empty if it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""

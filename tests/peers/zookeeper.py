@@ -83,12 +83,12 @@ class ZooKeeper(ServerProcess):
         self.data.mkdir(parents=True, exist_ok=True)
         self._config.write_text(
             f"tickTime={self.tick_ms}\n"
-            f"dataDir={self.data / 'tree'}\n"
+            f"dataDir={self._tree}\n"
             f"clientPortAddress=127.0.0.1\nclientPort={self.port}\n"
             f"minSessionTimeout={self.session_ms_min}\n"
             f"maxSessionTimeout={SESSION_MS_MAX}\n"
             "maxClientCnxns=0\n"
-            "4lw.commands.whitelist=srvr,ruok,cons,wchs,wchp,mntr\n" + self.more_settings()
+            "4lw.commands.whitelist=srvr,ruok,cons,conf,wchs,wchp,mntr\n" + self.more_settings()
         )
 
     def more_settings(self) -> str:
@@ -106,8 +106,14 @@ class ZooKeeper(ServerProcess):
     def _config(self) -> Path:
         return self.data / "zoo.cfg"
 
+    @property
+    def _tree(self) -> Path:
+        return self.data / "tree"
+
     def serves(self) -> bool:
-        return self.mode() in self.modes
+        """Return True once it serves. If another server took the port, that one answers."""
+        ours = f"dataDir={self._tree.absolute()}/"
+        return self.mode() in self.modes and ours in self.ask("conf", timeout_s=0.5)
 
     def mode(self) -> str:
         """Return `standalone`, `leader` or `follower`; empty while it does not serve."""
@@ -147,8 +153,8 @@ class Member(ZooKeeper):
 
     def prepare(self) -> None:
         super().prepare()
-        (self.data / "tree").mkdir(exist_ok=True)
-        (self.data / "tree" / "myid").write_text(f"{self.number}\n")
+        self._tree.mkdir(exist_ok=True)
+        (self._tree / "myid").write_text(f"{self.number}\n")
 
     def more_settings(self) -> str:
         # A proxy accepts before its server listens; then both sides must give up soon.
