@@ -13,12 +13,14 @@ import pytest
 
 from ledger.errors import Fenced
 from tests.cluster.client import ENTRIES_PER_LEDGER
-from tests.cluster.world import MORE, World, fill, small_disk, wait
+from tests.cluster.world import LOOK_S, MORE, World, fill, small_disk, wait
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import wait_until
 
 SMALL_MIB = 384  # the disk of the first bookie
 STILL_S = 4.0  # longer than any session here
+LONG = 100  # entries of a ledger that a slow auditor copies for a second or so
+MUCH = 4  # of these ledgers: the auditor is killed after the first and before the last
 
 
 @pytest.fixture(scope="module")
@@ -133,37 +135,47 @@ def test_killed_writers_leave_ledgers_that_others_complete(world):
 
 
 def test_a_writer_that_sleeps_through_its_takeover_acknowledges_nothing_more(world):
-    sleepers = [process for log, process in world.clients if log.name.startswith("write")]
-    wait(lambda: sleep_at_work(world, sleepers), "both to sleep at work", 60.0)
-    world.close_all()  # by another process: this one
-    ended = {metadata.ledger: metadata.last_entry for metadata in world.metadata()}
-    for process in sleepers:
-        process.resume()
-    wait(world.all_gave_up, "both to give up")
+    ended = {}
+
+    def taken_over():
+        """Close the ledgers of both while they sleep; False if one has nothing more to add."""
+        if not world.writers_stand_still(lambda: at_work(world)):
+            return False
+        taken = {metadata.ledger for metadata in open_ledgers(world)}
+        world.close_all()  # by another process: this one
+        ended.update((metadata.ledger, metadata.last_entry) for metadata in world.metadata())
+        for process in world.writers:
+            process.resume()
+        # One whose entries were all on their way only closes it: to that end it has a right.
+        whole = any(ended[ledger] == ENTRIES_PER_LEDGER - 1 for ledger in taken)
+        return set() if whole else taken
+
+    taken = wait_until(taken_over, "both to sleep at work", 60.0, pause_s=LOOK_S)
+    wait(lambda: taken <= given_up(world), "both to give up")
     facts = world.keeps_all()
     assert all(why.split()[2] == f"{Fenced.__name__}:" for why in facts.given_up)
     for ledger, acked in facts.acked.items():
         assert acked[-1] <= ended.get(ledger, acked[-1])
 
 
-def sleep_at_work(world, sleepers):
-    """Return True if both sleep with much to add to open ledgers; otherwise wake both.
+def at_work(world):
+    """Return True if each writer has much to add to an open ledger.
 
-    A writer that sleeps between two ledgers has none to give up.
+    A writer between two ledgers has none to give up.
     """
-    for process in sleepers:
-        process.pause()
     acked = world.told("write").acked
-    begun = [
-        len(acked.get(metadata.ledger, ()))
-        for metadata in world.metadata()
-        if metadata.ledger >= world.judged and not metadata.closed
-    ]
-    if len(begun) == len(sleepers) and max(begun) <= ENTRIES_PER_LEDGER // 2:
-        return True
-    for process in sleepers:
-        process.resume()
-    return False
+    begun = [len(acked.get(metadata.ledger, ())) for metadata in open_ledgers(world)]
+    return len(begun) == len(world.writers) and max(begun) <= ENTRIES_PER_LEDGER // 2
+
+
+def open_ledgers(world):
+    """Metadata of the ledgers that were begun since the test began, and are open."""
+    return [one for one in world.metadata() if one.ledger >= world.judged and not one.closed]
+
+
+def given_up(world):
+    """The ledgers that writers gave up."""
+    return {int(why.split()[1]) for why in world.told("write").given_up}
 
 
 def test_a_directory_serves_one_bookie_and_the_second_is_refused(world):
@@ -223,8 +235,8 @@ def test_a_full_disk_makes_a_bookie_read_only_and_costs_no_write(world):
 
 
 def test_an_auditor_that_is_killed_at_work_is_followed_by_another(world):
-    world.wait_acked(5 * MORE, "ledgers to mend")
     dead = world.bookies[2]
+    wait(lambda: much_on(world, dead.id) >= MUCH, "ledgers to mend", 60.0)
     dead.kill()
     slow = world.auditor("--copy-rate", "32KiB", "--ledgers-at-once", "1")
     world.end_clients("write")
@@ -239,6 +251,15 @@ def test_an_auditor_that_is_killed_at_work_is_followed_by_another(world):
     wait(lambda: world.under_replicated() == [], "the list to be empty")
     world.finish()
     assert world.judge(all_copies=True) == []
+
+
+def much_on(world, bookie):
+    """Ledgers that name it, and take a while to copy."""
+    acked = world.told("write").acked
+    return sum(
+        bookie in str(metadata.fragments) and len(acked.get(metadata.ledger, ())) > LONG
+        for metadata in world.metadata()
+    )
 
 
 def left(world, bookie):

@@ -16,6 +16,7 @@ from tests.peers.broker import Broker
 from tests.peers.processes import Lifecycle, free_port, ports_in_a_row
 
 STARTED_LINE_S_MAX = 10.0
+STOOD_STILL = "this process stood still"  # why it ended a connection
 
 
 class Gateway(Broker):
@@ -159,6 +160,14 @@ class Gateways(Lifecycle):
             self.kill()
             raise
         return self
+
+    def stood_still(self) -> bool:
+        """Return whether one of them ever ended connections because it stood still.
+
+        It says so once in a minute.
+        """
+        logs = [gateway.log for gateway in self.all if gateway.log.exists()]
+        return any(STOOD_STILL in log.read_text(errors="replace") for log in logs)
 
     def heal(self) -> None:
         """Every one runs, and serves."""
