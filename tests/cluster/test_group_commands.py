@@ -38,6 +38,11 @@ class Commands:
         (row,) = self.ask("group", "describe", group)
         return row["current_offset"]
 
+    def coordinator(self, group):
+        """The node id of the gateway that has the group."""
+        (row,) = self.ask("group", "describe", group, "--state")
+        return int(row["coordinator"].rpartition("(")[2].rstrip(")"))
+
     def listed(self):
         return [row["group"] for row in self.ask("group", "list")]
 
@@ -72,7 +77,7 @@ def test_groups_of_two_gateways_are_listed_moved_and_restored_though_one_is_kill
             for group in GROUPS:
                 commit(gateways[1], group, 3)
             assert commands.listed() == GROUPS
-            group = GROUPS[0]
+            group = next(group for group in GROUPS if commands.coordinator(group) == 0)
             commit(gateways[0], group, 5)
             then = a_moment_that_is_past()
             commit(gateways[0], group, 7)
@@ -82,6 +87,7 @@ def test_groups_of_two_gateways_are_listed_moved_and_restored_though_one_is_kill
             assert commands.restore(group, then) == 5
             gateways[0].process.send_signal(signal.SIGKILL)  # it alone: its session ends at once
             wait_until(lambda: commands.offset(group) == 5, "the other gateway to answer", 60.0)
+            assert commands.coordinator(group) == 1
             assert commands.listed() == GROUPS
             assert commands.seek(group, "--undo") == [7]
         finally:

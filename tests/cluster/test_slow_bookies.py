@@ -64,7 +64,9 @@ def started(data, world):
 
 def status(gateway):
     code, out, errors = run("bookie", "status", "-o", "json", bootstrap=gateway.bootstrap)
-    assert (code, errors) == (0, "")
+    if code != 0:  # a busy gateway answered late: it is asked again
+        return {}
+    assert errors == ""
     [row] = json.loads(out)
     assert row["detection"] == "enabled"
     return {each["bookie"]: each for each in row["bookies"] if each["reason"] == "slow"}
@@ -83,8 +85,8 @@ def test_a_late_bookie_is_greylisted_and_shown(tmp_path):
 
             def found():
                 reads.some()
-                return slow in status(gateway)
+                return status(gateway).get(slow)
 
-            wait_until(found, "the late bookie to be greylisted", 180.0)
-            assert "reads up to" in status(gateway)[slow]["why"]
+            row = wait_until(found, "the late bookie to be greylisted", 180.0)
+            assert "reads up to" in row["why"]
             reads.consumer.close()

@@ -17,7 +17,7 @@ from tests.cluster.world import World
 from tests.crash.load import Load, judge, read_all
 from tests.histories.workload import make_topic
 from tests.peers.gateway import ClusterGateway, ports_in_a_row
-from tests.peers.processes import process_tree, wait_until
+from tests.peers.processes import command_line, process_tree, wait_until
 
 WORKERS = 3
 PARTITIONS = 6
@@ -36,10 +36,13 @@ def test_workers_are_brokers_that_come_back_when_killed_and_leave_on_one_signal(
         load = Load(addresses(ports), "flights", "one", pause_s=0.015)
         try:
             more(load, "a producer to produce")
+            runs = starts(gateway)
             os.kill(workers(gateway)[1], signal.SIGKILL)
             more(load, "a producer to go on")
             missed = re.compile(r'event="a worker ended" worker=\d reason="exit code 137"')
             wait_until(lambda: missed.search(gateway.output()), "a worker to be missed", 30.0)
+            # The dead one is in the list until its session ends, so that alone proves nothing.
+            wait_until(lambda: starts(gateway) > runs, "another in its place", 30.0)
             wait_until(lambda: brokers(admin) == everyone, "it to be back", 30.0)
             more(load, "a producer to go on")
         finally:
@@ -65,11 +68,13 @@ def started(directory, world, ports):
 
 def workers(gateway):
     """Their process ids."""
-    return [
-        pid
-        for pid in process_tree(gateway.process.pid)
-        if b"--supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    tree = process_tree(gateway.process.pid)
+    return [pid for pid in tree if b"--supervisor" in command_line(pid)]
+
+
+def starts(gateway):
+    """How many workers have started, ever."""
+    return gateway.output().count("gateway started: ")
 
 
 def addresses(ports):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from ledger.core.ledger_metadata import LedgerMetadata
-from ledger.errors import NoNode
+from ledger.errors import NoNode, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
 from ledger.registry.layout import AVAILABLE
 from ledger.registry.underreplication_format import ledger_of_node
@@ -162,10 +162,12 @@ class World(Lifecycle):
             ended: dict[int, int] = {}
             for ledger in map(LedgerId, ledgers):
                 log.write(f"X {ledger}")
-                last = (await session.client.recover(ledger)).metadata.last_entry
+                found = await retried(lambda ledger=ledger: session.client.recover(ledger))
+                last = found.metadata.last_entry
                 assert last is not None
                 ended[ledger] = last
-                await session.client.delete(ledger)
+                with contextlib.suppress(NoSuchLedger):  # an attempt before did it
+                    await retried(lambda ledger=ledger: session.client.delete(ledger))
             return ended
 
         return self.ask(delete)
