@@ -153,8 +153,7 @@ class PartitionState:
         self.producers.losses.pass_loss(last, self._now_ms())
         self.lost_end = max(self.lost_end, last + 1)
 
-    def timestamp_max(self, data: memoryview) -> int:
-        return batches.timestamp_max(data)
+    timestamp_max = staticmethod(batches.timestamp_max)
 
     # -- segments -----------------------------------------------------------------------------
 

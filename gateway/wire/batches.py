@@ -27,6 +27,7 @@ RECORD_BYTES_MIN = 7
 _CRC_FROM = 21
 _FROM_ATTRIBUTES = Struct(">hiqqqhii")
 _MAGIC_AND_CRC = Struct(">bI")
+_MAX_TIMESTAMP = Struct(">q").unpack_from
 
 CODEC_MASK = 0x07
 CODEC_ZSTD = 4
@@ -79,9 +80,9 @@ def read_header(batch: Buffer) -> BatchHeader:
     return BatchHeader._make(HEADER.unpack_from(batch))
 
 
-def timestamp_max(batch: Buffer) -> int:
+def timestamp_max(data: Buffer) -> int:
     """Return the greatest timestamp of a batch, bytes 35 to 42."""
-    return int.from_bytes(batch[35:43], "big", signed=True)
+    return _MAX_TIMESTAMP(data, 35)[0]
 
 
 def decompressed_bytes_max(batch_bytes_max: int) -> int:

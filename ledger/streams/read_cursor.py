@@ -99,19 +99,22 @@ def take_ready(cursor: Cursor, following: int, bytes_max: int, taken: list[Store
     ready = cursor.ready
     left = bytes_max
     while ready and (left > 0 or not taken):
-        record = ready[0]
-        # A loss of which a side is unknown may reach over records behind it.
-        if record.end_sequence_id <= following and (not taken or taken[-1].lost is not None):
-            cursor.ready_bytes -= ready.popleft().size_bytes
-            continue
-        if record.sequence_id != following and (taken or record.sequence_id > following):
-            raise CorruptFormat(f"expected record {following}, read {record.sequence_id}")
-        if taken and record.size_bytes > left:
-            return 0
-        taken.append(ready.popleft())
-        cursor.ready_bytes -= record.size_bytes
-        left -= record.size_bytes
-        following = record.end_sequence_id
+        first, end, _, size, _, _ = record = ready[0]  # much cheaper than its attributes
+        if first != following or (taken and size > left):
+            # A loss of which a side is unknown may reach over records behind it.
+            if end <= following and (not taken or taken[-1].lost is not None):
+                ready.popleft()
+                cursor.ready_bytes -= size
+                continue
+            if first != following and (taken or first > following):
+                raise CorruptFormat(f"expected record {following}, read {first}")
+            if taken:
+                return 0
+        taken.append(record)
+        ready.popleft()
+        cursor.ready_bytes -= size
+        left -= size
+        following = end
     return max(left, 0)
 
 

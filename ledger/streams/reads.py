@@ -421,10 +421,11 @@ class SegmentReads:
                     left = RECORDS_PER_TURN
                 records, at = user_records(body, at, left)
                 left -= max(1, len(records))
-                for position, count, data in records:
-                    first = base + position
-                    size, latest = len(data), timestamp_max(data)
-                    found.append(StoredRecord(first, first + count, latest, size, (data,)))
+                fields = [
+                    (base + it, base + it + count, timestamp_max(data), len(data), (data,), None)
+                    for it, count, data in records
+                ]
+                found += map(StoredRecord._make, fields)  # faster than calls with arguments
         return found
 
     async def _reader(self, segment: Segment) -> LedgerReader:
