@@ -39,7 +39,7 @@ _LIMBO_KEY: Final = b"b"
 _FENCED_KEY: Final = b"d"
 _SCAN_LIMIT: Final = 4096
 _EXTENTS_FIRST: Final = 4  # rows of the first look-up; a read seldom needs more extents
-_FOUND_MAX: Final = 16  # of up to 100 KiB each
+_FOUND_MAX: Final = 16  # rows kept as they were parsed, up to about 100 KiB each
 _ENTRY_MAX: Final = 2**63 - 1
 
 
@@ -177,9 +177,11 @@ class EntryIndex:
         """Return the table's entries from `first` on, with their locations."""
         found: list[tuple[int, EntryLocation]] = []
         for extent in self._stored(ledger, first, _ENTRY_MAX):
-            found += extent.part(max(first, extent.first), extent.last).locations()
+            begin = max(first, extent.first)
+            last = min(extent.last, begin + limit - len(found) - 1)
+            found += extent.part(begin, last).locations()
             if len(found) >= limit:
-                return found[:limit]
+                return found
         return found
 
     def spans(self, ledger: int, first: int, rows_max: int) -> list[tuple[int, int]]:
@@ -347,7 +349,7 @@ class EntryIndex:
             return None
         state = LedgerDescriptor.decode(ledger, value)
         if (row := self._table.last(*_entry_range(ledger))) is not None:
-            state.stored_last = _extent_of(row).last
+            state.stored_last = _span_of(row)[1]
         state.last_entry = state.stored_last
         self._states[ledger] = state
         return state
@@ -368,17 +370,21 @@ class EntryIndex:
             rows = self._table.scan(rows[-1][0] + b"\0", end, limit)
 
     def _looked_up(self, ledger: int, first: int, last: int) -> Iterator[Extent]:
-        """Yield as `_stored`. A row that a reader reads in parts is parsed once."""
+        """Yield the same extents as `_stored`. A row that is read in parts is parsed once."""
         held = self._found.get(ledger)
         if held is not None and held.first <= first <= held.last:
+            self._keep_found(ledger, held)
             yield held
             first = held.last + 1
         for extent in self._stored(ledger, first, last):
-            self._found.pop(ledger, None)
-            self._found[ledger] = extent
-            if len(self._found) > _FOUND_MAX:
-                del self._found[next(iter(self._found))]
+            self._keep_found(ledger, extent)
             yield extent
+
+    def _keep_found(self, ledger: int, extent: Extent) -> None:
+        self._found.pop(ledger, None)
+        self._found[ledger] = extent
+        if len(self._found) > _FOUND_MAX:
+            del self._found[next(iter(self._found))]
 
     def _usage_rows(self) -> Iterator[tuple[bytes, bytes]]:
         for file_id, ledger in self._usage_changed:

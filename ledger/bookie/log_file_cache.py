@@ -91,7 +91,7 @@ class LogFileCache:
     async def _read_run(self, found: list[Buffer], ledger: int, run: Sequence[Extent]) -> None:
         """Append the entries of these extents to `found`, up to one that is not there.
 
-        Raises as `read_entry` if the first one is not.
+        Raises the errors of `read_entry` if the first entry cannot be read.
         """
         first = run[0]
         base = first.position
@@ -117,7 +117,7 @@ class LogFileCache:
         found += [bytes(body) for body in bodies] if sparse else bodies
 
     def _runs(self, extents: Sequence[Extent]) -> list[list[Extent]]:
-        """Split and join extents to runs that one read each should cover."""
+        """Split and join extents into runs, one for each read."""
         runs: list[list[Extent]] = []
         begin = end = file_id = -1
         for extent in extents:

@@ -8,6 +8,7 @@ them are about to be written past the page cache.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,7 +26,8 @@ its read-ahead setting. Source: Linux, `force_page_cache_readahead`.
 _SPREAD_MAX: Final = 4  # entries of one read lie within so many times the bytes that are read ahead
 _SKIPPED_MAX: Final = 4  # a reader asks several bookies, so it skips entries at each
 _FILES_MAX: Final = 64
-_SHARED_TIMES: Final = 4  # readers of one file share announcements within so many times their size
+_SHARED_TIMES: Final = 4  # a shared stretch covers at most so many times `bytes_ahead`
+_SHARED_S: Final = 5.0  # then the page cache may have lost the bytes of a stretch
 
 
 class _Place(NamedTuple):
@@ -44,9 +46,9 @@ class ReadAhead:
         self._bytes_ahead = bytes_ahead
         # Places by ledger, least recently read first.
         self._places: OrderedDict[int, _Place] = OrderedDict()
-        # The stretch of each file that was announced last, least recently announced first. It does
-        # not grow: of what was announced long before, the page cache may have lost the bytes.
-        self._stretches: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        # The stretch of each file that was announced last, with the time of its last announcement,
+        # least recently announced first.
+        self._stretches: OrderedDict[int, tuple[int, int, float]] = OrderedDict()
 
     def on_read(self, ledger: int, first: int, extents: Sequence[Extent]) -> None:
         """Note a read of entries from `first` on. If it is in order, announce those behind it."""
@@ -74,28 +76,33 @@ class ReadAhead:
             return announced
         if announced[0] == file_id:
             begin = max(begin, announced[1])
-        shared = self._stretches.get(file_id, (0, 0))
-        if shared[0] - self._bytes_ahead <= begin < shared[1]:
-            begin = shared[1]
-        if begin - end > self._bytes_ahead // 2:
-            return file_id, begin
+        now_s = asyncio.get_running_loop().time()
+        first, behind, at_s = self._stretches.get(file_id, (0, 0, 0.0))
+        if now_s - at_s > _SHARED_S or not first - self._bytes_ahead <= begin <= behind:
+            first = behind = begin
+        if behind - end > self._bytes_ahead // 2 and first <= begin:
+            return file_id, behind
         stop = end + self._bytes_ahead
         durable = self._journal.end
         if file_id == durable.file_id:
             stop = min(stop, durable.position)
         if stop <= begin:
             return announced
+        stop = max(stop, behind)
         with suppress(OSError):  # a file that was just deleted; the read itself may succeed
-            for at in range(begin, stop, _STEP_BYTES):
-                self._files.expect_reads(file_id, at, min(_STEP_BYTES, stop - at))
-        self._share(file_id, begin, stop)
+            self._expect(file_id, begin, first)
+            self._expect(file_id, behind, stop)
+        first = max(min(begin, first), stop - _SHARED_TIMES * self._bytes_ahead)
+        self._share(file_id, (first, stop, now_s))
         return file_id, stop
 
-    def _share(self, file_id: int, begin: int, stop: int) -> None:
-        """Let readers of other ledgers in the same file announce what lies behind."""
-        before = self._stretches.pop(file_id, (begin, begin))
-        if before[1] == begin:
-            begin = max(before[0], stop - _SHARED_TIMES * self._bytes_ahead)
-        self._stretches[file_id] = begin, stop
+    def _expect(self, file_id: int, begin: int, end: int) -> None:
+        for at in range(begin, end, _STEP_BYTES):
+            self._files.expect_reads(file_id, at, min(_STEP_BYTES, end - at))
+
+    def _share(self, file_id: int, stretch: tuple[int, int, float]) -> None:
+        """Record the stretch, so that readers of other ledgers in this file go on behind it."""
+        self._stretches.pop(file_id, None)
+        self._stretches[file_id] = stretch
         if len(self._stretches) > _FILES_MAX:
             self._stretches.popitem(last=False)

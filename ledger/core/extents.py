@@ -95,7 +95,7 @@ class Extent(NamedTuple):
         return min(count, bisect_left(list(accumulate(self.lengths)), bytes_max + 1))
 
     def reads(self, gap_max: int, bytes_max: int) -> Iterator[Extent]:
-        """Yield its parts that one read each should cover.
+        """Yield the parts of the extent, one for each read.
 
         Between two entries of a part are up to `gap_max` other bytes. A part covers up to
         `bytes_max` bytes, unless it has one entry.

@@ -35,7 +35,7 @@ __all__ = ["RepairNode", "TlsFiles", "new_owner"]
 
 _LOCKED_S: Final = 1.0
 _SILENT_S: Final = 1.0  # wait before a bookie that listed no entries is asked again
-_SILENT_TRIES: Final = 5
+_SILENT_S_MAX: Final = 15.0  # longer than a dead bookie is registered: its session
 _CHANCES: Final = 2**48
 
 Stop = Callable[[], Awaitable[None]]
@@ -150,7 +150,8 @@ class RepairNode:
         registered.
         """
         worker, auditor = self._parts.worker, self._parts.auditor
-        tries_left = _SILENT_TRIES
+        loop = asyncio.get_running_loop()
+        ask_until_s = 0.0  # set once a bookie was silent
         await worker.underreplicated.prepare()
         await self._audit(auditor)
         while True:
@@ -166,8 +167,8 @@ class RepairNode:
             wait_s = _worth_waiting_s(outcomes)
             if wait_s is not None:
                 await asyncio.sleep(wait_s)
-            elif auditor.unanswered and tries_left:
-                tries_left -= 1
+            elif auditor.unanswered and loop.time() < (ask_until_s or loop.time() + 1):
+                ask_until_s = ask_until_s or loop.time() + _SILENT_S_MAX
                 await asyncio.sleep(_SILENT_S)
                 await self._ask_again(auditor)
             else:
@@ -191,7 +192,7 @@ class RepairNode:
         await auditor.audit(away)
 
     async def _ask_again(self, auditor: Auditor) -> None:
-        """Ask the bookies that listed no entries, unless their sessions have ended since.
+        """Audit silent bookies whose sessions have ended as lost, then ask the others again.
 
         A bookie that died shortly before the audit is registered until its session ends.
         """

@@ -229,13 +229,16 @@ class Auditor:
         """
         now_s = self._clock.monotonic_s()
         marked: list[LedgerId] = []
+        gone = set(lost)
         async for some in self._batches():
             for metadata in some:
                 for bookie in bookies_of(metadata) - self._bookies.registered().keys():
                     self._away_since.setdefault(bookie, now_s)
-            found = await asyncio.gather(*[self._audit_ledger(one, lost, joined) for one in some])
+            gone -= self._bookies.registered().keys()
+            found = await asyncio.gather(*[self._audit_ledger(one, gone, joined) for one in some])
+            gone -= self._bookies.registered().keys()
             marked += [ledger for ledger in found if ledger is not None]
-        self._lost |= set(lost) - self._bookies.registered().keys()
+        self._count_lost(gone)
         self._audited_s = now_s
         return marked
 
@@ -250,6 +253,13 @@ class Auditor:
         if (missing or self._may_widen(metadata)) and await self._mark(metadata, missing):
             return metadata.ledger
         return None
+
+    def _count_lost(self, gone: set[BookieId]) -> None:
+        """Stop asking bookies of which every ledger is marked: none registered meanwhile."""
+        self._lost |= gone
+        for ledger, silent in list(self.unanswered.items()):
+            del self.unanswered[ledger]
+            self._note_silent(ledger, silent)
 
     def check_registered(self) -> None:
         """Raise NotEnoughBookies if no bookie is registered, because nothing is marked then."""
@@ -403,6 +413,9 @@ class Auditor:
             # The writer continued without these bookies; missed entries show once the ledger is
             # closed.
             incomplete.update(asked.intersection(metadata.last_fragment.ensemble))
+        if not metadata.closed:  # what a bookie that did not answer lacks shows later
+            open_at = asked.intersection(metadata.last_fragment.ensemble)
+            silent |= {b for b in open_at if not replicas.get(b, UNKNOWN_CONTENTS).complete}
         found = check_ledger(metadata, lac, replicas)
         if found.gaps:
             accepted = await self._accepted_of(metadata)

@@ -70,12 +70,14 @@ class Cursor:
         """Choose how much to read next, after its reader took `taken_bytes` bytes.
 
         It is twice as much as before if the reader takes all that is ready within two such reads,
-        and the least again if it stayed away for long.
+        and the least again if it stayed away for long. It is at most `most`, or the least if that
+        is more.
         """
         if not self.chunk_bytes or now_s - self.idle_since_s > _AWAY_S:
             self.chunk_bytes = least
         elif self.ready_bytes < taken_bytes and 2 * taken_bytes >= least:
-            self.chunk_bytes = min(2 * self.chunk_bytes, max(least, most))
+            self.chunk_bytes *= 2
+        self.chunk_bytes = min(self.chunk_bytes, max(least, most))
         self.idle_since_s = now_s
 
     def forget_taken(self, sequence_id: int) -> None:

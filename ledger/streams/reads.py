@@ -209,8 +209,8 @@ class SegmentReads:
     def _start_ahead(self, cursor: Cursor, taken_bytes: int, turns: int) -> None:
         """Read the next chunk of an idle cursor ahead, if little is ready.
 
-        For a reader that takes more and more, that is less than a chunk: otherwise it would wait
-        for each chunk that it has not read half of.
+        Once the chunk has grown, that is less than one chunk: otherwise every second fetch of
+        half a chunk would wait for the bookie.
         """
         if cursor.ahead is not None:
             return

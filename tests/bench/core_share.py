@@ -2,9 +2,10 @@
 
     python -m tests.bench.core_share
 
-A gateway is written to at saturation and read back. Each millisecond of CPU of its process, a
-signal notes the function that runs. Counted are those of `ledger/core`, `gateway/core` and the two
-readers of requests that look at each batch, with the C code that they call. The last line is JSON.
+A gateway is written to at saturation and read back. After each few milliseconds of CPU of its
+process, a signal notes the function that the main thread runs. Counted are those of `ledger/core`,
+`gateway/core` and the two readers of requests that look at each batch, with the C code that they
+call. The last line is JSON.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from ledger.adapters.tcp.tcp_bookies import TcpBookies
 from ledger.adapters.tcp.tcp_config import TcpClientConfig, TcpServerConfig
 from ledger.bookie.grpc_server import BookieServer
 from ledger.bookie.tcp_server import TcpServer
-from ledger.ports.bookies import BookieInfo, ReadManyReply, Status
+from ledger.ports.bookies import BookieInfo, ReadManyReply, ReadReply, Status
 from tests.bench.bookie_add import KEY, entry_of
 from tests.bench.grpc_add import Load, StubBookie, cpu_s, run
 
@@ -60,8 +60,11 @@ class ReadingBookie(StubBookie):
         super().__init__()
         self.bodies = [os.urandom(16 * 1024) for _ in range(64)]
 
-    async def read_many(self, ledger, first, last, max_bytes, room=None):
+    async def read_many(self, ledger, first, last, max_bytes, room=None, *, from_disk=False):
         return ReadManyReply(Status.OK, self.bodies)
+
+    async def read_lac(self, ledger):
+        return ReadReply(Status.OK)
 
 
 async def mixed(side: str, port: int, bookie_pid: int, seconds: float) -> None:

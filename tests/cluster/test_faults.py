@@ -146,7 +146,7 @@ def test_a_writer_that_sleeps_through_its_takeover_acknowledges_nothing_more(wor
         ended.update((metadata.ledger, metadata.last_entry) for metadata in world.metadata())
         for process in world.writers:
             process.resume()
-        # One whose entries were all on their way only closes it: to that end it has a right.
+        # A writer whose entries were all sent may still close its ledger at that end.
         whole = any(ended[ledger] == ENTRIES_PER_LEDGER - 1 for ledger in taken)
         return set() if whole else taken
 

@@ -21,8 +21,9 @@ from tests.peers.processes import wait_until
 
 BIG_BYTES = 64 * 1024
 FILE_BYTES = BookieConfig().file_bytes
-# Longer than a busy machine stands still: nobody could replace a bookie whose session ended by
-# itself. Sessions end by `World.lose`; where the wait for it is the subject, they are as usual.
+# Longer than a busy machine stands still: of three bookies, no other one could replace one whose
+# session ended by itself. Sessions end by `World.lose`. Where the wait for that is the subject,
+# they are as usual.
 LONG_SESSION = "20s"
 
 
@@ -157,6 +158,7 @@ def test_an_audit_counts_a_bookie_that_died_just_before_it_as_lost(world):
     dead.kill()
     dead.session = LONG_SESSION  # of its next run
     shutil.rmtree(dead.data)
+    assert BookieId(dead.id) in world.registered()
     auditor = world.auditor(*ONCE)
     assert auditor.wait_exit(90.0) == 1, "two of three bookies cannot hold three copies"
     assert f"{dead.id} did not list its entries" not in auditor.output()

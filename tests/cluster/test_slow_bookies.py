@@ -65,6 +65,7 @@ def started(data, world):
 def status(gateway):
     code, out, errors = run("bookie", "status", "-o", "json", bootstrap=gateway.bootstrap)
     if code != 0:  # a busy gateway answered late: it is asked again
+        print(errors)
         return {}
     assert errors == ""
     [row] = json.loads(out)

@@ -394,7 +394,7 @@ class World(Lifecycle):
         }
 
     def registered(self) -> set[BookieId]:
-        """The bookies that ZooKeeper knows to live."""
+        """Return the bookies that are registered."""
 
         async def read(session: Session) -> set[BookieId]:
             return set(session.bookies.registered())

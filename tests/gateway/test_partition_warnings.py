@@ -194,14 +194,14 @@ def test_too_few_bookies_are_named_in_the_log_and_to_the_creator_of_a_topic(clus
         asyncio.run(unregister(place, bookie.id))
     patient = Producer(settings)
     patient.produce("orders", b"y")
-    lines = []
 
-    def warned():
-        lines[:] = [line for line in gateway.output().splitlines() if WAITS in line or LACK in line]
-        return lines
+    def warnings():
+        return [line for line in gateway.output().splitlines() if WAITS in line or LACK in line]
 
-    gateway.process.wait_for(warned, "the warning", 60.0)
+    gateway.process.wait_for(warnings, "the warning", 60.0)
     patient.purge()
+    lines = warnings()
+    assert not any(UUID.search(line) for line in gateway.output().splitlines() if "level=" in line)
     assert len(lines) == len({WAITS in line for line in lines}), "each warning once"
     for line in lines:
         assert "topic=orders partition=0 " in line

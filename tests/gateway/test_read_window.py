@@ -9,9 +9,10 @@ bookie is asked for and returns is recorded.
 import asyncio
 from dataclasses import replace
 
+from ledger.core.accepted_losses import NO_LOSSES
 from ledger.ids import pinned_bytes
 from ledger.streams.config import StreamLimits
-from ledger.streams.read_cursor import PINNED_MAX
+from ledger.streams.read_cursor import PINNED_MAX, Cursor
 from tests.gateway.stream_cluster import FETCH, started_cluster
 from tests.gateway.test_fetch import NEWEST, OK, batch, fetch, flat, offsets, request
 
@@ -130,6 +131,18 @@ async def test_all_that_is_read_ahead_keeps_to_one_bound():
         for index in range(8):
             (await cluster.partition("t", index)).stream._reads.clear()
         assert cursors.bytes_held == 0
+
+
+def test_a_reader_for_whom_there_is_little_room_reads_less_at_once_again():
+    cursor = Cursor(1, 0, NO_LOSSES, 0)
+    for now_s in (0.0, 0.1, 0.2):
+        cursor.adapt(CHUNK, now_s, CHUNK, 4 * CHUNK)
+    assert cursor.chunk_bytes == 4 * CHUNK
+    cursor.ready_bytes = 3 * CHUNK
+    cursor.adapt(CHUNK, 0.3, CHUNK, 2 * CHUNK)
+    assert cursor.chunk_bytes == 2 * CHUNK
+    cursor.adapt(CHUNK, 0.4, CHUNK, 0)
+    assert cursor.chunk_bytes == CHUNK
 
 
 async def test_a_reader_that_leaves_holds_nothing_once_others_need_the_room():

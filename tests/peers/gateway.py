@@ -164,7 +164,7 @@ class Gateways(Lifecycle):
     def stood_still(self) -> bool:
         """Return whether one of them ever ended connections because it stood still.
 
-        It says so once in a minute.
+        The gateway logs this at most once a minute.
         """
         logs = [gateway.log for gateway in self.all if gateway.log.exists()]
         return any(STOOD_STILL in log.read_text(errors="replace") for log in logs)

@@ -421,6 +421,57 @@ async def test_a_bookie_whose_ledgers_are_marked_is_not_expected_to_answer():
     assert auditor.unanswered == {}
 
 
+async def test_a_bookie_that_was_registered_during_the_audit_is_not_counted_as_lost(monkeypatch):
+    """Its ledgers that the audit read at that time are not marked, so it is asked about them."""
+    rig = Rig()
+    ledgers = [await rig.ledger(3) for _ in range(6)]
+    name = rig.members(ledgers[0])[0]
+    of_it = {ledger for ledger in ledgers if name in rig.members(ledger)}
+    auditor = rig.auditor(checks_at_once=1)
+    here = dict(auditor._bookies.registered())
+    rig.lose(name)
+    await auditor.full_check()
+    assert auditor.unanswered.keys() == of_it
+    registered = auditor._bookies.registered
+    looks = iter(range(1000))
+    monkeypatch.setattr(
+        auditor._bookies,
+        "registered",
+        lambda: here if next(looks) in range(1, 4) else registered(),
+    )
+    await auditor.audit([name])
+    await auditor.check_again()
+    marked = set(await rig.marked())
+    assert marked < of_it, "the audit saw it for a while"
+    assert marked | auditor.unanswered.keys() == of_it
+
+
+async def test_a_bookie_counted_as_lost_is_not_expected_beside_one_that_hangs():
+    rig = Rig()
+    ledgers = [await rig.ledger(3) for _ in range(8)]
+    dead, hung, *_ = rig.members(ledgers[0])
+    auditor = rig.auditor(checks_at_once=2)
+    rig.world.network.cut("auditor", hung)
+    rig.lose(dead)
+    await auditor.full_check()
+    assert auditor.silent_and_away() == {dead}
+    await auditor.audit([dead])
+    await auditor.check_again()
+    assert auditor.silent_and_away() == frozenset()
+    assert set().union(*auditor.unanswered.values()) == {hung}
+
+
+async def test_a_bookie_of_an_open_ledger_that_did_not_answer_is_named():
+    rig = Rig()
+    writer, _ = await rig.ledger(3, close=False)
+    ledger = writer.metadata.ledger
+    name = rig.members(ledger)[0]
+    rig.world.network.cut("auditor", name)
+    auditor = rig.auditor()
+    await auditor.full_check()
+    assert auditor.unanswered == {ledger: {name}}
+
+
 async def test_silent_bookies_cost_one_batch_of_questions_in_each_round():
     rig = Rig()
     ledgers = [await rig.ledger(1) for _ in range(9)]

@@ -271,9 +271,9 @@ def what_is_not_indexed_stays(self, ledgers):
 
 
 def keeps_what_it_found(self, mark):
-    found = self._found
+    found = dict(self._found)
     _write_batch(self, mark)
-    self._found = found
+    self._found |= found
 
 
 _write_batch = EntryIndex.write_batch
