@@ -17,13 +17,8 @@ Buffer = bytes | bytearray | memoryview
 
 def pinned_bytes(parts: Iterable[Buffer]) -> int:
     """Return the bytes that these buffers keep in memory: a view keeps all that it is a part of."""
-    wholes = {id(part.obj) if type(part) is memoryview else id(part): part for part in parts}
-    return sum(
-        [
-            memoryview(part.obj).nbytes if isinstance(part, memoryview) else len(part)
-            for part in wholes.values()
-        ]
-    )
+    wholes = [part.obj if isinstance(part, memoryview) else part for part in parts]
+    return sum(memoryview(whole).nbytes for whole in {id(one): one for one in wholes}.values())
 
 
 class Dlsn(NamedTuple):

@@ -10,6 +10,7 @@ a prefix of the log, and replay continues at the mark. Source: BookKeeper EntryL
 from __future__ import annotations
 
 import errno
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
@@ -69,9 +70,9 @@ class EntryIndex:
         self._written = LogPosition(0, 0)
         # Entries written to the table since the last flush began.
         self.entries_since_flush = 0
-        # The extents that readers looked up last, one for a ledger, at most `_FOUND_MAX`. Emptied
-        # by changes of the table.
-        self._found: dict[int, Extent] = {}
+        # The extents that readers looked up last, one for a ledger, at most `_FOUND_MAX`, least
+        # recently used first. Emptied by changes of the table.
+        self._found: OrderedDict[int, Extent] = OrderedDict()
 
     @property
     def batch_due(self) -> bool:
@@ -373,18 +374,15 @@ class EntryIndex:
         """Yield the same extents as `_stored`. A row that is read in parts is parsed once."""
         held = self._found.get(ledger)
         if held is not None and held.first <= first <= held.last:
-            self._keep_found(ledger, held)
+            self._found.move_to_end(ledger)
             yield held
             first = held.last + 1
         for extent in self._stored(ledger, first, last):
-            self._keep_found(ledger, extent)
+            self._found[ledger] = extent
+            self._found.move_to_end(ledger)
+            if len(self._found) > _FOUND_MAX:
+                self._found.popitem(last=False)
             yield extent
-
-    def _keep_found(self, ledger: int, extent: Extent) -> None:
-        self._found.pop(ledger, None)
-        self._found[ledger] = extent
-        if len(self._found) > _FOUND_MAX:
-            del self._found[next(iter(self._found))]
 
     def _usage_rows(self) -> Iterator[tuple[bytes, bytes]]:
         for file_id, ledger in self._usage_changed:

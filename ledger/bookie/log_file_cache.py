@@ -77,14 +77,13 @@ class LogFileCache:
         assert extents[0].first == first
         found: list[Buffer] = []
         for run in self._runs(extents):
-            before, wanted = len(found), run[-1].last - run[0].first + 1
             try:
                 await self._read_run(found, ledger, run)
             except (OSError, CorruptFormat):
                 if not found:
                     raise
                 return found
-            if len(found) - before < wanted:
+            if len(found) <= run[-1].last - first:
                 return found
         return found
 

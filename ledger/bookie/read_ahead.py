@@ -102,7 +102,7 @@ class ReadAhead:
 
     def _share(self, file_id: int, stretch: tuple[int, int, float]) -> None:
         """Record the stretch, so that readers of other ledgers in this file go on behind it."""
-        self._stretches.pop(file_id, None)
         self._stretches[file_id] = stretch
+        self._stretches.move_to_end(file_id)
         if len(self._stretches) > _FILES_MAX:
             self._stretches.popitem(last=False)

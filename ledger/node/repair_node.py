@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -151,7 +152,7 @@ class RepairNode:
         """
         worker, auditor = self._parts.worker, self._parts.auditor
         loop = asyncio.get_running_loop()
-        ask_until_s = 0.0  # set once a bookie was silent
+        ask_until_s = math.inf  # set once a bookie was silent
         await worker.underreplicated.prepare()
         await self._audit(auditor)
         while True:
@@ -167,8 +168,8 @@ class RepairNode:
             wait_s = _worth_waiting_s(outcomes)
             if wait_s is not None:
                 await asyncio.sleep(wait_s)
-            elif auditor.unanswered and loop.time() < (ask_until_s or loop.time() + 1):
-                ask_until_s = ask_until_s or loop.time() + _SILENT_S_MAX
+            elif auditor.unanswered and loop.time() < ask_until_s:
+                ask_until_s = min(ask_until_s, loop.time() + _SILENT_S_MAX)
                 await asyncio.sleep(_SILENT_S)
                 await self._ask_again(auditor)
             else:

@@ -409,13 +409,11 @@ class Auditor:
         replicas = await copier.list_replicas(asked)
         incomplete = {b for b, replica in replicas.items() if replica.limbo}
         silent: set[BookieId] = set()
-        if among is not None and not metadata.closed:
-            # The writer continued without these bookies; missed entries show once the ledger is
-            # closed.
-            incomplete.update(asked.intersection(metadata.last_fragment.ensemble))
-        if not metadata.closed:  # what a bookie that did not answer lacks shows later
+        if not metadata.closed:  # what its bookies lack shows later
             open_at = asked.intersection(metadata.last_fragment.ensemble)
             silent |= {b for b in open_at if not replicas.get(b, UNKNOWN_CONTENTS).complete}
+            if among is not None:  # the writer continued without those that joined
+                incomplete |= open_at
         found = check_ledger(metadata, lac, replicas)
         if found.gaps:
             accepted = await self._accepted_of(metadata)

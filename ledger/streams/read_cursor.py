@@ -102,16 +102,15 @@ def take_ready(cursor: Cursor, following: int, bytes_max: int, taken: list[Store
     left = bytes_max
     while ready and (left > 0 or not taken):
         first, end, _, size, _, _ = record = ready[0]  # much cheaper than its attributes
-        if first != following or (taken and size > left):
-            # A loss of which a side is unknown may reach over records behind it.
-            if end <= following and (not taken or taken[-1].lost is not None):
-                ready.popleft()
-                cursor.ready_bytes -= size
-                continue
-            if first != following and (taken or first > following):
-                raise CorruptFormat(f"expected record {following}, read {first}")
-            if taken:
-                return 0
+        # A loss of which a side is unknown may reach over records behind it.
+        if end <= following and (not taken or taken[-1].lost is not None):
+            ready.popleft()
+            cursor.ready_bytes -= size
+            continue
+        if first != following and (taken or first > following):
+            raise CorruptFormat(f"expected record {following}, read {first}")
+        if taken and size > left:
+            return 0
         taken.append(record)
         ready.popleft()
         cursor.ready_bytes -= size

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from tests.bench.sides import consume, create_topic, produce
+from tests.bench.trees import CELLS
 from tests.peers import install
 from tests.peers.gateway import Gateway
 
-CELLS: Final = {"100-1": (100, 1), "100-6": (100, 6), "1024-1": (1024, 1), "1024-6": (1024, 6)}
 _BYTES: Final = 300_000_000
 _CORES: Final = ("/ledger/core/", "/gateway/core/", "/wire/record_walk.py", "/wire/body_reader.py")
 _SHOWN: Final = 4

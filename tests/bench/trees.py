@@ -2,10 +2,10 @@
 
     python -m tests.bench.trees --before DIR [--after DIR] [--rounds 9] [--cell 1024-6]
 
-Two rounds of one tree differ by more than a few percent, so many rounds are compared. Each has a
-new gateway (`--journal-sync never`) and warms it up. Printed are the medians of both trees with
-their quartiles, and the ratios of the medians: this tree, or the one `--after`, divided by the one
-`--before`. The last line is JSON.
+Two rounds of one tree differ by more than a few percent, so many rounds are compared. Each round
+has a new gateway (`--journal-sync never`) and warms it up. Printed are the medians of both trees
+with their quartiles, and the ratios of the medians: this tree, or the one `--after`, divided by the
+one `--before`. The last line is JSON.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def test_the_cluster_chapter_does_what_it_says(tmp_path):
             terminal.stop()
         complaints = errors.read_text()
         assert terminal.exit_code == 0, terminal.output()[-3000:] + complaints[-3000:]
-        # librdkafka may say that a gateway was killed.
+        # librdkafka may report that a gateway was killed.
         assert all(re.match(r"%\d\|", line) for line in complaints.splitlines()), complaints
         printed = terminal.output().split(f"{BETWEEN}\n")
         for (_, shown), output in zip(steps(), printed, strict=True):

@@ -20,7 +20,6 @@ from typing import Self, TypeVar
 from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.errors import NoNode, NoSuchLedger
 from ledger.ids import BookieId, LedgerId
-from ledger.registry.layout import AVAILABLE
 from ledger.registry.underreplication_format import ledger_of_node
 from ledger.repair.plan import wanted_quorum
 from tests.cluster.client import Session
@@ -30,6 +29,7 @@ from tests.peers.bookie import SESSION, BookieProcess
 from tests.peers.processes import Lifecycle, Process, free_port, wait_until
 from tests.peers.proxy import Proxy
 from tests.peers.zookeeper import Ensemble, ZooKeeper
+from tests.repair.test_processes import unregister
 
 T = TypeVar("T")
 AUDIT = ("--delay", "1s", "--grace", "2s", "--interval", "2s", "--session", "2s")
@@ -265,12 +265,8 @@ class World(Lifecycle):
     def lose(self, bookie: BookieProcess) -> None:
         """Kill -9, and then the end of its session."""
         bookie.kill()
-
-        async def unregister(session: Session) -> None:
-            with contextlib.suppress(NoNode):  # the session has ended already
-                await session.metadata.delete(f"{AVAILABLE}/{bookie.id}")
-
-        self.ask(unregister)
+        with contextlib.suppress(NoNode):  # the session has ended already
+            asyncio.run(unregister(self.zookeeper.servers, bookie.id))
 
     # -- the end of harm -------------------------------------------------------------------------
 
