@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -77,15 +78,17 @@ def tools_cpu_s() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def new_side(side: str, sync: bool, data: Path, before: Path | None = None) -> Broker:
+def new_side(
+    side: str, sync: bool, data: Path, before: Path | None = None, flags: Sequence[str] = ()
+) -> Broker:
     """Return Apache Kafka (1 GiB heap) or the gateway, not started, with or without fsync.
 
-    The side `before` is the gateway of another source tree.
+    The side `before` is the gateway of another source tree; `flags` are those of a gateway.
     """
     if side == "kafka":
         flush = {"log.flush.interval.messages": "1"} if sync else {}
         return ApacheKafka(data, {**ONE_NODE, **flush}, heap="1g")
-    gateway = Gateway(data, () if sync else ("--journal-sync", "never"))
+    gateway = Gateway(data, (*flags, *(() if sync else ("--journal-sync", "never"))))
     if side == BEFORE:
         assert before is not None, "this side needs --before"
         run_tree(gateway, before.resolve())
