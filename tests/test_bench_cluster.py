@@ -85,3 +85,12 @@ def test_the_other_tree_has_ratios_of_its_own() -> None:
     assert summary([run], [])["vs_before"] == {
         "produce 100": {"records_per_s": 2.0, "cpu_s_per_gb": 0.5, "memory_mb": 1.0}
     }
+
+
+def test_a_machine_that_slows_down_within_a_run_is_reported() -> None:
+    runs = two_runs()
+    assert summary(runs, [])["core_speed_at_least"] is None
+    for side, step_ns in {"ours": 40.0, "kafka-synced": 50.0, "kafka": 80.0}.items():
+        runs[0][side]["produce 100"]["step_ns"] = step_ns
+    runs[1]["ours"]["produce 100"]["step_ns"] = 160.0
+    assert summary(runs, [])["core_speed_at_least"] == 0.5

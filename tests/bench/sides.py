@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.peers.release import run_tree
 
 BEFORE = "before"
 TOOL_TIMEOUT_S = 120.0
+_LOOPS, _LOOP_STEPS = 5, 100_000
 _PRODUCED = re.compile(r"([\d.]+) records/sec .*?(\d+) ms 50th, \d+ ms 95th, (\d+) ms 99th")
 
 
@@ -70,6 +72,22 @@ def machine_cpu_s() -> tuple[float, float]:
     idle = ticks[3] + ticks[4]
     hertz = os.sysconf("SC_CLK_TCK")
     return (sum(ticks) - idle) / hertz, sum(ticks) / hertz
+
+
+def step_ns() -> float:
+    """Return the CPU time of a step of a fixed loop: how fast a core is at the moment.
+
+    A virtual machine shares its cores with others. Where they slow each other down, the same work
+    costs more CPU time, which no other figure shows.
+    """
+    return min(_loop_s() for _ in range(_LOOPS)) * 1e9 / _LOOP_STEPS
+
+
+def _loop_s() -> float:
+    began_s, total = time.process_time(), 0
+    for step in range(_LOOP_STEPS):
+        total += step * step
+    return time.process_time() - began_s
 
 
 def tools_cpu_s() -> float:

@@ -131,8 +131,9 @@ def write_page(path: Path, runs: Sequence[Run]) -> None:
         _paragraph(
             "Medians of the runs. The columns from gateways to auditor are the shares of our CPU. "
             "`others` is the share of the machine's CPU that neither servers nor clients used (the "
-            "kernel's writing to disk is in it). A load's name ends with its record size and its "
-            "partitions."
+            "kernel's writing to disk is in it). `step ns` is the CPU time of a step of a fixed "
+            "loop after the load: cores that are shared with other machines slow down, and then "
+            "the same work costs more. A load's name ends with its record size and its partitions."
         ),
         table(runs),
     ]

@@ -117,6 +117,16 @@ def _figures(runs: Iterable[Run], side: str, part: str, name: str) -> list[float
     return [each[name] for cell, each in cells if cell.split()[0] == part and name in each]
 
 
+def core_speed(runs: Iterable[Run]) -> float | None:
+    """Return the slowest speed of a core after a load by the fastest of the same run."""
+    found: list[float] = []
+    for run in runs:
+        cells = [each for side in run.values() for each in side.values()]
+        steps = [each["step_ns"] for each in cells if "step_ns" in each]
+        found += [min(steps) / max(steps)] if steps else []
+    return round(min(found), 2) if found else None
+
+
 def _vs_before(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
     """Return ours / that of the other tree: the worst ratio of the main figures of each cell."""
     names = (RECORDS, CPU, *(f"{role}_cpu_s_per_gb" for role in ROLES[:2]), MEMORY, "p99_ms")
@@ -152,6 +162,7 @@ def summary(runs: Sequence[Run], failed: Sequence[str]) -> dict[str, object]:
     line["gateway_lone_us"] = round(max(lone) * 1024 / 1e3) if any(lone) else None
     line["runs"] = len(runs)
     line["others_cpu_at_most"] = round(max(others, default=0.0), 2)
+    line["core_speed_at_least"] = core_speed(runs)
     before = _vs_before(runs)
     return {**line, **({"vs_before": before} if before else {}), "failed": list(failed)}
 
@@ -167,6 +178,7 @@ _COLUMNS = (
     ("auditor", "auditor_cpu_s_per_gb", 1),
     ("memory MB", MEMORY, 0),
     ("others", "others_share", 2),
+    ("step ns", "step_ns", 0),
 )
 
 

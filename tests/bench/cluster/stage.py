@@ -10,7 +10,7 @@ from tests.bench.cluster.filler import BATCH_BYTES, fill
 from tests.bench.cluster.meter import Figures, Meter
 from tests.bench.cluster.sides import Side, leaders
 from tests.bench.cluster.tools import Driver, JavaReader, Read
-from tests.bench.sides import create_topic
+from tests.bench.sides import create_topic, step_ns
 from tests.peers.processes import wait_until
 
 REPLICAS = 3
@@ -43,9 +43,9 @@ class Stage:
             self._reader.stop()
 
     def add(self, cell: str, figures: Figures) -> None:
-        self.cells[cell] = figures
+        self.cells[cell] = figures = {**figures, "step_ns": step_ns()}
         wanted = ("records_per_s", "p50_ms", "p99_ms", "cpu_s_per_gb", "memory_mb", "others_share")
-        wanted = (*wanted, "core_share", "pause_s")
+        wanted = (*wanted, "core_share", "pause_s", "step_ns")
         shown = [f"{name} {figures[name]:,.2f}" for name in wanted if name in figures]
         say(f"{self.side.name} {cell}: {', '.join(shown)}")
 
