@@ -1,0 +1,91 @@
+"""The licences of everything that an installation brings along, from the packages themselves.
+
+python -m tests.licences --write     writes docs/licences.md
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.peers.install import ROOT
+
+PAGE = ROOT / "docs" / "licences.md"
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^ ]+)", re.MULTILINE)
+_IN_DESCRIPTION = re.compile(r"^#+ Licen[sc]e\s+([^.\n]+)", re.MULTILINE)
+_ADDRESSES = {"http://www.apache.org/licenses/LICENSE-2.0": "Apache-2.0"}
+_SHORT_MAX = 60  # longer texts of the field `License` are the licence itself
+_HEAD = """# Licences
+
+What an installation brings along, with the licence that each package states of itself. This page is
+written by `python -m tests.licences --write`, and a test compares it with the pinned packages.
+
+The licence of this project itself is its owner's choice, and none is granted yet. `crc32c` is under
+the LGPL: it is used as a package of its own, which users may replace. No file of another project is
+copied into this one.
+"""
+
+
+class Row(NamedTuple):
+    """A package, its licence, and what needs it."""
+
+    name: str
+    licence: str
+    needed_by: str
+
+
+def pinned(kind: str) -> dict[str, set[str]]:
+    """Return the versions in `compose/requirements-KIND.txt`, by name."""
+    found: dict[str, set[str]] = {}
+    for name, version in _PIN.findall((ROOT / f"compose/requirements-{kind}.txt").read_text()):
+        found.setdefault(name, set()).add(version)
+    return found
+
+
+def licence_of(found: Distribution) -> str:
+    """Return what a package states, in one of the places where packages do."""
+    stated = found.metadata
+    expression = stated.get("License-Expression") or stated.get("License") or ""
+    expression = _ADDRESSES.get(expression, expression)
+    if expression and len(expression) <= _SHORT_MAX and "\n" not in expression:
+        return expression
+    classes = [each for each in stated.get_all("Classifier") or () if each.startswith("License ::")]
+    names = [each.rpartition(" :: ")[2] for each in classes]
+    described = _IN_DESCRIPTION.search(str(stated.get_payload()))
+    return ", ".join(dict.fromkeys(names)) or (described.group(1) if described else "")
+
+
+def rows() -> list[Row]:
+    """Return a row for each package that a program of ours may load when it is installed."""
+    needed = dict.fromkeys(pinned("run"), "every program")
+    needed["liburing"] = "the extra `uring`"
+    for name in pinned("spark"):
+        needed.setdefault(name, "the extra `spark`")
+    return [Row(name, licence_of(distribution(name)), by) for name, by in sorted(needed.items())]
+
+
+def page() -> str:
+    """Return the text of the page."""
+    lines = [f"| {row.name} | {row.licence} | {row.needed_by} |" for row in rows()]
+    return "\n".join([_HEAD, "| package | licence | needed by |", "|---|---|---|", *lines, ""])
+
+
+def main(words: list[str]) -> int:
+    """Print the page, or write it."""
+    try:
+        text = page()
+    except PackageNotFoundError as missing:
+        print(f"not installed: {missing}; make .venv-dev/.ready", file=sys.stderr)
+        return 1
+    if words == ["--write"]:
+        Path(PAGE).write_text(text)
+    else:
+        print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

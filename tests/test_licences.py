@@ -1,0 +1,24 @@
+"""Goal: users learn the licence of every package that an installation brings along.
+
+Method: the page is compared with what the pinned packages state of themselves.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from tests.licences import PAGE, page, pinned, rows
+
+
+def test_the_page_has_every_package_with_its_licence():
+    assert PAGE.read_text() == page(), "run: python -m tests.licences --write"
+    pins = pinned("spark") | pinned("run")
+    assert {row.name for row in rows()} == set(pins)
+    assert [name for name in pins if version(name) not in pins[name]] == []
+    assert [row.name for row in rows() if not row.licence or row.licence == "UNKNOWN"] == []
+
+
+def test_a_licence_that_binds_users_is_named_in_the_text():
+    copyleft = {row.name for row in rows() if "GPL" in row.licence or "MPL" in row.licence}
+    text = PAGE.read_text().partition("| package")[0]
+    assert copyleft and all(f"`{name}`" in text for name in copyleft), copyleft
