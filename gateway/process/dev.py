@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -189,6 +190,11 @@ def _dev_options() -> list[click.Parameter]:
             "port.",
         ),
         Option(["--no-ledger-port"], is_flag=True, help="Open no ledger port."),
+        Option(
+            ["--until-stdin-ends"],
+            is_flag=True,
+            help="Stop when stdin ends, as a pipe does whose writer was killed.",
+        ),
     ]
 
 
@@ -235,7 +241,18 @@ def faults_of(flags: Flags) -> list[str]:
         ),
     )
     faults = [fault for holds, fault in checks if not holds]
+    faults += _stdin_faults() if flags.until_stdin_ends else []
     return common_faults(flags) + faults + _io_faults(flags.io) + _data_faults(flags.data)
+
+
+def _stdin_faults() -> list[str]:
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        mode = 0
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        return []
+    return ["--until-stdin-ends: stdin is neither a pipe nor a socket"]
 
 
 def host_holds(host: str | None) -> bool:
@@ -347,6 +364,7 @@ def config_of(flags: Flags) -> GatewayConfig:
         any_ledger_port=flags.given("ledger_port") is None,
         metrics_port=flags.metrics_port,
         tail_cache_bytes=flags.tail_cache,
+        until_stdin_ends=flags.until_stdin_ends,
         connection=connection_limits(flags),
         groups=group_limits(flags),
         topics=replace(

@@ -85,6 +85,8 @@ def run_gateway(config: GatewayConfig) -> int:
 
 async def _serve(config: GatewayConfig) -> int:
     asked = ExitAsked()
+    if config.until_stdin_ends:
+        asked.watch_stdin()
     gateway = await _start(config)
     try:
         # The cyclic collector then skips objects that live as long as the process.

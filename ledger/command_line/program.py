@@ -29,7 +29,7 @@ from click.types import OptionHelpExtra
 from ledger.command_line.exit_codes import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE
 from ledger.command_line.failure import print_failure
 from ledger.command_line.units import Parse, listed
-from ledger.command_line.version import __version__
+from ledger.command_line.version import describe
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -336,7 +336,7 @@ def _version_option() -> click.Option:
 
 def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
-        print(f"{program_name(ctx)} {__version__}", flush=True)
+        print(f"{program_name(ctx)} {describe()}", flush=True)
         ctx.exit()
 
 

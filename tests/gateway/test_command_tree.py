@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from gateway.process.cli import program as gateway
 from ledger.__main__ import program as bookie
 from ledger.command_line.program import CommandGroup, OldSpelling, flags_of
-from ledger.command_line.version import __version__
+from ledger.command_line.version import describe
 
 UNIT = ("-ms", "-s", "-seconds", "-minutes", "-bytes")
 
@@ -65,7 +65,7 @@ def test_help_and_version_are_there_at_every_level(path, command):
     assert out.startswith(f"Usage: {' '.join(path)} ")
     assert "-h, --help" in out and "--version" in out
     assert run(path, "-h") == (0, out, "")
-    assert run(path, "--version") == (0, f"{path[0]} {__version__}\n", "")
+    assert run(path, "--version") == (0, f"{path[0]} {describe()}\n", "")
 
 
 @EACH

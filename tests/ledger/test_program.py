@@ -25,7 +25,7 @@ from ledger.command_line.program import (
     flags_of,
     old_spelling,
 )
-from ledger.command_line.version import __version__
+from ledger.command_line.version import describe
 
 
 def program() -> CommandGroup:
@@ -68,7 +68,7 @@ def test_the_help_of_a_group_imports_no_command(words):
 
 
 def test_the_version_is_known_at_every_level():
-    assert run("--version") == run("wait", "--version") == (0, f"tool {__version__}\n", "")
+    assert run("--version") == run("wait", "--version") == (0, f"tool {describe()}\n", "")
 
 
 def test_help_shows_defaults_and_no_old_name():

@@ -40,6 +40,22 @@ class ExitAsked:
             with contextlib.suppress(ValueError, RuntimeError):
                 loop.add_signal_handler(number, self._on_signal, number)
 
+    def watch_stdin(self) -> None:
+        """Ask for the exit also when stdin ends. What comes from it is discarded."""
+        asyncio.get_running_loop().add_reader(0, self._on_stdin)
+
+    def _on_stdin(self) -> None:
+        try:
+            ended = not os.read(0, 4096)
+        except BlockingIOError:  # another process has read it
+            return
+        except OSError:  # a socket that was reset
+            ended = True
+        if ended:
+            asyncio.get_running_loop().remove_reader(0)
+            if not self._code.done():
+                self._code.set_result(EXIT_OK)
+
     def _on_signal(self, number: signal.Signals) -> None:
         if self._code.done():
             os._exit(128 + number)
