@@ -29,6 +29,7 @@ ENTRY_POINTS = (
     "gateway.__main__",
     "ledger.__main__",
     "gateway.native",  # applications import it
+    *("gateway.testing", "gateway.testing.plugin"),  # their tests do
     *(f"gateway.pipelines.submit.{job}" for job in ("archive", "replay", "audit")),  # spark-submit
 )
 # Cores that simulation proves before a shell uses them. With its shell, each leaves this list.
@@ -95,6 +96,7 @@ UNCERTAIN_ALLOWED = {
     "gateway/process/assemble.py": "hands chance to what needs it",
     "gateway/admin/": "a command-line client of the gateway, outside of it",
     "gateway/pipelines/": "jobs on Spark, clients as well",
+    "gateway/testing/": "runs in the tests of applications, which wait for a process",
 }
 # Fresh ids: they have to differ from each other, and nothing is decided by their value.
 FRESH_IDS = {

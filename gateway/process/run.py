@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.handlers.preload import preload
 from gateway.process.file_limit import fit_connections
+from ledger.adapters.system.memory import start_returning_memory
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line.exit_codes import EXIT_UNREACHABLE
 
@@ -88,6 +89,7 @@ async def _serve(config: GatewayConfig) -> int:
     if config.until_stdin_ends:
         asked.watch_stdin()
     gateway = await _start(config)
+    returning = start_returning_memory()
     try:
         # The cyclic collector then skips objects that live as long as the process.
         gc.collect()
@@ -98,6 +100,7 @@ async def _serve(config: GatewayConfig) -> int:
         code = await _ended(asked, gateway)
         preloading.cancel()
     finally:
+        returning.cancel()
         await gateway.stop()
     return code
 

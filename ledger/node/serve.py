@@ -9,6 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
+from ledger.adapters.system.memory import start_returning_memory
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line.exit_codes import (
     EXIT_CONFIG,
@@ -74,7 +75,7 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
     asked = ExitAsked()
     node = StorageNode(config, partial(_connect, config), logger)
     ended = asyncio.ensure_future(asked.wait())
-    repairing: list[asyncio.Task[None]] = []  # empty unless `--audit`
+    beside = [start_returning_memory()]  # with `--audit` also the repair
     try:
         starting = asyncio.ensure_future(node.start())
         await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -91,9 +92,7 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
         gc.set_threshold(*_COLLECT_AFTER)
         _print_started(node)
         if config.audit:
-            repairing.append(
-                start_restarting("the repair beside a bookie", partial(_repair, config))
-            )
+            beside.append(start_restarting("the repair beside a bookie", partial(_repair, config)))
         failing = asyncio.ensure_future(node.bookie.failed())
         await asyncio.wait({failing, ended}, return_when=asyncio.FIRST_COMPLETED)
         if failing.done():
@@ -104,9 +103,9 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
         return ended.result()
     finally:
         ended.cancel()
-        for task in repairing:
+        for task in beside:
             task.cancel()
-        await asyncio.gather(*repairing, return_exceptions=True)
+        await asyncio.gather(*beside, return_exceptions=True)
         await node.stop()
 
 

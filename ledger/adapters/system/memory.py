@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 from typing import Final
+
+from ledger.tasks import in_thread, start_restarting
 
 _M_TRIM_THRESHOLD: Final = -1  # the number of this option in malloc.h
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 16 * 1024 * 1024
 _BLOCK_BYTES: Final = 8 * 1024 * 1024
+RETURN_EVERY_S: Final = 10.0
 
 
 def keep_freed_memory() -> None:
@@ -22,6 +26,23 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _BLOCK_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def start_returning_memory(every_s: float = RETURN_EVERY_S) -> asyncio.Task[None]:
+    """Return the free blocks of the heap to the system every `every_s` seconds, in a thread.
+
+    `keep_freed_memory` keeps them for the next messages. After a burst they may be more than all
+    that is in use, and lie between blocks that are. Where the C library cannot do it, the task ends
+    at once.
+    """
+
+    async def work() -> None:
+        malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        while malloc_trim is not None:
+            await asyncio.sleep(every_s)
+            await in_thread(malloc_trim, 0)
+
+    return start_restarting("the return of memory", work)
 
 
 _new_bytearray = ctypes.pythonapi.PyByteArray_FromStringAndSize
