@@ -266,7 +266,7 @@ def with_replacement(
 
 
 class FragmentChanged(Exception):
-    """The error for a fragment that another process changed. Examine the ledger again."""
+    """The error for a fragment that changed since it was examined. Examine the ledger again."""
 
 
 def _current_fragment(metadata: LedgerMetadata, fragment: LedgerFragment) -> tuple[int, Fragment]:

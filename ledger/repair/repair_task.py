@@ -195,7 +195,7 @@ class RepairRound:
             except (BookieUnavailable, EntryUnknown, AddFailed, NotEnoughBookies) as error:
                 self.reasons.append(str(error))
             except FragmentChanged as change:
-                self.reasons.append(f"{change} was changed by another process")
+                self.reasons.append(f"{change} was changed meanwhile")
                 self.progressed = True  # another round will examine the new metadata
         for bookie in self._copier.damaged:
             if bookie not in self._task.suspects:
@@ -295,6 +295,8 @@ class RepairRound:
     async def _fence(self, step: RecoverLedger) -> None:
         """Recover and close the ledger, unless its writer may still replace the bookies."""
         ledger, last = self._metadata.ledger, self._metadata.last_fragment
+        if not set(step.bookies) <= set(last.ensemble):  # a step before this one replaced some
+            raise FragmentChanged(f"ledger {ledger} fragment {last.first}")
         left_s = self._services.grace_left_s(ledger, (last, step.bookies))
         names = " and ".join(step.bookies)
         if left_s > 0:

@@ -35,6 +35,8 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 1_000
 AT_ONCE = 100
+# A repair replaced a bookie in one step, and asked for a spare in its place in the next one.
+ONCE_WRONG = [7032]
 MUTATION_SEEDS_MAX = 2_000
 COVERAGE_SEEDS = 60  # of each family
 STORIES = "from tests.sim.swarm import story; print([story(seed) for seed in range(20)])"
@@ -44,6 +46,11 @@ STORIES = "from tests.sim.swarm import story; print([story(seed) for seed in ran
 def test_no_subset_of_faults_breaks_an_invariant(first):
     for seed in range(first, first + AT_ONCE):
         assert proof_ledger.one_seed(seed) == [], f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", ONCE_WRONG)
+def test_a_seed_that_found_a_mistake_finds_none(seed):
+    assert proof_ledger.one_seed(seed) == []
 
 
 def test_every_fault_and_every_path_comes_up():
