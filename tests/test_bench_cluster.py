@@ -54,8 +54,13 @@ def test_a_rate_counts_at_its_lowest_ratio_and_a_cost_at_its_highest() -> None:
     assert (line["cpu_100_vs_synced"], line["cpu_100_vs_default"]) == (0.75, 2.0)
 
 
-def test_memory_is_compared_with_the_smaller_kafka() -> None:
-    assert summary(two_runs(), [])["memory"] == 1.0
+def test_memory_is_compared_over_the_loads_that_both_sides_had() -> None:
+    runs = two_runs()
+    assert summary(runs, [])["memory"] == 1.0
+    runs[0]["ours"]["far 100-1"] = produced(1, 1, 900)
+    assert summary(runs, [])["memory"] == 1.0
+    runs[0]["kafka"]["far 100-1"] = produced(1, 1, 450)
+    assert summary(runs, [])["memory"] == 2.0
 
 
 def test_what_did_not_run_is_null_and_failures_are_named() -> None:

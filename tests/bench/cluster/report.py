@@ -102,13 +102,11 @@ def worst_ratio(runs: Iterable[Run], wanted: Ratio) -> float | None:
 
 
 def _memory(run: Run) -> list[float]:
-    """Return our largest memory by that of each Kafka."""
-    largest = {
-        side: max((figures.get(MEMORY, 0.0) for figures in cells.values()), default=0.0)
-        for side, cells in run.items()
-    }
-    others = [largest.get(side, 0.0) for side in (SYNCED_KAFKA, KAFKA)]
-    return [largest[OURS] / each for each in others if each and largest.get(OURS)]
+    """Return our largest memory by that of Kafka's default, over the loads that both had."""
+    ours, theirs = run.get(OURS, {}), run.get(KAFKA, {})
+    both = [cell for cell in ours if cell in theirs and MEMORY in theirs[cell]]
+    largest, other = (max((side[c][MEMORY] for c in both), default=0.0) for side in (ours, theirs))
+    return [largest / other] if other else []
 
 
 def _figures(runs: Iterable[Run], side: str, part: str, name: str) -> list[float]:
