@@ -21,9 +21,9 @@ program: Final = CommandGroup(
             "Run one gateway of a cluster, with ZooKeeper and bookies.",
         ),
         "topic": Deferred(
-            "gateway.admin.topic_cleaning_cli",
+            "gateway.admin.consume_cli",
             "topic",
-            "Create, change and delete topics; list and accept losses; show compaction.",
+            "Create, change and delete topics; read records; list and accept losses; show compaction.",
         ),
         "group": Deferred(
             "gateway.admin.group_cli",

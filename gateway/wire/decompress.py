@@ -69,6 +69,24 @@ def decompress_steps(codec: int, data: bytes, bytes_max: int) -> Generator[None,
     return b"".join(found)
 
 
+def decompress_pieces(codec: int, data: bytes, bytes_max: int) -> Iterator[bytes]:
+    """Yield the decompressed bytes in pieces. Raises BatchRefused, as early as it can.
+
+    Snappy without blocks and an lz4 frame are one piece.
+    """
+    room = bytes_max
+    try:
+        for piece in _pieces(codec, data, bytes_max, PIECE_BYTES):
+            room -= len(piece)
+            if room < 0:
+                raise OverflowError
+            yield piece
+    except OverflowError:
+        raise _too_large(bytes_max) from None
+    except _DAMAGED as e:
+        raise _damaged(e) from e
+
+
 def _joined(pieces: Iterator[bytes], bytes_max: int) -> bytes:
     first = next(pieces, b"")
     more: list[bytes] = []

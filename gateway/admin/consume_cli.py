@@ -1,0 +1,267 @@
+"""The command `gateway topic consume`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from gateway.admin.requests import ask, bootstrap_option
+from gateway.admin.topic_cleaning_cli import topic
+from ledger.command_line import units
+from ledger.command_line.exit_codes import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED
+from ledger.command_line.output import Format, note, usage
+from ledger.command_line.program import Value, option
+
+if TYPE_CHECKING:
+    from gateway.admin.client import AdminClient
+    from gateway.admin.consume import Printer, Wanted
+    from gateway.admin.consume_filters import Filter
+    from gateway.admin.consume_output import Printed
+    from gateway.admin.consume_stdout import Stdout
+
+__all__ = ["topic"]
+
+_OUTPUTS = ("raw", "table", "jsonl", "json", "csv")
+_VALUES = ("text", "json", "hex", "base64", "auto")
+_ISOLATION = ("read_committed", "read_uncommitted")
+_RETRY_S_MAX = 86_400.0
+_START, _END = "start", "end"
+
+
+@topic.command("consume")
+@click.argument(
+    "topics", metavar="TOPIC...", nargs=-1, required=True, help="Topics, or /regex/ (RE2)."
+)
+@option("--partition", "-p", "partitions", metavar="LIST", help="Partitions, such as 0,2-4.")
+@option(
+    "--from",
+    "start",
+    metavar="PLACE",
+    default=_START,
+    help="First record: start, end, an offset, -N before the end, +N after the start, "
+    "@2026-05-01T12:00 (UTC) or @-1h.",
+)
+@option(
+    "--to", "stop", metavar="PLACE", default=_END, help="Place behind the last record, as --from."
+)
+@option("--follow", is_flag=True, help="Go on at the end, and print new records.")
+@option(
+    "--count",
+    "-n",
+    type=Value("count", units.whole(1, units.INT64_MAX)),
+    help="Stop after so many printed records.",
+)
+@option("--group", "-g", metavar="GROUP", help="Read as a member of a group, and commit.")
+@option(
+    "--isolation",
+    type=Value("level", units.one_of(*_ISOLATION)),
+    default=_ISOLATION[0],
+    help="Transactions: read_committed or read_uncommitted.",
+)
+@option("--key", metavar="GLOB", help="Only records whose key matches, such as 'ann*'.")
+@option("--grep", metavar="REGEX", help="Only records whose value has a match (RE2).")
+@option(
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Only records with this header, or with NAME; repeat for several.",
+)
+@option(
+    "--value",
+    "shown",
+    type=Value("form", units.one_of(*_VALUES)),
+    default="text",
+    help="How to print values: text, json, hex, base64 or auto.",
+)
+@option(
+    "--output",
+    "-o",
+    type=Value("format", units.one_of(*_OUTPUTS)),
+    default="raw",
+    help="Form of the records: raw, table, jsonl, json or csv.",
+)
+@option(
+    "--format",
+    "-f",
+    "template",
+    metavar="FORMAT",
+    help="Form of a record, as kcat's: '%o %k %s\\n', or {headers.NAME}, {value.order.id}.",
+)
+@option("--no-header", is_flag=True, help="Print no first row with -o csv.")
+@option(
+    "--retry",
+    type=Value("duration", units.duration(0, _RETRY_S_MAX)),
+    default="20s",
+    help="How long to look for a server or a leader that went away.",
+)
+@option("--quiet", "-q", is_flag=True, help="Show no progress on stderr.")
+@bootstrap_option
+def _consume(bootstrap: str, topics: Sequence[str], **words: Any) -> int:
+    """Print the records of topics.
+
+    Ends at what is the end when it begins, unless --follow is given.
+    """
+    flags = _Flags(topics, **words)
+    form = Format.json if flags.output == "json" else Format.table
+    _check_combination(flags, form)
+    wanted = _wanted(flags, form)
+
+    from gateway.admin.consume_stdout import Stdout
+
+    out = Stdout()
+    from gateway.admin.consume import Printer
+
+    printer = Printer(out, _printed(flags, out, form), _filters(flags, form), flags.count)
+    try:
+        ask(bootstrap, form, _work(flags, wanted, printer, bootstrap))
+    except BrokenPipeError:
+        return EXIT_CLOSED_PIPE
+    except click.exceptions.Exit as ended:
+        if ended.exit_code == EXIT_INTERRUPTED:
+            note(f"read {printer.read} records of {', '.join(topics)}")
+        raise
+    return 0
+
+
+class _Flags(NamedTuple):
+    """The options of the command."""
+
+    topics: Sequence[str]
+    partitions: str | None
+    start: str
+    stop: str
+    follow: bool
+    count: int | None
+    group: str | None
+    isolation: str
+    key: str | None
+    grep: str | None
+    headers: Sequence[str]
+    shown: str
+    output: str
+    template: str | None
+    no_header: bool
+    retry: float
+    quiet: bool
+
+    @property
+    def committed(self) -> bool:
+        return self.isolation == _ISOLATION[0]
+
+
+def _check_combination(flags: _Flags, form: Format) -> None:
+    given = {
+        "--from": flags.start != _START,
+        "--to": flags.stop != _END,
+        "--partition": flags.partitions is not None,
+    }
+    if flags.group is not None:
+        for name, is_given in given.items():
+            if is_given:
+                usage(f"{name} and --group exclude each other: a group has its own offsets", form)
+        if not flags.group:
+            usage("--group must not be empty", form)
+    if flags.follow and given["--to"]:
+        usage("--follow and --to exclude each other", form)
+    if flags.template is not None and flags.output != "raw":
+        usage(f"--format and --output {flags.output} exclude each other", form)
+    if flags.no_header and flags.output != "csv":
+        usage("--no-header needs --output csv", form)
+    if flags.shown != "text" and flags.output in ("json", "jsonl"):
+        message = f"--value {flags.shown} and --output {flags.output} exclude each other: JSON"
+        usage(f"{message} has text, or base64 where bytes are not UTF-8", form)
+
+
+def _wanted(flags: _Flags, form: Format) -> Wanted:
+    from gateway.admin.consume import Wanted
+    from gateway.admin.consume_bounds import read_bound, read_partitions
+
+    now_ms = round(time.time() * 1000)
+    partitions = flags.partitions
+    return Wanted(
+        flags.topics,
+        () if partitions is None else _read("--partition", partitions, read_partitions, form),
+        _read("--from", flags.start, lambda word: read_bound(word, now_ms), form),
+        _read("--to", flags.stop, lambda word: read_bound(word, now_ms), form),
+        flags.follow,
+        flags.committed,
+        flags.retry,
+    )
+
+
+def _read(name: str, word: str, parse: Callable[[str], Any], form: Format) -> Any:
+    try:
+        return parse(word)
+    except ValueError as error:
+        usage(f"{name} {word}: {error}", form)
+
+
+def _filters(flags: _Flags, form: Format) -> list[Filter]:
+    from gateway.admin.consume_filters import by_header, by_key, by_value
+
+    filters: list[Filter] = []
+    if flags.key is not None:
+        filters.append(by_key(flags.key))
+    filters += [_read("--header", word, by_header, form) for word in flags.headers]
+    if flags.grep is not None:
+        filters.append(_read("--grep", flags.grep, by_value, form))
+    return filters
+
+
+def _printed(flags: _Flags, out: Stdout, form: Format) -> Printed:
+    from gateway.admin import consume_output
+    from gateway.admin.consume_format import compile_format
+    from gateway.admin.consume_values import ValueForm, escaped_text, plain_bytes, value_show
+
+    terminal = out.is_terminal
+    show = value_show(ValueForm(flags.shown), escaped=terminal)
+    if flags.template is not None:
+        key = escaped_text if terminal else plain_bytes
+        template = flags.template
+        formatter = _read("--format", template, lambda text: compile_format(text, show, key), form)
+        return consume_output.Printed(formatter)
+    if flags.output == "table":
+        return consume_output.table(show, flags.topics, out.columns())
+    if flags.output == "jsonl":
+        return consume_output.json_lines()
+    if flags.output == "json":
+        return consume_output.json_array()
+    if flags.output == "csv":
+        return consume_output.csv(show, header=not flags.no_header)
+    return consume_output.raw(show, exact=show is plain_bytes)
+
+
+def _work(
+    flags: _Flags, wanted: Wanted, printer: Printer, bootstrap: str
+) -> Callable[[AdminClient], Any]:
+    import asyncio
+
+    from gateway.admin.client import AdminError, Unreachable
+    from gateway.admin.consume import consume, progress_shown
+
+    async def read(client: AdminClient) -> None:
+        if flags.group is None:
+            await consume(client, wanted, printer)
+            return
+        from gateway.admin.consume_group import consume_as_member
+
+        await consume_as_member(client, bootstrap, flags.group, wanted, printer)
+
+    async def work(client: AdminClient) -> None:
+        printer.begin()
+        async with progress_shown(printer, quiet=flags.quiet):
+            try:
+                await read(client)
+            except asyncio.CancelledError:
+                await printer.end_soon()
+                raise
+            except (AdminError, Unreachable):
+                await printer.out.flush()
+                raise
+            await printer.end()
+
+    return work

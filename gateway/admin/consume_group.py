@@ -1,0 +1,128 @@
+"""Reads topics as a member of a consumer group, with aiokafka, and commits what was printed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from gateway.admin.client import AdminClient, AdminError, Unreachable
+from gateway.admin.consume import Printer, Wanted, find_topics
+
+_WAIT_MS: Final = 500
+_COMMIT_S: Final = 1.0
+_END_S: Final = 5.0
+_RECORDS_AT_ONCE: Final = 500
+_FETCH_BYTES: Final = 4 * 1024 * 1024
+
+
+async def consume_as_member(
+    client: AdminClient, bootstrap: str, group: str, wanted: Wanted, printer: Printer
+) -> None:
+    """Print the records of the partitions that the group assigns, and commit their offsets.
+
+    Ends at what was the end of each partition when it was assigned. Raises Unreachable and
+    AdminError.
+    """
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka.errors import KafkaConnectionError, KafkaError
+
+    topics = list(await find_topics(client, wanted.topics))
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL + 1)  # it logs what it also raises
+    consumer: Any = AIOKafkaConsumer(
+        *topics,
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        client_id="gateway-consume",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed" if wanted.committed else "read_uncommitted",
+        fetch_max_bytes=_FETCH_BYTES,
+        max_partition_fetch_bytes=_FETCH_BYTES,
+    )
+    try:
+        await consumer.start()
+        await _Member(consumer, wanted, printer).read()
+    except KafkaConnectionError as error:
+        raise Unreachable(f"no server at {bootstrap}: {error}") from None
+    except KafkaError as error:
+        raise _refused(group, error) from None
+    finally:
+        with suppress(KafkaError, TimeoutError):
+            async with asyncio.timeout(_END_S):
+                await consumer.stop()
+
+
+def _refused(group: str, error: Any) -> AdminError:
+    name = type(error).__name__.removesuffix("Error")
+    code = "".join(f"_{each}" if each.isupper() else each for each in name).lstrip("_").upper()
+    return AdminError(f"group {group}: {error}", code)
+
+
+class _Member:
+    """A consumer of aiokafka whose records are printed."""
+
+    def __init__(self, consumer: Any, wanted: Wanted, printer: Printer) -> None:
+        self._consumer = consumer
+        self._wanted = wanted
+        self._printer = printer
+        # By partition: the offset behind its last record that was taken, until it is committed.
+        self._taken: dict[Any, int] = {}
+        self._committed_s = asyncio.get_running_loop().time()
+        # By assigned partition: its end when it was assigned. Partitions leave with a rebalance.
+        self._ends: dict[Any, int] = {}
+
+    async def read(self) -> None:
+        """Read up to the end. What was printed is committed, also if this is cancelled."""
+        try:
+            while not self._printer.full and not await self._at_end():
+                found = await self._consumer.getmany(
+                    timeout_ms=_WAIT_MS, max_records=_RECORDS_AT_ONCE
+                )
+                self._take(found)
+                await self._printer.out.flush()
+                if asyncio.get_running_loop().time() - self._committed_s >= _COMMIT_S:
+                    await self._commit()
+        except asyncio.CancelledError:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await self._commit()
+            raise
+        await self._commit()
+
+    def _take(self, found: Mapping[Any, Any]) -> None:
+        for partition, records in found.items():
+            if self._printer.full:
+                return
+            seen = self._printer.take(partition.topic, partition.partition, records)
+            if seen:
+                self._taken[partition] = records[seen - 1].offset + 1
+
+    async def _commit(self) -> None:
+        """Commit what was printed in the partitions that this member still has."""
+        assigned = self._consumer.assignment()
+        offsets = {each: offset for each, offset in self._taken.items() if each in assigned}
+        self._taken.clear()
+        self._committed_s = asyncio.get_running_loop().time()
+        if offsets:
+            await self._consumer.commit(offsets)
+
+    async def _at_end(self) -> bool:
+        """Return True if every assigned partition is read up to what its end was."""
+        if self._wanted.follow:
+            return False
+        assigned = self._consumer.assignment()
+        new = [each for each in assigned if each not in self._ends]
+        if new:
+            self._ends |= await self._consumer.end_offsets(new)
+        for partition in [each for each in self._ends if each not in assigned]:
+            del self._ends[partition]
+        return await self._all_read(assigned)
+
+    async def _all_read(self, assigned: Iterable[Any]) -> bool:
+        for partition in assigned:
+            if await self._consumer.position(partition) < self._ends[partition]:
+                return False
+        return True
