@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
@@ -21,6 +21,7 @@ from gateway.admin.consume_filters import Filter, matching, topics_by_pattern
 from gateway.admin.consume_output import Printed
 from gateway.admin.consume_stdout import Stdout
 from ledger.command_line.output import ProgressLine
+from ledger.tasks import start_once
 
 _NAMES_SHOWN: Final = 10
 _PROGRESS_S: Final = 1.0
@@ -106,9 +107,7 @@ class Printer:
 async def consume(client: AdminClient, wanted: Wanted, printer: Printer) -> None:
     """Print the records. Raises Unreachable and AdminError."""
     places = await find_places(client, wanted)
-    found = await ranges(
-        client, places, wanted.start, wanted.stop, committed=wanted.committed
-    )
+    found = await ranges(client, places, wanted.start, wanted.stop, committed=wanted.committed)
     reader = PartitionReader(
         client,
         found,
@@ -127,23 +126,27 @@ async def consume(client: AdminClient, wanted: Wanted, printer: Printer) -> None
 
 async def _print_chunk(chunk: Chunk, printer: Printer, *, committed: bool) -> None:
     topic, index = chunk.place
-    aborted = AbortedTransactions(chunk.aborted if committed else ())
     try:
-        for batch in chunk.batches:
-            if chunk.end is not None and batch.header.base_offset >= chunk.end:
+        for records in _visible(chunk, committed=committed):
+            printer.take(topic, index, records)
+            if printer.full:
                 return
-            check(batch)
-            if aborted.hides(batch) or batch.last_offset < chunk.first:
-                continue
-            for records in read_records(batch, chunk.first, chunk.end):
-                printer.take(topic, index, records)
-                if printer.full:
-                    return
-                if printer.out.due:
-                    await printer.out.flush()
-                    await asyncio.sleep(0)  # the next response arrives meanwhile
+            if printer.out.due:
+                await printer.out.flush()
+                await asyncio.sleep(0)  # the next response arrives meanwhile
     except DamagedBatch as error:
         raise damaged(chunk.place, error) from None
+
+
+def _visible(chunk: Chunk, *, committed: bool) -> Iterator[Sequence[Record]]:
+    """Yield the records that a consumer sees. Raises DamagedBatch."""
+    aborted = AbortedTransactions(chunk.aborted if committed else ())
+    for batch in chunk.batches:
+        if chunk.end is not None and batch.header.base_offset >= chunk.end:
+            return
+        check(batch)
+        if not aborted.hides(batch) and batch.last_offset >= chunk.first:
+            yield from read_records(batch, chunk.first, chunk.end)
 
 
 # topics and partitions
@@ -227,7 +230,7 @@ async def progress_shown(printer: Printer, *, quiet: bool) -> AsyncGenerator[Non
         return
     line = ProgressLine()
     printer.out.on_write = line.clear
-    task = asyncio.create_task(_show_progress(printer, line))
+    task = start_once("progress", _show_progress(printer, line))
     try:
         yield
     finally:

@@ -51,6 +51,7 @@ _START, _END = "start", "end"
 @option(
     "--count",
     "-n",
+    "most",
     type=Value("count", units.whole(1, units.INT64_MAX)),
     help="Stop after so many printed records.",
 )
@@ -115,7 +116,7 @@ def _consume(bootstrap: str, topics: Sequence[str], **words: Any) -> int:
     out = Stdout()
     from gateway.admin.consume import Printer
 
-    printer = Printer(out, _printed(flags, out, form), _filters(flags, form), flags.count)
+    printer = Printer(out, _printed(flags, out, form), _filters(flags, form), flags.most)
     try:
         ask(bootstrap, form, _work(flags, wanted, printer, bootstrap))
     except BrokenPipeError:
@@ -135,7 +136,7 @@ class _Flags(NamedTuple):
     start: str
     stop: str
     follow: bool
-    count: int | None
+    most: int | None
     group: str | None
     isolation: str
     key: str | None

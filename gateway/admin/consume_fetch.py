@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from gateway.admin.client import AdminClient, AdminError, Broker, Place, Unreachable
@@ -18,11 +17,12 @@ from gateway.admin.consume_batches import Batch, DamagedBatch, split
 from gateway.admin.consume_bounds import Bound, LogRange, OutOfRange, below, limits, past
 from gateway.admin.topics import EARLIEST, LATEST
 from gateway.wire.client_link import Link
+from ledger.tasks import start_once
 
 _FETCH, _LIST_OFFSETS = 1, 2
 _FETCH_VERSION_MAX = 12  # later ones have ids in place of names
 _WAIT_MS: Final = 500
-_RESPONSE_BYTES: Final = 4 * 1024 * 1024  # of all leaders together
+_RESPONSE_BYTES: Final = 2 * 1024 * 1024  # of all leaders together
 _RESPONSE_BYTES_MIN: Final = 256 * 1024
 _CONNECT_S_MAX, _ANSWER_S_MAX = 5.0, 30.0
 _PAUSE_S: Final = 0.2
@@ -158,6 +158,8 @@ class PartitionReader:
         self._waiting = [cursor for cursor in cursors if not cursor.done]
         # One response of one leader waits here; None is the end.
         self._queue: asyncio.Queue[Chunk | None] = asyncio.Queue(1)
+        # The error that ended the reading, for the reader of the queue.
+        self._fault: Exception | None = None
         # The tasks that read, one or more for each leader.
         self._tasks: set[asyncio.Task[list[_Cursor]]] = set()
         self._bytes_max = _RESPONSE_BYTES
@@ -172,17 +174,25 @@ class PartitionReader:
 
         Raises Unreachable and AdminError, once what arrived before the error was yielded.
         """
-        supervisor = asyncio.create_task(self._supervise())
+        supervisor = start_once("reading", self._supervise())
         try:
             while (chunk := await self._queue.get()) is not None:
                 yield chunk
-            await supervisor
+            if self._fault is not None:
+                raise self._fault
         finally:
             supervisor.cancel()
-            with suppress(asyncio.CancelledError, Unreachable, AdminError):
-                await supervisor
+            await asyncio.wait([supervisor])
 
     async def _supervise(self) -> None:
+        """Read to the end, or to an error, and queue the end behind all that arrived before."""
+        try:
+            await self._read_all()
+        except Exception as error:  # noqa: BLE001  the reader of the queue raises it
+            self._fault = error
+        await self._queue.put(None)
+
+    async def _read_all(self) -> None:
         try:
             while self._waiting or self._tasks:
                 await self._assign()
@@ -194,7 +204,6 @@ class PartitionReader:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._queue.put(None)
 
     async def _await_some(self) -> None:
         pause_s = _PAUSE_S if self._waiting else None
@@ -211,7 +220,8 @@ class PartitionReader:
         """Start a task for each leader of the partitions that have none."""
         if not self._waiting:
             return
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         try:
             leaders = await self._leaders(waiting)
         except Unreachable as error:
@@ -223,20 +233,21 @@ class PartitionReader:
             leader = leaders.get(cursor.place)
             if leader is None:
                 name = name_of(cursor.place)
-                self._retry(
-                    [cursor], AdminError(f"{name} has no leader", "LEADER_NOT_AVAILABLE")
-                )
+                self._retry([cursor], AdminError(f"{name} has no leader", "LEADER_NOT_AVAILABLE"))
                 self._waiting.append(cursor)
             else:
                 led.setdefault(leader, []).append(cursor)
         count = len(led) + len(self._tasks)
         self._bytes_max = max(_RESPONSE_BYTES_MIN, _RESPONSE_BYTES // max(count, 1))
         for leader, cursors in led.items():
-            self._tasks.add(asyncio.create_task(self._read(leader, cursors)))
+            work = self._read(leader, cursors)
+            self._tasks.add(start_once("fetching", work, expected=(Unreachable, AdminError)))
 
     async def _leaders(self, cursors: Sequence[_Cursor]) -> dict[Place, Broker]:
         answer = await self._client.metadata(sorted({cursor.place[0] for cursor in cursors}))
-        brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in answer.brokers}
+        brokers = {
+            each.node_id: Broker(each.node_id, each.host, each.port) for each in answer.brokers
+        }
         return {
             (topic.name, each.partition_index): brokers[each.leader_id]
             for topic in answer.topics
@@ -349,7 +360,9 @@ class PartitionReader:
         first = cursor.next
         if batches:
             cursor.next = max(first, batches[-1].last_offset + 1)
-            aborted = [(one.producer_id, one.first_offset) for one in each.aborted_transactions or ()]
+            aborted = [
+                (one.producer_id, one.first_offset) for one in each.aborted_transactions or ()
+            ]
             await self._queue.put(Chunk(cursor.place, batches, aborted, first, cursor.end))
         if fault is not None:
             raise damaged(cursor.place, fault)

@@ -48,9 +48,7 @@ def by_header(word: str) -> Filter:
     wanted = text.encode()
 
     def check(record: Record) -> bool:
-        return any(
-            key == name and (not equals or value == wanted) for key, value in record.headers
-        )
+        return any(key == name and (not equals or value == wanted) for key, value in record.headers)
 
     return check
 

@@ -63,9 +63,7 @@ def compile_format(text: str, show: Show, show_key: Show = plain_bytes) -> Forma
         fields.append(_constant(text[at:].encode()))
 
     def format_records(topic: str, index: int, records: Sequence[Record]) -> bytes:
-        return b"".join(
-            [field(topic, index, record) for record in records for field in fields]
-        )
+        return b"".join([field(topic, index, record) for record in records for field in fields])
 
     return format_records
 

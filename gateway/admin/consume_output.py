@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from enum import StrEnum
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -23,16 +22,6 @@ _CSV_QUOTED: Final = frozenset('",\r\n')
 _OFFSET_WIDTH, _KEY_WIDTH = 10, 16
 _TIME_WIDTH: Final = len("2026-05-01T12:00:00.000Z")
 _CUT: Final = "…"
-
-
-class RecordForm(StrEnum):
-    """The form in which records are printed."""
-
-    raw = "raw"
-    table = "table"
-    jsonl = "jsonl"
-    json = "json"
-    csv = "csv"
 
 
 class Printed(NamedTuple):

@@ -30,7 +30,8 @@ _DEFAULT = -1  # a count of -1 on the wire stands for the server's default
 _OFFSET = re.compile(r"\d+", re.ASCII)
 
 topic = CommandGroup(
-    "topic", "Create, change and delete topics; read records; list and accept losses; show compaction."
+    "topic",
+    "Create, change, read and delete topics; list and accept losses; show compaction.",
 )
 
 _name_argument = click.argument("name", metavar="NAME", help="Name of the topic.")

@@ -23,7 +23,7 @@ program: Final = CommandGroup(
         "topic": Deferred(
             "gateway.admin.consume_cli",
             "topic",
-            "Create, change and delete topics; read records; list and accept losses; show compaction.",
+            "Create, change, read and delete topics; list and accept losses; show compaction.",
         ),
         "group": Deferred(
             "gateway.admin.group_cli",
