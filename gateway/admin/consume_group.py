@@ -14,6 +14,7 @@ from gateway.admin.consume import Printer, Wanted, find_topics
 _WAIT_MS: Final = 500
 _COMMIT_S: Final = 1.0
 _END_S: Final = 5.0
+_JOIN_S_MAX: Final = 60.0  # a rebalance waits for other members
 _RECORDS_AT_ONCE: Final = 500
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 
@@ -27,12 +28,12 @@ async def consume_as_member(
     AdminError.
     """
     from aiokafka import AIOKafkaConsumer
+    from aiokafka.abc import ConsumerRebalanceListener
     from aiokafka.errors import KafkaConnectionError, KafkaError
 
     topics = list(await find_topics(client, wanted.topics))
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL + 1)  # it logs what it also raises
     consumer: Any = AIOKafkaConsumer(
-        *topics,
         bootstrap_servers=bootstrap,
         group_id=group,
         client_id="gateway-consume",
@@ -42,9 +43,19 @@ async def consume_as_member(
         fetch_max_bytes=_FETCH_BYTES,
         max_partition_fetch_bytes=_FETCH_BYTES,
     )
+    member = _Member(consumer, wanted, printer)
+
+    class Listener(ConsumerRebalanceListener):
+        async def on_partitions_revoked(self, revoked: object) -> None:
+            await member.on_revoked()
+
+        def on_partitions_assigned(self, assigned: object) -> None:
+            member.assigned = True
+
     try:
         await consumer.start()
-        await _Member(consumer, wanted, printer).read()
+        consumer.subscribe(topics, listener=Listener())
+        await member.read()
     except KafkaConnectionError as error:
         raise Unreachable(f"no server at {bootstrap}: {error}") from None
     except KafkaError as error:
@@ -68,9 +79,11 @@ class _Member:
         self._consumer = consumer
         self._wanted = wanted
         self._printer = printer
-        # By partition: the offset behind its last record that was taken, until it is committed.
+        # By partition: the offset behind its last record that was printed, until it is committed.
         self._taken: dict[Any, int] = {}
-        self._committed_s = asyncio.get_running_loop().time()
+        self._began_s = self._committed_s = asyncio.get_running_loop().time()
+        # True from the first assignment on, even if it is empty.
+        self.assigned = False
         # By assigned partition: its end when it was assigned. Partitions leave with a rebalance.
         self._ends: dict[Any, int] = {}
 
@@ -81,8 +94,9 @@ class _Member:
                 found = await self._consumer.getmany(
                     timeout_ms=_WAIT_MS, max_records=_RECORDS_AT_ONCE
                 )
-                self._take(found)
+                taken = self._take(found)
                 await self._printer.out.flush()
+                self._taken |= taken
                 if asyncio.get_running_loop().time() - self._committed_s >= _COMMIT_S:
                     await self._commit()
         except asyncio.CancelledError:
@@ -92,13 +106,23 @@ class _Member:
             raise
         await self._commit()
 
-    def _take(self, found: Mapping[Any, Any]) -> None:
+    async def on_revoked(self) -> None:
+        """Commit before other members get the partitions. A failure repeats what was printed."""
+        from aiokafka.errors import KafkaError
+
+        with suppress(KafkaError):
+            await self._commit()
+
+    def _take(self, found: Mapping[Any, Any]) -> dict[Any, int]:
+        """Hand records to the printer. Returns the offset behind the last of each partition."""
+        taken: dict[Any, int] = {}
         for partition, records in found.items():
             if self._printer.full:
-                return
+                break
             seen = self._printer.take(partition.topic, partition.partition, records)
             if seen:
-                self._taken[partition] = records[seen - 1].offset + 1
+                taken[partition] = records[seen - 1].offset + 1
+        return taken
 
     async def _commit(self) -> None:
         """Commit what was printed in the partitions that this member still has."""
@@ -111,6 +135,11 @@ class _Member:
 
     async def _at_end(self) -> bool:
         """Return True if every assigned partition is read up to what its end was."""
+        if not self.assigned:
+            waited_s = asyncio.get_running_loop().time() - self._began_s
+            if waited_s > _JOIN_S_MAX + self._wanted.retry_s:
+                raise AdminError("the group assigns no partitions", "REBALANCE_IN_PROGRESS")
+            return False
         if self._wanted.follow:
             return False
         assigned = self._consumer.assignment()

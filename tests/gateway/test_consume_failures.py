@@ -1,0 +1,89 @@
+"""Goal: whatever a server sends, `topic consume` ends with one line and the right exit code.
+
+Method: a broker in this process sends damaged batches, errors, parts of responses, and nothing.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.batches import raw_batch, record
+from tests.gateway.admin_commands import run
+from tests.gateway.broken_broker import BrokenBroker
+
+GOOD = raw_batch(record(0, 0, None, b"good"), base_offset=0)
+NEXT = raw_batch(record(0, 0, None, b"next"), base_offset=1)
+DAMAGED = NEXT[:-3] + b"X" + NEXT[-2:]
+
+
+def consumed(broker, *words):
+    return run("topic", "consume", "t", "--retry", "300ms", *words, bootstrap=broker.bootstrap)
+
+
+@pytest.mark.parametrize(
+    ("records", "printed", "text"),
+    [
+        (DAMAGED, "", "gateway: t/0@1: the batch is damaged: its CRC-32C does not match\n"),
+        (GOOD + DAMAGED, "good\n", "t/0@1: the batch is damaged: its CRC-32C does not match\n"),
+        (b"\1" * 300, "", "gateway: t/0@0: the batch is damaged: message format 1"),
+        (GOOD[:40], "", "gateway: t/0@0: the batch is damaged: 40 bytes hold no whole batch"),
+        (GOOD + b"\0" * 100, "good\n", "t/0@1: the batch is damaged: message format 0"),
+        (raw_batch(b"\1", attributes=4), "", "t/0@0: the batch is damaged: "),
+        (raw_batch(b"\1", attributes=7), "", "t/0@0: the batch is damaged: codec 7 is unknown"),
+    ],
+)
+def test_a_damaged_batch_is_named(records, printed, text):
+    with BrokenBroker(records, end=2) as broker:
+        code, out, errors = consumed(broker)
+    assert (code, out) == (1, printed)
+    assert text in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_damaged_batch_behind_the_end_is_not_looked_at():
+    with BrokenBroker(GOOD + DAMAGED, end=1) as broker:
+        assert consumed(broker) == (0, "good\n", "")
+    with BrokenBroker(GOOD + DAMAGED, end=2) as broker:
+        assert consumed(broker, "-n", "1") == (0, "good\n", "")
+
+
+def test_a_server_that_ends_within_its_answer_is_unreachable():
+    with BrokenBroker(GOOD, cut=True) as broker:
+        code, out, errors = consumed(broker)
+    assert (code, out, errors.count("\n")) == (69, "", 1)
+    assert "closed the connection" in errors
+
+
+@pytest.mark.parametrize("records", [b"", GOOD])
+def test_a_server_that_brings_nothing_more_is_not_waited_for(records):
+    with BrokenBroker(records, end=5) as broker:
+        code, out, errors = consumed(broker)
+    assert (code, out) == (1, "good\n" if records else "")
+    assert "although the log ends at 5" in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (29, 77, "t/0: TOPIC_AUTHORIZATION_FAILED"),
+        (1, 1, "t/0: offset 4 is past the end, 5 (the log begins at 4)"),
+        (2, 1, "t/0@4: the batch is damaged: the server reports it"),
+        (6, 1, "t/0: NOT_LEADER_OR_FOLLOWER"),
+        (3, 1, "t/0: UNKNOWN_TOPIC_OR_PARTITION"),
+    ],
+)
+def test_an_error_of_fetch_ends_it(error, code, text):
+    with BrokenBroker(b"", first=4, end=5, error=error) as broker:
+        found, out, errors = consumed(broker)
+    assert (found, out, errors) == (code, "", f"gateway: {text}\n")
+
+
+def test_an_error_is_json_with_the_form_json():
+    with BrokenBroker(b"", end=5, error=29) as broker:
+        code, _, errors = consumed(broker, "-o", "json")
+    assert code == 77
+    assert (
+        errors
+        == '{"error": "t/0: TOPIC_AUTHORIZATION_FAILED", "code": "TOPIC_AUTHORIZATION_FAILED"}\n'
+    )
