@@ -47,7 +47,7 @@ async def consume_as_member(
 
     class Listener(ConsumerRebalanceListener):
         async def on_partitions_revoked(self, revoked: object) -> None:
-            await member.on_revoked()
+            await member.commit_if_possible()
 
         def on_partitions_assigned(self, assigned: object) -> None:
             member.assigned = True
@@ -81,7 +81,9 @@ class _Member:
         self._printer = printer
         # By partition: the offset behind its last record that was printed, until it is committed.
         self._taken: dict[Any, int] = {}
-        self._began_s = self._committed_s = asyncio.get_running_loop().time()
+        self._committed_s = asyncio.get_running_loop().time()
+        # When the last record arrived, or the start.
+        self._progress_s = self._committed_s
         # True from the first assignment on, even if it is empty.
         self.assigned = False
         # By assigned partition: its end when it was assigned. Partitions leave with a rebalance.
@@ -97,16 +99,18 @@ class _Member:
                 taken = self._take(found)
                 await self._printer.out.flush()
                 self._taken |= taken
+                if found:
+                    self._progress_s = asyncio.get_running_loop().time()
                 if asyncio.get_running_loop().time() - self._committed_s >= _COMMIT_S:
                     await self._commit()
         except asyncio.CancelledError:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
-                    await self._commit()
+                    await self.commit_if_possible()
             raise
         await self._commit()
 
-    async def on_revoked(self) -> None:
+    async def commit_if_possible(self) -> None:
         """Commit before other members get the partitions. A failure repeats what was printed."""
         from aiokafka.errors import KafkaError
 
@@ -135,12 +139,13 @@ class _Member:
 
     async def _at_end(self) -> bool:
         """Return True if every assigned partition is read up to what its end was."""
-        if not self.assigned:
-            waited_s = asyncio.get_running_loop().time() - self._began_s
-            if waited_s > _JOIN_S_MAX + self._wanted.retry_s:
-                raise AdminError("the group assigns no partitions", "REBALANCE_IN_PROGRESS")
-            return False
         if self._wanted.follow:
+            return False
+        waited_s = asyncio.get_running_loop().time() - self._progress_s
+        if waited_s > _JOIN_S_MAX + self._wanted.retry_s:
+            what = "the server returns no more records" if self.assigned else "no member joins"
+            raise AdminError(f"{what} since {waited_s:.0f} s, before the end", "TIMED_OUT")
+        if not self.assigned:
             return False
         assigned = self._consumer.assignment()
         new = [each for each in assigned if each not in self._ends]
