@@ -155,7 +155,7 @@ class PartitionReader:
             _Cursor(place, first, None if follow else end) for place, (first, end) in found.items()
         ]
         # The partitions without a task that reads them.
-        self._waiting = [cursor for cursor in cursors if not cursor.done]
+        self._waiting: list[_Cursor] = [cursor for cursor in cursors if not cursor.done]
         # One response of one leader waits here; None is the end.
         self._queue: asyncio.Queue[Chunk | None] = asyncio.Queue(1)
         # The error that ended the reading, for the reader of the queue.

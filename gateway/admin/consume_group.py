@@ -46,8 +46,8 @@ async def consume_as_member(
     member = _Member(consumer, wanted, printer)
 
     class Listener(ConsumerRebalanceListener):
-        async def on_partitions_revoked(self, revoked: object) -> None:
-            await member.commit_if_possible()
+        def on_partitions_revoked(self, revoked: object) -> Any:
+            return member.commit_if_possible()
 
         def on_partitions_assigned(self, assigned: object) -> None:
             member.assigned = True

@@ -5,11 +5,19 @@ Method: a broker in this process sends damaged batches, errors, parts of respons
 
 from __future__ import annotations
 
+import gzip
+import os
+import subprocess
+
+import cramjam
 import pytest
+import zstandard
 
 from tests.batches import raw_batch, record
 from tests.gateway.admin_commands import run
 from tests.gateway.broken_broker import BrokenBroker
+from tests.peers import install
+from tests.peers.processes import status_bytes
 
 GOOD = raw_batch(record(0, 0, None, b"good"), base_offset=0)
 NEXT = raw_batch(record(0, 0, None, b"next"), base_offset=1)
@@ -87,3 +95,50 @@ def test_an_error_is_json_with_the_form_json():
         errors
         == '{"error": "t/0: TOPIC_AUTHORIZATION_FAILED", "code": "TOPIC_AUTHORIZATION_FAILED"}\n'
     )
+
+
+MIB = 1024 * 1024
+LARGE = 200_000  # records of a batch
+VALUE = bytes(1000)
+BOUNDED = {
+    "gzip": (1, lambda data: gzip.compress(data, 1)),
+    "snappy": (2, lambda data: XERIAL + b"".join(map(block, cut(data)))),
+    "zstd": (4, zstandard.ZstdCompressor().compress),
+}
+XERIAL = b"\x82SNAPPY\0" + bytes((0, 0, 0, 1)) * 2
+
+
+def cut(data):
+    return [data[at : at + 32_768] for at in range(0, len(data), 32_768)]
+
+
+def block(data):
+    packed = bytes(cramjam.snappy.compress_raw(data))
+    return len(packed).to_bytes(4, "big") + packed
+
+
+def peak_bytes(broker):
+    """The most memory of the command, seen while its output is read, and the size of that."""
+    argv = [install.gateway_python(), "-m", "gateway", "topic", "consume", "t"]
+    environment = {**os.environ, "GATEWAY_BOOTSTRAP": broker.bootstrap}
+    size = peak = 0
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        while piece := process.stdout.read(MIB):
+            size += len(piece)
+            if len(piece) == MIB:  # it still has something to write
+                peak = max(peak, status_bytes(process.pid, "VmHWM"))
+    assert process.returncode == 0
+    return peak, size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", sorted(BOUNDED))
+def test_the_memory_is_bounded_although_a_batch_decompresses_to_200_mib(codec):
+    number, compress = BOUNDED[codec]
+    records = b"".join(record(at, 0, None, VALUE) for at in range(LARGE))
+    batch = raw_batch(compress(records), LARGE, attributes=number)
+    with BrokenBroker(batch, end=LARGE) as broker:
+        peak, size = peak_bytes(broker)
+    assert size == LARGE * (len(VALUE) + 1)
+    assert peak < 64 * MIB + len(batch)
