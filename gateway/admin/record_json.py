@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from ledger.escapes import escape_json
 
@@ -84,7 +84,7 @@ def decode_record(line: str) -> Record:
         raise BadRecord("not JSON: nested too deeply") from None
     if not isinstance(found, dict):
         raise BadRecord('must be a JSON object such as {"value": "3 apples"}', 1)
-    return _record_of(found)
+    return _record_of(cast("dict[str, Any]", found))
 
 
 def _record_of(found: Mapping[str, Any]) -> Record:
@@ -168,19 +168,21 @@ def _headers_of(value: Any) -> Headers:
         return ()
     if not isinstance(value, list):
         raise BadRecord('`headers` must be a list of pairs such as [["trace", "a1"]]')
-    return [_header_of(each, number) for number, each in enumerate(value, 1)]
+    return [_header_of(each, number) for number, each in enumerate(cast("list[Any]", value), 1)]
 
 
 def _header_of(pair: Any, number: int) -> tuple[str, bytes | None]:
     name = f"header {number}"
-    if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
+    words = cast("list[Any]", pair) if isinstance(pair, list) else []
+    if len(words) != 2 or not isinstance(words[0], str):
         raise BadRecord(f'{name} must be a pair such as ["trace", "a1"]')
-    key, value = pair
+    key, value = words
     _utf8(key, f"the name of {name}")
     if value is None:
         return key, None
     if isinstance(value, str):
         return key, _utf8(value, name)
-    if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
-        return key, _decoded(value["base64"], name)
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if list(fields) == ["base64"] and isinstance(fields["base64"], str):
+        return key, _decoded(fields["base64"], name)
     raise BadRecord(f'the value of {name} must be text, null or {{"base64": "..."}}')
