@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["topic"]
 
 _OUTPUTS = ("raw", "table", "jsonl", "json", "csv")
+_JSON_OUTPUTS = ("jsonl", "json")
 _VALUES = ("text", "json", "hex", "base64", "auto")
 _ISOLATION = ("read_committed", "read_uncommitted")
 _RETRY_S_MAX = 86_400.0
@@ -107,7 +108,7 @@ def _consume(bootstrap: str, topics: Sequence[str], **words: Any) -> int:
     Ends at what is the end when it begins, unless --follow is given.
     """
     flags = _Flags(topics, **words)
-    form = Format.json if flags.output == "json" else Format.table
+    form = Format.json if flags.output in _JSON_OUTPUTS else Format.table
     _check_combination(flags, form)
     wanted = _wanted(flags, form)
 
@@ -172,7 +173,7 @@ def _check_combination(flags: _Flags, form: Format) -> None:
         usage(f"--format and --output {flags.output} exclude each other", form)
     if flags.no_header and flags.output != "csv":
         usage("--no-header needs --output csv", form)
-    if flags.shown != "text" and flags.output in ("json", "jsonl"):
+    if flags.shown != "text" and flags.output in _JSON_OUTPUTS:
         message = f"--value {flags.shown} and --output {flags.output} exclude each other: JSON"
         usage(f"{message} has text, or base64 where bytes are not UTF-8", form)
 
@@ -256,8 +257,11 @@ def _work(
         printer.begin()
         async with progress_shown(printer, quiet=flags.quiet):
             try:
-                await read(client)
+                with printer.out.ending_with_reader():
+                    await read(client)
             except asyncio.CancelledError:
+                if printer.out.closed:
+                    raise BrokenPipeError from None
                 await printer.end_soon()
                 raise
             except (AdminError, Unreachable):

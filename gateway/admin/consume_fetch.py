@@ -135,6 +135,14 @@ class _Cursor:
         return self.end is not None and self.next >= self.end
 
 
+class _PastLog(Exception):
+    """The answer to an offset that the log does not have, or has no more."""
+
+    def __init__(self, place: Place, offset: int) -> None:
+        super().__init__(name_of(place))
+        self.place, self.offset = place, offset
+
+
 class PartitionReader:
     """Reads these partitions; those that are at their end already are left out."""
 
@@ -188,9 +196,23 @@ class PartitionReader:
         """Read to the end, or to an error, and queue the end behind all that arrived before."""
         try:
             await self._read_all()
+        except _PastLog as past_log:
+            self._fault = await self._out_of_range(past_log)
         except Exception as error:  # noqa: BLE001  the reader of the queue raises it
             self._fault = error
         await self._queue.put(None)
+
+    async def _out_of_range(self, found: _PastLog) -> Exception:
+        """Return the error of an offset that the log has no more, with the range that it has."""
+        place, offset = found.place, found.offset
+        try:
+            firsts = await _offsets(self._client, [place], EARLIEST, committed=False)
+            ends = await _offsets(self._client, [place], LATEST, committed=False)
+        except (Unreachable, AdminError) as error:
+            return error
+        log = LogRange(firsts[place], ends[place])
+        reason = below(offset, log) if offset < log.first else past(offset, log)
+        return AdminError(f"{name_of(place)}: {reason}", _OUT_OF_RANGE.upper())
 
     async def _read_all(self) -> None:
         try:
@@ -241,7 +263,9 @@ class PartitionReader:
         self._bytes_max = max(_RESPONSE_BYTES_MIN, _RESPONSE_BYTES // max(count, 1))
         for leader, cursors in led.items():
             work = self._read(leader, cursors)
-            self._tasks.add(start_once("fetching", work, expected=(Unreachable, AdminError)))
+            self._tasks.add(
+                start_once("fetching", work, expected=(Unreachable, AdminError, _PastLog))
+            )
 
     async def _leaders(self, cursors: Sequence[_Cursor]) -> dict[Place, Broker]:
         answer = await self._client.metadata(sorted({cursor.place[0] for cursor in cursors}))
@@ -338,9 +362,7 @@ class PartitionReader:
         """Note the error of a partition. Raises it unless a retry may help."""
         code, name = each.error_code.name, name_of(cursor.place)
         if code == _OUT_OF_RANGE:
-            log = LogRange(each.log_start_offset, each.high_watermark)
-            reason = below(cursor.next, log) if cursor.next < log.first else past(cursor.next, log)
-            raise AdminError(f"{name}: {reason}", code.upper())
+            raise _PastLog(cursor.place, cursor.next)
         if code == _CORRUPT:
             raise damaged(cursor.place, DamagedBatch(cursor.next, "the server reports it"))
         error = AdminError(f"{name}: {code.upper()}", code.upper())

@@ -8,8 +8,9 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Final, TextIO
 
 _FLUSH_BYTES: Final = 256 * 1024
 _FLUSH_S: Final = 0.1
@@ -21,8 +22,7 @@ class Stdout:
     """Stdout, as bytes. `write` and `flush` may raise OSError: a closed pipe, a full disk."""
 
     def __init__(self) -> None:
-        sys.stdout.flush()
-        # None if stdout is no file of the system, as in tests.
+        # None if stdout is no file of the system, as in tests, or was closed before the start.
         self._fd: int | None = _fileno()
         # Tells whether a pipe has room. None for a file, which always has.
         self._poll: select.poll | None = None
@@ -31,6 +31,8 @@ class Stdout:
         self._flushed_s = time.monotonic()
         # True while a part of the pending bytes is written, and from then on if that is given up.
         self._torn = False
+        # True once the reader of the pipe has ended, if `ending_with_reader` watches it.
+        self.closed = False
         # Called before something is written, if stdout is a terminal; it takes a line away.
         self.on_write: Callable[[], None] = _nothing
         if self._fd is not None and _may_wait(self._fd):
@@ -46,6 +48,29 @@ class Stdout:
         if self._fd is None or not self.is_terminal:
             return None
         return os.get_terminal_size(self._fd).columns or None
+
+    @contextmanager
+    def ending_with_reader(self) -> Generator[None]:
+        """Cancel the running task once the reader of the pipe has ended; sets `closed`.
+
+        Without this, a command that waits for records would notice it at the next one only.
+        """
+        fd, task = self._fd, asyncio.current_task()
+        if fd is None or task is None or not stat.S_ISFIFO(os.fstat(fd).st_mode):
+            yield
+            return
+        loop = asyncio.get_running_loop()
+
+        def on_closed() -> None:  # the only event for a reader at this end of a pipe
+            loop.remove_reader(fd)
+            self.closed = True
+            task.cancel()
+
+        loop.add_reader(fd, on_closed)
+        try:
+            yield
+        finally:
+            loop.remove_reader(fd)
 
     def put(self, data: bytes) -> None:
         """Keep these bytes for the next flush."""
@@ -79,8 +104,7 @@ class Stdout:
         if self.is_terminal:
             self.on_write()
         if self._fd is None:
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
+            _write_buffer(data)
         else:
             await self._write(self._fd, memoryview(data))
         self._torn = False
@@ -101,11 +125,24 @@ def _nothing() -> None:
     pass
 
 
+def _stdout() -> TextIO | None:
+    """Return stdout; Python has none if the file was closed when the process began."""
+    return sys.stdout
+
+
 def _fileno() -> int | None:
+    stdout = _stdout()
     try:
-        return sys.stdout.fileno()
+        return None if stdout is None else stdout.fileno()
     except (OSError, ValueError):
         return None
+
+
+def _write_buffer(data: bytes) -> None:
+    stdout = _stdout()
+    if stdout is not None:
+        stdout.buffer.write(data)
+        stdout.buffer.flush()
 
 
 def _may_wait(fd: int) -> bool:

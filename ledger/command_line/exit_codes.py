@@ -14,4 +14,4 @@ EXIT_DISK: Final = 74  # EX_IOERR: the disk of a bookie failed, or stdout is on 
 EXIT_REFUSED: Final = 77  # EX_NOPERM: not authorized
 EXIT_CONFIG: Final = 78  # EX_CONFIG: cannot start as configured
 EXIT_INTERRUPTED: Final = 130  # Ctrl-C, as shells count it
-EXIT_CLOSED_PIPE: Final = 141  # the reader of stdout has ended: 128 + SIGPIPE, as shells count it
+EXIT_CLOSED_PIPE: Final = 141  # SIGPIPE, as shells count it

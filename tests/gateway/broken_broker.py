@@ -21,17 +21,26 @@ class BrokenBroker:
     """Use as `with BrokenBroker(records, end) as broker`.
 
     `records` are the bytes of every response to Fetch, `error` its code. With `cut` a response to
-    Fetch ends in its middle, and so does the connection.
+    Fetch ends in its middle, and so does the connection. After a Fetch the log is that of `later`:
+    its first offset, and its end.
     """
 
     def __init__(
-        self, records: bytes, end: int = 1, *, error: int = 0, first: int = 0, cut: bool = False
+        self,
+        records: bytes,
+        end: int = 1,
+        *,
+        error: int = 0,
+        first: int = 0,
+        cut: bool = False,
+        later: tuple[int, int] | None = None,
     ) -> None:
         self._records = records
         self._end = end
         self._error = error
         self._first = first
         self._cut = cut
+        self._later = later
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.broker = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -109,12 +118,14 @@ class BrokenBroker:
         return {"throttle_time": 0, "topics": [{"name": "t", "partitions": [partition]}]}
 
     def _fetch(self, _: Any) -> dict[str, Any]:
+        if self._later is not None:
+            self._first, self._end = self._later
         partition = {
             "partition_index": 0,
             "error_code": self._error,
-            "high_watermark": self._end,
-            "last_stable_offset": self._end,
-            "log_start_offset": self._first,
+            "high_watermark": -1 if self._error else self._end,
+            "last_stable_offset": -1 if self._error else self._end,
+            "log_start_offset": -1 if self._error else self._first,
             "aborted_transactions": [],
             "preferred_read_replica": -1,
             "records": self._records,

@@ -75,7 +75,6 @@ def test_a_server_that_brings_nothing_more_is_not_waited_for(records):
     ("error", "code", "text"),
     [
         (29, 77, "t/0: TOPIC_AUTHORIZATION_FAILED"),
-        (1, 1, "t/0: offset 4 is past the end, 5 (the log begins at 4)"),
         (2, 1, "t/0@4: the batch is damaged: the server reports it"),
         (6, 1, "t/0: NOT_LEADER_OR_FOLLOWER"),
         (3, 1, "t/0: UNKNOWN_TOPIC_OR_PARTITION"),
@@ -85,6 +84,18 @@ def test_an_error_of_fetch_ends_it(error, code, text):
     with BrokenBroker(b"", first=4, end=5, error=error) as broker:
         found, out, errors = consumed(broker)
     assert (found, out, errors) == (code, "", f"gateway: {text}\n")
+
+
+@pytest.mark.parametrize(
+    ("later", "text"),
+    [
+        ((8, 10), "t/0: offset 4 is below the first, 8 (the log ends at 10)"),
+        ((0, 2), "t/0: offset 4 is past the end, 2 (the log begins at 0)"),
+    ],
+)
+def test_records_that_are_deleted_meanwhile_are_an_error_with_the_range(later, text):
+    with BrokenBroker(b"", first=4, end=5, error=1, later=later) as broker:
+        assert consumed(broker) == (1, "", f"gateway: {text}\n")
 
 
 def test_an_error_is_json_with_the_form_json():

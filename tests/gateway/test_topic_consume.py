@@ -149,10 +149,10 @@ def test_several_topics_and_patterns_are_read(server):
     assert lines.count(b"other.1") == 1
     assert consumed(server, r"/other\.\d/", "-f", "%t %s") == b"other.1 x"
     code, _, errors = refused(server, "/nothing.*/")
-    assert (code, errors) == (
-        1,
-        "gateway: no topic matches /nothing.*/; there are orders, other.1\n",
-    )
+    assert code == 1
+    assert errors.startswith("gateway: no topic matches /nothing.*/; there are ")
+    assert "orders" in errors
+    assert "other.1" in errors
 
 
 @pytest.mark.parametrize(
@@ -370,9 +370,14 @@ def test_wrong_usage_is_one_line(words, text):
     assert text in errors
 
 
-def test_a_closed_pipe_ends_it_silently(server):
+@pytest.fixture(scope="module")
+def long(server):
+    """A topic that no pipe holds."""
     create(server, "long")
     write(server, "long", [b"x" * 1000] * 5000)
+
+
+def test_a_closed_pipe_ends_it_silently(server, long):
     reader, closed = os.pipe()
     with subprocess.Popen(
         argv("long"), env=environment(server), stdout=closed, stderr=subprocess.PIPE
@@ -384,9 +389,44 @@ def test_a_closed_pipe_ends_it_silently(server):
     assert process.returncode == 141
 
 
-def test_ctrl_c_ends_it_while_the_pipe_is_full(server):
-    if not consumed(server, "/long/", "-n", "1"):
-        raise AssertionError("the topic of another test is missing")
+def test_a_pipe_that_is_closed_ends_it_while_it_waits(server):
+    create(server, "quiet")
+    write(server, "quiet", [b"one"])
+    reader, closed = os.pipe()
+    with subprocess.Popen(
+        argv("quiet", "--follow"), env=environment(server), stdout=closed, stderr=subprocess.PIPE
+    ) as process:
+        os.close(closed)
+        assert os.read(reader, 9) == b"one\n"
+        os.close(reader)
+        assert process.communicate(timeout=TIMEOUT_S)[1] == b""
+    assert process.returncode == 141
+
+
+def test_a_closed_stdout_is_no_traceback(gateway):
+    words = ["bash", "-c", '"$@" >&-', "bash", *argv("orders")]
+    done = subprocess.run(words, env=environment(gateway), capture_output=True, timeout=TIMEOUT_S)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(("more", "shown"), [((), True), (("-q",), False)])
+def test_a_long_wait_is_shown_on_a_terminal(gateway, tmp_path, more, shown):
+    with (
+        terminal() as (ours, theirs),
+        open(tmp_path / "out", "wb") as out,
+        subprocess.Popen(
+            argv("orders", "--follow", *more), env=environment(gateway), stdout=out, stderr=theirs
+        ) as process,
+    ):
+        os.close(theirs)
+        waits = bool(select.select([ours], [], [], TIMEOUT_S if shown else 3)[0])
+        found = read_terminal(ours) if waits else b""
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 130
+    assert (found == b"\rread 2 records, printed 2") == shown
+
+
+def test_ctrl_c_ends_it_while_the_pipe_is_full(server, long):
     reader, full = os.pipe()
     with subprocess.Popen(
         argv("long"), env=environment(server), stdout=full, stderr=subprocess.PIPE
