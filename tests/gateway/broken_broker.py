@@ -22,7 +22,7 @@ class BrokenBroker:
 
     `records` are the bytes of every response to Fetch, `error` its code. With `cut` a response to
     Fetch ends in its middle, and so does the connection. After a Fetch the log is that of `later`:
-    its first offset, and its end.
+    its first offset, and its end; and its leader is the broker `successor`, if there is one.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class BrokenBroker:
         first: int = 0,
         cut: bool = False,
         later: tuple[int, int] | None = None,
+        successor: BrokenBroker | None = None,
     ) -> None:
         self._records = records
         self._end = end
@@ -41,13 +42,20 @@ class BrokenBroker:
         self._first = first
         self._cut = cut
         self._later = later
+        self._successor = successor
+        # How many requests to Fetch came.
+        self.fetches = 0
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.broker = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
     @property
+    def port(self) -> int:
+        return self._server.server_address[1]
+
+    @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self._server.server_address[1]}"
+        return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -80,7 +88,7 @@ class BrokenBroker:
         return {"error_code": 0, "api_keys": keys}
 
     def _metadata(self, _: Any) -> dict[str, Any]:
-        port = self._server.server_address[1]
+        leader = self if self._successor is None or not self.fetches else self._successor
         partition = {
             "error_code": 0,
             "partition_index": 0,
@@ -99,7 +107,7 @@ class BrokenBroker:
         }
         return {
             "throttle_time": 0,
-            "brokers": [{"node_id": 0, "host": "127.0.0.1", "port": port, "rack": None}],
+            "brokers": [{"node_id": 0, "host": "127.0.0.1", "port": leader.port, "rack": None}],
             "cluster_id": None,
             "controller_id": 0,
             "topics": [topic],
@@ -118,6 +126,7 @@ class BrokenBroker:
         return {"throttle_time": 0, "topics": [{"name": "t", "partitions": [partition]}]}
 
     def _fetch(self, _: Any) -> dict[str, Any]:
+        self.fetches += 1
         if self._later is not None:
             self._first, self._end = self._later
         partition = {

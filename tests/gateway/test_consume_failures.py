@@ -86,6 +86,16 @@ def test_an_error_of_fetch_ends_it(error, code, text):
     assert (found, out, errors) == (code, "", f"gateway: {text}\n")
 
 
+@pytest.mark.parametrize("failure", [{"error": 6}, {"error": 74}, {"cut": True}])
+def test_a_leader_that_moved_is_followed(failure):
+    with (
+        BrokenBroker(GOOD) as new,
+        BrokenBroker(GOOD, successor=new, **failure) as old,
+    ):
+        assert consumed(old) == (0, "good\n", "")
+        assert (old.fetches, new.fetches) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("later", "text"),
     [
