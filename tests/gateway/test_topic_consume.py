@@ -13,7 +13,6 @@ import pty
 import select
 import signal
 import subprocess
-import threading
 from contextlib import contextmanager
 
 import pytest
@@ -286,12 +285,19 @@ def interrupted(broker, tmp_path, *words, ready):
 def test_follow_goes_on_until_ctrl_c(server, tmp_path):
     create(server, "live")
     write(server, "live", [b"one"])
-    more = threading.Timer(0.5, write, (server, "live", [b"two", b"three"]))
-    more.start()
-    code, out, errors = interrupted(server, tmp_path, "live", "--follow", ready=b"three\n")
-    more.join()
+    errors = tmp_path / "errors"
+    process = Process(
+        argv("live", "--follow"), tmp_path / "out", environment(server), errors=errors
+    )
+    with process:
+        for ready, more in ((b"one\n", [b"two", b"three"]), (b"three\n", [])):
+            process.wait_for(lambda ready=ready: ready in process.log.read_bytes(), "records", 60)
+            write(server, "live", more)
+        process.send_signal(signal.SIGINT)
+        code = process.wait_exit(TIMEOUT_S)
+    out = process.log.read_bytes()
     assert (code, out) == (130, b"one\ntwo\nthree\n")
-    assert errors == "read 3 records of live\n"
+    assert errors.read_text() == "read 3 records of live\n"
 
 
 def test_a_group_commits_before_ctrl_c_ends_it(server, tmp_path):
