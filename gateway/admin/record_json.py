@@ -80,6 +80,10 @@ def decode_record(line: str) -> Record:
         found = json.loads(line, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise BadRecord(f"not JSON: {error.msg}", error.colno) from None
+    except BadRecord:
+        raise
+    except ValueError:  # Python's bound on the digits of a number
+        raise BadRecord("not JSON: a number has too many digits") from None
     except RecursionError:
         raise BadRecord("not JSON: nested too deeply") from None
     if not isinstance(found, dict):

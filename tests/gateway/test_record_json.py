@@ -87,6 +87,11 @@ def test_a_line_that_is_no_record_is_refused_with_its_place(line, column, reason
     assert (str(found.value).startswith(reason), found.value.column) == (True, column), found.value
 
 
+def test_a_number_with_more_digits_than_python_converts_is_refused():
+    with pytest.raises(BadRecord, match="too many digits"):
+        decode_record('{"value": "a", "offset": ' + "9" * 5_000 + "}")
+
+
 def test_nesting_without_end_is_refused():
     with pytest.raises(BadRecord, match="nested too deeply"):
         decode_record("[" * 100_000)
