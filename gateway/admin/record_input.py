@@ -1,4 +1,4 @@
-r"""Bytes of a file or of stdin as records: lines, JSON lines, CSV, or one record for the whole file.
+r"""Bytes of a file or of stdin as records: lines, JSON lines, CSV, or all of it as one record.
 
 `feed` takes the bytes in pieces of any size, and yields each record with the number of its line.
 A line ends with \n. A \r before it belongs to the value, as in kcat; in JSON and CSV it is part of
@@ -381,8 +381,9 @@ class _Csv:
             if name in _COLUMNS and names.count(name) > 1:
                 raise BadRecord(f"the column {name} is there twice")
             _require_utf8(name)
-        needed = "key" if self._defaults.tombstone and self._defaults.key is None else "value"
-        if needed not in names and not self._defaults.tombstone:
+        tombstone, key = self._defaults.tombstone, self._defaults.key
+        needed = "key" if tombstone else "value"
+        if needed not in names and not (tombstone and key is not None):
             raise BadRecord(f"the header row has no column {needed}")
         return names
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -37,6 +37,7 @@ _HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])"
 _PORT_MAX = 65_535
 _TRANSPORT = f"{__name__}.bookie_transport"  # its key in the context of a command
 _ERRORS_SHOWN = 5  # errors of a partial result that one line shows
+_START_FIX = "start one with `gateway dev`, or name it with --bootstrap host:port"
 _SERVERS = re.compile(
     rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*|grpc://{_HOST}:\d{{1,5}}"
 )
@@ -109,7 +110,7 @@ def ask(
     bootstrap: str,
     output: Format,
     work: Callable[[AdminClient], Awaitable[T]],
-    fix: str = "start one with `gateway dev`, or name it with --bootstrap host:port",
+    fix: str = _START_FIX,
 ) -> T:
     """Return the result of `work` with a client of these servers."""
     from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_bootstrap
@@ -129,10 +130,19 @@ def ask(
     except KeyboardInterrupt:
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     except Unreachable as error:
-        fail(EXIT_UNREACHABLE, f"{error}; {fix}", "UNREACHABLE", output)
+        fail_request(error, output, f"; {fix}")
     except AdminError as error:
-        refused = error.code.endswith("_AUTHORIZATION_FAILED")
-        fail(EXIT_REFUSED if refused else EXIT_FAILED, str(error), error.code, output)
+        fail_request(error, output)
+
+
+def fail_request(error: Exception, output: Format, more: str = "") -> NoReturn:
+    """End the command after AdminError or Unreachable; `more` follows its text."""
+    from gateway.admin.client import AdminError
+
+    if not isinstance(error, AdminError):
+        fail(EXIT_UNREACHABLE, f"{error}{more}", "UNREACHABLE", output)
+    refused = error.code.endswith("_AUTHORIZATION_FAILED")
+    fail(EXIT_REFUSED if refused else EXIT_FAILED, f"{error}{more}", error.code, output)
 
 
 def fail_incomplete(what: str, errors: Sequence[AdminError], output: Format) -> None:

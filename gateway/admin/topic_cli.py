@@ -31,7 +31,8 @@ _OFFSET = re.compile(r"\d+", re.ASCII)
 
 topic = CommandGroup(
     "topic",
-    "Create, change, read and delete topics; list and accept losses; show compaction.",
+    "Create, change and delete topics; write and read records; list and accept losses; show "
+    "compaction.",
 )
 
 _name_argument = click.argument("name", metavar="NAME", help="Name of the topic.")

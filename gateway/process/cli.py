@@ -21,9 +21,10 @@ program: Final = CommandGroup(
             "Run one gateway of a cluster, with ZooKeeper and bookies.",
         ),
         "topic": Deferred(
-            "gateway.admin.consume_cli",
+            "gateway.admin.produce_cli",
             "topic",
-            "Create, change, read and delete topics; list and accept losses; show compaction.",
+            "Create, change and delete topics; write and read records; list and accept losses; show "
+            "compaction.",
         ),
         "group": Deferred(
             "gateway.admin.group_cli",

@@ -8,6 +8,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1  # the server refused, a check found damage, a job failed
 EXIT_USAGE: Final = 2
 EXIT_DIFFERS: Final = 3  # an audit found differences
+EXIT_BAD_INPUT: Final = 65  # EX_DATAERR: a line of the input is no record
 EXIT_UNREACHABLE: Final = 69  # EX_UNAVAILABLE: no server, no ZooKeeper
 EXIT_SOFTWARE: Final = 70  # EX_SOFTWARE: going on would be unsafe; restart the process
 EXIT_DISK: Final = 74  # EX_IOERR: the disk of a bookie failed, or stdout is on a full disk

@@ -36,7 +36,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _WIDTH, _WIDTH_MIN, _WIDTH_MAX = 80, 50, 100  # characters of a line of help
 _BARE_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
-_JSON_WORDS = ("-ojson", "-o=json", "--output=json")
+_JSON_FORMS = ("json", "jsonl")
+_JSON_WORDS = tuple(f"{name}{form}" for name in ("-o", "-o=", "--output=") for form in _JSON_FORMS)
 _WORDS = "ledger.command_line.words"
 _GIVEN = "ledger.command_line.given"
 _UNITS_HELP = {  # by the placeholder of the options that have such values
@@ -215,7 +216,7 @@ class _Common(click.Command):
         except OSError as error:  # of a write to stdout; click ends quietly if it is closed
             if error.errno not in _FULL or error.filename is not None:
                 raise
-            _close_stdout()
+            close_stdout()
             program = extra.get("prog_name") or self.name or ""
             message = f"cannot write: {error.strerror}"
             print_failure(program, message, "DISK", as_json=_ask_for_json(sys.argv[1:]))
@@ -346,7 +347,7 @@ def program_name(ctx: click.Context | None) -> str:
     return (name or "gateway").partition(" ")[0]
 
 
-def _close_stdout() -> None:
+def close_stdout() -> None:
     """Let stdout lead nowhere: what it has buffered would fail again when the process ends."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -374,7 +375,9 @@ def _one_line(error: click.UsageError, path: str, words: Sequence[str]) -> OneLi
 def _ask_for_json(words: Sequence[str]) -> bool:
     if any(word in _JSON_WORDS for word in words):
         return True
-    return any(name in ("-o", "--output") and value == "json" for name, value in pairwise(words))
+    return any(
+        name in ("-o", "--output") and value in ("json", "jsonl") for name, value in pairwise(words)
+    )
 
 
 def _message(error: click.UsageError, see: str) -> str:
