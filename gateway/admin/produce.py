@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -197,7 +197,7 @@ async def _run(writer: _Writer, work: Coroutine[Any, Any, None]) -> Outcome:
     return outcome
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def _cancelled(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.wait({task})
 
@@ -250,13 +250,13 @@ def _no_partition(topic: str, partition: int, count: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _started(bootstrap: str, plan: Plan, topic: _Topic) -> AsyncIterator[Any]:
+async def _started(bootstrap: str, plan: Plan, topic: _Topic) -> AsyncGenerator[Any]:
     servers = [
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         for host, port in parse_bootstrap(bootstrap)
     ]
     producer: Any = AIOKafkaProducer(
-        bootstrap_servers=servers,
+        bootstrap_servers=",".join(servers),
         client_id="gateway-topic-produce",
         acks=plan.acks,
         enable_idempotence=plan.acks == "all",

@@ -72,8 +72,8 @@ def _timestamp(word: object) -> int:
     "form",
     type=Value("form", units.one_of(*_FORMS)),
     default="lines",
-    help="Form of the input: lines; jsonl, as `topic consume -o jsonl` prints; csv, whose header row "
-    "names key, value, partition, timestamp, header.NAME; or raw: a file is one record.",
+    help="Form of the input: lines; jsonl, as `topic consume -o jsonl` prints; csv, whose header "
+    "row names key, value, partition, timestamp, header.NAME; or raw, one record per FILE.",
 )
 @option(
     "--key-separator",
@@ -120,7 +120,8 @@ def _timestamp(word: object) -> int:
     "--acks",
     type=Value("acks", units.one_of("all", "1", "0")),
     default="all",
-    help="Acknowledgements to wait for: all, 1 or 0. With 1 and 0, a retry may write a record twice.",
+    help="Acknowledgements to wait for: all, 1 or 0. With 1 and 0, a retry may write a record "
+    "twice.",
 )
 @option(
     "--rate",
