@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,7 @@ from gateway.admin.record_input import (
 from gateway.admin.record_json import BadRecord, Record, encode_record
 
 LIMIT = 1000
+NOTHING = Defaults()
 CUTS = st.lists(st.integers(0, 400), max_size=6)
 LINES = st.lists(st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"")), max_size=8)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -33,11 +35,11 @@ DATA = st.binary(max_size=40)
 HOSTILE = st.lists(st.sampled_from([*b'a",\n\r\xff\0']), max_size=60).map(bytes)
 
 
-def items(data, form=InputFormat.lines, defaults=Defaults(), cuts=(), limit=LIMIT):
+def items(data, form=InputFormat.lines, defaults=NOTHING, cuts=(), limit=LIMIT):
     reader = RecordInput(form, defaults, limit)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     found = []
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in pairwise(places):
         found += reader.feed(data[start:end])
     return [*found, *reader.end()]
 
@@ -311,5 +313,5 @@ def test_a_timestamp_is_milliseconds_or_a_time(word, at_ms):
 
 @pytest.mark.parametrize("word", ["-1", "1.5", "9" * 30, "1960-01-01", "0001-01-01", "soon", ""])
 def test_a_timestamp_that_is_none_is_refused(word):
-    with pytest.raises(ValueError, match="time|1970"):
+    with pytest.raises(ValueError, match=r"time|1970"):
         read_timestamp(word)

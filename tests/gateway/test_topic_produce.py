@@ -1,4 +1,4 @@
-"""Goal: `topic produce` writes what it was given, counts what was acknowledged, and fails in a line.
+"""Goal: `topic produce` writes what it is given, counts what is acknowledged, and fails in a line.
 
 Method: the command as users run it, in a process of its own, against a real gateway and against
 Apache Kafka; librdkafka reads back.
@@ -304,7 +304,7 @@ def test_hostile_json_is_one_line(gateway, data):
 
 
 def test_a_record_that_is_too_large_is_named_with_its_size(broker, topic):
-    fits = b"x" * (LIMIT - 70)  # its batch has exactly as many bytes as the topic takes
+    fits = b"x" * (LIMIT - 72)  # its batch has exactly as many bytes as the topic takes
     data = fits + b"\n" + fits + b"xxxx\n"
     code, out, errors = produce(broker, topic, data=data)
     assert (code, out) == (1, f"wrote 1 record to {topic}\n")
@@ -476,17 +476,17 @@ def test_ctrl_c_counts_what_was_acknowledged(broker, topic):
 def test_a_closed_stdout_ends_the_command_quietly(gateway, form):
     read_end, write_end = os.pipe()
     os.close(read_end)
-    with os.fdopen(write_end, "w") as closed:
-        with running(gateway, created(gateway), "-o", form, stdout=closed) as child:
-            _, errors = child.communicate(b"a\n", timeout=30)
+    words = (gateway, created(gateway), "-o", form)
+    with os.fdopen(write_end, "w") as closed, running(*words, stdout=closed) as child:
+        _, errors = child.communicate(b"a\n", timeout=30)
     assert (child.returncode, errors) == (141, b"")
 
 
 @pytest.mark.parametrize("form", ["table", "json", "jsonl"])
 def test_a_full_disk_under_stdout_is_one_line(gateway, form):
-    with open("/dev/full", "w") as full:
-        with running(gateway, created(gateway), "-o", form, stdout=full) as child:
-            _, errors = child.communicate(b"a\n", timeout=30)
+    words = (gateway, created(gateway), "-o", form)
+    with open("/dev/full", "w") as full, running(*words, stdout=full) as child:
+        _, errors = child.communicate(b"a\n", timeout=30)
     assert child.returncode == 74
     assert errors.count(b"\n") == 1
     assert b"cannot write: No space left on device" in errors
