@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -169,7 +169,8 @@ async def produce(
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     topic = await _find_topic(client, plan)
     async with _started(bootstrap, plan, topic) as producer:
-        partitions = sorted(await _known_partitions(producer, topic))
+        partitions = await _known_partitions(producer, topic)
+        topic = topic._replace(partitions=len(partitions))
         totals.started = True
         writer = _Writer(producer, plan, topic, partitions, totals, watch)
         return await _run(writer, _Feed(plan, topic, writer, watch).run())
@@ -191,9 +192,12 @@ async def _run(writer: _Writer, work: Coroutine[Any, Any, None]) -> Outcome:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_INTERRUPTED_S_MAX):
                 await writer.flush()
-    writer.totals.unacknowledged = writer.records
     if writer.failure.done() and not outcome.interrupted:
-        return Outcome(writer.failure.result())
+        outcome = Outcome(writer.failure.result())
+        with contextlib.suppress(TimeoutError):  # the batches beside the one that was refused
+            async with asyncio.timeout(_STOP_S_MAX):
+                await writer.answered()
+    writer.totals.unacknowledged = writer.sent
     return outcome
 
 
@@ -280,11 +284,19 @@ async def _started(bootstrap: str, plan: Plan, topic: _Topic) -> AsyncGenerator[
                 await producer.stop()
 
 
-async def _known_partitions(producer: Any, topic: _Topic) -> Iterable[int]:
+async def _known_partitions(producer: Any, topic: _Topic) -> Sequence[int]:
+    """Return the partitions that the producer knows. One broker may lag behind another."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + _CREATION_S_MAX
     try:
-        return await producer.partitions_for(topic.name)
+        found = await producer.partitions_for(topic.name)
+        while len(found) < topic.partitions and loop.time() < end_s:
+            await asyncio.sleep(_RETRY_S)
+            await producer.client.force_metadata_update()
+            found = await producer.partitions_for(topic.name)
     except errors.KafkaError as error:
         raise _refusal(error, topic.name) from None
+    return sorted(found)
 
 
 def _refusal(error: Exception, about: str) -> AdminError | Unreachable:
@@ -341,11 +353,12 @@ class _Writer:
         self.failure: asyncio.Future[Exception] = self._loop.create_future()
         # By partition: the batch that takes further records. It is not empty.
         self._open: dict[int, _Batch] = {}
-        # Of all batches, open or sent, that are not acknowledged.
-        self.records = 0
+        # Records that were sent, until the server acknowledges or refuses them.
+        self.sent = 0
+        # Of all batches, open or sent, until then.
         self._bytes = 0
-        # Set whenever a batch was acknowledged or refused.
-        self._settled = asyncio.Event()
+        # Done when a batch was acknowledged or refused; a new one for each wait.
+        self._settled: asyncio.Future[None] = self._loop.create_future()
         # The partition of records without a key, until its batch is sent.
         self._sticky: int | None = None
 
@@ -396,7 +409,6 @@ class _Writer:
         batch.size = batch.builder.size()
         if self._watch.timestamps:
             batch.timestamps.append(taken.timestamp)
-        self.records += 1
         self._bytes += batch.size - before
         return True
 
@@ -415,10 +427,11 @@ class _Writer:
                 )
             except errors.KafkaTimeoutError:  # the batch before it has a timer of its own
                 continue
-            except errors.KafkaError as error:
-                self._fail(_refusal(error, self._topic.name))
+            except (errors.KafkaError, AssertionError) as error:  # the topic changed meanwhile
+                self._fail(_refusal(error, f"{self._topic.name}, partition {batch.partition}"))
                 return
         del self._open[batch.partition]
+        self.sent += batch.records
         if self._sticky == batch.partition:
             self._sticky = None
         batch.timer = self._loop.call_later(self._plan.timeout_s, self._on_late, batch)
@@ -432,16 +445,16 @@ class _Writer:
     def _on_settled(self, batch: _Batch, done: asyncio.Future[Any]) -> None:
         if batch.timer is not None:
             batch.timer.cancel()
-        self._settled.set()
+        self._settle()
         if done.cancelled():
             return
+        self.sent -= batch.records
+        self._bytes -= batch.size
         error = done.exception()
         if error is not None:
             assert isinstance(error, Exception)
             self._fail(self._refusal_of(batch, error))
             return
-        self.records -= batch.records
-        self._bytes -= batch.size
         found = _acknowledged(batch, done.result())
         self.totals.add(found, batch.bytes)
         try:
@@ -460,20 +473,28 @@ class _Writer:
     def _fail(self, error: Exception) -> None:
         if not self.failure.done():
             self.failure.set_result(error)
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._settled.done():
+            self._settled.set_result(None)
 
     async def flush(self) -> None:
         """Send all, and return once nothing is under way, or after a failure."""
         sending = asyncio.create_task(self.send_open())
         await asyncio.wait({sending, self.failure}, return_when=asyncio.FIRST_COMPLETED)
         await _cancelled(sending)
-        while self.records and not self.failure.done():
+        while self.sent and not self.failure.done():
+            await self._wait_settled()
+
+    async def answered(self) -> None:
+        """Return once the server has answered all that was sent."""
+        while self.sent:
             await self._wait_settled()
 
     async def _wait_settled(self) -> None:
-        self._settled.clear()
-        waiting = asyncio.create_task(self._settled.wait())
-        await asyncio.wait({waiting, self.failure}, return_when=asyncio.FIRST_COMPLETED)
-        await _cancelled(waiting)
+        self._settled = self._loop.create_future()
+        await self._settled
 
 
 def _acknowledged(batch: _Batch, metadata: Any) -> Acknowledged:
