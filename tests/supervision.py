@@ -20,7 +20,10 @@ PLAIN = {
     ("ledger/node/audit.py", "_run"): "awaited there; the result or the error is the exit code",
     ("ledger/node/serve.py", "_serve"): "awaited there; the result or the error is the exit code",
     ("gateway/admin/produce.py", "_run"): "waited for there; its error is the outcome",
-    ("gateway/admin/produce.py", "_Writer.flush"): "waited for there; `failure` has its error",
+    (
+        "gateway/admin/record_writer.py",
+        "RecordWriter.flush",
+    ): "waited for there; `failure` has its error",
     ("gateway/process/run.py", "_ended"): "awaited there; waits for a signal and does not fail",
     (
         "gateway/process/run.py",

@@ -33,7 +33,8 @@ from ledger.command_line.program import (
 )
 
 if TYPE_CHECKING:
-    from gateway.admin.produce import Acknowledged, Outcome, Plan, Totals
+    from gateway.admin.produce import Outcome, Plan
+    from gateway.admin.record_writer import Acknowledged, Totals
 
 __all__ = ["topic"]
 
@@ -160,7 +161,8 @@ def _produce(**_: Any) -> int:
     _check(flags, output)
     plan = _plan(flags, output)
 
-    from gateway.admin.produce import Totals, produce
+    from gateway.admin.produce import produce
+    from gateway.admin.record_writer import Totals
 
     totals = Totals()
     report = _Report(flags, plan)
@@ -271,7 +273,7 @@ class _Report:
         self._bad_lines = 0
 
     def watch(self) -> Any:
-        from gateway.admin.produce import Watch
+        from gateway.admin.record_writer import Watch
 
         return Watch(self._on_acknowledged, self._on_skipped, self._format is RecordFormat.jsonl)
 
