@@ -538,6 +538,7 @@ def peak_bytes(pid):
     return int(line.split()[1]) * 1024
 
 
+@pytest.mark.slow
 def test_100_mb_through_a_pipe_take_little_memory(gateway):
     topic = created(gateway)
     block = b"".join(b"%099d\n" % number for number in range(10_000))
@@ -551,6 +552,7 @@ def test_100_mb_through_a_pipe_take_little_memory(gateway):
     assert out.decode() == f"wrote 1000000 records to {topic}\n"
 
 
+@pytest.mark.slow
 def test_many_partitions_share_the_bound_of_memory(gateway):
     topic = created(gateway, "-p", "200")
     block = b"".join(b"%d:%099d\n" % (number % 997, number) for number in range(100_000))
