@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from gateway.admin.consume_cli import topic
 from gateway.admin.requests import ask, bootstrap_option, fail_request
-from gateway.admin.topic_cleaning_cli import topic
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, EXIT_OK
 from ledger.command_line.output import (

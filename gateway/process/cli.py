@@ -23,8 +23,8 @@ program: Final = CommandGroup(
         "topic": Deferred(
             "gateway.admin.produce_cli",
             "topic",
-            "Create, change and delete topics; write and read records; list and accept losses; show "
-            "compaction.",
+            "Create, change and delete topics; write and read records; list and accept losses; "
+            "show compaction.",
         ),
         "group": Deferred(
             "gateway.admin.group_cli",
