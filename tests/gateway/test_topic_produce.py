@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from gateway.admin.record_json import Record, encode_record
 from tests.gateway.admin_commands import invoke
 from tests.peers import install
 from tests.peers.gateway import Gateway
@@ -43,6 +44,8 @@ RESTRICTED = {
     "allow.everyone.if.no.acl.found": "true",
 }
 NUMBERS = count()
+# A commit copies records from Apache Kafka to Apache Kafka; every case on it is a proof.
+ON_KAFKA = (pytest.mark.compat, pytest.mark.proof)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,7 @@ def kafka(tmp_path_factory):
         yield broker
 
 
-@pytest.fixture(params=["gateway", pytest.param("kafka", marks=pytest.mark.compat)])
+@pytest.fixture(params=["gateway", pytest.param("kafka", marks=ON_KAFKA)])
 def broker(request):
     return request.getfixturevalue(request.param)
 
@@ -368,6 +371,25 @@ def test_without_a_server_the_exit_code_is_69():
     code, out, errors = produce("127.0.0.1:1", "orders", data=b"a\n")
     assert (code, out, errors.count("\n")) == (69, "", 1)
     assert "no server at 127.0.0.1:1: Connection refused; start one with `gateway dev`" in errors
+
+
+@pytest.mark.parametrize("name", ["gateway", pytest.param("kafka", marks=pytest.mark.compat)])
+def test_what_consume_prints_as_json_lines_produce_writes_again(name, request):
+    broker = request.getfixturevalue(name)
+    first, second = created(broker), created(broker)
+    lines = [
+        encode_record(Record(b"3 apples", b"ann", [("trace", b"a1"), ("trace", None)])),
+        encode_record(Record(None, b"\xff\x00")),
+        encode_record(Record(bytes(range(256)) * 400, None)),
+    ]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    assert produce(broker, first, "-i", "jsonl", data=data)[0] == 0
+    words = ("topic", "consume", first, "-o", "jsonl", "-q")
+    code, printed, errors = invoke(*words, bootstrap=broker.bootstrap)
+    assert code == 0, errors
+    assert produce(broker, second, "-i", "jsonl", data=printed.encode())[0] == 0
+    assert records(broker, second) == records(broker, first)
+    assert len(records(broker, first)) == 3
 
 
 @pytest.mark.compat
