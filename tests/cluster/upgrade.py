@@ -41,7 +41,8 @@ from tests.cluster.losses_stage import LossesStage, bring_up
 from tests.histories.history import Key
 from tests.peers.gateway import ClusterGateway
 from tests.peers.install import PeerMissing
-from tests.peers.processes import wait_until
+from tests.peers.processes import free_port, wait_until
+from tests.peers.proxy import Proxy
 from tests.peers.release import Release, release, take_off
 
 COMMIT = "8966dba"
@@ -63,6 +64,11 @@ class UpgradeStage(LossesStage):
         bookie = self.world.bookies[number]
         take_off(bookie)
         bookie.stop()
+        # Gateways of `before` know gRPC alone, and reach a bookie at the address of its proxy.
+        port = free_port()
+        bookie.options += ["--grpc-port", str(port)]
+        proxy = Proxy(port, host=f"127.0.0.{11 + number}", listen_port=port).start()
+        self.world.proxies.append(proxy)
         bookie.start()
         self.wait_written("writers to go on beside a bookie of this release")
         return f"bookie {bookie.id} was upgraded"
