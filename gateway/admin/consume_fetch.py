@@ -118,17 +118,19 @@ async def _offsets(
 class _Cursor:
     """A partition that is being read."""
 
-    __slots__ = ("end", "error", "failed_s", "next", "place")
+    __slots__ = ("end", "failed_s", "next", "peer", "place", "stalled_s")
 
     def __init__(self, place: Place, first: int, end: int | None) -> None:
         self.place = place
         # The offset to request next. `end` is the one behind the last, None to read for ever.
         self.next = first
         self.end = end
-        # Since when requests fail or bring nothing, in the time of the loop. None if the last one
-        # brought records. `error` is the last reason.
+        # Since when requests fail, in the time of the loop. None if the last one had no error.
         self.failed_s: float | None = None
-        self.error: Exception | None = None
+        # Since when the leader returns no records before the end. None once it returned some.
+        self.stalled_s: float | None = None
+        # The address of the broker that replied last. None before the first response.
+        self.peer: str | None = None
 
     @property
     def done(self) -> bool:
@@ -283,11 +285,23 @@ class PartitionReader:
         """Note a failure of these partitions. Raises it if the time for retries is up."""
         now_s = asyncio.get_running_loop().time()
         for cursor in cursors:
-            cursor.error = error
             if cursor.failed_s is None:
                 cursor.failed_s = now_s
             elif now_s - cursor.failed_s >= self._retry_s:
-                raise error
+                raise self._went_away(cursor.peer) if _was_there(cursor, error) else error
+
+    def _went_away(self, peer: str | None) -> Unreachable:
+        within = f"did not come back within {self._retry_s:g} s"
+        return Unreachable(f"the server at {peer} went away, and {within}")
+
+    def _stall(self, cursors: Sequence[_Cursor]) -> None:
+        """Note that these partitions got no record. Raises AdminError once that takes too long."""
+        now_s = asyncio.get_running_loop().time()
+        for cursor in cursors:
+            if cursor.stalled_s is None:
+                cursor.stalled_s = now_s
+            elif now_s - cursor.stalled_s >= self._retry_s:
+                raise _stalled(cursor)
 
     async def _read(self, leader: Broker, cursors: list[_Cursor]) -> list[_Cursor]:
         """Read these partitions to their end. Returns those that this broker does not lead."""
@@ -297,6 +311,8 @@ class PartitionReader:
             await link.open(_CONNECT_S_MAX)
             while cursors:
                 answer = await link.send(_FETCH, self._fields(cursors), _FETCH_VERSION_MAX)
+                for cursor in cursors:
+                    cursor.peer = link.peer
                 lost += await self._take(answer, cursors)
                 cursors[:] = [each for each in cursors if not each.done and each not in lost]
         except Unreachable as error:
@@ -350,12 +366,17 @@ class PartitionReader:
                 if each.error_code.value:
                     self._refused(cursor, each)
                     lost.append(cursor)
-                elif each.records:
+                    continue
+                cursor.failed_s = None
+                if each.records:
                     served = await self._hand_over(cursor, each) or served
                     cursors.remove(cursor)
                     cursors.append(cursor)
-        if not served and not self._follow:
-            self._retry([each for each in cursors if each not in lost], _stalled(cursors[0]))
+        if served:
+            for cursor in cursors:
+                cursor.stalled_s = None
+        elif not self._follow:
+            self._stall([each for each in cursors if each not in lost])
         return lost
 
     def _refused(self, cursor: _Cursor, each: Any) -> None:
@@ -388,9 +409,12 @@ class PartitionReader:
             await self._queue.put(Chunk(cursor.place, batches, aborted, first, cursor.end))
         if fault is not None:
             raise damaged(cursor.place, fault)
-        if cursor.next > first:
-            cursor.failed_s = cursor.error = None
         return cursor.next > first
+
+
+def _was_there(cursor: _Cursor, error: Exception) -> bool:
+    """Return True if the broker replied before this error, which says that it does no more."""
+    return isinstance(error, Unreachable) and cursor.peer is not None
 
 
 def _stalled(cursor: _Cursor) -> AdminError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socketserver
 import struct
 import threading
+from collections.abc import Sequence
 from typing import Any, Self
 
 from gateway.wire.messages import decode_request, encode_response
@@ -23,6 +24,7 @@ class BrokenBroker:
     `records` are the bytes of every response to Fetch, `error` its code. With `cut` a response to
     Fetch ends in its middle, and so does the connection. After a Fetch the log is that of `later`:
     its first offset, and its end; and its leader is the broker `successor`, if there is one.
+    `before` are the records of the first responses to Fetch, None for one that ends in its middle.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class BrokenBroker:
         cut: bool = False,
         later: tuple[int, int] | None = None,
         successor: BrokenBroker | None = None,
+        before: Sequence[bytes | None] = (),
     ) -> None:
         self._records = records
         self._end = end
@@ -43,6 +46,7 @@ class BrokenBroker:
         self._cut = cut
         self._later = later
         self._successor = successor
+        self._before = before
         # How many requests to Fetch came.
         self.fetches = 0
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -78,7 +82,15 @@ class BrokenBroker:
             API_VERSIONS: self._api_versions,
         }[key](request)
         body = b"".join(encode_response(key, version, correlation, reply))
-        return struct.pack(">i", len(body)) + body, self._cut and key == FETCH
+        return struct.pack(">i", len(body)) + body, key == FETCH and self._is_cut()
+
+    def _is_cut(self) -> bool:
+        return self._cut or self._fetched() is None
+
+    def _fetched(self) -> bytes | None:
+        """Return the records of the response to the last Fetch."""
+        number = self.fetches - 1
+        return self._before[number] if number < len(self._before) else self._records
 
     def _api_versions(self, _: Any) -> dict[str, Any]:
         keys = [
@@ -137,7 +149,7 @@ class BrokenBroker:
             "log_start_offset": -1 if self._error else self._first,
             "aborted_transactions": [],
             "preferred_read_replica": -1,
-            "records": self._records,
+            "records": self._fetched() or b"",
         }
         topic = {"topic": "t", "partitions": [partition]}
         return {"throttle_time": 0, "error_code": 0, "session_id": 0, "responses": [topic]}

@@ -96,6 +96,21 @@ def test_a_leader_that_moved_is_followed(failure):
         assert (old.fetches, new.fetches) == (1, 1)
 
 
+def test_a_second_outage_has_its_own_time_though_no_record_arrived():
+    with BrokenBroker(GOOD, before=[None, b"", None]) as broker:
+        words = ("--follow", "-n", "1", "--retry", "0s")
+        assert consumed(broker, *words) == (0, "good\n", "")
+        assert broker.fetches >= 4
+
+
+def test_a_server_that_went_away_is_named_with_the_time_that_it_had():
+    with BrokenBroker(b"", before=[GOOD, None, None]) as broker:
+        code, out, errors = consumed(broker, "--follow", "--retry", "0s")
+    assert (code, out, errors.count("\n")) == (69, "good\n", 1)
+    text = f"the server at {broker.bootstrap} went away, and did not come back within 0 s"
+    assert errors.startswith(f"gateway: {text}")
+
+
 @pytest.mark.parametrize(
     ("later", "text"),
     [
