@@ -54,6 +54,8 @@ class Printer:
         # How many records were read, and how many of them were printed.
         self.read = 0
         self.shown = 0
+        # True once `begin` was called: the output has a beginning, and needs an end.
+        self._begun = False
 
     @property
     def full(self) -> bool:
@@ -61,11 +63,14 @@ class Printer:
         return self._left == 0
 
     def begin(self) -> None:
+        """Begin the output, once it is certain that there is something to read."""
+        self._begun = True
         self.out.put(self._printed.head)
 
     async def end(self) -> None:
         """Write what is pending, and what closes the output."""
-        self.out.put(self._printed.foot)
+        if self._begun:
+            self.out.put(self._printed.foot)
         await self.out.flush()
 
     async def end_soon(self) -> None:
@@ -108,6 +113,7 @@ async def consume(client: AdminClient, wanted: Wanted, printer: Printer) -> None
     """Print the records. Raises Unreachable and AdminError."""
     places = await find_places(client, wanted)
     found = await ranges(client, places, wanted.start, wanted.stop, committed=wanted.committed)
+    printer.begin()
     reader = PartitionReader(
         client,
         found,

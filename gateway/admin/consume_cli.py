@@ -254,7 +254,6 @@ def _work(
         await consume_as_member(client, bootstrap, flags.group, wanted, printer)
 
     async def work(client: AdminClient) -> None:
-        printer.begin()
         async with progress_shown(printer, quiet=flags.quiet):
             try:
                 with printer.out.ending_with_reader():
@@ -265,7 +264,7 @@ def _work(
                 await printer.end_soon()
                 raise
             except (AdminError, Unreachable):
-                await printer.out.flush()
+                await printer.end()
                 raise
             await printer.end()
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from traceback import walk_tb
 from typing import Any, Final
 
 from gateway.admin.client import AdminClient, AdminError, Unreachable
 from gateway.admin.consume import Printer, Wanted, find_topics
+from gateway.admin.consume_fetch import name_of
 
 _WAIT_MS: Final = 500
 _COMMIT_S: Final = 1.0
@@ -32,6 +35,7 @@ async def consume_as_member(
     from aiokafka.errors import KafkaConnectionError, KafkaError
 
     topics = list(await find_topics(client, wanted.topics))
+    printer.begin()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL + 1)  # it logs what it also raises
     consumer: Any = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -43,14 +47,14 @@ async def consume_as_member(
         fetch_max_bytes=_FETCH_BYTES,
         max_partition_fetch_bytes=_FETCH_BYTES,
     )
-    member = _Member(consumer, wanted, printer)
+    member = Member(consumer, wanted, printer)
 
     class Listener(ConsumerRebalanceListener):
         def on_partitions_revoked(self, revoked: object) -> Any:
             return member.commit_if_possible()
 
-        def on_partitions_assigned(self, assigned: object) -> None:
-            member.assigned = True
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            member.on_assigned(assigned)
 
     try:
         await consumer.start()
@@ -72,43 +76,90 @@ def _refused(group: str, error: Any) -> AdminError:
     return AdminError(f"group {group}: {error}", code)
 
 
-class _Member:
+def _rebalancing() -> tuple[type[Exception], ...]:
+    """Return the errors of a member whose group is being rebalanced."""
+    from aiokafka import errors
+
+    return (
+        errors.CommitFailedError,
+        errors.IllegalStateError,
+        errors.IllegalGenerationError,
+        errors.RebalanceInProgressError,
+        errors.UnknownMemberIdError,
+    )
+
+
+def _undecodable() -> tuple[type[Exception], ...]:
+    """Return the errors that aiokafka passes on from its decoders."""
+    from cramjam import DecompressionError
+
+    return (DecompressionError, zlib.error, ValueError, EOFError, OSError)
+
+
+def _not_decoded(error: Exception) -> AdminError:
+    """Return the error of a record that aiokafka cannot decode, with its place."""
+    where = ""
+    for frame, _ in walk_tb(error.__traceback__):  # aiokafka's error does not have the place
+        partition, reader = map(frame.f_locals.get, ("tp", "self"))
+        offset = getattr(reader, "next_fetch_offset", None)
+        if partition is not None and offset is not None:
+            where = f"{name_of((partition.topic, partition.partition))}@{offset}: "
+    message = f"{where}the record cannot be decoded: {error}; try without --group"
+    return AdminError(message, "CORRUPT_MESSAGE")
+
+
+class Member:
     """A consumer of aiokafka whose records are printed."""
 
-    def __init__(self, consumer: Any, wanted: Wanted, printer: Printer) -> None:
+    def __init__(
+        self, consumer: Any, wanted: Wanted, printer: Printer, commit_s: float = _COMMIT_S
+    ) -> None:
         self._consumer = consumer
         self._wanted = wanted
         self._printer = printer
+        self._commit_s = commit_s
         # By partition: the offset behind its last record that was printed, until it is committed.
         self._taken: dict[Any, int] = {}
         self._committed_s = asyncio.get_running_loop().time()
         # When the last record arrived, or the start.
         self._progress_s = self._committed_s
         # True from the first assignment on, even if it is empty.
-        self.assigned = False
+        self._assigned = False
         # By assigned partition: its end when it was assigned. Partitions leave with a rebalance.
         self._ends: dict[Any, int] = {}
+
+    def on_assigned(self, assigned: Iterable[Any]) -> None:
+        """Forget what was printed of the partitions that other members have now."""
+        self._assigned = True
+        kept = set(assigned)
+        self._taken = {each: at for each, at in self._taken.items() if each in kept}
 
     async def read(self) -> None:
         """Read up to the end. What was printed is committed, also if this is cancelled."""
         try:
             while not self._printer.full and not await self._at_end():
-                found = await self._consumer.getmany(
-                    timeout_ms=_WAIT_MS, max_records=_RECORDS_AT_ONCE
-                )
+                found = await self._received()
                 taken = self._take(found)
                 await self._printer.out.flush()
                 self._taken |= taken
                 if found:
                     self._progress_s = asyncio.get_running_loop().time()
-                if asyncio.get_running_loop().time() - self._committed_s >= _COMMIT_S:
-                    await self._commit()
+                if asyncio.get_running_loop().time() - self._committed_s >= self._commit_s:
+                    with suppress(*_rebalancing()):  # the next one is later, or the final one
+                        await self._commit()
         except asyncio.CancelledError:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
                     await self.commit_if_possible()
             raise
         await self._commit()
+
+    async def _received(self) -> Mapping[Any, Any]:
+        try:
+            return await self._consumer.getmany(timeout_ms=_WAIT_MS, max_records=_RECORDS_AT_ONCE)
+        except _undecodable() as error:
+            await self.commit_if_possible()
+            raise _not_decoded(error) from None
 
     async def commit_if_possible(self) -> None:
         """Commit before other members get the partitions. A failure repeats what was printed."""
@@ -132,10 +183,12 @@ class _Member:
         """Commit what was printed in the partitions that this member still has."""
         assigned = self._consumer.assignment()
         offsets = {each: offset for each, offset in self._taken.items() if each in assigned}
-        self._taken.clear()
         self._committed_s = asyncio.get_running_loop().time()
         if offsets:
             await self._consumer.commit(offsets)
+        for partition, offset in offsets.items():
+            if self._taken.get(partition) == offset:
+                del self._taken[partition]
 
     async def _at_end(self) -> bool:
         """Return True if every assigned partition is read up to what its end was."""
@@ -143,19 +196,22 @@ class _Member:
             return False
         waited_s = asyncio.get_running_loop().time() - self._progress_s
         if waited_s > _JOIN_S_MAX + self._wanted.retry_s:
-            what = "the server returns no more records" if self.assigned else "no member joins"
+            what = "the server returns no more records" if self._assigned else "no member joins"
             raise AdminError(f"{what} since {waited_s:.0f} s, before the end", "TIMED_OUT")
-        if not self.assigned:
+        if not self._assigned:
             return False
+        try:
+            return await self._all_read()
+        except _rebalancing():
+            return False
+
+    async def _all_read(self) -> bool:
         assigned = self._consumer.assignment()
         new = [each for each in assigned if each not in self._ends]
         if new:
             self._ends |= await self._consumer.end_offsets(new)
         for partition in [each for each in self._ends if each not in assigned]:
             del self._ends[partition]
-        return await self._all_read(assigned)
-
-    async def _all_read(self, assigned: Iterable[Any]) -> bool:
         for partition in assigned:
             if await self._consumer.position(partition) < self._ends[partition]:
                 return False

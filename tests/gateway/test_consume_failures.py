@@ -6,6 +6,7 @@ Method: a broker in this process sends damaged batches, errors, parts of respons
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import subprocess
 
@@ -125,12 +126,26 @@ def test_records_that_are_deleted_meanwhile_are_an_error_with_the_range(later, t
 
 def test_an_error_is_json_with_the_form_json():
     with BrokenBroker(b"", end=5, error=29) as broker:
-        code, _, errors = consumed(broker, "-o", "json")
-    assert code == 77
+        code, out, errors = consumed(broker, "-o", "json")
+    assert (code, json.loads(out)) == (77, [])
     assert (
         errors
         == '{"error": "t/0: TOPIC_AUTHORIZATION_FAILED", "code": "TOPIC_AUTHORIZATION_FAILED"}\n'
     )
+
+
+def test_an_array_is_closed_by_an_error():
+    with BrokenBroker(GOOD + DAMAGED, end=2) as broker:
+        code, out, errors = consumed(broker, "-o", "json")
+    assert (code, len(json.loads(out)), errors.count("\n")) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("output", ["json", "csv", "table"])
+@pytest.mark.parametrize("words", [["-p", "7"], ["--from", "9"]])
+def test_nothing_is_printed_if_there_is_nothing_to_read(output, words):
+    with BrokenBroker(GOOD) as broker:
+        code, out, errors = consumed(broker, "-o", output, *words)
+    assert (code, out, errors.count("\n")) == (1, "", 1)
 
 
 MIB = 1024 * 1024
