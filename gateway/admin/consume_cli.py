@@ -220,7 +220,8 @@ def _printed(flags: _Flags, out: Stdout, form: Format) -> Printed:
     from gateway.admin.consume_values import ValueForm, escaped_text, plain_bytes, value_show
 
     terminal = out.is_terminal
-    show = value_show(ValueForm(flags.shown), escaped=terminal)
+    form_of_values = ValueForm(flags.shown)
+    show = value_show(form_of_values, escaped=terminal)
     if flags.template is not None:
         key = escaped_text if terminal else plain_bytes
         template = flags.template
@@ -233,7 +234,7 @@ def _printed(flags: _Flags, out: Stdout, form: Format) -> Printed:
     if flags.output == "json":
         return consume_output.json_array()
     if flags.output == "csv":
-        return consume_output.csv(show, header=not flags.no_header)
+        return consume_output.csv(form_of_values, header=not flags.no_header, escaped=terminal)
     return consume_output.raw(show, exact=show is plain_bytes)
 
 

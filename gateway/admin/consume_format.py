@@ -141,8 +141,8 @@ def _inside(data: bytes | None, steps: Sequence[str]) -> bytes | None:
                 found = cast("list[Any]", found)[int(step)]
             else:
                 found = found[step]
-    except (ValueError, KeyError, IndexError, TypeError, OverflowError):
+        if isinstance(found, str):
+            return found.encode(errors="replace")
+        return None if found is None else one_line_json(found)
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError):
         return None
-    if isinstance(found, str):
-        return found.encode(errors="replace")
-    return None if found is None else one_line_json(found)

@@ -10,13 +10,15 @@ from typing import Final, NamedTuple
 from gateway.admin import record_json
 from gateway.admin.consume_batches import Record
 from gateway.admin.consume_format import Formatter, time_of
-from gateway.admin.consume_values import Show, encoded, escaped_text, text_of
+from gateway.admin.consume_values import Show, ValueForm, escaped_text, text_or_base64
 from gateway.admin.notation import write_time
+from ledger.escapes import escape_json, escape_line
 
 _VALUE: Final = attrgetter("value")
 _NO_TIME: Final = -1
 _CSV_COLUMNS: Final = (
     *("key", "value", "partition", "timestamp", "offset", "topic", "timestamp_type", "headers"),
+    *("key_encoding", "value_encoding"),
 )
 _CSV_QUOTED: Final = frozenset('",\r\n')
 _OFFSET_WIDTH, _KEY_WIDTH = 10, 16
@@ -83,24 +85,33 @@ def _as_json(topic: str, index: int, record: Record) -> str:
     )
 
 
-def csv(show: Show, *, header: bool) -> Printed:
-    """Print comma-separated values, quoted where RFC 4180 asks for it; a null is empty."""
+def csv(form: ValueForm, *, header: bool, escaped: bool) -> Printed:
+    """Print comma-separated values in UTF-8, quoted where RFC 4180 asks for it; a null is empty.
+
+    `escaped` escapes control characters, for terminals.
+    """
 
     def line(topic: str, index: int, record: Record) -> str:
+        key, key_encoding = text_or_base64(record.key or b"", ValueForm.text)
+        value, value_encoding = "", "text"
+        if record.value is not None:
+            value, value_encoding = text_or_base64(record.value, form)
         cells = (
-            text_of(record.key or b""),
-            text_of(show(record.value)) if record.value is not None else "",
+            key,
+            value,
             str(index),
             "" if time_of(record) < 0 else str(record.timestamp),
             str(record.offset),
             topic,
             record_json.TIMESTAMP_TYPES[record.timestamp_type or 0],
             _csv_headers(record),
+            key_encoding,
+            value_encoding,
         )
-        return ",".join(map(_csv_cell, cells)) + "\n"
+        return ",".join(map(_csv_cell, map(escape_line, cells) if escaped else cells)) + "\n"
 
     def lines(topic: str, index: int, records: Sequence[Record]) -> bytes:
-        return encoded("".join([line(topic, index, each) for each in records]))
+        return "".join([line(topic, index, each) for each in records]).encode()
 
     return Printed(lines, (",".join(_CSV_COLUMNS) + "\n").encode() if header else b"")
 
@@ -110,7 +121,7 @@ def _csv_headers(record: Record) -> str:
     if not record.headers:
         return ""
     whole = record_json.encode_record(record_json.Record(b"", headers=record.headers))
-    return json.dumps(json.loads(whole)["headers"], ensure_ascii=False)
+    return escape_json(json.dumps(json.loads(whole)["headers"], ensure_ascii=False))
 
 
 def _csv_cell(text: str) -> str:

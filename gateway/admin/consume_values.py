@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final, NoReturn, cast
 
 from ledger.escapes import escape_json, escape_line
 
 Show = Callable[[bytes | None], bytes]
 """Returns the bytes to print for a value; null is empty, or `null` as JSON."""
+
+
+_OUTSIDE_TEXT: Final = re.compile(
+    r'("[^"\\]*(?:\\.[^"\\]*)*")|[ \t\r\n]*([,:])[ \t\r\n]*|[ \t\r\n]+'
+)
+"""The texts of JSON, its commas and colons, and the blanks between tokens."""
 
 
 class ValueForm(StrEnum):
@@ -45,36 +53,75 @@ def escaped_text(value: bytes | None) -> bytes:
     return escape_line((value or b"").decode(errors="backslashreplace")).encode()
 
 
-def text_of(value: bytes) -> str:
-    """Return the bytes as text, from which `encoded` returns the same bytes."""
-    return value.decode(errors="surrogateescape")
+def text_or_base64(value: bytes, form: ValueForm) -> tuple[str, str]:
+    """Return the value as text, and the name of its encoding: text, hex or base64."""
+    if form is ValueForm.hex:
+        return value.hex(), "hex"
+    if form is ValueForm.json:
+        return _json(value).decode(), "text"
+    if form is not ValueForm.base64:
+        with suppress(UnicodeDecodeError):
+            return value.decode(), "text"
+    return _base64(value).decode(), "base64"
 
 
-def encoded(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
+class JsonNumber:
+    """A number of JSON as it is written: 1.10, 1e400, or with more digits than a float has."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 def one_line_json(value: Any) -> bytes:
-    """Return the value as JSON in one line, or as it is if it is text that is no JSON."""
-    return escape_json(json.dumps(value, ensure_ascii=False)).encode(errors="replace")
+    """Return what `parse_json` returned as JSON in one line."""
+    return escape_json(_written(value)).encode(errors="replace")
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, JsonNumber):
+        return value.text
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value).items()
+        return "{" + ", ".join([f"{_written(key)}: {_written(each)}" for key, each in fields]) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_written, cast("list[Any]", value))) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def parse_json(value: bytes) -> Any:
-    """Return the value of JSON. Raises ValueError."""
+    """Return the value of JSON in UTF-8; numbers are JsonNumber. Raises ValueError."""
     try:
-        return json.loads(value)
+        return json.loads(
+            value.decode(),
+            parse_float=JsonNumber,
+            parse_int=JsonNumber,
+            parse_constant=_refuse_constant,
+        )
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no JSON")
+
+
 def _json(value: bytes | None) -> bytes:
-    """Show JSON in one line; other text as a string of JSON."""
+    """Show JSON in one line, its numbers and texts as they are; other text as a string of JSON."""
     if value is None:
         return b"null"
     try:
-        return one_line_json(parse_json(value))
-    except (ValueError, OverflowError):
+        parse_json(value)
+    except ValueError:
         return one_line_json(value.decode(errors="backslashreplace"))
+    return escape_json(_OUTSIDE_TEXT.sub(_one_line, value.decode())).encode()
+
+
+def _one_line(match: re.Match[str]) -> str:
+    if match[1] is not None:
+        return match[1]
+    return "" if match[2] is None else match[2] + " "
 
 
 def _hex(value: bytes | None) -> bytes:

@@ -6,6 +6,7 @@ test_topic_consume.py.
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
@@ -36,7 +37,14 @@ from gateway.admin.consume_filters import (
     topics_by_pattern,
 )
 from gateway.admin.consume_format import compile_format
-from gateway.admin.consume_values import ValueForm, escaped_text, plain_bytes, value_show
+from gateway.admin.consume_values import (
+    ValueForm,
+    escaped_text,
+    one_line_json,
+    parse_json,
+    plain_bytes,
+    value_show,
+)
 from gateway.admin.record_json import decode_record
 
 NOW_MS = 1_800_000_000_000
@@ -162,6 +170,23 @@ def test_fields_of_json_are_found():
     assert formatted("{value.order.none.x}{value.order.lines.9}", record) == b""
 
 
+def test_numbers_inside_json_are_printed_as_they_are_written():
+    record = rec(value=b'{"a": [1.10, 1e400, {"b": 12345678901234567890.0}], "n": NaN}')
+    assert formatted("{value.a}", record) == b""
+    record = record._replace(value=record.value.replace(b"NaN", b"-0"))
+    assert formatted("{value.a}", record) == b'[1.10, 1e400, {"b": 12345678901234567890.0}]'
+    assert formatted("{value.n} {value.a.0}", record) == b"-0 1.10"
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=9))
+def test_json_in_one_line_has_the_same_value(value):
+    shown = value_show(ValueForm.json, escaped=False)
+    line = shown(json.dumps({"x": value}, indent=3).encode())
+    assert json.loads(line) == {"x": value}
+    assert b"\n" not in line
+    assert json.loads(one_line_json(parse_json(line))) == {"x": value}
+
+
 def test_null_has_no_bytes_and_the_size_minus_one():
     assert formatted("[%k|%s|%K|%S]", rec(value=None, key=None)) == b"[||-1|-1]"
 
@@ -190,6 +215,16 @@ def test_any_format_is_filled_or_refused(template):
         ("text", None, b""),
         ("json", b'{"a":  1}', b'{"a": 1}'),
         ("json", b"no json", b'"no json"'),
+        (
+            "json",
+            b'\n{"a" :[1.10,\t-0, 1E400],\r\n "b":" \\" ,:"}',
+            b'{"a": [1.10, -0, 1E400], "b": " \\" ,:"}',
+        ),
+        ("json", b"9" * 5000, b"9" * 5000),
+        ("json", b'{"a": NaN}', b'"{\\"a\\": NaN}"'),
+        ("json", b"-Infinity", b'"-Infinity"'),
+        ("json", '"a"'.encode("utf-16"), b'"\\\\xff\\\\xfe\\"\\u0000a\\u0000\\"\\u0000"'),
+        ("json", b"[" * 100_000, b'"' + b"[" * 100_000 + b'"'),
         ("json", None, b"null"),
         ("hex", b"\x00\xff", b"00ff"),
         ("base64", b"\x00\xff", b"AP8="),
@@ -287,16 +322,37 @@ def test_an_empty_array_is_json():
     assert len(json.loads(form.head + parts + form.foot)) == 2
 
 
+def bytes_of(row, name):
+    encoding = row[f"{name}_encoding"]
+    return base64.b64decode(row[name]) if encoding == "base64" else row[name].encode()
+
+
 @given(RECORDS)
-def test_csv_has_every_byte_of_keys_and_values(records):
-    text = printed_as(consume_output.csv(plain_bytes, header=True), records)
-    rows = [*csv.DictReader(io.StringIO(text.decode(errors="surrogateescape"), newline=""))]
-    back = [
-        tuple(row[name].encode(errors="surrogateescape") for name in ("key", "value"))
-        for row in rows
-    ]
+def test_csv_is_utf_8_and_has_every_byte_of_keys_and_values(records):
+    form = consume_output.csv(ValueForm.text, header=True, escaped=False)
+    text = printed_as(form, records).decode()
+    rows = [*csv.DictReader(io.StringIO(text, newline=""))]
+    back = [(bytes_of(row, "key"), bytes_of(row, "value")) for row in rows]
     assert back == [(each.key or b"", each.value or b"") for each in records]
     assert [int(row["offset"]) for row in rows] == [each.offset for each in records]
+
+
+@given(RECORDS, st.sampled_from(sorted(ValueForm)))
+def test_a_row_of_csv_for_a_terminal_is_one_line(records, shown):
+    form = consume_output.csv(shown, header=False, escaped=True)
+    lines = printed_as(form, records).decode().split("\n")
+    assert len(lines) == len(records) + 1
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("form", "cell", "encoding"),
+    [("hex", "ff", "hex"), ("base64", "/w==", "base64"), ("auto", "/w==", "base64")],
+)
+def test_csv_names_the_encoding_of_a_value(form, cell, encoding):
+    made = consume_output.csv(ValueForm(form), header=True, escaped=False)
+    (row,) = csv.DictReader(io.StringIO(printed_as(made, [rec(value=b"\xff")]).decode()))
+    assert (row["value"], row["value_encoding"], row["key_encoding"]) == (cell, encoding, "text")
 
 
 @given(RECORDS)

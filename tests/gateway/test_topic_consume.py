@@ -496,6 +496,33 @@ def test_a_terminal_gets_no_control_characters(gateway):
     assert consumed(gateway, "orders") == b"a\nb\x1b[31m\xff\n"
 
 
+FORMS = ["raw", "table", "csv", "jsonl", "json"]
+FORMATS = [["-o", each] for each in FORMS]
+FORMATS += [["-f", r"%k %s %h {value.a} {key.a} {headers.h}\n"], ["-o", "csv", "--value", "json"]]
+
+
+@pytest.mark.parametrize("words", FORMATS)
+def test_no_form_prints_a_control_character_of_a_record_on_a_terminal(hostile, words):
+    found = on_terminal(hostile, "hostile", "-q", *words)
+    assert "v" in found
+    assert [each for each in found if not each.isprintable() and each != "\n"] == []
+
+
+@pytest.fixture(scope="module")
+def hostile(gateway):
+    """The server, with a topic of records that are full of control characters."""
+    create(gateway, "hostile")
+    controls = "v" + "".join(map(chr, [*range(32), *range(127, 160), 0x2028, 0x202E]))
+    inside = json.dumps({"a": controls}, ensure_ascii=False)
+    producer = writer(gateway)
+    for text in (controls, inside, json.dumps({"a": controls})):
+        headers = {"h": text, f"n{controls[2:]}": b"\x1b[31m\xff"}
+        producer.produce("hostile", text, key=text, headers=headers, partition=0)
+        producer.produce("hostile", text.encode() + b"\x1b\xff", key=b"\x9b\x1b", partition=0)
+    assert producer.flush(30) == 0
+    return gateway
+
+
 # servers that fail
 
 
