@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final, NamedTuple
@@ -26,6 +27,7 @@ from ledger.tasks import start_once
 _NAMES_SHOWN: Final = 10
 _PROGRESS_S: Final = 1.0
 _END_S: Final = 0.5
+_TURN_S: Final = 0.05
 _UNKNOWN: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
@@ -39,6 +41,19 @@ class Wanted(NamedTuple):
     follow: bool = False
     committed: bool = True
     retry_s: float = 20.0
+
+
+class Turns:
+    """Lets other tasks run, such as those of Ctrl-C and of the progress, once it is their turn."""
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+
+    async def give(self) -> None:
+        """Let them run, unless they did in the last 50 ms."""
+        if time.monotonic() - self._last_s >= _TURN_S:
+            await asyncio.sleep(0)
+            self._last_s = time.monotonic()
 
 
 class Printer:
@@ -114,6 +129,7 @@ async def consume(client: AdminClient, wanted: Wanted, printer: Printer) -> None
     places = await find_places(client, wanted)
     found = await ranges(client, places, wanted.start, wanted.stop, committed=wanted.committed)
     printer.begin()
+    turns = Turns()
     reader = PartitionReader(
         client,
         found,
@@ -123,14 +139,14 @@ async def consume(client: AdminClient, wanted: Wanted, printer: Printer) -> None
     )
     async with aclosing(reader.chunks()) as chunks:
         async for chunk in chunks:
-            await _print_chunk(chunk, printer, committed=wanted.committed)
+            await _print_chunk(chunk, printer, turns, committed=wanted.committed)
             if printer.full:
                 return
             if reader.idle or printer.out.due:
                 await printer.out.flush()
 
 
-async def _print_chunk(chunk: Chunk, printer: Printer, *, committed: bool) -> None:
+async def _print_chunk(chunk: Chunk, printer: Printer, turns: Turns, *, committed: bool) -> None:
     topic, index = chunk.place
     try:
         for records in _visible(chunk, committed=committed):
@@ -140,6 +156,7 @@ async def _print_chunk(chunk: Chunk, printer: Printer, *, committed: bool) -> No
             if printer.out.due:
                 await printer.out.flush()
                 await asyncio.sleep(0)  # the next response arrives meanwhile
+            await turns.give()
     except DamagedBatch as error:
         raise damaged(chunk.place, error) from None
 

@@ -18,6 +18,7 @@ from gateway.wire.batches import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
     LOG_APPEND_TIME,
+    RECORD_BYTES_MIN,
     TRANSACTIONAL,
     BatchHeader,
     BatchRefused,
@@ -32,12 +33,16 @@ _MAGIC_AT: Final = 16
 _PIECE_MIN: Final = 64 * 1024
 _WHOLE_BYTES_MAX: Final = 4 * 1024 * 1024
 """A batch that decompresses to more is decompressed in pieces."""
-DECOMPRESSED_BYTES_MAX: Final = 1024 * 1024 * 1024
+DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
 """A batch that decompresses to more is refused."""
+HEADERS_MAX: Final = 100_000
+"""A record with more headers is refused. As objects they need much more memory than as bytes."""
+_HEADER_BYTES_MIN: Final = 2
 _ABORT: Final = b"\0\0\0\0"  # the key of an abort marker: version, type
 _LZ4: Final = 3
 _CODEC_MAX: Final = 4
 _LONG_BITS: Final = 70
+_LONG_BYTES: Final = 10
 _READ_AT_ONCE: Final = 512 * 1024  # bytes of a piece that are decoded together
 
 
@@ -197,19 +202,26 @@ def _small(codec: int, data: bytes) -> bytes | None:
 
 
 def _in_pieces(header: BatchHeader, codec: int, data: bytes) -> Iterator[Sequence[Record]]:
-    held = bytearray()
+    held: bytes | bytearray = b""
     left = header.records
     for piece in _pieces(codec, data):
-        held += piece
+        if held:
+            held += piece
+        else:
+            held = piece
+        del piece
         at = 0
         while left:
-            count, end = _whole_records(held, at, left)
+            count, end = _whole_records(header, held, at, left)
             if not count:
                 break
-            yield from _in_chunks(header, bytes(memoryview(held)[at:end]), count)
+            yield from _in_chunks(header, _part(held, at, end), count)
             left -= count
             at = end
-        del held[:at]
+        if at == len(held):
+            held = b""
+        elif at or isinstance(held, bytes):
+            held = bytearray(memoryview(held)[at:])
     if left or held:
         raise DamagedBatch(header.base_offset, "the batch ends inside a record")
 
@@ -231,20 +243,57 @@ def _pieces(codec: int, data: bytes) -> Iterator[bytes]:
     yield from decompress_pieces(codec, data, DECOMPRESSED_BYTES_MAX)
 
 
-def _whole_records(data: bytearray, at: int, most: int) -> tuple[int, int]:
-    """Return how many whole records, up to `most`, begin at `at`, and where they end."""
+def _part(data: bytes | bytearray, at: int, end: int) -> bytes:
+    """Return a part of the data, without a copy if it is all of them and they are bytes."""
+    return data[at:end] if isinstance(data, bytes) else bytes(memoryview(data)[at:end])
+
+
+def _whole_records(
+    header: BatchHeader, data: bytes | bytearray, at: int, most: int
+) -> tuple[int, int]:
+    """Return how many whole records, up to `most`, begin at `at`, and where they end.
+
+    Raises DamagedBatch if a record has a size that no record has.
+    """
     count, start = 0, at
     while count < most and at - start < _READ_AT_ONCE:
         size, body = _varint(data, at)
-        if body == 0 or size < 0 or body + size > len(data):
+        if size < 0 or size > DECOMPRESSED_BYTES_MAX or (not body and len(data) - at > _LONG_BYTES):
+            raise DamagedBatch(header.base_offset, "the size of a record is impossible")
+        if body == 0 or body + size > len(data):
             break
         at = body + size
         count += 1
     return count, at
 
 
+def _refuse_many_headers(header: BatchHeader, data: bytes, count: int) -> None:
+    """Raise DamagedBatch if a record has more than HEADERS_MAX headers.
+
+    Only a large record can have them, so of the others just the sizes are read.
+    """
+    large = _HEADER_BYTES_MIN * HEADERS_MAX
+    if len(data) - RECORD_BYTES_MIN * (count - 1) <= large:
+        return
+    at, last = 0, len(data) - large
+    while at < last:
+        byte, more = data[at], data[at + 1]
+        if byte < 128:
+            at += 1 + (byte >> 1)
+        elif more < 128:
+            at += 2 + ((byte & 127 | more << 7) >> 1)
+        else:
+            size, body = _varint(data, at)
+            if body == 0 or size < 0:
+                return  # the decoder refuses it
+            if size > large:
+                _Fields(header, data, body).refuse_many_headers()
+            at = body + size
+
+
 def _in_chunks(header: BatchHeader, records: bytes, count: int) -> Iterator[Sequence[Record]]:
     """Decode `count` records that fill `records`. Raises DamagedBatch."""
+    _refuse_many_headers(header, records, count)
     reader = chain(_reader(header, records, count))
     seen = 0
     while seen < count:
@@ -347,6 +396,18 @@ class _Fields:
         if self.at > len(self._data):
             self.refuse()
         return self._data[self.at - size : self.at]
+
+    def refuse_many_headers(self) -> None:
+        """Raise DamagedBatch if the record whose fields begin here has too many headers."""
+        self.at += 1  # attributes
+        self.number()
+        offset = self._header.base_offset + self.number()
+        for _ in ("key", "value"):
+            size = self.number()  # which moves `at`
+            self.at += max(size, 0)
+        count = self.number()
+        if count > HEADERS_MAX:
+            raise DamagedBatch(offset, f"a record has {count} headers, more than {HEADERS_MAX}")
 
     def refuse(self) -> None:
         raise DamagedBatch(self._header.base_offset, "the sizes of a record do not fit")

@@ -11,7 +11,7 @@ from traceback import walk_tb
 from typing import Any, Final
 
 from gateway.admin.client import AdminClient, AdminError, Unreachable
-from gateway.admin.consume import Printer, Wanted, find_topics
+from gateway.admin.consume import Printer, Turns, Wanted, find_topics
 from gateway.admin.consume_fetch import name_of
 
 _WAIT_MS: Final = 500
@@ -136,12 +136,14 @@ class Member:
 
     async def read(self) -> None:
         """Read up to the end. What was printed is committed, also if this is cancelled."""
+        turns = Turns()
         try:
             while not self._printer.full and not await self._at_end():
                 found = await self._received()
                 taken = self._take(found)
                 await self._printer.out.flush()
                 self._taken |= taken
+                await turns.give()
                 if found:
                     self._progress_s = asyncio.get_running_loop().time()
                 if asyncio.get_running_loop().time() - self._committed_s >= self._commit_s:

@@ -156,7 +156,9 @@ def _lz4(data: bytes, bytes_max: int) -> Iterator[bytes]:
         if "write whole buffer" in str(error):
             raise OverflowError from error
         raise
-    yield bytes(memoryview(room)[:size])
+    found = bytes(memoryview(room)[:size])
+    del room  # a generator would keep it until its next step
+    yield found
 
 
 def _zstd(data: bytes, piece_bytes: int) -> Iterator[bytes]:

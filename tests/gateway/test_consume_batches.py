@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import tracemalloc
 from itertools import chain
 
 import cramjam
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admin.consume_batches import (
+    HEADERS_MAX,
     AbortedTransactions,
     DamagedBatch,
     check,
@@ -151,6 +153,52 @@ def test_a_batch_of_lengths_that_lie_is_damaged():
     for count in (1, 3):
         with pytest.raises(DamagedBatch):
             shown(raw_batch(record(0, 0, None, b"a") * 2, count, last_offset_delta=2))
+
+
+# batches that decompress to much more than they have
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("codec", [1, 2, 4])
+@pytest.mark.parametrize("size", [varint(2**62), varint(-1), b"\xff" * 10, varint(2**31)])
+def test_a_size_that_no_record_has_is_refused_before_the_rest_is_decompressed(codec, size):
+    compress = in_blocks if codec == 2 else CODECS[codec]
+    body = compress(record(0, 0, None, b"a") + size + bytes(60 * MIB))
+    tracemalloc.start()
+    with pytest.raises(DamagedBatch, match="the size of a record is impossible"):
+        shown(raw_batch(body, 3, attributes=codec, last_offset_delta=2))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 * MIB
+
+
+def with_headers(count, delta=0):
+    body = b"\0" + varint(0) + varint(delta) + varint(-1) + varint(1) + b"x" + varint(count)
+    body += (varint(0) + varint(-1)) * count
+    return varint(len(body)) + body
+
+
+@pytest.mark.parametrize("codec", sorted(CODECS))
+@pytest.mark.parametrize("more", [b"", bytes(5 * MIB)])
+def test_a_record_with_too_many_headers_is_refused(codec, more):
+    records = record(0, 0, None, b"a") + record(0, 1, None, b"b" * 100) + record(0, 2, None, more)
+
+    def read(count):
+        body = CODECS[codec](records + with_headers(count, 3))
+        return shown(raw_batch(body, 4, attributes=codec))
+
+    assert len(read(HEADERS_MAX)) == 4
+    with pytest.raises(DamagedBatch, match="a record has 100001 headers") as refused:
+        read(HEADERS_MAX + 1)
+    assert refused.value.offset == 3
+
+
+@pytest.mark.parametrize("codec", [1, 3, 4])
+def test_a_batch_that_decompresses_to_too_much_is_refused(codec, monkeypatch):
+    monkeypatch.setattr("gateway.admin.consume_batches.DECOMPRESSED_BYTES_MAX", 20 * MIB)
+    with pytest.raises(DamagedBatch, match="decompresses to more than"):
+        shown(batch_of([bytes(8 * MIB)] * 3, codec=codec))
 
 
 # transactions

@@ -5,15 +5,22 @@ Method: a broker in this process sends damaged batches, errors, parts of respons
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
 import subprocess
+import time
 
 import cramjam
 import pytest
 import zstandard
 
+from gateway.admin.client import AdminClient
+from gateway.admin.consume import Printer, Wanted, consume
+from gateway.admin.consume_output import raw
+from gateway.admin.consume_stdout import Stdout
+from gateway.admin.consume_values import plain_bytes
 from tests.batches import raw_batch, record
 from tests.gateway.admin_commands import run
 from tests.gateway.broken_broker import BrokenBroker
@@ -146,6 +153,36 @@ def test_nothing_is_printed_if_there_is_nothing_to_read(output, words):
     with BrokenBroker(GOOD) as broker:
         code, out, errors = consumed(broker, "-o", output, *words)
     assert (code, out, errors.count("\n")) == (1, "", 1)
+
+
+def test_other_tasks_have_their_turn_while_no_record_matches():
+    records = b"".join(record(at, 0, None, b"v") for at in range(5000))
+    turns, seen = 0, []
+
+    def none(record):
+        if record.offset % 1000 == 0:  # the first of those that are decoded together
+            seen.append(turns)
+            until_s = time.monotonic() + 0.06
+            while time.monotonic() < until_s:
+                pass
+        return False
+
+    async def count_turns():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def work():
+        counting = asyncio.create_task(count_turns())
+        async with AdminClient(broker.bootstrap) as client:
+            printer = Printer(Stdout(), raw(plain_bytes, exact=True), [none], None)
+            await consume(client, Wanted(["t"]), printer)
+        counting.cancel()
+
+    with BrokenBroker(raw_batch(records, 5000), end=5000) as broker:
+        asyncio.run(work())
+    assert len(set(seen)) == 5
 
 
 MIB = 1024 * 1024
