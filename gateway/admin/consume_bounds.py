@@ -14,7 +14,10 @@ from ledger.command_line import units
 
 _NUMBER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _PARTITIONS = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?", re.ASCII)
-_FORMS: Final = "start, end, an offset such as 42, -10, +10, @2026-05-01T12:00 or @-1h"
+_MILLISECONDS = re.compile(r"\d{13}", re.ASCII)
+_FORMS: Final = (
+    "start, end, an offset such as 42, -10, +10, @2026-05-01T12:00, @1777636800000 or @-1h"
+)
 PARTITIONS_MAX: Final = 100_000
 
 
@@ -45,7 +48,7 @@ class OutOfRange(ValueError):
 
 
 def read_bound(word: str, now_ms: int) -> Bound:
-    """Parse `start`, `end`, `N`, `-N`, `+N`, `@TIME` or `@-DURATION`."""
+    """Parse `start`, `end`, `N`, `-N`, `+N`, `@TIME`, `@MILLISECONDS` or `@-DURATION`."""
     if word in ("start", "end"):
         return Bound(word)
     if word.startswith("@"):
@@ -61,10 +64,22 @@ def read_bound(word: str, now_ms: int) -> Bound:
 def _moment(word: str, now_ms: int) -> int:
     if word.startswith("-"):
         return now_ms - read_duration(word[1:])
+    if _MILLISECONDS.fullmatch(word):
+        return int(word)
     try:
         return read_time(word)
     except OverflowError:
         raise ValueError(f"{word!r} is not a time that can be counted") from None
+
+
+def is_behind(start: Bound, stop: Bound) -> bool:
+    """Return True if `start` is behind `stop` in every log."""
+    if (start.kind, stop.kind) == ("end", "start"):
+        return True
+    if start.kind != stop.kind:
+        return False
+    later = start.number - stop.number
+    return (-later if start.kind == "before" else later) > 0
 
 
 def place(bound: Bound, log: LogRange, at_time: int | None) -> int:

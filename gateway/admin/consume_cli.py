@@ -46,7 +46,11 @@ _START, _END = "start", "end"
     "@2026-05-01T12:00 (UTC) or @-1h.",
 )
 @option(
-    "--to", "stop", metavar="PLACE", default=_END, help="Place behind the last record, as --from."
+    "--to",
+    "stop",
+    metavar="PLACE",
+    default=_END,
+    help="Stop before this place; it takes the same forms as --from.",
 )
 @option("--follow", is_flag=True, help="Go on at the end, and print new records.")
 @option(
@@ -111,6 +115,9 @@ def _consume(bootstrap: str, topics: Sequence[str], **words: Any) -> int:
     form = Format.json if flags.output in _JSON_OUTPUTS else Format.table
     _check_combination(flags, form)
     wanted = _wanted(flags, form)
+
+    if flags.start == _END and not flags.follow and not flags.quiet:
+        note("--from end without --follow ends at once; pass --follow to wait for new records")
 
     from gateway.admin.consume_stdout import Stdout
 
@@ -180,15 +187,19 @@ def _check_combination(flags: _Flags, form: Format) -> None:
 
 def _wanted(flags: _Flags, form: Format) -> Wanted:
     from gateway.admin.consume import Wanted
-    from gateway.admin.consume_bounds import read_bound, read_partitions
+    from gateway.admin.consume_bounds import is_behind, read_bound, read_partitions
 
     now_ms = round(time.time() * 1000)
     partitions = flags.partitions
+    start = _read("--from", flags.start, lambda word: read_bound(word, now_ms), form)
+    stop = _read("--to", flags.stop, lambda word: read_bound(word, now_ms), form)
+    if is_behind(start, stop):
+        usage(f"--from {flags.start} is behind --to {flags.stop}", form)
     return Wanted(
         flags.topics,
         () if partitions is None else _read("--partition", partitions, read_partitions, form),
-        _read("--from", flags.start, lambda word: read_bound(word, now_ms), form),
-        _read("--to", flags.stop, lambda word: read_bound(word, now_ms), form),
+        start,
+        stop,
         flags.follow,
         flags.committed,
         flags.retry,

@@ -10,6 +10,7 @@ import base64
 import csv
 import io
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -24,6 +25,7 @@ from gateway.admin.consume_bounds import (
     Bound,
     LogRange,
     OutOfRange,
+    is_behind,
     limits,
     read_bound,
     read_partitions,
@@ -67,6 +69,7 @@ def rec(value=b"v", key=b"k", offset=7, timestamp=1000, headers=(), kind=0):
         ("+42", Bound("after", 42)),
         ("@2026-05-01T12:00", Bound("time", NOON_MS)),
         ("@2026-05-01T14:00+02:00", Bound("time", NOON_MS)),
+        ("@1700000000000", Bound("time", 1_700_000_000_000)),
         ("@-1h", Bound("time", NOW_MS - 3_600_000)),
         ("@-PT1H", Bound("time", NOW_MS - 3_600_000)),
         ("@1960-01-01", Bound("time", 0)),
@@ -95,6 +98,16 @@ def test_any_text_is_a_place_or_a_value_error(word):
 BOUNDS = st.builds(
     Bound, st.sampled_from(["start", "end", "offset", "before", "after"]), st.integers(0, 400)
 )
+
+
+@given(BOUNDS, BOUNDS)
+def test_no_record_lies_between_a_place_and_one_that_it_is_behind(start, stop):
+    if is_behind(start, stop):
+        with suppress(OutOfRange):
+            first, end = limits(start, stop, LOG, {})
+            assert first == end
+    else:
+        assert not (start.kind == stop.kind == "offset" and start.number > stop.number)
 
 
 @given(BOUNDS, BOUNDS)

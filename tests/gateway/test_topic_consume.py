@@ -124,7 +124,7 @@ def by_kcat(broker, topic, template):
         (("--from", "+8", "--to", "+9"), [24, 25, 26]),
         (("--to", "1"), [0, 1, 2]),
         (("--to", "-9"), [0, 1, 2]),
-        (("--from", "end"), []),
+        (("--from", "end", "-q"), []),
         (("--from", "@2020-09-13T14:27:07+02:00"), range(27, 30)),
         (("--to", "@2020-09-13T12:26:43"), [0, 1, 2]),
         (("--from", "@-1m"), []),
@@ -332,6 +332,11 @@ def test_an_offset_out_of_range_is_refused_with_the_range(server):
     assert consumed(server, "cut") == b"c\n"
 
 
+def test_a_reader_from_the_end_is_noted_to_end_at_once(gateway):
+    note = "--from end without --follow ends at once; pass --follow to wait for new records\n"
+    assert refused(gateway, "orders", "--from", "end") == (0, "", note)
+
+
 def test_unknown_topics_and_partitions_name_what_exists(gateway):
     assert refused(gateway, "oders")[::2] == (
         1,
@@ -356,6 +361,9 @@ def test_no_server_is_said_as_by_other_commands():
         ((), "is missing"),
         (("--from", "x"), "--from x: must be start, end, an offset"),
         (("--to", "@x"), "--to @x:"),
+        (("--from", "5", "--to", "3"), "--from 5 is behind --to 3"),
+        (("--from", "-3", "--to", "-5"), "--from -3 is behind --to -5"),
+        (("--from", "end", "--to", "start"), "--from end is behind --to start"),
         (("-p", "x"), "--partition x: must be partitions such as"),
         (("-f", "%y"), "--format %y: %y is unknown; known are %t %p %o %k"),
         (("-n", "0"), "--count 0: must be a whole number between 1"),
@@ -537,7 +545,9 @@ def test_a_server_that_is_killed_and_stays_away_is_said_in_one_line(tmp_path):
             broker.kill()
             assert process.wait_exit(TIMEOUT_S) == 69
         assert process.log.read_bytes() == b"one\n"
-        assert errors.read_text().startswith(f"gateway: no server at {broker.bootstrap}: ")
+        assert errors.read_text().startswith(
+            f"gateway: the server at {broker.bootstrap} went away, and did not come back within 1 s"
+        )
         assert errors.read_text().count("\n") == 1
 
 
