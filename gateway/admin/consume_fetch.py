@@ -413,7 +413,7 @@ class PartitionReader:
 
 
 def _was_there(cursor: _Cursor, error: Exception) -> bool:
-    """Return True if the broker replied before this error, which says that it does no more."""
+    """Return True if the broker replied before, and this error is the lack of a reply."""
     return isinstance(error, Unreachable) and cursor.peer is not None
 
 

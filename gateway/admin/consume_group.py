@@ -129,7 +129,7 @@ class Member:
         self._ends: dict[Any, int] = {}
 
     def on_assigned(self, assigned: Iterable[Any]) -> None:
-        """Forget what was printed of the partitions that other members have now."""
+        """Drop the offsets of partitions that are assigned to other members now."""
         self._assigned = True
         kept = set(assigned)
         self._taken = {each: at for each, at in self._taken.items() if each in kept}
@@ -146,15 +146,19 @@ class Member:
                 await turns.give()
                 if found:
                     self._progress_s = asyncio.get_running_loop().time()
-                if asyncio.get_running_loop().time() - self._committed_s >= self._commit_s:
-                    with suppress(*_rebalancing()):  # the next one is later, or the final one
-                        await self._commit()
+                await self._commit_if_due()
         except asyncio.CancelledError:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
                     await self.commit_if_possible()
             raise
         await self._commit()
+
+    async def _commit_if_due(self) -> None:
+        """Commit once a second. A rebalance only delays it: the offsets are kept."""
+        if asyncio.get_running_loop().time() - self._committed_s >= self._commit_s:
+            with suppress(*_rebalancing()):
+                await self._commit()
 
     async def _received(self) -> Mapping[Any, Any]:
         try:

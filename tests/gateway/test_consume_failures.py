@@ -230,3 +230,14 @@ def test_the_memory_is_bounded_although_a_batch_decompresses_to_200_mib(codec):
         peak, size = peak_bytes(broker)
     assert size == LARGE * (len(VALUE) + 1)
     assert peak < 64 * MIB + len(batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", [3, 4])
+def test_a_record_of_128_mib_needs_at_most_five_times_its_size(codec):
+    compress = {3: cramjam.lz4.compress, 4: zstandard.ZstdCompressor().compress}[codec]
+    records = record(0, 0, None, bytes(128 * MIB))
+    with BrokenBroker(raw_batch(bytes(compress(records)), attributes=codec)) as broker:
+        peak, size = peak_bytes(broker)
+    assert size == 128 * MIB + 1
+    assert peak < 5 * 128 * MIB
