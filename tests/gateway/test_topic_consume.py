@@ -517,18 +517,19 @@ def test_no_form_prints_a_control_character_of_a_record_on_a_terminal(hostile, w
 
 
 @pytest.fixture(scope="module")
-def hostile(gateway):
-    """The server, with a topic of records that are full of control characters."""
-    create(gateway, "hostile")
+def hostile(tmp_path_factory):
+    """A gateway with a topic of records that are full of control characters."""
     controls = "v" + "".join(map(chr, [*range(32), *range(127, 160), 0x2028, 0x202E]))
     inside = json.dumps({"a": controls}, ensure_ascii=False)
-    producer = writer(gateway)
-    for text in (controls, inside, json.dumps({"a": controls})):
-        headers = {"h": text, f"n{controls[2:]}": b"\x1b[31m\xff"}
-        producer.produce("hostile", text, key=text, headers=headers, partition=0)
-        producer.produce("hostile", text.encode() + b"\x1b\xff", key=b"\x9b\x1b", partition=0)
-    assert producer.flush(30) == 0
-    return gateway
+    with Gateway(tmp_path_factory.mktemp("hostile") / "data") as broker:
+        create(broker, "hostile")
+        producer = writer(broker)
+        for text in (controls, inside, json.dumps({"a": controls})):
+            headers = {"h": text, f"n{controls[2:]}": b"\x1b[31m\xff"}
+            producer.produce("hostile", text, key=text, headers=headers, partition=0)
+            producer.produce("hostile", text.encode() + b"\x1b\xff", key=b"\x9b\x1b", partition=0)
+        assert producer.flush(30) == 0
+        yield broker
 
 
 # servers that fail
