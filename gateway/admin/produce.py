@@ -114,26 +114,31 @@ async def produce(
 async def _run(writer: RecordWriter, work: Coroutine[Any, Any, None]) -> Outcome:
     """Run `work`, then wait for all acknowledgements."""
     feed = asyncio.create_task(work)
-    outcome = Outcome()
     try:
-        await asyncio.wait({feed, writer.failure}, return_when=asyncio.FIRST_COMPLETED)
-        await cancelled(feed)
-        if not feed.cancelled() and feed.exception() is not None:
-            outcome = Outcome(_expected(feed.exception()))
-        await writer.flush()
+        return Outcome(await _ended(writer, feed))
     except asyncio.CancelledError:
-        outcome = Outcome(interrupted=True)
         await cancelled(feed)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_INTERRUPTED_S_MAX):
                 await writer.flush()
-    if writer.failure.done() and not outcome.interrupted:
-        outcome = Outcome(writer.failure.result())
-        with contextlib.suppress(TimeoutError):  # the batches beside the one that was refused
-            async with asyncio.timeout(_STOP_S_MAX):
-                await writer.answered()
-    writer.totals.unacknowledged = writer.sent
-    return outcome
+        return Outcome(interrupted=True)
+
+
+async def _ended(writer: RecordWriter, feed: asyncio.Task[None]) -> Exception | None:
+    """Return the error that ended the work, or None once all records are acknowledged."""
+    await asyncio.wait({feed, writer.failure}, return_when=asyncio.FIRST_COMPLETED)
+    await cancelled(feed)
+    error = None
+    if not feed.cancelled() and feed.exception() is not None:
+        error = _expected(feed.exception())
+    if not writer.failure.done():
+        await writer.flush()
+    if not writer.failure.done():
+        return error
+    with contextlib.suppress(TimeoutError):  # the batches beside the one that was refused
+        async with asyncio.timeout(_STOP_S_MAX):
+            await writer.answered()
+    return await writer.find_refused() or writer.failure.result()
 
 
 def _expected(error: BaseException | None) -> Exception:
@@ -196,7 +201,7 @@ async def _started(bootstrap: str, plan: Plan, topic: _Topic) -> AsyncGenerator[
         enable_idempotence=plan.acks == "all",
         compression_type=plan.compression,
         max_batch_size=max(1, min(_BATCH_BYTES, topic.bytes_max)),
-        request_timeout_ms=_REQUEST_MS_MAX,
+        request_timeout_ms=_request_ms(plan),
     )
     try:
         try:
@@ -212,6 +217,17 @@ async def _started(bootstrap: str, plan: Plan, topic: _Topic) -> AsyncGenerator[
         with contextlib.suppress(TimeoutError, errors.KafkaError):
             async with asyncio.timeout(_STOP_S_MAX):
                 await producer.stop()
+
+
+def _request_ms(plan: Plan) -> int:
+    """Return how long aiokafka waits for a response.
+
+    An idempotent producer sends again after that. Any other one gives up, so it waits for as long
+    as a record may.
+    """
+    if plan.acks == "all":
+        return _REQUEST_MS_MAX
+    return max(_REQUEST_MS_MAX, round(plan.timeout_s * 1000))
 
 
 async def _known_partitions(producer: Any, topic: _Topic) -> Sequence[int]:

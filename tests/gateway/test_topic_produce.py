@@ -11,14 +11,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from itertools import count
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -30,7 +27,15 @@ from confluent_kafka.admin import (
 
 from gateway.admin.record_json import Record, encode_record
 from tests.gateway.admin_commands import invoke
-from tests.peers import install
+from tests.gateway.produce_command import (
+    argv,
+    created,
+    end_offset,
+    produce,
+    records,
+    running,
+    values,
+)
 from tests.peers.gateway import Gateway
 from tests.peers.kafka import FOR_TESTS, ApacheKafka
 from tests.peers.processes import wait_until
@@ -43,7 +48,6 @@ RESTRICTED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
-NUMBERS = count()
 # A commit copies records from Apache Kafka to Apache Kafka; every case on it is a proof.
 ON_KAFKA = (pytest.mark.compat, pytest.mark.proof)
 
@@ -69,71 +73,6 @@ def broker(request):
 def topic(broker):
     """The name of a new topic with one partition."""
     return created(broker)
-
-
-def created(broker, *options):
-    name = f"orders-{next(NUMBERS)}"
-    words = ("topic", "create", name, "-r", "1", *(options or ("-p", "1")))
-    code, _, errors = invoke(*words, bootstrap=broker.bootstrap)
-    assert code == 0, errors
-    return name
-
-
-def argv(broker, *words):
-    program = [install.gateway_python(), "-m", "gateway", "topic", "produce"]
-    return [*program, *words, "-b", broker if isinstance(broker, str) else broker.bootstrap]
-
-
-def produce(broker, *words, data=b""):
-    """Exit code, stdout and stderr of the command with this stdin."""
-    done = subprocess.run(argv(broker, *words), input=data, capture_output=True, timeout=60)
-    errors = done.stderr.decode()
-    assert "Traceback" not in errors
-    return done.returncode, done.stdout.decode(), errors
-
-
-@contextmanager
-def running(broker, *words, **streams) -> Iterator[subprocess.Popen]:
-    # The shell that started the tests in its background may ignore the signal.
-    heeds = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL)"
-    start = [sys.executable, "-c", f"{heeds}; os.execv(sys.argv[1], sys.argv[1:])"]
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} | streams
-    child = subprocess.Popen([*start, *argv(broker, *words)], stderr=subprocess.PIPE, **streams)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
-
-
-def records(broker, topic, partitions=1):
-    """What is in the topic: partition, offset, key, value, headers, timestamp."""
-    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
-    found = []
-    for index in range(partitions):
-        place = TopicPartition(topic, index, 0)
-        _, end = reader.get_watermark_offsets(place, timeout=30)
-        reader.assign([place])
-        got = []
-        while len(got) < end:
-            got += reader.consume(min(1000, end - len(got)), 30)
-        found += [
-            (index, each.offset(), each.key(), each.value(), each.headers(), each.timestamp()[1])
-            for each in got
-        ]
-    reader.close()
-    return found
-
-
-def values(broker, topic, partitions=1):
-    return [each[3] for each in records(broker, topic, partitions)]
-
-
-def end_offset(broker, topic):
-    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
-    _, end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
-    reader.close()
-    return end
 
 
 # What is written
