@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,7 @@ from gateway.admin.record_input import (
     InputFormat,
     RecordInput,
     TooLong,
+    UnclosedQuote,
     batch_bytes,
     fits,
 )
@@ -79,7 +81,8 @@ class Outcome(NamedTuple):
     """How the work ended. `error` is None if all records were acknowledged."""
 
     error: Exception | None = None
-    interrupted: bool = False
+    interrupted: bool = False  # by Ctrl-C or SIGTERM
+    terminated: bool = False  # by SIGTERM
 
 
 class _Topic(NamedTuple):
@@ -102,7 +105,34 @@ async def produce(
         logging.getLogger(name).addHandler(logging.NullHandler())
         logging.getLogger(name).propagate = False
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-    topic = await _find_topic(client, plan)
+    terminated = _cancel_at_sigterm()
+    try:
+        outcome = await _produce(client, bootstrap, plan, totals, watch)
+    except asyncio.CancelledError:
+        if not terminated.is_set():
+            raise
+        outcome = Outcome(interrupted=True)
+    return outcome._replace(terminated=outcome.interrupted and terminated.is_set())
+
+
+def _cancel_at_sigterm() -> asyncio.Event:
+    """Cancel this task at SIGTERM. Returns an event that is set then."""
+    terminated, task = asyncio.Event(), asyncio.current_task()
+    assert task is not None
+
+    def on_signal() -> None:
+        terminated.set()
+        task.cancel()
+
+    with contextlib.suppress(RuntimeError):  # not in the main thread, which alone gets signals
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_signal)
+    return terminated
+
+
+async def _produce(
+    client: AdminClient, bootstrap: str, plan: Plan, totals: Totals, watch: Watch
+) -> Outcome:
+    topic = await _find_topic(client, plan, watch)
     async with _started(bootstrap, plan, topic) as producer:
         partitions = await _known_partitions(producer, topic)
         topic = topic._replace(partitions=len(partitions))
@@ -151,22 +181,30 @@ def _expected(error: BaseException | None) -> Exception:
 # the topic
 
 
-async def _find_topic(client: AdminClient, plan: Plan) -> _Topic:
+async def _metadata(client: AdminClient, topic: str, *, creates: bool) -> Any:
+    asked = {"topics": [{"name": topic}], "allow_auto_topic_creation": creates}
+    (found,) = (await client.send(_METADATA, asked)).topics
+    return found
+
+
+async def _find_topic(client: AdminClient, plan: Plan, watch: Watch) -> _Topic:
     """Return the topic, which the server may create. Raises AdminError if it does not exist."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + _CREATION_S_MAX
-    asked = {"topics": [{"name": plan.topic}], "allow_auto_topic_creation": True}
-    while True:
-        (found,) = (await client.send(_METADATA, asked)).topics
+    found = await _metadata(client, plan.topic, creates=False)
+    code = found.error_code.name
+    existed = code != "unknown_topic_or_partition"
+    while code in ("unknown_topic_or_partition", "leader_not_available") and loop.time() < end_s:
+        found = await _metadata(client, plan.topic, creates=True)
         code = found.error_code.name
-        waits = code in ("unknown_topic_or_partition", "leader_not_available")
-        if not waits or loop.time() > end_s:
-            break
-        await asyncio.sleep(_RETRY_S)
+        if code in ("unknown_topic_or_partition", "leader_not_available"):
+            await asyncio.sleep(_RETRY_S)
     if code == "unknown_topic_or_partition":
         fix = f"create it with gateway topic create {plan.topic}"
         raise AdminError(f"{plan.topic} does not exist; {fix}", code.upper())
     raise_for(found.error_code, None, plan.topic)
+    if not existed:
+        watch.noted(f"created topic {plan.topic}")
     count = len(found.partitions)
     partition = plan.defaults.partition
     if partition is not None and partition >= count:
@@ -311,7 +349,7 @@ class _Feed:
         return None
 
     def _refuse(self, bad: BadInput, record: BadRecord | None) -> None:
-        if not self._plan.skip_bad or isinstance(record, BadHeader):
+        if not self._plan.skip_bad or isinstance(record, BadHeader | UnclosedQuote):
             raise bad
         self._writer.totals.skipped += 1
         self._watch.skipped(str(bad))
@@ -326,6 +364,8 @@ class _Feed:
 
 
 def _bad_line(place: Place, bad: BadRecord, topic: _Topic, form: InputFormat) -> BadInput:
+    if isinstance(bad, UnclosedQuote):
+        return BadInput(f"{place.up_to(bad.last_line)}: {bad}", "BAD_INPUT", EXIT_BAD_INPUT)
     if isinstance(bad, TooLong):
         size = str(bad.size) if bad.exact else f"more than {bad.size}"
         what = "record" if form in (InputFormat.lines, InputFormat.raw) else "line"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,7 +14,12 @@ import click
 from gateway.admin.consume_cli import topic
 from gateway.admin.requests import ask, bootstrap_option, fail_request
 from ledger.command_line import units
-from ledger.command_line.exit_codes import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED, EXIT_OK
+from ledger.command_line.exit_codes import (
+    EXIT_CLOSED_PIPE,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_TERMINATED,
+)
 from ledger.command_line.output import (
     Format,
     ProgressLine,
@@ -121,8 +127,8 @@ def _timestamp(word: object) -> int:
     "--acks",
     type=Value("acks", units.one_of("all", "1", "0")),
     default="all",
-    help="Acknowledgements to wait for: all, 1 or 0. With 1 and 0, a retry may write a record "
-    "twice.",
+    help="Acknowledgements to wait for: all, 1 or 0. With 0, records may be lost; with 1, a crash "
+    "of the leader may lose them. With both, a retry may write a record twice.",
 )
 @option(
     "--rate",
@@ -153,6 +159,7 @@ def _timestamp(word: object) -> int:
 def _produce(**_: Any) -> int:
     """Write records to a topic, from files or stdin.
 
+    A topic that does not exist is created if the server creates topics by itself, as `dev` does.
     On a terminal, each line is answered with its offset. A line that is no record ends the command
     with 65, once all records before it are written.
     """
@@ -181,6 +188,10 @@ def _produce(**_: Any) -> int:
 
 def _check(flags: Flags, output: Format) -> None:
     """End the command if options do not fit each other, or a file cannot be read."""
+    if not flags.name:
+        usage("the name of the topic is empty", output)
+    if sys.stdout is None and flags.output is not RecordFormat.table:
+        usage(f"stdout is closed, and --output {flags.output} prints to it", output)
     if flags.separator is not None:
         if flags.form != "lines":
             usage(f"--key-separator is for lines, and --input is {flags.form}", output)
@@ -193,6 +204,10 @@ def _check(flags: Flags, output: Format) -> None:
         usage("--tombstone and --input raw: a tombstone has no value", output)
     if flags.tombstone and flags.form == "lines" and flags.key is not None and flags.files:
         usage("--tombstone: pass --key, or a FILE whose lines are the keys", output)
+    _check_files(flags, output)
+
+
+def _check_files(flags: Flags, output: Format) -> None:
     if sys.stdin is None and _STDIN in (flags.files or (_STDIN,)):
         usage("stdin is closed; name a FILE", output)
     for path in flags.files:
@@ -256,6 +271,8 @@ class _Report:
 
     def __init__(self, flags: Flags, plan: Plan) -> None:
         self._plan = plan
+        # Without acknowledgements, the server has confirmed nothing.
+        self._done, self._shown = ("sent", "sent") if plan.acks == 0 else ("wrote", "written")
         self._format: RecordFormat = flags.output
         self._program = program_name(click.get_current_context())
         reads_terminal = plan.single is None and _STDIN in plan.files and _is_terminal(sys.stdin)
@@ -275,7 +292,8 @@ class _Report:
     def watch(self) -> Any:
         from gateway.admin.record_writer import Watch
 
-        return Watch(self._on_acknowledged, self._on_skipped, self._format is RecordFormat.jsonl)
+        timestamps = self._format is RecordFormat.jsonl
+        return Watch(self._on_acknowledged, self._on_skipped, self._on_noted, timestamps)
 
     def _on_acknowledged(self, found: Acknowledged) -> None:
         self._records += found.records
@@ -286,13 +304,18 @@ class _Report:
         now_s = time.monotonic()
         if self._progress is not None and now_s > self._shown_s + _PROGRESS_S:
             self._shown_s = now_s
-            self._progress.text(f"{self._records} records written")
+            self._progress.text(f"{self._records} records {self._shown}")
 
     def _on_skipped(self, message: str) -> None:
         self._bad_lines += 1
         if self._bad_lines <= _SHOWN_MAX:
             self._clear()
-            note(f"{self._program}: {message}; skipped")
+            with suppress(OSError):  # stderr is closed or full, which is no reason to end
+                note(f"{self._program}: {message}; skipped")
+
+    def _on_noted(self, message: str) -> None:
+        with suppress(OSError):
+            note(f"{self._program}: {message}")
 
     def _clear(self) -> None:
         if self._progress is not None:
@@ -312,8 +335,9 @@ class _Report:
         if self._bad_lines > _SHOWN_MAX:
             note(f"{self._program}: {self._bad_lines - _SHOWN_MAX} more bad lines were skipped")
         if outcome.interrupted:
-            self.interrupted(totals)
-            return EXIT_INTERRUPTED
+            if totals.started:
+                self.interrupted(totals)
+            return EXIT_TERMINATED if outcome.terminated else EXIT_INTERRUPTED
         try:
             if isinstance(outcome.error, OSError):
                 raise outcome.error
@@ -340,7 +364,7 @@ class _Report:
         fail_request(error, output, unknown)
 
     def _summary(self, totals: Totals) -> str:
-        text = f"wrote {_count(totals.records, 'record')} to {self._plan.topic}"
+        text = f"{self._done} {_count(totals.records, 'record')} to {self._plan.topic}"
         return text + (f", skipped {_count(totals.skipped, 'bad line')}" if totals.skipped else "")
 
     def _object(self, totals: Totals) -> dict[str, Any]:
@@ -349,6 +373,7 @@ class _Report:
             "records": totals.records,
             "bytes": totals.bytes,
             "skipped": totals.skipped,
+            "unacknowledged": totals.unacknowledged,
             "partitions": {
                 str(index): {
                     "first_offset": spread.first_offset,

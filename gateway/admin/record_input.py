@@ -28,6 +28,7 @@ _QUOTE: Final = ord('"')
 _NUMBER: Final = re.compile(r"\d+", re.ASCII)
 _FIELD_END: Final = re.compile(rb"[,\n]")
 _HEADER: Final = "header."
+_COMMA: Final = "the separator of fields is a comma; "
 _COLUMNS: Final = ("key", "value", "partition", "timestamp")
 
 Item = tuple[int, Record | BadRecord]
@@ -57,6 +58,14 @@ class TooLong(BadRecord):
 
 class BadHeader(BadRecord):
     """A header row of CSV without which no row can be read."""
+
+
+class UnclosedQuote(BadRecord):
+    """A row of CSV whose quote is open at the end of the input. All behind it is part of it."""
+
+    def __init__(self, last_line: int) -> None:
+        super().__init__("a quote is never closed")
+        self.last_line = last_line
 
 
 class Defaults(NamedTuple):
@@ -95,7 +104,8 @@ class RecordInput:
 
     def end(self) -> Iterator[Item]:
         """Yield what follows the last line end."""
-        return self._items(self._pieces.end())
+        unclosed = self._pieces.unclosed()
+        return self._items(self._pieces.end()) if unclosed is None else iter((unclosed,))
 
     def _items(self, pieces: Iterable[_Piece]) -> Iterator[Item]:
         decode = self._decode
@@ -137,7 +147,7 @@ def fits(record: Record, bytes_max: int) -> bool:
 
 def read_timestamp(word: str) -> int:
     """Return the milliseconds since 1970 of such a number, or of a time. Raises ValueError."""
-    at_ms = int(word[:20]) if _NUMBER.fullmatch(word) else read_time(word)
+    at_ms = int(word.lstrip("0")[:20] or 0) if _NUMBER.fullmatch(word) else read_time(word)
     if not 0 <= at_ms <= INT64_MAX:
         raise ValueError(f"{word[:40]!r} is before 1970 or beyond 64 bits")
     return at_ms
@@ -164,6 +174,7 @@ class _Pieces:
         self._held = bytearray()  # the begin of the next line; empty if it is too long
         self._size = 0  # of the begin of the next line, kept or not
         self._line_ends = 0  # in it
+        self._after_line_end = False  # whether its last byte is one
         self._reported = False  # whether it was yielded already, as too long to count
 
     def feed(self, data: bytes) -> Iterator[_Piece]:
@@ -177,6 +188,10 @@ class _Pieces:
         if self._size:
             yield from self._finish(b"")
 
+    def unclosed(self) -> tuple[int, UnclosedQuote] | None:
+        """Return the error if the input ends where it must not."""
+        return None
+
     def _ends(self, data: bytes) -> Iterator[int]:
         """Yield the places after the line ends."""
         raise NotImplementedError
@@ -184,6 +199,7 @@ class _Pieces:
     def _hold(self, part: bytes) -> Iterator[_Piece]:
         self._size += len(part)
         self._line_ends += part.count(b"\n")
+        self._after_line_end = part.endswith(b"\n") if part else self._after_line_end
         if self._size <= self._bytes_max:
             self._held += part
         elif self._held:
@@ -244,6 +260,12 @@ class _Rows(_Pieces):
         # Where the next byte stands: at the start of a field, in a field without quotes, within
         # quotes, or behind a quote that ends them or is the first of two.
         self._state = "start"
+
+    def unclosed(self) -> tuple[int, UnclosedQuote] | None:
+        if self._state != "quoted":
+            return None
+        last_line = self._line + self._line_ends - self._after_line_end
+        return self._line, UnclosedQuote(last_line)
 
     def _ends(self, data: bytes) -> Iterator[int]:
         at, quote, size = 0, -1, len(data)
@@ -334,9 +356,11 @@ class _JsonLines:
         self._defaults = defaults
         self._first = True
 
-    def decode(self, line: bytes) -> Record:
+    def decode(self, line: bytes) -> Record | None:
         if self._first:
             line, self._first = line.removeprefix(_BOM), False
+        if not line or line.isspace():
+            return None
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
@@ -377,7 +401,8 @@ class _Csv:
             raise BadRecord(f"the header row is empty; {shown}")
         for name in names:
             if not (name in _COLUMNS or (name.startswith(_HEADER) and len(name) > len(_HEADER))):
-                raise BadRecord(f"no column {name!r} in a record; {shown}")
+                comma = _COMMA if ";" in name or "\t" in name else ""
+                raise BadRecord(f"no column {name!r} in a record; {comma}{shown}")
             if name in _COLUMNS and names.count(name) > 1:
                 raise BadRecord(f"the column {name} is there twice")
             _require_utf8(name)

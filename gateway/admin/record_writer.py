@@ -85,6 +85,7 @@ class Watch(NamedTuple):
 
     acknowledged: Callable[[Acknowledged], None]
     skipped: Callable[[str], None]
+    noted: Callable[[str], None]
     timestamps: bool  # whether `acknowledged` needs them
 
 
@@ -99,6 +100,13 @@ class Place(NamedTuple):
         if self.whole:
             return "the input" if self.path == STDIN else self.path
         return f"line {self.line}" if self.path == STDIN else f"{self.path}: line {self.line}"
+
+    def up_to(self, last_line: int) -> str:
+        """Return this and the lines behind it, for a message."""
+        if self.whole or last_line == self.line:
+            return str(self)
+        lines = f"lines {self.line} to {last_line}"
+        return lines if self.path == STDIN else f"{self.path}: {lines}"
 
 
 class _InvalidRecordError(errors.BrokerResponseError):
@@ -175,8 +183,7 @@ class _Batch:
             return f"the record of {first}"
         if first.path != last.path:
             return f"the records from {first} to {last}"
-        path = "" if first.path == STDIN else f"{first.path}: "
-        return f"the records of {path}lines {first.line} to {last.line}"
+        return f"the records of {first.up_to(last.line)}"
 
 
 class RecordWriter:

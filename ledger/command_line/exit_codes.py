@@ -16,3 +16,4 @@ EXIT_REFUSED: Final = 77  # EX_NOPERM: not authorized
 EXIT_CONFIG: Final = 78  # EX_CONFIG: cannot start as configured
 EXIT_INTERRUPTED: Final = 130  # Ctrl-C, as shells count it
 EXIT_CLOSED_PIPE: Final = 141  # SIGPIPE, as shells count it
+EXIT_TERMINATED: Final = 143  # SIGTERM, as shells count it

@@ -20,6 +20,7 @@ from gateway.admin.record_input import (
     InputFormat,
     RecordInput,
     TooLong,
+    UnclosedQuote,
     batch_bytes,
     fits,
     read_timestamp,
@@ -183,12 +184,17 @@ def test_what_a_record_has_itself_goes_before_the_defaults():
         (b'{"value": 3 apples}', (1, 13, "not JSON: Expecting ',' delimiter")),
         ('{"é": "\xff"}'.encode("latin-1"), (1, 3, "not UTF-8")),
         ('{"value": "é'.encode() + b'\xff"}', (1, 13, "not UTF-8")),
-        (b"", None),
+        (b"\n \t\r\n", None),
     ],
 )
 def test_a_bad_json_line_has_its_place(data, place):
     found = items(data, InputFormat.jsonl)
     assert (only_bad(found) if found else None) == place
+
+
+def test_blank_json_lines_are_passed_over():
+    found = items(b'\n{"value": "a"}\r\n \t\r\n{"value": "b"}\n\n', InputFormat.jsonl)
+    assert [(line, each.value) for line, each in found] == [(2, b"a"), (4, b"b")]
 
 
 def test_a_byte_order_mark_is_left_out_before_the_first_line_only():
@@ -242,7 +248,16 @@ def test_any_bytes_are_records_or_bad_lines_wherever_they_are_cut(data, cuts, fo
 def test_a_row_in_quotes_has_the_number_of_its_first_line():
     found = items(b'value\n"a\nb"\nc\n"d\n', InputFormat.csv)
     assert found[:2] == [(2, Record(b"a\nb", headers=[])), (4, Record(b"c", headers=[]))]
-    assert only_bad(found[2:]) == (5, 0, "not CSV: unexpected end of data")
+    assert only_bad(found[2:]) == (5, 0, "a quote is never closed")
+
+
+@given(st.integers(0, 4), st.booleans(), CUTS)
+def test_a_quote_that_is_never_closed_has_its_first_and_last_line(lines, line_end, cuts):
+    data = b'value\na\n"b' + lines * b"\nc," + line_end * b"\n"
+    *others, (line, bad) = items(data, InputFormat.csv, cuts=cuts)
+    assert [each.value for each in records(others)] == [b"a"]
+    assert isinstance(bad, UnclosedQuote)
+    assert (line, bad.last_line) == (3, 3 + lines)
 
 
 def test_csv_keeps_bytes_that_are_not_utf8_and_null_bytes():
@@ -267,6 +282,7 @@ def test_a_bad_row_is_named_and_the_next_one_is_read(row, reason):
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
+        ("key;value", "no column 'key;value' in a record; the separator of fields is a comma"),
         ("value,valeu", "no column 'valeu' in a record; known are key, value, partition"),
         ("value,header.", "no column 'header.' in a record"),
         ("value,key,value", "the column value is there twice"),
@@ -305,7 +321,12 @@ def test_a_record_fits_if_its_batch_does(record, limit):
 
 @pytest.mark.parametrize(
     ("word", "at_ms"),
-    [("0", 0), ("1767225600000", 1767225600000), ("2026-01-01", 1767225600000)],
+    [
+        ("0", 0),
+        ("1767225600000", 1767225600000),
+        ("0" * 5000 + "5", 5),
+        ("2026-01-01", 1767225600000),
+    ],
 )
 def test_a_timestamp_is_milliseconds_or_a_time(word, at_ms):
     assert read_timestamp(word) == at_ms

@@ -170,6 +170,7 @@ def test_each_kind_of_acknowledgement_is_counted(broker, topic, acks):
         "records": 2,
         "bytes": 2,
         "skipped": 0,
+        "unacknowledged": 0,
         "partitions": {"0": {**offsets, "records": 2}},
     }
     wait_until(lambda: end_offset(broker, topic) == 2, "both records to be there")
@@ -292,8 +293,10 @@ def test_a_topic_that_does_not_exist_is_reported_within_seconds(broker):
 
 def test_a_topic_is_created_where_the_server_does_so(tmp_path):
     with Gateway(tmp_path / "data") as creating:
-        assert produce(creating, "fresh", data=b"a\n") == (0, "wrote 1 record to fresh\n", "")
-        assert values(creating, "fresh") == [b"a"]
+        written, created_it = "wrote 1 record to fresh\n", "gateway: created topic fresh\n"
+        assert produce(creating, "fresh", data=b"a\n") == (0, written, created_it)
+        assert produce(creating, "fresh", data=b"a\n") == (0, written, "")
+        assert values(creating, "fresh") == [b"a", b"a"]
 
 
 def test_a_partition_that_does_not_exist_is_reported_with_their_number(broker, topic):

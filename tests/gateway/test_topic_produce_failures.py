@@ -5,18 +5,24 @@ Method: the command in a process of its own, against a real gateway that stands 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from fcntl import ioctl
 from termios import FIONREAD
 
 import pytest
+from aiokafka import errors
+from aiokafka.producer.message_accumulator import BatchBuilder
 
-from tests.gateway.produce_command import created, end_offset, produce, running, values
+from gateway.admin.client import AdminError, Unreachable
+from gateway.admin.record_json import Record
+from gateway.admin.record_writer import Place, RecordWriter, Totals, Watch
+from tests.gateway.produce_command import argv, created, end_offset, produce, running, values
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 
@@ -52,6 +58,15 @@ class Input:
         os.close(self.read_end)
 
 
+@contextmanager
+def paused(gateway):
+    gateway.pause()
+    try:
+        yield
+    finally:
+        gateway.resume()
+
+
 def stands(child):
     """Return whether the command still waits after a moment."""
     with suppress(subprocess.TimeoutExpired):
@@ -63,23 +78,20 @@ def stands(child):
 @pytest.mark.parametrize("lines", [[b"two\n"], [b"two\n", b"three\n"]], ids=["one", "two"])
 def test_ctrl_c_during_the_last_flush_writes_no_record_twice(gateway, acks, lines):
     topic = created(gateway)
-    with closing(Input()) as pipe:
-        words = (gateway, topic, "--acks", acks)
-        with running(*words, stdin=pipe.read_end) as child:
-            pipe.send(b"one\n")
-            wait_until(lambda: end_offset(gateway, topic) == 1, "the first record")
-            gateway.pause()
-            try:
-                for line in lines:
-                    pipe.send(line)
-                pipe.end(b"last\n")
-                assert stands(child)
-                child.send_signal(signal.SIGINT)
-                assert stands(child)
-            finally:
-                gateway.resume()
-            assert child.wait(30) == 130
-            errors = child.stderr.read().decode()
+    pipe = Input()
+    words = (gateway, topic, "--acks", acks)
+    with closing(pipe), running(*words, stdin=pipe.read_end) as child:
+        pipe.send(b"one\n")
+        wait_until(lambda: end_offset(gateway, topic) == 1, "the first record")
+        with paused(gateway):
+            for line in lines:
+                pipe.send(line)
+            pipe.end(b"last\n")
+            assert stands(child)
+            child.send_signal(signal.SIGINT)
+            assert stands(child)
+        assert child.wait(30) == 130
+        errors = child.stderr.read().decode()
     found = values(gateway, topic)
     assert errors == f"wrote {len(found)} records to {topic}\n"
     assert found == [b"one", *(line[:-1] for line in lines), b"last"][: len(found)]
@@ -98,3 +110,127 @@ def test_records_before_a_refused_one_are_written_and_none_after_it(gateway, wor
     assert (code, errors) == (1, f"gateway: {reason}\n")
     assert out.startswith(f"wrote {bad - 1} record")
     assert values(gateway, topic) == [b"%d" % number for number in range(1, bad)]
+
+
+# Outcomes that are unknown
+
+
+def test_after_sigterm_the_unknown_outcomes_are_counted(gateway):
+    topic = created(gateway)
+    pipe = Input()
+    with closing(pipe), running(gateway, topic, "-o", "json", stdin=pipe.read_end) as child:
+        pipe.send(b"one\n")
+        wait_until(lambda: end_offset(gateway, topic) == 1, "the first record")
+        with paused(gateway):
+            pipe.send(b"two\nthree\n")
+            child.send_signal(signal.SIGTERM)
+            assert stands(child)
+            child.send_signal(signal.SIGTERM)
+            assert child.wait(30) == 143
+        found = json.loads(child.stderr.read())
+    assert (found["records"], found["unacknowledged"]) == (1, 2)
+
+
+def test_a_command_that_stood_still_itself_reads_the_acknowledgement(gateway):
+    topic = created(gateway)
+    pipe = Input()
+    with closing(pipe), running(gateway, topic, "--timeout", "1s", stdin=pipe.read_end) as child:
+        pipe.send(b"one\n")
+        wait_until(lambda: end_offset(gateway, topic) == 1, "the first record")
+        with paused(gateway):
+            pipe.send(b"two\n")
+            child.send_signal(signal.SIGSTOP)
+        wait_until(lambda: end_offset(gateway, topic) == 2, "the second record")
+        for _ in range(5):
+            assert stands(child)
+        child.send_signal(signal.SIGCONT)
+        pipe.end(b"three\n")
+        assert (child.wait(30), child.stderr.read()) == (0, b"")
+        assert child.stdout.read().decode() == f"wrote 3 records to {topic}\n"
+
+
+class FailingProducer:
+    """aiokafka's producer, as the writer sees it, of which each batch fails."""
+
+    _txn_manager = None
+
+    def __init__(self, error):
+        self._error = error
+
+    def create_batch(self):
+        return BatchBuilder(
+            2**19, 0, is_transactional=False, key_serializer=None, value_serializer=None
+        )
+
+    async def send_batch(self, builder, topic, *, partition):
+        if isinstance(self._error, AssertionError):
+            raise self._error
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(self._error)
+        return future
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text", "unknown"),
+    [
+        (errors.RequestTimedOutError(), Unreachable, "did not acknowledge", 2),
+        (errors.KafkaConnectionError(), Unreachable, "did not acknowledge", 2),
+        (errors.NotEnoughReplicasAfterAppendError(), Unreachable, "did not acknowledge", 2),
+        (errors.UnknownError(), Unreachable, "did not acknowledge", 2),
+        (errors.TopicAuthorizationFailedError(), AdminError, "orders refused the records", 0),
+        (errors.for_code(87)(), AdminError, "lines 1 to 2: INVALID_RECORD", 0),
+        (AssertionError(), AdminError, "orders has no partition 3 any more; it was deleted", 0),
+    ],
+)
+def test_only_a_definite_error_is_a_refusal(error, kind, text, unknown):
+    async def failure():
+        totals, watch = Totals(), Watch(print, print, print, timestamps=False)
+        writer = RecordWriter(FailingProducer(error), "orders", 60.0, [3], totals, watch)
+        for line in (1, 2):
+            await writer.add(Record(b"a", headers=[]), 3, Place("-", line))
+        await writer.flush()
+        return writer.failure.result(), totals.unacknowledged
+
+    found, unacknowledged = asyncio.run(failure())
+    assert (type(found), unacknowledged) == (kind, unknown)
+    assert text in str(found)
+
+
+def test_without_acknowledgements_the_records_are_sent_not_written(gateway):
+    topic = created(gateway)
+    code, out, errors = produce(gateway, topic, "--acks", "0", data=b"a\n")
+    assert (code, out, errors) == (0, f"sent 1 record to {topic}\n", "")
+
+
+# Input
+
+
+def test_a_quote_that_is_never_closed_ends_the_command(gateway, tmp_path):
+    topic, file = created(gateway), tmp_path / "orders.csv"
+    file.write_bytes(b'value\na\n"b\nc\nd\n')
+    code, out, errors = produce(gateway, topic, "-i", "csv", "--skip-bad", str(file))
+    assert (code, out) == (65, f"wrote 1 record to {topic}\n")
+    assert errors == f"gateway: {file}: lines 3 to 5: a quote is never closed\n"
+
+
+def test_a_stderr_that_is_full_is_no_unreadable_input(gateway):
+    topic = created(gateway)
+    command = argv(gateway, topic, "-K:", "--skip-bad")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, input=b"a\nb:c\n", stdout=subprocess.PIPE, stderr=full, timeout=60
+        )
+    assert done.stdout.decode() == f"wrote 1 record to {topic}, skipped 1 bad line\n"
+    assert done.returncode == 0
+
+
+def test_a_closed_stdout_is_refused_where_the_result_goes_to_it():
+    command = subprocess.list2cmdline(argv("127.0.0.1:1", "orders", "-o", "jsonl"))
+    done = subprocess.run(["sh", "-c", f"{command} >&-"], stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 2
+    assert b"stdout is closed, and --output jsonl prints to it" in done.stderr
+
+
+def test_an_empty_name_of_a_topic_is_wrong_usage():
+    code, out, errors = produce("127.0.0.1:1", "")
+    assert (code, out, errors) == (2, "", "gateway: the name of the topic is empty\n")
