@@ -34,6 +34,7 @@ _BYTES_MAX: Final = 4 * 2**20
 _FAULTS_OF_RECORDS: Final = frozenset(
     ("INVALID_TIMESTAMP", "INVALID_RECORD", "MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 )
+_LOST: Final = (errors.KafkaConnectionError, errors.NodeNotReadyError)
 _LATE_S_MAX: Final = 0.5  # a timer that fires later shows that this process stood still
 
 
@@ -120,7 +121,7 @@ errors.kafka_errors.setdefault(_InvalidRecordError.errno, _InvalidRecordError)
 
 def refusal(error: BaseException, about: str) -> AdminError | Unreachable:
     """Return an error of aiokafka as one of ours."""
-    if isinstance(error, errors.KafkaConnectionError | errors.NodeNotReadyError):
+    if isinstance(error, _LOST):
         return Unreachable(f"{about}: the connection was lost")
     code = _code(error)
     return AdminError(f"{about}: {code}", code)
@@ -340,7 +341,8 @@ class RecordWriter:
             self._on_refused(batch, error)
         else:
             about = f"{self._topic} did not acknowledge {batch.shown()}"
-            self._end(batch, Unreachable(f"{about}: {_code(error)}"))
+            reason = "the connection was lost" if isinstance(error, _LOST) else _code(error)
+            self._end(batch, Unreachable(f"{about}: {reason}"))
 
     def _on_acknowledged(self, batch: _Batch, metadata: Any) -> None:
         batch.settled = True

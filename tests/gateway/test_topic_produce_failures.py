@@ -174,7 +174,7 @@ class FailingProducer:
     ("error", "kind", "text", "unknown"),
     [
         (errors.RequestTimedOutError(), Unreachable, "did not acknowledge", 2),
-        (errors.KafkaConnectionError(), Unreachable, "did not acknowledge", 2),
+        (errors.KafkaConnectionError(), Unreachable, "lines 1 to 2: the connection was lost", 2),
         (errors.NotEnoughReplicasAfterAppendError(), Unreachable, "did not acknowledge", 2),
         (errors.UnknownError(), Unreachable, "did not acknowledge", 2),
         (errors.TopicAuthorizationFailedError(), AdminError, "orders refused the records", 0),
