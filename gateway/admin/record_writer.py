@@ -298,14 +298,12 @@ class RecordWriter:
 
     async def _hand_over(self, batch: _Batch) -> None:
         """Give a batch to the producer, which takes it without an interruption or not at all."""
-        place = f"{self._topic} has no partition {batch.partition} any more"
         try:
             future: asyncio.Future[Any] = await self._producer.send_batch(
                 batch.builder, self._topic, partition=batch.partition
             )
         except (AssertionError, errors.UnknownTopicOrPartitionError):
-            code = "UNKNOWN_TOPIC_OR_PARTITION"
-            self._end(batch, AdminError(f"{place}; it was deleted or created again", code))
+            self._end(batch, self._gone(batch))
             return
         except errors.KafkaError as error:
             self._end(batch, refusal(error, f"{self._topic}, partition {batch.partition}"))
@@ -315,6 +313,11 @@ class RecordWriter:
         self._start_timer(batch)
         future.add_done_callback(lambda done: self._on_settled(batch, done))
 
+    def _gone(self, batch: _Batch) -> AdminError:
+        place = f"{self._topic} has no partition {batch.partition} any more"
+        code = "UNKNOWN_TOPIC_OR_PARTITION"
+        return AdminError(f"{place}; it was deleted or created again", code)
+
     def _start_timer(self, batch: _Batch) -> None:
         batch.end_s = self._loop.time() + self._timeout_s
         batch.timer = self._loop.call_at(batch.end_s, self._on_late, batch)
@@ -323,6 +326,10 @@ class RecordWriter:
         if self._loop.time() > batch.end_s + _LATE_S_MAX and not batch.rearmed:
             batch.rearmed = True  # the acknowledgement may be there, and was not read yet
             self._start_timer(batch)
+            return
+        known = self._producer.client.cluster.partitions_for_topic(self._topic)
+        if batch.partition not in (known or ()):
+            self._end(batch, self._gone(batch))
             return
         about = f"{self._topic} did not acknowledge the record of {batch.place(0)}"
         self._end(batch, Unreachable(f"{about} within {show_time(self._timeout_s)}"))

@@ -22,6 +22,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from gateway.admin.client import AdminError, Unreachable
 from gateway.admin.record_json import Record
 from gateway.admin.record_writer import Place, RecordWriter, Totals, Watch
+from tests.gateway.admin_commands import invoke
 from tests.gateway.produce_command import argv, created, end_offset, produce, running, values
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
@@ -95,7 +96,7 @@ def test_ctrl_c_during_the_last_flush_writes_no_record_twice(gateway, acks, line
     found = values(gateway, topic)
     assert errors == f"wrote {len(found)} records to {topic}\n"
     assert found == [b"one", *(line[:-1] for line in lines), b"last"][: len(found)]
-    assert len(found) >= 3
+    assert len(found) >= 2  # the last line is read once the one before it is under way
 
 
 @pytest.mark.parametrize("words", [(), ("--acks", "1"), ("--compression", "zstd")])
@@ -194,6 +195,19 @@ def test_only_a_definite_error_is_a_refusal(error, kind, text, unknown):
     found, unacknowledged = asyncio.run(failure())
     assert (type(found), unacknowledged) == (kind, unknown)
     assert text in str(found)
+
+
+def test_a_topic_that_was_deleted_meanwhile_is_named(gateway):
+    topic, pipe = created(gateway), Input()
+    words = (gateway, topic, "--timeout", "1s")
+    with closing(pipe), running(*words, stdin=pipe.read_end) as child:
+        pipe.send(b"one\n")
+        wait_until(lambda: end_offset(gateway, topic) == 1, "the first record")
+        delete = ("topic", "delete", topic, "--yes")
+        assert invoke(*delete, bootstrap=gateway.bootstrap)[0] == 0
+        pipe.end(b"two\n")
+        assert child.wait(30) == 1
+        assert f"{topic} has no partition 0 any more; it was" in child.stderr.read().decode()
 
 
 def test_without_acknowledgements_the_records_are_sent_not_written(gateway):
