@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 
 from gateway.process.cli import program
 from tests.peers import install
+
+
+def heeding(argv):
+    """The command, so that Ctrl-C reaches it also if the tests run in the background of a shell.
+
+    Such a shell lets them ignore the signal, and what they start inherits that.
+    """
+    heeds = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL)"
+    return [sys.executable, "-c", f"{heeds}; os.execv(sys.argv[1], sys.argv[1:])", *argv]
 
 
 def invoke(*words, bootstrap="127.0.0.1:1", stdin=""):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.gateway.admin_commands import invoke
+from tests.gateway.admin_commands import heeding, invoke
 from tests.peers import install
 
 _NUMBERS = count()
@@ -39,11 +38,8 @@ def produce(broker, *words, data=b""):
 
 @contextmanager
 def running(broker, *words, **streams) -> Iterator[subprocess.Popen]:
-    # The shell that started the tests in its background may ignore the signal.
-    heeds = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL)"
-    start = [sys.executable, "-c", f"{heeds}; os.execv(sys.argv[1], sys.argv[1:])"]
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} | streams
-    child = subprocess.Popen([*start, *argv(broker, *words)], stderr=subprocess.PIPE, **streams)
+    child = subprocess.Popen(heeding(argv(broker, *words)), stderr=subprocess.PIPE, **streams)
     try:
         yield child
     finally:

@@ -8,12 +8,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.gateway.admin_commands import consumer, produced, run, to_full_disk
+from tests.gateway.admin_commands import consumer, heeding, produced, run, to_full_disk
 from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.processes import Process, wait_until
@@ -158,10 +157,7 @@ def test_ctrl_c_exits_with_130_and_no_traceback(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(30)
         port = silent.getsockname()[1]
-        # The shell that started the tests in its background may ignore the signal.
-        heeds = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL)"
-        start = [sys.executable, "-c", f"{heeds}; os.execv(sys.argv[1], sys.argv[1:])"]
-        argv = [*start, install.gateway_python(), "-m", "gateway", "topic", "list"]
+        argv = heeding([install.gateway_python(), "-m", "gateway", "topic", "list"])
         with Process([*argv, "-b", f"127.0.0.1:{port}"], tmp_path / "log") as command:
             peer, _ = silent.accept()
             with peer:

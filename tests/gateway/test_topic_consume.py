@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.admin.record_json import decode_record
-from tests.gateway.admin_commands import run
+from tests.gateway.admin_commands import heeding, run
 from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.kafka import ApacheKafka
@@ -80,7 +80,7 @@ def write(broker, topic, values, **more):
 
 
 def argv(*words):
-    return [install.gateway_python(), "-m", "gateway", "topic", "consume", *words]
+    return heeding([install.gateway_python(), "-m", "gateway", "topic", "consume", *words])
 
 
 def environment(broker):
