@@ -19,11 +19,8 @@ __all__ = ["AdminClient", "AdminError", "Broker", "Unreachable", "parse_bootstra
 _METADATA, _FIND_COORDINATOR = 3, 10
 _RETRY_S = 0.1
 _RETRY_S_MAX = 1.0
-_MOVED = frozenset(
+LEADER_MOVED = frozenset(
     {
-        "not_coordinator",
-        "coordinator_not_available",
-        "coordinator_load_in_progress",
         "not_leader_or_follower",
         "leader_not_available",
         "fenced_leader_epoch",
@@ -32,6 +29,12 @@ _MOVED = frozenset(
         "request_timed_out",
     }
 )
+"""Error codes of a leader that are retried."""
+_MOVED = LEADER_MOVED | {
+    "not_coordinator",
+    "coordinator_not_available",
+    "coordinator_load_in_progress",
+}
 """Error codes that are retried: the coordinator or leader moved, or the broker is not ready yet."""
 
 Fields = Callable[[int], dict[str, Any]]

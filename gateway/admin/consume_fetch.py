@@ -12,11 +12,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from gateway.admin.client import AdminClient, AdminError, Broker, Place, Unreachable
+from gateway.admin.client import (
+    LEADER_MOVED,
+    AdminClient,
+    AdminError,
+    Broker,
+    Place,
+    Unreachable,
+)
 from gateway.admin.consume_batches import Batch, DamagedBatch, split
 from gateway.admin.consume_bounds import Bound, LogRange, OutOfRange, below, limits, past
 from gateway.admin.topics import EARLIEST, LATEST
 from gateway.wire.client_link import Link
+from gateway.wire.list_offsets_request import list_offsets_fields
 from ledger.tasks import start_once
 
 _FETCH, _LIST_OFFSETS = 1, 2
@@ -28,21 +36,13 @@ _CONNECT_S_MAX, _ANSWER_S_MAX = 5.0, 30.0
 _PAUSE_S: Final = 0.2
 _OUT_OF_RANGE: Final = "offset_out_of_range"
 _CORRUPT: Final = "corrupt_message"
-_PASSING: Final = frozenset(
-    {
-        "not_leader_or_follower",
-        "leader_not_available",
-        "fenced_leader_epoch",
-        "unknown_leader_epoch",
-        "offset_not_available",
-        "request_timed_out",
-        "replica_not_available",
-        "broker_not_available",
-        "network_exception",
-        "kafka_storage_error",
-        "unknown_topic_or_partition",  # a leader that has just started
-    }
-)
+_PASSING: Final = LEADER_MOVED | {
+    "replica_not_available",
+    "broker_not_available",
+    "network_exception",
+    "kafka_storage_error",
+    "unknown_topic_or_partition",  # a leader that has just started
+}
 """Error codes of Fetch that are retried."""
 
 
@@ -93,17 +93,7 @@ async def _offsets(
     """Return the offset of each partition at `timestamp`. Raises AdminError if one has none."""
 
     def fields(topics: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        asked = [
-            {
-                "name": name,
-                "partitions": [
-                    {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
-                    for index in indexes
-                ],
-            }
-            for name, indexes in topics.items()
-        ]
-        return {"replica_id": -1, "isolation_level": int(committed), "topics": asked}
+        return list_offsets_fields(topics, timestamp, committed=committed)
 
     found = await client.at_leaders_or_errors(places, _LIST_OFFSETS, fields)
     for place in places:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.admin.client import AdminClient, AdminError, Place, raise_for
+from gateway.wire.list_offsets_request import list_offsets_fields
 
 _LIST_OFFSETS, _METADATA, _CREATE, _DELETE, _DESCRIBE_CONFIGS = 2, 3, 19, 20, 32
 _DELETE_RECORDS, _CREATE_PARTITIONS, _INCREMENTAL_ALTER_CONFIGS = 21, 37, 44
@@ -254,17 +255,7 @@ async def offsets(
     """
 
     def fields(topics: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        asked = [
-            {
-                "name": name,
-                "partitions": [
-                    {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
-                    for index in indexes
-                ],
-            }
-            for name, indexes in topics.items()
-        ]
-        return {"replica_id": -1, "isolation_level": int(committed), "topics": asked}
+        return list_offsets_fields(topics, timestamp, committed=committed)
 
     places = [(name, index) for name, indexes in partitions.items() for index in indexes]
     found = await client.at_leaders(places, _LIST_OFFSETS, fields, retry_s_max)

@@ -26,6 +26,7 @@ from gateway.handlers.broker_endpoints import live_brokers
 from gateway.topics.catalog import Topic
 from gateway.topics.greylist_report import REASONS
 from gateway.topics.partition import Partition
+from gateway.wire.list_offsets_request import list_offsets_fields
 from ledger.ports.disk import BLOCKED_S
 
 _LIST_OFFSETS = 2
@@ -355,7 +356,7 @@ class Samples:
 
         def fields(member: ClusterMember) -> dict[str, Any] | None:
             asked = elsewhere.get(member.node_id)
-            return None if asked is None else _latest(asked)
+            return None if asked is None else list_offsets_fields(asked, _LATEST, committed=False)
 
         answers = await Peers(ctx.cluster, ctx.clock, self._limits.ask_s_max).ask(
             _LIST_OFFSETS, fields
@@ -373,18 +374,3 @@ def _told(answer: Any) -> dict[Place, int]:
         for each in topic.partitions
         if not each.error_code.value and each.offset >= 0
     }
-
-
-def _latest(places: dict[str, list[int]]) -> dict[str, Any]:
-    """Return the fields of a ListOffsets request for the ends of these partitions."""
-    topics = [
-        {
-            "name": name,
-            "partitions": [
-                {"partition_index": index, "current_leader_epoch": -1, "timestamp": _LATEST}
-                for index in indexes
-            ],
-        }
-        for name, indexes in places.items()
-    ]
-    return {"replica_id": -1, "isolation_level": 0, "topics": topics}

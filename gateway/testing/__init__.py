@@ -140,10 +140,8 @@ class Gateway:
 
     def leave_to_parent(self) -> None:
         """Close what a fork inherited: the gateway ends with the process that started it."""
-        process, self._process, self._directory = self._process, None, None
-        if process is not None and process.stdin is not None:
-            with suppress(OSError):
-                process.stdin.close()
+        self._forget_process()
+        self._directory = None
 
     def _running(self) -> subprocess.Popen[bytes]:
         process = self._process

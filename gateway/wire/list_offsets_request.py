@@ -9,8 +9,8 @@ ListOffsetsRequest.json. tests/wire/test_list_offsets_request.py compares every 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import NamedTuple, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from gateway.wire.body_reader import BodyReader
 from gateway.wire.bounds_check import OversizedMessage
@@ -110,3 +110,20 @@ class _Body(BodyReader):
         if self._at > len(self._buffer):
             raise OversizedMessage("cut short")
         return ListOffsetsRequest(committed, topics, _HELD_BYTES * elements)
+
+
+def list_offsets_fields(
+    topics: Mapping[str, Sequence[int]], timestamp: int, *, committed: bool
+) -> dict[str, Any]:
+    """Return the fields of a client's request for these partitions, by name, at one timestamp."""
+    asked = [
+        {
+            "name": name,
+            "partitions": [
+                {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+                for index in indexes
+            ],
+        }
+        for name, indexes in topics.items()
+    ]
+    return {"replica_id": -1, "isolation_level": int(committed), "topics": asked}

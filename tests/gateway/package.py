@@ -14,7 +14,7 @@ from tests.documents import RUN, code_blocks, documents
 from tests.peers.install import ROOT
 
 PACKAGES = ("gateway", "ledger", "subscriptions")
-TOP = ("gateway", "ledger", "subscriptions", "compose")
+TOP = (*PACKAGES, "compose")
 FILES = ("pyproject.toml", "README.md", "CHANGELOG.md")
 PAGE = "docs/testing-applications.md"
 TOOL_S_MAX = 300.0

@@ -393,29 +393,26 @@ def long(server):
 
 
 def test_a_closed_pipe_ends_it_silently(server, long):
-    reader, closed = os.pipe()
-    with subprocess.Popen(
-        argv("long"), env=environment(server), stdout=closed, stderr=subprocess.PIPE
-    ) as process:
-        os.close(closed)
-        assert os.read(reader, 1) == b"x"
-        os.close(reader)
-        assert process.communicate(timeout=TIMEOUT_S)[1] == b""
-    assert process.returncode == 141
+    assert ended_by_its_reader(server, 1, b"x", "long") == (141, b"")
 
 
 def test_a_pipe_that_is_closed_ends_it_while_it_waits(server):
     create(server, "quiet")
     write(server, "quiet", [b"one"])
+    assert ended_by_its_reader(server, 9, b"one\n", "quiet", "--follow") == (141, b"")
+
+
+def ended_by_its_reader(server, most, first, *words):
+    """The exit code and stderr, after one read of at most `most` bytes gave `first`."""
     reader, closed = os.pipe()
     with subprocess.Popen(
-        argv("quiet", "--follow"), env=environment(server), stdout=closed, stderr=subprocess.PIPE
+        argv(*words), env=environment(server), stdout=closed, stderr=subprocess.PIPE
     ) as process:
         os.close(closed)
-        assert os.read(reader, 9) == b"one\n"
+        assert os.read(reader, most) == first
         os.close(reader)
-        assert process.communicate(timeout=TIMEOUT_S)[1] == b""
-    assert process.returncode == 141
+        errors = process.communicate(timeout=TIMEOUT_S)[1]
+    return process.returncode, errors
 
 
 def test_a_closed_stdout_is_no_traceback(gateway):
