@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 
+from ledger.command_line.terminal import write_stderr
 from ledger.escapes import escape_json, escape_line
 
 
@@ -16,8 +17,7 @@ def print_failure(program: str, message: str, code: str, *, as_json: bool) -> No
         import json
 
         line = escape_json(json.dumps({"error": message, "code": code}, ensure_ascii=False))
-    with contextlib.suppress(OSError):  # stderr is closed or full; the exit code remains
-        print(line, file=sys.stderr)
+    write_stderr(f"{line}\n")
 
 
 def drop_unwritten_lines() -> None:

@@ -15,7 +15,8 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from types import SimpleNamespace
@@ -26,7 +27,12 @@ from click.core import ParameterSource
 from click.exceptions import NoArgsIsHelpError, NoSuchCommand
 from click.types import OptionHelpExtra
 
-from ledger.command_line.exit_codes import EXIT_DISK, EXIT_INTERRUPTED, EXIT_USAGE
+from ledger.command_line.exit_codes import (
+    EXIT_CLOSED_PIPE,
+    EXIT_DISK,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+)
 from ledger.command_line.failure import print_failure
 from ledger.command_line.units import Parse, listed
 from ledger.command_line.version import describe
@@ -99,6 +105,12 @@ class Value(click.ParamType[T], Generic[T]):
     def __init__(self, name: str, parse: Parse[T]) -> None:
         self.name = name  # in upper case, the placeholder that the help shows
         self._parse = parse
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        from click.shell_completion import CompletionItem
+
+        choices: Sequence[str] = getattr(self._parse, "choices", ())
+        return [CompletionItem(each) for each in choices if each.startswith(incomplete)]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
         if not isinstance(value, str):
@@ -181,6 +193,23 @@ def old_spelling(name: str, *, of: str, unit: str = "") -> Callable[[F], F]:
     return click.option(name, cls=OldSpelling, of=of, unit=unit)
 
 
+Complete = Callable[[click.Context, str], Sequence[str]]
+"""Returns the words that begin with these letters, for the completion of a shell."""
+
+completions: dict[str, Complete] = {}
+"""By the placeholder of an argument or option, such as TOPIC. A program fills it at its start."""
+
+
+def _complete(parameter: click.Parameter, ctx: click.Context, incomplete: str) -> list[Any]:
+    """Return the completions of a value: by its placeholder, or else by its type."""
+    from click.shell_completion import CompletionItem
+
+    complete = completions.get((parameter.metavar or "").removesuffix("..."))
+    if complete is None:
+        return parameter.type.shell_complete(ctx, parameter, incomplete)
+    return [CompletionItem(word) for word in complete(ctx, incomplete)]
+
+
 class _Common(click.Command):
     """The options of every command and every group, and the form of their usage errors."""
 
@@ -189,6 +218,8 @@ class _Common(click.Command):
     def __init__(self, *arguments: Any, **attributes: Any) -> None:
         super().__init__(*arguments, context_settings=dict(_SETTINGS), **attributes)
         self.params.append(_version_option())
+        for each in self.params:  # click asks the parameter, and its class is click's own
+            vars(each)["shell_complete"] = partial(_complete, each)
 
     def make_context(
         self,
@@ -201,7 +232,8 @@ class _Common(click.Command):
         if parent is None:
             _require_utf8(info_name or "", words)
         try:
-            ctx = super().make_context(info_name, args, parent, **extra)
+            with _quiet_pipe():
+                ctx = super().make_context(info_name, args, parent, **extra)
         except NoArgsIsHelpError:
             raise
         except click.UsageError as error:
@@ -213,7 +245,7 @@ class _Common(click.Command):
     def main(self, *arguments: Any, **extra: Any) -> Any:
         try:
             return super().main(*arguments, **extra)
-        except OSError as error:  # of a write to stdout; click ends quietly if it is closed
+        except OSError as error:  # of a write to stdout; `_quiet_pipe` ends it if it is closed
             if error.errno not in _FULL or error.filename is not None:
                 raise
             close_stdout()
@@ -293,7 +325,8 @@ class CommandGroup(_Common, click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         words = list(ctx.args)
         try:
-            return super().invoke(ctx)
+            with _quiet_pipe():
+                return super().invoke(ctx)
         except NoArgsIsHelpError:  # a group below this one, without a command: show its help
             raise
         except click.UsageError as error:  # no such command
@@ -353,6 +386,16 @@ def close_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+@contextlib.contextmanager
+def _quiet_pipe() -> Generator[None]:
+    """End the command with 141 if the program that read its stdout has ended; click has 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        close_stdout()
+        raise click.exceptions.Exit(EXIT_CLOSED_PIPE) from None
+
+
 # usage errors
 
 
@@ -383,14 +426,14 @@ def _ask_for_json(words: Sequence[str]) -> bool:
 def _message(error: click.UsageError, see: str) -> str:
     if isinstance(error, click.NoSuchOption):
         known = [name for option in _shown_options(error.ctx) for name in option.opts]
-        return f"no option {error.option_name}{_nearest(error.option_name, known)}; {see}"
+        return f"no option {error.option_name}{nearest(error.option_name, known)}; {see}"
     if isinstance(error, NoSuchCommand):
         known = _command_names(error.ctx)
-        return f"no command {error.command_name}{_nearest(error.command_name, known)}; {see}"
+        return f"no command {error.command_name}{nearest(error.command_name, known)}; {see}"
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return f"{_spelling(error.param)} is missing{_purpose(error.param)}; {see}"
     if isinstance(error, click.BadParameter) and error.param is not None:
-        return f"{_spelling(error.param)} {error.message}"
+        return f"{_origin(error.param, error.ctx)} {error.message}"
     if isinstance(error, click.BadOptionUsage):  # `--yes=1`, or `--data` and no word after it
         fault = "takes no value" if "does not take" in error.message else "needs a value"
         return f"{error.option_name} {fault}; {see}"
@@ -402,6 +445,14 @@ def _spelling(parameter: click.Parameter) -> str:
     if isinstance(parameter, click.Argument):
         return parameter.human_readable_name
     return max(parameter.opts, key=len)
+
+
+def _origin(parameter: click.Parameter, ctx: click.Context | None) -> str:
+    """Return the option as the user set it: by its name, or by an environment variable."""
+    name, variable = parameter.name or "", parameter.envvar
+    if ctx is None or ctx.get_parameter_source(name) is not ParameterSource.ENVIRONMENT:
+        return _spelling(parameter)
+    return variable if isinstance(variable, str) else _spelling(parameter)
 
 
 def _purpose(parameter: click.Parameter) -> str:
@@ -421,7 +472,8 @@ def _command_names(ctx: click.Context | None) -> list[str]:
     return group.list_commands(ctx) if ctx and isinstance(group, click.Group) else []
 
 
-def _nearest(word: str, known: Sequence[str]) -> str:
+def nearest(word: str, known: Sequence[str]) -> str:
+    """Return `: did you mean ...?` with the nearest of the known words, or nothing."""
     from difflib import get_close_matches
 
     near = get_close_matches(word, known, 2, 0.75)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -83,6 +83,12 @@ def boolean(value: object) -> bool:
     return value
 
 
+def with_choices(parse: Parse[T], choices: Sequence[str]) -> Parse[T]:
+    """Let the completion of shells know the words that `parse` accepts."""
+    vars(parse)["choices"] = tuple(choices)
+    return parse
+
+
 def one_of(*choices: str) -> Parse[str]:
     """Parse one of these words."""
 
@@ -91,7 +97,7 @@ def one_of(*choices: str) -> Parse[str]:
             raise ValueError(f"must be {listed(choices)}")
         return str(value)
 
-    return parse
+    return with_choices(parse, choices)
 
 
 def one_of_any_case(*choices: str) -> Parse[str]:
@@ -114,7 +120,7 @@ def member(kind: type[E]) -> Parse[E]:
     def parse(value: object) -> E:
         return kind(parse_word(value))
 
-    return parse
+    return with_choices(parse, [each.value for each in kind])
 
 
 def listed(words: tuple[str, ...] | list[str]) -> str:

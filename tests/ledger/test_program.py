@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from ledger.command_line import units
-from ledger.command_line.output import Format, fail, output_option
+from ledger.command_line.output import Output, fail, output_option
 from ledger.command_line.program import (
     Command,
     CommandGroup,
@@ -25,6 +25,7 @@ from ledger.command_line.program import (
     flags_of,
     old_spelling,
 )
+from ledger.command_line.shape import Shape, text
 from ledger.command_line.version import describe
 
 
@@ -38,8 +39,8 @@ def program() -> CommandGroup:
     @click.argument("place", help="The place.")
     @click.option("--time", type=Value("duration", units.duration(0, 60)), default="10s")
     @old_spelling("--time-ms", of="time", unit="ms")
-    @output_option
-    def wait(place: str, time: float, output: Format) -> int:  # pyright: ignore[reportUnusedFunction]
+    @output_option(Shape(fields=(text("place", "The place."),)))
+    def wait(place: str, time: float, output: Output) -> int:  # pyright: ignore[reportUnusedFunction]
         """Wait at a place.
 
         As long as you like.
@@ -96,7 +97,7 @@ def test_help_shows_defaults_and_no_old_name():
         (["wait", "a", "--time", "\udcff"], "\\xff: is not valid UTF-8"),
         (["wait", "a", "--time-ms", "1", "--time", "1s"], "--time-ms is an old name of --time"),
         (["wait", "a", "--version=1"], "--version takes no value"),
-        (["wait", "a", "-o", "xml"], "--output xml: must be table or json"),
+        (["wait", "a", "-o", "xml"], "--output xml: must be table, wide, json, jsonl or csv"),
         (["wiat"], "no command wiat: did you mean wait?; see `tool --help`"),
         (["--zzz"], "no option --zzz; see `tool --help`"),
     ],
