@@ -1,6 +1,7 @@
 """The settings and API tables of the documents, written from the code.
 
-`python -m tests.settings_table` rewrites the part of docs/OPERATING.md between its markers.
+`python -m tests.settings_table` rewrites the part of docs/OPERATING.md between its markers, and
+docs/settings.md, which `tests.settings_reference` makes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import tokenize
 from collections.abc import Iterator, Sequence
 
+from tests import settings_reference
 from tests.house import ROOT, Row, Source, read_sources, tree_files
 
 DOCUMENT = ROOT / "docs/OPERATING.md"
@@ -104,6 +106,7 @@ def main() -> int:
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     DOCUMENT.write_text(f"{before}{BEGIN}\n\n{table(sources)}\n\n{END}{after}")
+    settings_reference.PAGE.write_text(settings_reference.page(settings_reference.PAGE.read_text()))
     return 0
 
 

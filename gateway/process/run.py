@@ -163,7 +163,11 @@ def _os_fault(config: GatewayConfig, error: OSError | UnicodeError) -> str:
         return f"--port {config.port}: in use on {config.host}; pass another --port"
     if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
         return f"{place}: cannot listen there: {error.strerror}"
-    return str(error) if config.zookeeper else f"--data {config.data}: {error}"
+    if config.zookeeper:
+        return str(error)
+    inside = error.filename not in (None, str(config.data))
+    reason = error.strerror if error.strerror and not inside else str(error)
+    return f"--data {config.data}: {reason}"
 
 
 def _say_started(config: GatewayConfig, gateway: StartedGateway) -> None:

@@ -15,12 +15,15 @@ from typing import Any, Final
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_OK, EXIT_UNREACHABLE
-from ledger.command_line.output import ProgressLine, as_json, emit
+from ledger.command_line.output import as_json, emit
 from ledger.command_line.program import Flags, Option, Value
+from ledger.command_line.progress import ProgressLine
+from ledger.command_line.settings import Settings
 from ledger.errors import ForeignLayout, MetadataUnavailable, NotEnoughBookies
 from ledger.ids import LedgerId
 from ledger.log import logger
-from ledger.node.options import AUDIT_OPTIONS, Settings, options_command
+from ledger.node.audit_shapes import DONE, LEFT, PROGRESS, STARTED
+from ledger.node.options import AUDIT_OPTIONS, answered, options_command
 from ledger.node.process import print_faults
 from ledger.ports.bookies import BookieTransport
 from ledger.repair.config import RepairConfig
@@ -33,18 +36,29 @@ _LEDGERS_SHOWN: Final = 10
 
 def _audit(flags: Flags) -> int:
     """Audit and copy until a signal, or once. Returns the exit code."""
-    faults = faults_of(flags)
+    settings = settings_of(flags)
+    code = answered(settings, "table" if flags.output == "text" else flags.output)
+    if code is not None:
+        return code
+    faults = faults_of(settings)
     if faults:
         print_faults(faults, as_json=_wants_json(flags))
         return EXIT_CONFIG
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_run(Settings(flags, AUDIT_OPTIONS), flags))
+        return runner.run(_run(settings, flags))
 
 
-def faults_of(flags: Flags) -> list[str]:
-    """Return all faults of the options, a line for each."""
-    settings = Settings(flags, AUDIT_OPTIONS)
-    return [*settings.faults, *_tls_faults(settings)]
+def settings_of(flags: Flags) -> Settings:
+    """Return the settings from these flags, the environment and the file."""
+    return Settings(flags, AUDIT_OPTIONS)
+
+
+def faults_of(settings: Settings) -> list[str]:
+    """Return all faults, a line for each."""
+    faults = [*settings.faults, *_tls_faults(settings)]
+    if settings.flags.output == "toml":
+        faults.append("--output toml: is only for --print-config; pass text or json")
+    return faults
 
 
 audit: Final = options_command(
@@ -58,10 +72,11 @@ audit: Final = options_command(
     Option(["--once"], is_flag=True, help="Run one audit; end when no more can be copied now."),
     Option(
         ["-o", "--output"],
-        type=Value("format", units.one_of("text", "json")),
+        type=Value("format", units.one_of("text", "json", "toml")),
         default="text",
-        help="Form of what is printed: text or json.",
+        help="Form of what is printed: text or json; of --print-config also toml.",
     ),
+    shapes=(STARTED, PROGRESS, LEFT, DONE),
 )
 
 

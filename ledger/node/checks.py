@@ -13,8 +13,8 @@ from typing import Final
 
 from ledger.adapters.posix.uring import why_unavailable
 from ledger.bookie.directory import VERSION, check_directory
+from ledger.command_line.settings import Settings
 from ledger.errors import ForeignDirectory
-from ledger.node.options import Settings
 
 _STAMP_BYTES_MAX: Final = 4096
 _ANY_ADDRESS: Final = ("0.0.0.0", "::", "")

@@ -29,7 +29,7 @@ from ledger.errors import (
 from ledger.log import logger
 from ledger.node.checks import offline_faults, port_faults
 from ledger.node.config import NodeConfig
-from ledger.node.options import NodeSettings, serve_command
+from ledger.node.options import NodeSettings, answered, serve_command
 from ledger.node.process import print_faults
 from ledger.ports.bookies import BookieTransport
 from ledger.tasks import start_restarting
@@ -41,9 +41,12 @@ _COLLECT_AFTER: Final = (20_000, 20, 100)  # adds make no cycles, so collect rar
 def _run(flags: Flags) -> int:
     """Serve until a signal. Returns the exit code."""
     settings = NodeSettings(flags)
+    code = answered(settings, flags.output)
+    if code is not None:
+        return code
     faults = offline_faults(settings) + port_faults(settings)
     if faults:
-        print_faults(faults)
+        _print(settings, *faults)
         return EXIT_CONFIG
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve(settings.config(), settings))
@@ -51,9 +54,17 @@ def _run(flags: Flags) -> int:
 
 def _check(flags: Flags) -> int:
     """Print all faults of the settings. Returns the exit code; nothing is started or written."""
-    faults = offline_faults(NodeSettings(flags))
-    print_faults(faults)
+    settings = NodeSettings(flags)
+    code = answered(settings, flags.output)
+    if code is not None:
+        return code
+    faults = offline_faults(settings)
+    _print(settings, *faults)
     return EXIT_CONFIG if faults else EXIT_OK
+
+
+def _print(settings: NodeSettings, *faults: str) -> None:
+    print_faults(faults, as_json=settings.flags.output == "json")
 
 
 serve: Final = serve_command("serve", "Store entries of ledgers, as one bookie of a cluster.", _run)
@@ -97,7 +108,7 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
         await asyncio.wait({failing, ended}, return_when=asyncio.FIRST_COMPLETED)
         if failing.done():
             fault = f"nothing more is acknowledged: {failing.result()}"
-            print_faults([f"{settings.place('data')}: {fault}; check the disk, then start again"])
+            _print(settings, f"{settings.place('data')}: {fault}; check the disk, then start again")
             return EXIT_DISK
         failing.cancel()
         return ended.result()
@@ -138,13 +149,13 @@ def _code_of_start(
     if error is None:
         return EXIT_OK
     if isinstance(error, MetadataUnavailable):
-        print_faults([f"{settings.place('zookeeper')}: {error}"])
+        _print(settings, f"{settings.place('zookeeper')}: {error}")
         return EXIT_UNREACHABLE
     if isinstance(error, (DirectoryInUse, ForeignDirectory, CorruptFormat, BookieIdInUse)):
-        print_faults([f"{settings.place('data')}: {error}"])
+        _print(settings, f"{settings.place('data')}: {error}")
         return EXIT_CONFIG
     if isinstance(error, ForeignLayout):
-        print_faults([f"{settings.place('zookeeper')}: {error}"])
+        _print(settings, f"{settings.place('zookeeper')}: {error}")
         return EXIT_CONFIG
     if isinstance(error, OSError):
         return _code_of_os_error(error, config, settings)
@@ -154,9 +165,9 @@ def _code_of_start(
 def _code_of_os_error(error: OSError, config: NodeConfig, settings: NodeSettings) -> int:
     faults = port_faults(settings) if error.filename is None else []
     if faults:
-        print_faults(faults)
+        _print(settings, *faults)
         return EXIT_CONFIG
-    print_faults([f"{settings.place('data')}: {error}"])
+    _print(settings, f"{settings.place('data')}: {error}")
     return EXIT_DISK
 
 

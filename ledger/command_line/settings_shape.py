@@ -1,0 +1,22 @@
+"""What `--print-config` prints as JSON."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ledger.command_line.shape import Column, Kind, Shape, text
+
+PRINTED: Final = Shape(
+    rows="settings",
+    columns=(
+        text("setting", "Name of the setting."),
+        Column(
+            "value",
+            Kind.scalar,
+            "Its value; null if it has none. Secrets are hidden.",
+            nullable=True,
+        ),
+        text("origin", "Where it comes from: a flag, a variable, a line of a file, the default."),
+    ),
+    when="with --print-config",
+)
