@@ -36,6 +36,7 @@ from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import (
     BookieStats,
     EntriesReply,
+    LocateReply,
     OnAdded,
     ReadManyReply,
     ReadReply,
@@ -360,6 +361,10 @@ class Bookie:
         """Implement `Bookies.list_entries`."""
         return await self._reader.list_entries(ledger)
 
+    async def locate(self, ledger: LedgerId, entry: EntryId) -> LocateReply:
+        """Implement `Bookies.locate`."""
+        return await self._reader.locate(ledger, entry)
+
     async def stats(self) -> BookieStats:
         """Implement `Bookies.stats`. The disk size is the sum of log files and free space."""
         try:
@@ -369,7 +374,12 @@ class Bookie:
         except OSError:
             return BookieStats(Status.IO_ERROR)
         disk_bytes = logs * self._config.file_bytes + free_bytes
-        return BookieStats(Status.OK, disk_bytes, free_bytes, ledgers, self.writable)
+        now_ms = self._clock.now_ms()
+        from ledger.command_line.version import __version__  # a bookie starts without it
+
+        return BookieStats(
+            Status.OK, disk_bytes, free_bytes, ledgers, self.writable, now_ms, __version__
+        )
 
     def ledgers(self) -> list[LedgerId]:
         """List every ledger of this bookie except deleted ones. Raises OSError."""

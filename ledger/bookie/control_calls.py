@@ -1,4 +1,4 @@
-"""The control calls of a bookie, on any transport: a protobuf message in, a protobuf message out.
+"""The control calls of a bookie, on any transport: a message in, a message out. Most are protobuf.
 
 Each request names the bookie instance that it addresses; another instance answers WRONG_INSTANCE.
 """
@@ -13,10 +13,11 @@ from google.protobuf.message import DecodeError, Message
 from ledger.bookie.config import ENTRY_BYTES_MAX
 from ledger.bookie.served_bookie import ServedBookie
 from ledger.ids import EntryId, LedgerId
-from ledger.ports.bookies import EntriesReply, ReadReply, Status
+from ledger.ports.bookies import EntriesReply, LocateReply, ReadReply, Status
 from ledger.wire import bookie_pb2 as pb
 from ledger.wire.bookie_frames import VERSION, BadBookieFrame
 from ledger.wire.fence_frames import BODIES_BYTES_MAX, decode_fences, encode_fence_replies
+from ledger.wire.locate_frames import decode_locate, encode_locate_reply
 
 _FENCING_MAX = 4
 _RUNS = 4096  # ranges of a list that are encoded in one turn of the loop
@@ -34,7 +35,7 @@ class ControlCalls:
         self._fencing = asyncio.Semaphore(_FENCING_MAX)
 
     def by_name(self) -> Mapping[str, ControlCall]:
-        """Return all calls, by the names that `bookie.proto` gives them."""
+        """Return all calls that every transport has, by name."""
         return {
             "Info": self._info,
             "ReadLac": self._read_lac,
@@ -42,6 +43,7 @@ class ControlCalls:
             "ListEntries": self._list_entries,
             "EndLimbo": self._end_limbo,
             "Stats": self._stats,
+            "Locate": self._locate,
         }
 
     def over_tcp(self) -> Mapping[str, ControlCall]:
@@ -115,7 +117,16 @@ class ControlCalls:
             free_bytes=stats.free_bytes,
             ledgers=stats.ledgers,
             writable=stats.writable,
+            time_ms=stats.time_ms,
+            release=stats.release,
         ).SerializeToString()
+
+    async def _locate(self, data: bytes) -> bytes:
+        request = decode_locate(data)
+        reply = LocateReply(Status.WRONG_INSTANCE)
+        if self._is_this_bookie(request.bookie):
+            reply = await self._bookie.locate(request.ledger, request.entry)
+        return encode_locate_reply(reply)
 
     def _is_this_bookie(self, bookie: str) -> bool:
         return bookie == self._bookie.bookie_id

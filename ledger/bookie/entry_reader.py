@@ -12,7 +12,13 @@ from ledger.bookie.storage import BookieStorage
 from ledger.core.extents import Extent
 from ledger.errors import CorruptFormat
 from ledger.ids import Buffer, EntryId, LedgerId
-from ledger.ports.bookies import EntriesReply, ReadManyReply, ReadReply, Status
+from ledger.ports.bookies import (
+    EntriesReply,
+    LocateReply,
+    ReadManyReply,
+    ReadReply,
+    Status,
+)
 
 
 class EntryReader:
@@ -166,6 +172,28 @@ class EntryReader:
         except OSError:
             return EntriesReply(Status.IO_ERROR)
         return EntriesReply(Status.NO_LEDGER) if state.deleted else EntriesReply(Status.OK, runs)
+
+    async def locate(self, ledger: LedgerId, entry: EntryId) -> LocateReply:
+        """Implement `Bookies.locate`: no place is returned that the log file does not confirm.
+
+        Compaction and repairs move entries, so a place that is not confirmed is looked up again.
+        """
+        if entry < 0:
+            return LocateReply(Status.BAD_REQUEST)
+        try:
+            state = self._index.state(ledger)
+            if state is None or state.deleted:
+                return LocateReply(self._absent_status(ledger, state))
+            location = await self._locate(state, entry)
+            while location is not None and not await self._files.holds(ledger, entry, location):
+                stale, location = location, await self._locate(state, entry)
+                if location == stale:
+                    return LocateReply(Status.IO_ERROR)
+            if location is None or state.deleted:
+                return LocateReply(self._absent_status(ledger, state))
+            return LocateReply(Status.OK, *location)
+        except OSError:
+            return LocateReply(Status.IO_ERROR)
 
     async def _locate(self, state: LedgerDescriptor, entry: int) -> EntryLocation | None:
         """Return the entry's location, once it is durable. Raises OSError if its add failed."""

@@ -21,6 +21,7 @@ from ledger.ports.bookies import (
     BookieInfo,
     BookieStats,
     EntriesReply,
+    LocateReply,
     OnAdded,
     ReadManyReply,
     ReadReply,
@@ -208,6 +209,12 @@ class LocalBookies:
         if node is None:
             return Status.UNREACHABLE
         return await node.end_limbo(ledger, master_key, start)
+
+    async def locate(self, bookie: BookieId, ledger: LedgerId, entry: EntryId) -> LocateReply:
+        node = self._bookies.get(bookie)
+        if node is None:
+            return LocateReply(Status.UNREACHABLE)
+        return await node.locate(ledger, entry)
 
     async def stats(self, bookie: BookieId) -> BookieStats:
         node = self._bookies.get(bookie)

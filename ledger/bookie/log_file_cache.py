@@ -10,7 +10,12 @@ from struct import Struct
 from typing import Final
 
 from ledger.core.extents import EntryLocation, Extent
-from ledger.core.journal_format import file_name
+from ledger.core.journal_format import (
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    RecordType,
+    file_name,
+)
 from ledger.errors import CorruptFormat
 from ledger.ids import Buffer
 from ledger.ports.disk import Disk, LogFile
@@ -65,6 +70,29 @@ class LogFileCache:
             found = await file.read(location.position, location.length)
         _check(found, ledger, entry, location)
         return bytes(found)
+
+    async def holds(self, ledger: int, entry: int, location: EntryLocation) -> bool:
+        """True if the log file of that name has the record of this entry at that location.
+
+        The file is opened by its name: an open file may have been deleted. Raises OSError.
+        """
+        head_bytes = RECORD_HEADER_BYTES + _IDS.size
+        try:
+            file = self._disk.open(file_name(location.file_id))
+        except FileNotFoundError:
+            return False
+        try:
+            if location.position + location.length > file.size():
+                return False
+            head = await file.read(location.position - RECORD_HEADER_BYTES, head_bytes)
+        finally:
+            file.close()
+        if len(head) < head_bytes:
+            return False
+        kind, length, *ids = RECORD_HEADER.unpack_from(head)
+        stored_ids = _IDS.unpack_from(head, RECORD_HEADER_BYTES)
+        is_add = kind == RecordType.ADD and length == location.length
+        return is_add and tuple(ids) == stored_ids == (ledger, entry)
 
     async def read_entries(
         self, ledger: int, first: int, extents: Sequence[Extent]

@@ -17,6 +17,7 @@ from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import (
     BookieStats,
     EntriesReply,
+    LocateReply,
     OnAdded,
     ReadManyReply,
     ReadReply,
@@ -118,6 +119,9 @@ class ReadOnlyView:
 
     async def list_entries(self, ledger: LedgerId) -> EntriesReply:
         return await self._bookie.list_entries(ledger)
+
+    async def locate(self, ledger: LedgerId, entry: EntryId) -> LocateReply:
+        return await self._bookie.locate(ledger, entry)
 
     async def stats(self) -> BookieStats:
         return await self._bookie.stats()

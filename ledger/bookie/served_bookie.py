@@ -10,6 +10,7 @@ from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import (
     BookieStats,
     EntriesReply,
+    LocateReply,
     OnAdded,
     ReadManyReply,
     ReadReply,
@@ -69,5 +70,7 @@ class ServedBookie(Protocol):
     ) -> ReadReply: ...
 
     async def list_entries(self, ledger: LedgerId) -> EntriesReply: ...
+
+    async def locate(self, ledger: LedgerId, entry: EntryId) -> LocateReply: ...
 
     async def stats(self) -> BookieStats: ...

@@ -69,14 +69,27 @@ class EntriesReply(NamedTuple):
     runs: tuple[tuple[EntryId, EntryId], ...] = ()
 
 
+class LocateReply(NamedTuple):
+    """The place of an entry in the log files of a bookie. All numbers are 0 unless the status
+    is OK.
+    """
+
+    status: Status
+    file_id: int = 0
+    position: int = 0  # of the entry's first byte in the file, behind the record header
+    length: int = 0  # of the entry: header, digest and payload
+
+
 class BookieStats(NamedTuple):
-    """The disk usage of a bookie. All fields are zero if the bookie did not answer (`status`)."""
+    """The disk usage and the clock of a bookie. All fields are zero if it did not answer."""
 
     status: Status
     disk_bytes: int = 0
     free_bytes: int = 0
     ledgers: int = 0
     writable: bool = False
+    time_ms: int = 0  # the bookie's wall clock; 0 if it reports none
+    release: str = ""  # empty if it reports none
 
 
 DEFAULT_RACK = "/default-rack"
@@ -214,6 +227,15 @@ class Bookies(Protocol):
 
         `start` is the `BookieInfo.start` from before the copies were examined. A later start may
         have lost entries again, so it answers WRONG_INSTANCE. An earlier release ignores `start`.
+        """
+        ...
+
+    async def locate(self, bookie: BookieId, ledger: LedgerId, entry: EntryId) -> LocateReply:
+        """Return the place of a durable entry, as the index has it and its log file confirms it.
+
+        The log file has a record header with these ids and this length there. An entry that its
+        file does not have where the index says is IO_ERROR, a denied one NO_ENTRY or NO_LEDGER.
+        BAD_VERSION if the bookie is of a release without this call.
         """
         ...
 

@@ -65,15 +65,19 @@ class StatsRequest(_message.Message):
     def __init__(self, bookie: _Optional[str] = ...) -> None: ...
 
 class StatsReply(_message.Message):
-    __slots__ = ("status", "disk_bytes", "free_bytes", "ledgers", "writable")
+    __slots__ = ("status", "disk_bytes", "free_bytes", "ledgers", "writable", "time_ms", "release")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     LEDGERS_FIELD_NUMBER: _ClassVar[int]
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     status: int
     disk_bytes: int
     free_bytes: int
     ledgers: int
     writable: bool
-    def __init__(self, status: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., ledgers: _Optional[int] = ..., writable: _Optional[bool] = ...) -> None: ...
+    time_ms: int
+    release: str
+    def __init__(self, status: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., ledgers: _Optional[int] = ..., writable: _Optional[bool] = ..., time_ms: _Optional[int] = ..., release: _Optional[str] = ...) -> None: ...

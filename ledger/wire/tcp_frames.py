@@ -46,8 +46,9 @@ STAGING_BYTES: Final = 64 * 1024
 """The size of the buffer into which frames are received, unless they are long."""
 
 FENCE_MANY: Final = 1
-FEATURES: Final = FENCE_MANY
-"""The feature bits of this release: FENCE_MANY, the control call that fences many ledgers."""
+LOCATE: Final = 2
+FEATURES: Final = FENCE_MANY | LOCATE
+"""The feature bits of this release, one for each control call that earlier releases lack."""
 
 CALL_METHODS: Final = {
     "Info": 1,
@@ -57,8 +58,12 @@ CALL_METHODS: Final = {
     "EndLimbo": 5,
     "Stats": 6,
     "FenceMany": 7,
+    "Locate": 8,
 }
 """The number of each control call."""
+
+FEATURE_OF: Final = {"FenceMany": FENCE_MANY, "Locate": LOCATE}
+"""The feature bit that a bookie must have announced to get this control call."""
 
 ANSWERED: Final = 0  # outcome of a call: the response follows
 NOT_ANSWERED: Final = 1  # outcome of a call: nothing is known, because it took too long

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.in_process import LocalBookies, open_local_bookie
 from ledger.ids import BookieId
-from ledger.ports.bookies import BookieInfo, Bookies, BookieStats, Status
+from ledger.ports.bookies import BookieInfo, Bookies, BookieStats, LocateReply, Status
 from tests.ledger.bookie_rig import KEY, OTHER_KEY
+from tests.ledger.log_walk import files_in, newest
 from tests.ledger.transports import bookies_of, on_transport, server_of
 from tests.peers.processes import until
 from tests.sim.bookie_world import entry_buffers, entry_bytes
@@ -39,6 +41,7 @@ class World:
     port: Bookies
     id: BookieId
     bookie: Any  # the real or the simulated one
+    path: Path | None = None  # the directory of the real one
 
     def add(self, ledger, entry, payload=b"x", *, key=KEY, recovery=False, lac=None):
         """A future of the add's status."""
@@ -51,6 +54,13 @@ class World:
         told = [self.add(ledger, entry, **how) for entry in entries]
         assert [await one for one in told] == [Status.OK] * len(told)
 
+    def place(self, ledger, entry):
+        """Where the files of the bookie have an entry; only its length if it has no files."""
+        if self.path is None:
+            return len(self.bookie.ledgers[ledger].entries[entry])
+        place = newest(files_in(self.path), ledger, entry)
+        return int(place.file.removeprefix("log-"), 16), place.position, place.length
+
     async def lose(self, ledger):
         """The bookie may have lost entries of this ledger."""
         if isinstance(self.bookie, Bookie):
@@ -62,7 +72,8 @@ class World:
 @contextlib.asynccontextmanager
 async def embedded(tmp_path):
     opened = await open_local_bookie(tmp_path / "bookie", config=CONFIG)
-    yield World(LocalBookies([opened.bookie]), opened.bookie.bookie_id, opened.bookie)
+    port = LocalBookies([opened.bookie])
+    yield World(port, opened.bookie.bookie_id, opened.bookie, opened.path)
     await opened.close()
 
 
@@ -87,7 +98,7 @@ async def networked(tmp_path):
     start, port = opened.bookie.start_id, await server.start("127.0.0.1", 0)
     registered = {opened.bookie.bookie_id: BookieInfo(port=port, start=start)}
     port = bookies_of(lambda: registered)
-    yield World(port, opened.bookie.bookie_id, opened.bookie)
+    yield World(port, opened.bookie.bookie_id, opened.bookie, opened.path)
     await port.close()
     await server.stop(0)
     await opened.close()
@@ -426,6 +437,29 @@ async def test_a_long_list_is_whole(opened):
         assert reply.runs == (*runs, (12_000, 12_999))
 
 
+async def test_a_place_is_that_of_the_log_files(opened):
+    async with opened() as world:
+        await world.add_all(7, [0, 1, 5], payload=b"x" * 5000)
+        await world.add_all(8, range(3))
+        for ledger, entry in ((7, 0), (7, 5), (8, 1)):
+            reply = await world.port.locate(world.id, ledger, entry)
+            assert reply.status is Status.OK
+            assert world.place(ledger, entry) in (reply[1:], reply.length)
+
+
+async def test_an_entry_that_is_not_there_has_no_place(opened):
+    async with opened() as world:
+        await world.add_all(7, [0, 2])
+        await world.lose(5)
+        for ledger, entry, status in (
+            (7, 1, Status.NO_ENTRY),
+            (7, 3, Status.NO_ENTRY),
+            (8, 0, Status.NO_LEDGER),
+            (5, 0, Status.UNKNOWN_LEDGER_STATE),
+        ):
+            assert await world.port.locate(world.id, ledger, entry) == LocateReply(status)
+
+
 async def test_what_may_be_lost_is_unknown_until_the_owner_ends_limbo(opened):
     async with opened() as world:
         await world.add_all(7, [0])
@@ -484,3 +518,4 @@ async def test_a_bookie_that_nobody_knows_is_unreachable(opened):
         assert await port.write_lac(NOBODY, 7, KEY, 0) is gone
         assert await port.end_limbo(NOBODY, 7, KEY) is gone
         assert await port.stats(NOBODY) == BookieStats(gone)
+        assert await port.locate(NOBODY, 7, 0) == LocateReply(gone)

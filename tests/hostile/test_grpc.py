@@ -30,6 +30,7 @@ from ledger.wire.bookie_frames import (
     encode_hello,
     encode_read_requests,
 )
+from ledger.wire.locate_frames import decode_locate_reply, encode_locate
 from tests.ledger.bookie_rig import KEY, OTHER_KEY
 from tests.ledger.remote_world import CONFIG, Client, Served
 from tests.peers.processes import until
@@ -242,6 +243,17 @@ async def test_control_calls_that_do_not_parse_are_invalid(tmp_path):
             with pytest.raises(aio.AioRpcError) as refused:
                 await one.call(SERVICE + method, request)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_place_asked_for_in_bytes_that_do_not_parse_is_invalid(tmp_path):
+    async with attacked(tmp_path) as one:
+        good = encode_locate(one.served.id, 7, 0)
+        for request in (b"", b"\xff" * 20, good[:-1], good + b"x", good[:-8] + b"\xff" * 8):
+            with pytest.raises(aio.AioRpcError) as refused:
+                await one.call(SERVICE + "Locate", request)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        other = await one.call(SERVICE + "Locate", encode_locate("other", 7, 0))
+        assert decode_locate_reply(other).status is Status.WRONG_INSTANCE
 
 
 async def test_who_a_bookie_is_may_be_asked_by_anybody(tmp_path):

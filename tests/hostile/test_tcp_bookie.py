@@ -123,6 +123,9 @@ BAD_FRAMES = {
         encode_call(FrameKind.CALL, 0, 2, pb.LedgerRequest(ledger=-5).SerializeToString())
     ),
     "one number of two calls": frame(encode_call(FrameKind.CALL, 0, 6, b"")) * 2,
+    "the place of an entry -1": frame(
+        encode_call(FrameKind.CALL, 0, 8, bytes((1,)) + b"b" + bytes(8) + b"\xff" * 8)
+    ),
     "half a call": raw_frame(FrameKind.CALL, b"xx"),
 }
 

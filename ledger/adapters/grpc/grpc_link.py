@@ -50,6 +50,8 @@ class BookieConnection:
         self._channel: aio.Channel | None = None
         # Done once `close` was called.
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Control calls that the bookie answered with UNIMPLEMENTED: its release has none of them.
+        self._lacking: set[str] = set()
         self.refusal = Status.UNREACHABLE
         """The status of all requests that the bookie did not answer."""
 
@@ -62,6 +64,10 @@ class BookieConnection:
     def fences_many(self) -> bool:
         """See `Link`. gRPC has no such call."""
         return False
+
+    def lacks(self, method: str) -> bool:
+        """See `Link`."""
+        return method in self._lacking
 
     @property
     def was_open(self) -> bool:
@@ -96,14 +102,18 @@ class BookieConnection:
 
     async def call(self, method: str, request: bytes) -> bytes | None:
         """Send a control call. Returns the answer, or None if no answer came."""
-        if not await asyncio.shield(self.opened) or self._channel is None:
+        if not await asyncio.shield(self.opened) or self._channel is None or self.lacks(method):
             return None
         call: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(
             f"/{SERVICE}/{method}"
         )
         try:
             return await call(request, timeout=self._config.control_timeout_s)
-        except (aio.AioRpcError, aio.UsageError):
+        except aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                self._lacking.add(method)
+            return None
+        except aio.UsageError:
             return None
         except asyncio.CancelledError:
             # A closed channel cancels its calls, but not their callers.

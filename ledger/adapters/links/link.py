@@ -55,6 +55,16 @@ class Link(Protocol):
         """Make `run` answer all pending requests and return soon."""
         ...
 
+    def lacks(self, method: str) -> bool:
+        """True if it is known that the bookie does not take this control call.
+
+        Over gRPC that is known after the first call.
+        """
+        ...
+
     async def call(self, method: str, request: bytes) -> bytes | None:
-        """Send a control call. Returns the answer, or None if no answer came."""
+        """Send a control call. Returns the answer, or None if no answer came.
+
+        A call that the bookie is known to lack is not sent.
+        """
         ...

@@ -22,6 +22,7 @@ from ledger.ports.bookies import (
     BookieInfo,
     BookieStats,
     EntriesReply,
+    LocateReply,
     OnAdded,
     ReadManyReply,
     ReadReply,
@@ -38,6 +39,7 @@ from ledger.wire.bookie_frames import (
     ReadResponse,
 )
 from ledger.wire.fence_frames import decode_fence_replies, encode_fences
+from ledger.wire.locate_frames import decode_locate_reply, encode_locate
 
 Registered = Callable[[], Mapping[BookieId, BookieInfo]]
 EndpointOf = Callable[[BookieId, BookieInfo], Endpoint | None]
@@ -291,6 +293,18 @@ class RemoteBookies:
         await self._call(bookie, "EndLimbo", request, reply)
         return _status(reply.status)
 
+    async def locate(self, bookie: BookieId, ledger: LedgerId, entry: EntryId) -> LocateReply:
+        if ledger < 0 or entry < 0:
+            return LocateReply(Status.BAD_REQUEST)
+        link = self._link(bookie)
+        if isinstance(link, Status):
+            return LocateReply(link)
+        answer = await link.call("Locate", encode_locate(bookie, ledger, entry))
+        if answer is not None:
+            with suppress(BadBookieFrame):
+                return decode_locate_reply(answer)
+        return LocateReply(Status.BAD_VERSION if link.lacks("Locate") else link.refusal)
+
     async def stats(self, bookie: BookieId) -> BookieStats:
         reply = pb.StatsReply()
         await self._call(bookie, "Stats", pb.StatsRequest(bookie=bookie), reply)
@@ -300,6 +314,8 @@ class RemoteBookies:
             reply.free_bytes,
             reply.ledgers,
             reply.writable,
+            reply.time_ms,
+            reply.release,
         )
 
     def _link(self, bookie: BookieId) -> Link | Status:

@@ -26,7 +26,7 @@ from ledger.wire.bookie_frames import BadBookieFrame, FrameKind
 from ledger.wire.tcp_frames import (
     ANSWERED,
     CALL_METHODS,
-    FENCE_MANY,
+    FEATURE_OF,
     FRAME_BYTES_MAX,
     PING_FRAME,
     FrameReader,
@@ -119,7 +119,12 @@ class TcpConnection(asyncio.BufferedProtocol):
     @property
     def fences_many(self) -> bool:
         """See `Link`."""
-        return self.is_open and bool(self.features & FENCE_MANY)
+        return self.is_open and not self.lacks("FenceMany")
+
+    def lacks(self, method: str) -> bool:
+        """See `Link`."""
+        needed = FEATURE_OF.get(method, 0)
+        return self.was_open and self.features & needed != needed
 
     @property
     def was_open(self) -> bool:
@@ -148,7 +153,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._fail()
 
     async def call(self, method: str, request: bytes) -> bytes | None:
-        if not await asyncio.shield(self.opened):
+        if not await asyncio.shield(self.opened) or self.lacks(method):
             return None
         try:
             async with asyncio.timeout(self._config.control_timeout_s):
