@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 LedgerId = NewType("LedgerId", int)
 EntryId = NewType("EntryId", int)
 BookieId = NewType("BookieId", str)
 
 NO_ENTRY = EntryId(-1)
+
+STREAM_KEY: Final = "stream"
+"""Key in the custom metadata of a ledger. The value is the name of its stream."""
 
 Buffer = bytes | bytearray | memoryview
 """Bytes to write or send without a copy. They never change after they were passed on."""

@@ -19,6 +19,7 @@ from gateway.cluster.ownership_state import OwnershipState
 from gateway.cluster.port import HandOver, StreamKey, StreamListener, TopicDirectory
 from gateway.log import logger
 from ledger.errors import LedgerError
+from ledger.events import EventKind, note_event
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 
@@ -83,6 +84,12 @@ class PartitionOwnership:
         """Publish this epoch soon. Ignored if this broker does not own the partition."""
         effects = self.state.note_opened(key, epoch)
         if effects is not None:
+            note_event(
+                EventKind.TAKEOVER,
+                topic=self.state.topic_name(key.topic_id),
+                partition=key.partition,
+                leader_epoch=epoch,
+            )
             self.rounds.carry_out(effects)
             self.rounds.request()
 

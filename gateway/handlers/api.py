@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from gateway.settings.broker_overrides import BrokerOverrides
 from ledger.ids import Buffer
 
 if TYPE_CHECKING:
+    from gateway.access import Allowed
     from gateway.cleaning.cleaner import Cleaner
     from gateway.cluster.port import Cluster
     from gateway.config import GatewayConfig
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from gateway.transactions.local_markers import LocalMarkers
     from ledger.ports.clock import Clock
     from ledger.ports.disk import LoopBlocked
+
+PRIVATE_KEY = 32_100
+"""The key of the private request, as `wire.private_request` has it."""
 
 ALL_PARTITIONS_MAX = 110_000
 """Array elements in a request that may name all partitions of a cluster, in up to 10,000 topics."""
@@ -94,6 +98,10 @@ class Request:
     body: Any
     reply_bytes: int = 0
     """Bytes of the reply that `Rows` has encoded."""
+    changes: int = 0
+    """Rows that reported a change, as `changes` counts."""
+    rows_failed: int = 0
+    """Rows of partitions with an error since the last row of a topic, as `changes` counts."""
     unpaused: int = 0
     """Rows and elements that were handled since other tasks ran, as `Rows` and `with_pauses` count.
     """
@@ -125,8 +133,12 @@ class Context:
     metadata_address: str | None = None
     # The bookies that the ledger client of this process avoids; None without a ledger client.
     avoided_bookies: Callable[[], AvoidedBookies] | None = None
+    # The clock, release and limits of this process; None in a process without a port.
+    process_report: Callable[[], Mapping[str, Any]] | None = None
     # How long the disks of embedded bookies blocked the event loop, one item per bookie.
     disks_blocked: Sequence[LoopBlocked] = ()
+    # Decides who may read what. None allows everything: there is no authentication yet.
+    allowed: Allowed | None = None
     altered: BrokerOverrides = field(init=False)
 
     def __post_init__(self) -> None:
@@ -156,4 +168,5 @@ class Api:
     """Decodes the body in place of kio, from (version, buffer, offset). Raises MalformedMessage."""
     elements_max: int = 100_000
     """Array elements in one request. kio decodes them at once, while other clients wait."""
+    private: bool = False  # between programs of this project; its body is JSON, not Kafka's
     advertised: range | None = None  # differs from `versions` for Produce only (librdkafka#4956)

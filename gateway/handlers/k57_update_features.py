@@ -26,13 +26,22 @@ _FEATURES_MAX = 1_000
 
 async def handle(request: Request, ctx: Context) -> Reply:
     validate_only = request.version >= _KINDS_FROM and request.body.validate_only
+    updates = await _updates(request)
+    code, text = ErrorCode.none, ""
     try:
-        await ctx.features.update(await _updates(request), validate_only=validate_only)
+        await ctx.features.update(updates, validate_only=validate_only)
     except FeatureRefused as refused:
         text = "The update failed for all features since the following feature had an error: "
-        return _failed(ErrorCode.invalid_update_version, text + str(refused))
+        code, text = ErrorCode.invalid_update_version, text + str(refused)
     except LedgerError as error:
-        return _failed(admin_code(error), str(error))
+        code, text = admin_code(error), str(error)
+    if not validate_only:
+        from gateway.handlers.changes import note_change  # many gateways are never changed
+
+        for each in updates:
+            note_change(request, "ALTER", f"FEATURE:{each.name}", code.name.upper())
+    if code is not ErrorCode.none:
+        return _failed(code, text)
     results = Rows(request, "results")
     if request.version <= _RESULTS_UNTIL:
         for each in request.body.feature_updates:

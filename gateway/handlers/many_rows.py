@@ -25,6 +25,8 @@ small request can ask for: the same offsets again and again, or the configs of m
 TEXT_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of one reply after which its errors have no texts."""
 _ROWS_PER_TURN = 500
+_CHANGING: Final = frozenset((19, 20, 21, 33, 37, 42, 44, 47, 49, 51))
+"""Keys whose rows report changes, as `changes` knows them; UpdateFeatures has no rows."""
 
 _Key = TypeVar("_Key")
 
@@ -71,6 +73,10 @@ class Rows:
             if isinstance(value, EncodedRows):
                 size -= len(value.data)  # these rows were counted when they were added there
         self._request.reply_bytes += size
+        if self._request.key in _CHANGING:
+            from gateway.handlers.changes import note_row  # many gateways are never changed
+
+            note_row(self._request, self._path, row)
         await _pass(self._request, weight)
         return slice(begin, len(data))
 

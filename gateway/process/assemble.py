@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import GatewayConfig
@@ -22,7 +22,7 @@ from gateway.features.cluster_form import ClusterForm
 from gateway.features.features import Features, alone
 from gateway.groups.coordinator import Coordinator
 from gateway.groups.read_only_groups import ReadOnlyGroups
-from gateway.handlers.api import Context
+from gateway.handlers.api import PRIVATE_KEY, Api, Context, Request, Result
 from gateway.handlers.table import rows
 from gateway.log import logger
 from gateway.process.greylist_view import avoided_bookies
@@ -35,6 +35,7 @@ from gateway.topics.partitions import Partitions
 from gateway.topics.producer_ids import ProducerIds
 from gateway.topics.reply_memory import ReplyMemory
 from ledger.errors import LedgerError
+from ledger.ids import Buffer
 from ledger.streams.stream import StreamServices
 from ledger.tasks import report
 from subscriptions.store import SubscriptionsStore
@@ -162,9 +163,40 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
     )
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
     stops.append(add_transactions(ctx, shared))
-    dispatcher = Dispatcher(rows(), ctx)
+    dispatcher = Dispatcher({**rows(), PRIVATE_KEY: _private_questions()}, ctx)
     server = Server(dispatcher, config.connection, stall_s_max, ctx.reply_memory)
-    return await _start(Running(server, ctx, stops), shared)
+    running = Running(server, ctx, stops)
+    ctx.process_report = partial(_process_report, running, parts.session_ms)
+    return await _start(running, shared)
+
+
+def _process_report(running: Running, session_ms: int) -> dict[str, Any]:
+    from gateway.process.process_report import process_report  # few gateways are asked for it
+
+    return process_report(running, session_ms)
+
+
+def _private_questions() -> Api:
+    """Return the row of the private request. Its handler is imported at the first one."""
+
+    def handle(request: Request, ctx: Context) -> Coroutine[Any, Any, Result]:
+        from gateway.handlers import private_questions
+
+        return private_questions.handle(request, ctx)
+
+    def decode(version: int, frame: Buffer, offset: int) -> dict[str, Any]:
+        from gateway.wire import private_request
+
+        return private_request.decode_body(version, frame, offset)
+
+    return Api(
+        key=PRIVATE_KEY,
+        name="PrivateQuestions",
+        versions=range(1),
+        handle=handle,
+        decode=decode,
+        private=True,
+    )
 
 
 async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:

@@ -18,6 +18,7 @@ from gateway.handlers.k18_api_versions import reply_for
 from gateway.log import ReasonThrottle, logger, traceback_of
 from gateway.wire.bounds_check import OversizedMessage, skip_tags
 from gateway.wire.messages import (
+    PRIVATE_CODEC,
     MalformedMessage,
     RequestCodec,
     decode_with,
@@ -154,7 +155,7 @@ class Dispatcher:
                 raise RequestRefused(f"{api.name} version {version} is not served")
             return _Route(0, self._unsupported, None)
         try:
-            codec = request_codec(key, version)
+            codec = PRIVATE_CODEC if api.private else request_codec(key, version)
         except NoSuchSchema as error:
             raise RequestRefused(f"no schema for {error}") from None
         route = _Route(version, api.handle, codec, api.decode, api.elements_max)

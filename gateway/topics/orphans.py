@@ -19,9 +19,9 @@ from uuid import UUID
 from gateway.log import logger
 from gateway.topics.catalog import Catalog
 from ledger.errors import CorruptFormat, LedgerError, MetadataUnavailable, NoSuchLedger
-from ledger.ids import LedgerId
+from ledger.ids import STREAM_KEY, LedgerId
 from ledger.streams.segment_store import delete_stream, ledgers_of, list_streams
-from ledger.streams.stream import STREAM_KEY, StreamServices
+from ledger.streams.services import StreamServices
 from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
 from subscriptions.segments.log_read import ledgers_of as ledgers_of_subscription
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from gateway.core.partition_transactions import ProducerTransactions
 from gateway.log import Throttle, logger
 from ledger.errors import LedgerError, NotEnoughBookies
+from ledger.events import EventKind, note_event
 from ledger.streams.config import StreamConfig
 from ledger.streams.services import StreamServices
 
@@ -49,6 +50,9 @@ class PartitionWarnings:
 
     def warn_of_loss(self, offset: int, error: LedgerError) -> None:
         """Report that readers stop at lost records. The caller limits how often."""
+        note_event(
+            EventKind.LOSS, topic=self._topic, partition=self._index, offset=offset, accepted="no"
+        )
         logger().warning(
             "records are lost; readers stop there until the loss is accepted",
             topic=self._topic,

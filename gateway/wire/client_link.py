@@ -6,15 +6,23 @@ import asyncio
 import contextlib
 import os
 import struct
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from gateway.wire import private_request
 from gateway.wire.messages import MalformedMessage, decode_response, encode_request
 from gateway.wire.schema import NoSuchSchema, request_class
+from ledger.command_line.version import __version__
 
 CLIENT_ID = "gateway-admin"
+NOT_A_GATEWAY = "NOT_A_LEDGER_GATEWAY"
+"""The code of the error of a private request to a server of another kind."""
+
+T = TypeVar("T")
 FRAME_BYTES_MAX = 256 * 1024 * 1024
 VERSION_MAX = 32_767
 API_VERSIONS = 18
+_OUR_FEATURE = "gateway.version"  # no other server has it
 
 
 class AdminError(Exception):
@@ -29,11 +37,17 @@ class Unreachable(Exception):
     """The error that no broker was reached, or none replied in time in Kafka's protocol."""
 
 
+_MEANINGS = {  # of errors that brokers return without a message
+    "INVALID_TOPIC_EXCEPTION": "is no name of a topic: use ASCII letters, digits, '.', '_' and '-'",
+    "TRANSACTIONAL_ID_NOT_FOUND": "this transactional id does not exist",
+}
+
+
 def raise_for(code: Any, message: str | None, about: str) -> None:
     """Raise AdminError unless `code`, an error code of kio, is none."""
     if code.value:
         name = code.name.upper()
-        raise AdminError(message or f"{about}: {name}", name)
+        raise AdminError(message or f"{about}: {_MEANINGS.get(name, name)}", name)
 
 
 class Served:
@@ -74,6 +88,8 @@ class Link:
         self._client_id = client_id
         self._served = Served(self.peer)
         self._correlation_id = 0
+        # Whether the server is a gateway of this project. None until someone asks.
+        self._is_gateway: bool | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -105,16 +121,61 @@ class Link:
         """Send a request in the highest common version; return kio's entity of the reply."""
         return await self._ask(key, self.version(key, version_max), fields)
 
-    async def _ask(self, key: int, version: int, fields: dict[str, Any]) -> Any:
-        reader, writer = self._reader, self._writer
-        assert reader is not None and writer is not None
-        self._correlation_id += 1
+    async def ask_privately(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Send a private request; return the answer. Raises AdminError if it was refused.
+
+        Nothing is sent to a server that is no gateway of this project.
+        """
+        await self.require_gateway()
+        number = self._next_number()
+        request = private_request.encode_request(number, self._client_id, body)
         try:
-            body = encode_request(key, version, self._correlation_id, self._client_id, fields)
+            answered, answer = await self._exchange(request, private_request.decode_answer)
+        except Unreachable as error:
+            if isinstance(error.__cause__, asyncio.IncompleteReadError):
+                text = f"{self.peer} closed the connection; it may be of an earlier release"
+                raise Unreachable(text) from None
+            raise
+        if answered != number:
+            raise Unreachable(f"{self.peer} does not answer private requests")
+        if "error" in answer:
+            raise AdminError(str(answer.get("message")), str(answer["error"]))
+        return answer
+
+    async def is_gateway(self) -> bool:
+        """Return whether the server is a gateway of this project, as ApiVersions tells."""
+        if self._is_gateway is None:
+            fields = {"client_software_name": CLIENT_ID, "client_software_version": __version__}
+            served = await self.send(API_VERSIONS, fields)
+            features = getattr(served, "supported_features", ())
+            self._is_gateway = any(each.name == _OUR_FEATURE for each in features)
+        return self._is_gateway
+
+    async def require_gateway(self) -> None:
+        """Raise AdminError unless the server is a gateway of this project."""
+        if not await self.is_gateway():
+            raise AdminError(f"{self.peer} is not a ledger gateway", NOT_A_GATEWAY)
+
+    def _next_number(self) -> int:
+        self._correlation_id += 1
+        return self._correlation_id
+
+    async def _ask(self, key: int, version: int, fields: dict[str, Any]) -> Any:
+        number = self._next_number()
+        try:
+            body = encode_request(key, version, number, self._client_id, fields)
         except (struct.error, UnicodeError) as error:  # an argument of the command
             raise AdminError(
                 f"a value does not fit the request: {error}", "INVALID_REQUEST"
             ) from None
+        answer = await self._exchange(body, lambda data: decode_response(key, version, data))
+        if answer.correlation_id != number:
+            raise Unreachable(f"{self.peer} does not speak Kafka's protocol")
+        return answer.body
+
+    async def _exchange(self, body: bytes, decode: Callable[[bytes], T]) -> T:
+        reader, writer = self._reader, self._writer
+        assert reader is not None and writer is not None
         try:
             async with asyncio.timeout(self._answer_s_max):
                 writer.write(len(body).to_bytes(4, "big") + body)
@@ -122,22 +183,19 @@ class Link:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 if size > FRAME_BYTES_MAX:
                     raise Unreachable(f"{self.peer} does not speak Kafka's protocol")
-                answer = decode_response(key, version, await reader.readexactly(size))
+                return decode(await reader.readexactly(size))
         except TimeoutError:
             raise Unreachable(
                 f"{self.peer} did not answer within {self._answer_s_max:g} s"
             ) from None
-        except asyncio.IncompleteReadError:
+        except asyncio.IncompleteReadError as error:
             raise Unreachable(
                 f"{self.peer} closed the connection; is it a Kafka port without TLS?"
-            ) from None
+            ) from error
         except OSError as error:
             raise Unreachable(f"{self.peer}: {_plain(error)}") from None
         except MalformedMessage:
             raise Unreachable(f"{self.peer} does not speak Kafka's protocol") from None
-        if answer.correlation_id != self._correlation_id:
-            raise Unreachable(f"{self.peer} does not speak Kafka's protocol")
-        return answer.body
 
 
 def _plain(error: OSError) -> str:

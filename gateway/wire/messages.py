@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from gateway.wire.bounds_check import (
     ELEMENTS_MAX,
@@ -53,6 +53,14 @@ class RequestCodec(NamedTuple):
     flexible: bool
     entity: type[Any]
     walk: Skip
+
+
+def _no_reader(buffer: Buffer, offset: int) -> tuple[Any, int]:
+    raise AssertionError("a private request has a decoder of its own")
+
+
+PRIVATE_CODEC: Final = RequestCodec(_no_reader, True, dict, cast(Any, _no_reader))
+"""Stands for a codec of a private request, of which the dispatcher sees the form of the header."""
 
 
 @cache

@@ -28,6 +28,7 @@ from ledger.core.recovery import (
     Unknown,
 )
 from ledger.errors import CorruptFormat, EntryUnknown, Unauthorized
+from ledger.events import EventKind, note_ledger_event
 from ledger.ids import NO_ENTRY, BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import Bookies, ReadReply, Status
 from ledger.tasks import start_once
@@ -61,9 +62,10 @@ async def recover_ledger(
     """
     current = await metadata_store.read_latest(ledger)
     while True:
-        current = await metadata_store.update(current, start_recovery)
+        known, current = current, await metadata_store.update(current, start_recovery)
         if current.metadata.closed:
             return Recovered(current)
+        note_marked(known.metadata, current.metadata)
         began_with = current.metadata
         close = await RecoveryRun(began_with, bookies, health, config).run()
         length = close.length
@@ -72,6 +74,7 @@ async def recover_ledger(
         closed = close.metadata.close(close.last_entry, length)
         current = await metadata_store.update(current, partial(_close, began_with, closed))
         if current.metadata == closed:
+            note_ledger_event(EventKind.RECOVERY, closed, last_entry=close.last_entry)
             return Recovered(current, last_of(close))
         if current.metadata.closed:
             return Recovered(current)
@@ -80,6 +83,12 @@ async def recover_ledger(
 def last_of(close: Close) -> tuple[EntryId, memoryview] | None:
     """Return the last entry of a ledger with its payload, if its recovery has seen it."""
     return None if close.last is None else (close.last_entry, memoryview(close.last.payload))
+
+
+def note_marked(before: LedgerMetadata, after: LedgerMetadata) -> None:
+    """Note the fence of a ledger that this process has marked IN_RECOVERY."""
+    if before.state is LedgerState.OPEN and after.state is LedgerState.IN_RECOVERY:
+        note_ledger_event(EventKind.FENCE, after)
 
 
 def start_recovery(current: LedgerMetadata) -> LedgerMetadata | None:

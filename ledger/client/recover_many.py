@@ -18,13 +18,14 @@ from typing import Final, NamedTuple
 from ledger.client import metadata_format, recover
 from ledger.client.config import LedgerClientConfig
 from ledger.client.health import BookieHealth
-from ledger.client.recover import Recovered, last_of, start_recovery
+from ledger.client.recover import Recovered, last_of, note_marked, start_recovery
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.entry_format import master_key
 from ledger.core.ledger_metadata import LedgerMetadata, Versioned
 from ledger.core.quorum import Coverage, write_sets
 from ledger.core.recovery import Close
 from ledger.errors import EntryTooLarge, MetadataError
+from ledger.events import EventKind, note_ledger_event
 from ledger.ids import BookieId, LedgerId
 from ledger.ports.bookies import FENCED_MAX, Bookies, ReadReply, Status
 from ledger.ports.metadata import Set
@@ -148,7 +149,9 @@ class LedgerRecoveries:
             for ledger, close in closes.items()
         }
         for ledger, stored in (await self._store(changes)).items():
-            found[ledger] = Recovered(stored, last_of(closes[ledger]))
+            close = closes[ledger]
+            note_ledger_event(EventKind.RECOVERY, stored.metadata, last_entry=close.last_entry)
+            found[ledger] = Recovered(stored, last_of(close))
         return found
 
     async def _mark(self, known: Mapping[LedgerId, Versioned]) -> dict[LedgerId, Versioned]:
@@ -159,6 +162,8 @@ class LedgerRecoveries:
             if (marked := start_recovery(one.metadata)) is not None
         }
         marked = await self._store(changes)
+        for ledger, one in marked.items():
+            note_marked(known[ledger].metadata, one.metadata)
         return {each: one for each, one in known.items() if each not in changes} | marked
 
     async def _store(self, changes: _Changes) -> dict[LedgerId, Versioned]:

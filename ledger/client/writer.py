@@ -35,6 +35,7 @@ from ledger.errors import (
     MetadataUnavailable,
     copy_error,
 )
+from ledger.events import EventKind, note_ledger_event
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import Bookies, Status
 from ledger.tasks import do_each
@@ -284,6 +285,7 @@ class LedgerWriter:
                 effects = writing.on_metadata_read(known, self._loop.time())
             else:
                 stored = await store.update(request.known, request.change.apply)
+                _note_change(request.known.metadata, stored.metadata)
                 effects = writing.on_change_stored(stored, self._loop.time())
         except MetadataUnavailable as error:
             effects = writing.on_metadata_unavailable(error, self._loop.time())
@@ -341,3 +343,15 @@ class LedgerWriter:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _note_change(before: LedgerMetadata, after: LedgerMetadata) -> None:
+    old, new = before.last_fragment.ensemble, after.last_fragment.ensemble
+    if old != new:
+        note_ledger_event(
+            EventKind.ENSEMBLE_CHANGE,
+            after,
+            first_entry=after.last_fragment.first,
+            bookies_left=",".join(each for each in old if each not in new),
+            bookies_joined=",".join(each for each in new if each not in old),
+        )

@@ -15,12 +15,11 @@ from ledger.core.ledger_metadata import LedgerMetadata
 from ledger.core.loss import Verdict
 from ledger.core.segments import Segment, visible
 from ledger.errors import NoNode, WrongState
-from ledger.ids import LedgerId
+from ledger.ids import STREAM_KEY, LedgerId
 from ledger.ports.metadata import MetadataStore
 from ledger.repair.entry_ranges import EntryRanges, merged
 from ledger.streams.accepted_losses import AcceptedLosses
 from ledger.streams.segment_list import SegmentList
-from ledger.streams.stream import STREAM_KEY
 
 _OWN_SEGMENT = 1
 

@@ -22,6 +22,7 @@ from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.placement import RandomSource
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchLedger
+from ledger.events import EventKind, note_event
 from ledger.ids import BookieId, LedgerId
 from ledger.ports.bookies import Bookies
 from ledger.ports.clock import Clock
@@ -207,6 +208,7 @@ class ReplicationWorker:
                 RepairStatus.UNFINISHED, ("it was marked again meanwhile",), 0.0, task.progressed
             )
         self.progress.ledgers += 1
+        note_event(EventKind.REPAIR, ledger=mark.ledger)
         self._open_since.pop(mark.ledger, None)
         return RepairOutcome(RepairStatus.REPAIRED, progress=task.progressed)
 

@@ -23,6 +23,7 @@ from ledger.errors import (
     NoNode,
     StreamUnavailable,
 )
+from ledger.events import EventKind, note_event
 from ledger.ids import LedgerId
 from ledger.ports.metadata import Check, Create, Delete, MetadataStore, Node, Op, Set
 
@@ -203,6 +204,8 @@ class SegmentStore:
             self.txid_max = txid
             self._ledgers_version += 1
             self._txid_version += 1
+        if begun is not None:
+            self._note(begun)
 
     def _next_number(self, begun: Segment) -> int:
         assert not begun.completed
@@ -220,6 +223,10 @@ class SegmentStore:
             await self._multi(ops)
             self._ledgers_version += 1
             self.number_max = number
+        self._note(segment)
+
+    def _note(self, begun: Segment) -> None:
+        note_event(EventKind.ROLL, stream=self.name, segment=begun.number, ledger=begun.ledger)
 
     async def remove(self, segments: Sequence[Segment], start_sequence_id: int) -> None:
         """Remove segments from the list and move the start to `start_sequence_id` or later."""

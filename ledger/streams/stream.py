@@ -29,7 +29,7 @@ from ledger.errors import (
     StreamUnavailable,
     Truncated,
 )
-from ledger.ids import Buffer
+from ledger.ids import STREAM_KEY, Buffer
 from ledger.streams.accepted_losses import WatchedLosses
 from ledger.streams.config import StreamConfig
 from ledger.streams.listed_stream import ListedStream
@@ -44,7 +44,6 @@ from ledger.streams.tail_cache import StoredRecord
 from ledger.streams.writer import SEGMENT_RECORDS_MAX, OnDurable, SegmentWriter
 from ledger.tasks import start_once
 
-STREAM_KEY = "stream"  # key in a ledger's custom metadata; the value is the name of its stream
 _ROLL_RETRY_S = 1.0  # delay before a roll is retried if no ledger could be created
 
 

@@ -14,6 +14,7 @@ from ledger.core.gaps import OffsetRange
 from ledger.core.segments import decode_segment
 from ledger.sealed import seal
 from ledger.streams.segment_store import log_root, losses_path
+from tests.command_output import check_value
 from tests.ledger.calm_cluster import cluster
 from tests.ledger.follow_rig import FollowRig, Owner, timestamp_of
 from tests.sim.loop import SimClock
@@ -107,7 +108,9 @@ class LossRig(FollowRig):
             self.world.bookies[name].crash()
 
     async def gaps(self, *, deep=False, every=False):
-        return await topic_gaps(self.storage(), TOPIC, [], deep=deep, every=every)
+        rows = await topic_gaps(self.storage(), TOPIC, [], deep=deep, every=every)
+        check_value("gateway topic gaps", rows)
+        return rows
 
     async def accept(
         self, first, last, *, give_up=(), partition=0, topic=TOPIC, storage=None, meanwhile=None

@@ -27,6 +27,7 @@ from ledger.sealed import seal
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams, log_root
 from ledger.streams.stream import Stream, StreamServices
+from tests.command_output import check_output
 from tests.ledger.follow_rig import NoState, data_of
 from tests.losses.rig import STREAM, TOPIC, TOPIC_ID
 from tests.peers import install
@@ -101,6 +102,7 @@ class Operator:
         )
         assert "Traceback" not in done.stderr
         assert done.returncode == code, done.stdout + done.stderr
+        check_output(words, done.stdout, code)
         return done.stdout + done.stderr
 
     def answer(self, text, *words):

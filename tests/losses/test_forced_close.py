@@ -15,8 +15,8 @@ from ledger.core.accepted_losses import RESERVED_OFFSETS
 from ledger.core.gaps import ENTRY_MAX, OffsetRange
 from ledger.core.segments import Segment
 from ledger.errors import LedgerError
+from ledger.ids import STREAM_KEY
 from ledger.streams.segment_store import SegmentStore, losses_path
-from ledger.streams.stream import STREAM_KEY
 from tests.ledger.follow_rig import Owner
 from tests.losses.rig import STREAM, loss_rig
 from tests.sim.metadata import SimMetadata

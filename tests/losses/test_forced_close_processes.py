@@ -12,6 +12,7 @@ import subprocess
 from confluent_kafka import Producer
 
 from ledger.core.accepted_losses import RESERVED_OFFSETS
+from tests.command_output import check_output
 from tests.crash.load import read_all
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
@@ -30,6 +31,7 @@ def run(zookeeper, *words, code=0):
     )
     assert "Traceback" not in done.stderr
     assert done.returncode == code, done.stdout + done.stderr
+    check_output(words, done.stdout, code)
     return done.stdout
 
 

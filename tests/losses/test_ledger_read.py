@@ -11,6 +11,7 @@ from gateway.admin.client import AdminError
 from gateway.admin.ledger_read import LedgerLines
 from gateway.admin.ledgers import recover
 from ledger.core.gaps import ENTRY_MAX
+from tests.command_output import check_value
 from tests.ledger.follow_rig import Owner
 from tests.losses.rig import loss_rig
 
@@ -19,6 +20,8 @@ async def read(rig, ledger, first=0, until=None, *, follow=False):
     rows = []
     lines = LedgerLines(ledger, rows.append)
     await lines.read(rig.storage(), first, until, follow=follow)
+    for row in rows:
+        check_value("gateway ledger read", row)
     return rows, lines.served
 
 

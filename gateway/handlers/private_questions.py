@@ -1,0 +1,96 @@
+"""The private request: what this gateway knows about itself and Kafka's protocol does not carry.
+
+`{"ask": "process"}` returns the process, with its clock. `{"ask": "events", "after": 7}` returns
+the events behind that number, at most `EVENTS_AT_ONCE` or `count`. A refusal has the key `error`
+with a code, and `message`. Everything is answered from memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.access import ANONYMOUS, CLUSTER, Operation, allow_all
+from gateway.handlers.api import Context, Request
+from gateway.wire import private_request
+from ledger.events import PROCESS, Event, events
+from ledger.ids import Buffer
+
+EVENTS_AT_ONCE: Final = 1_000
+ANSWER_CHARACTERS_MAX: Final = 256 * 1024
+"""Of one answer about events. Whoever asks goes on with the next question."""
+
+_ROW_CHARACTERS: Final = 100  # of an event besides its facts, about
+_ROWS_PER_TURN: Final = 100
+
+_Answer = dict[str, Any]
+
+
+async def handle(request: Request, ctx: Context) -> list[Buffer]:
+    """Answer one question, or say why not. A connection has one answer at a time."""
+    asked: Mapping[str, Any] = request.body
+    answer = _QUESTIONS.get(str(asked.get("ask")))
+    if not (ctx.allowed or allow_all)(ANONYMOUS, Operation.DESCRIBE, CLUSTER):
+        found = _refused("CLUSTER_AUTHORIZATION_FAILED", "not authorized to describe the cluster")
+    elif answer is None:
+        known = ", ".join(sorted(_QUESTIONS))
+        found = _refused("UNSUPPORTED_VERSION", f"this gateway answers only: {known}")
+    else:
+        found = await answer(asked, ctx)
+    return private_request.encode_answer(request.correlation_id, found)
+
+
+def _refused(code: str, message: str) -> _Answer:
+    return {"error": code, "message": message}
+
+
+async def _process(asked: Mapping[str, Any], ctx: Context) -> _Answer:
+    report: Mapping[str, Any] = {} if ctx.process_report is None else ctx.process_report()
+    return {"node_id": ctx.cluster.node_id, "process": PROCESS, **report}
+
+
+async def _events(asked: Mapping[str, Any], ctx: Context) -> _Answer:
+    after, count = asked.get("after", 0), asked.get("count", EVENTS_AT_ONCE)
+    if not _is_count(after) or not _is_count(count):
+        return _refused("INVALID_REQUEST", "after and count must be numbers from 0 on")
+    rows: list[_Answer] = []
+    room = ANSWER_CHARACTERS_MAX
+    for number, event in enumerate(events.after(after, min(count, EVENTS_AT_ONCE)), 1):
+        rows.append(_shown(event, ctx))
+        room -= sum(len(str(value)) for value in event.facts.values()) + _ROW_CHARACTERS
+        if room <= 0:
+            break
+        if number % _ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return {"node_id": ctx.cluster.node_id, "process": PROCESS, "events": rows}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _shown(event: Event, ctx: Context) -> _Answer:
+    """Return an event with the topic and partition in place of the stream."""
+    facts = dict(event.facts)
+    place = _place(str(facts.get("stream", "")), ctx)
+    if place is not None:
+        del facts["stream"]
+        facts = {**place, **facts}
+    return {"number": event.number, "at_ms": event.at_ms, "kind": event.kind.value, **facts}
+
+
+def _place(stream: str, ctx: Context) -> dict[str, str | int] | None:
+    topic_id, _, index = stream.rpartition("-")
+    try:
+        topic, partition = ctx.catalog.by_id(UUID(topic_id)), int(index)
+    except ValueError:
+        return None
+    return {"topic": topic.name if topic else f"{topic_id} (deleted)", "partition": partition}
+
+
+_QUESTIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Context], Awaitable[_Answer]]]] = {
+    "events": _events,
+    "process": _process,
+}
