@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from gateway.admin.addresses import parse_bootstrap
+from gateway.admin.client_settings import ClientSettings
 from gateway.wire.client_link import VERSION_MAX, AdminError, Link, Unreachable, raise_for
 
 __all__ = ["AdminClient", "AdminError", "Broker", "Unreachable", "parse_bootstrap", "raise_for"]
@@ -56,33 +58,24 @@ class Broker(NamedTuple):
         return f"{self.host}:{self.port} ({self.node_id})"
 
 
-def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
-    """Parse `host:port,[v6]:port,...`. Raises ValueError that names the part that is wrong."""
-    servers: list[tuple[str, int]] = []
-    for part in bootstrap.split(","):
-        host, colon, port = part.strip().rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise ValueError(f"{part.strip()!r} is not host:port, for example 127.0.0.1:9092")
-        servers.append((host, int(port)))
-    return servers
-
-
 class AdminClient:
     """A Kafka client for admin requests to the cluster of these bootstrap servers.
 
-    Use as `async with AdminClient(bootstrap) as client`. Every method may raise Unreachable.
+    Use as `async with AdminClient(settings) as client`. Servers alone are connected to in plain
+    text. Raises UnsupportedSecurity if the settings need more; every method may raise Unreachable.
     """
 
     def __init__(
         self,
-        bootstrap: str,
+        settings: ClientSettings | str,
         *,
         connect_s_max: float = 5.0,
         answer_s_max: float = 30.0,
         retry_s_max: float = 20.0,
     ) -> None:
-        self._servers = parse_bootstrap(bootstrap)
+        self.settings = ClientSettings(settings) if isinstance(settings, str) else settings
+        self.settings.require_supported()
+        self._servers = self.settings.servers
         self._connect_s_max = connect_s_max
         self._answer_s_max = answer_s_max
         self._retry_s_max = retry_s_max
@@ -192,6 +185,41 @@ class AdminClient:
         link = await self._link(broker.host, broker.port)
         version = link.version(key, version_max)
         return await self._send(link, key, fields(version), version_max)
+
+    async def reaches_gateway(self) -> bool:
+        """Return whether the server is a gateway of this project."""
+        return await (await self._any()).is_gateway()
+
+    async def ask_gateway(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Send a private request to the server that is connected. Raises AdminError."""
+        return await self._ask_privately(await self._any(), body)
+
+    async def _ask_privately(self, link: Link, body: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await link.ask_privately(body)
+        except Unreachable:
+            await self._forget(link)
+            raise
+
+    async def ask_gateways(
+        self, body: Callable[[Broker], dict[str, Any]]
+    ) -> dict[int, dict[str, Any] | AdminError | Unreachable]:
+        """Send a private request to every gateway at once. Returns answers or errors by node id.
+
+        Raises AdminError if the servers are no gateways of this project.
+        """
+        await (await self._any()).require_gateway()
+        brokers = await self.brokers()
+
+        async def ask(broker: Broker) -> dict[str, Any] | AdminError | Unreachable:
+            try:
+                link = await self._link(broker.host, broker.port)
+                return await self._ask_privately(link, body(broker))
+            except (AdminError, Unreachable) as error:
+                return error
+
+        found = await asyncio.gather(*map(ask, brokers))
+        return {broker.node_id: each for broker, each in zip(brokers, found, strict=True)}
 
     async def coordinator(self, group: str, key_type: int = 0) -> Broker:
         """Find the coordinator of the group, or of another key. Raises AdminError."""
@@ -315,7 +343,28 @@ class AdminClient:
                 break
         return found
 
-    async def at_leader(self, place: Place, key: int, fields: Fields, codes: Codes) -> Any:
+    async def leaders(
+        self, places: Iterable[Place], retry_s_max: float | None = None
+    ) -> dict[Place, Broker]:
+        """Return the leaders of these partitions. One that has none after retries is left out."""
+        most_s = self._retry_s_max
+        retry = _Retry(most_s if retry_s_max is None else min(retry_s_max, most_s))
+        left = set(places)
+        while True:
+            found = await self._leaders(left, retry)
+            known = {place: each for place, each in found.items() if each and place in left}
+            waits = any(each is None for place, each in found.items() if place in left)
+            if not waits or not await retry.again():
+                return known
+
+    async def at_leader(
+        self,
+        place: Place,
+        key: int,
+        fields: Fields,
+        codes: Codes,
+        version_max: int = VERSION_MAX,
+    ) -> Any:
         """Send a request to the leader of the partition, retrying while it moves.
 
         Returns its response, or the last response if the time for retries is up. Raises AdminError
@@ -324,7 +373,8 @@ class AdminClient:
         retry = _Retry(self._retry_s_max)
         while True:
             try:
-                answer = await self.at_broker(await self._leader(place, retry), key, fields)
+                leader = await self._leader(place, retry)
+                answer = await self.at_broker(leader, key, fields, version_max)
             except Unreachable:
                 if not await retry.again():
                     raise

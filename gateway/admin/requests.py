@@ -2,18 +2,22 @@
 
 A failed request prints one line on stderr (JSON with `-o json`) and ends the command. The exit code
 is 1 if the server refused the request, 69 if no server was reached, 77 if the request was not
-authorized, and 130 after Ctrl-C.
+authorized, and 130 after Ctrl-C. It is 78 if the connection needs a protocol that is not supported.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from gateway.admin.addresses import check_metadata_address
+from gateway.admin.confirm import yes_on_option
+from gateway.admin.connection_settings import client_settings, profile_option, refuse_unsupported
 from ledger.command_line import units
 from ledger.command_line.exit_codes import (
     EXIT_FAILED,
@@ -21,28 +25,31 @@ from ledger.command_line.exit_codes import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
 )
-from ledger.command_line.output import Format, fail, usage
+from ledger.command_line.output import FailureForm, fail, usage
 from ledger.command_line.program import Value, option
+from ledger.command_line.progress import waiting
 from ledger.ports.bookies import BookieTransport
 
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient, AdminError
+    from gateway.admin.client_settings import ClientSettings
     from gateway.admin.storage import Storage
     from ledger.adapters.links.link_config import TlsFiles
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])"
-_PORT_MAX = 65_535
 _TRANSPORT = f"{__name__}.bookie_transport"  # its key in the context of a command
 _ERRORS_SHOWN = 5  # errors of a partial result that one line shows
+_FIXES = {  # by the code of an error: how its text ends, and what to do then
+    "UNKNOWN_TOPIC_OR_PARTITION": ("' does not exist.", "see `gateway topic list`"),
+    "GROUP_ID_NOT_FOUND": ("' does not exist.", "see `gateway group list`"),
+    "TRANSACTIONAL_ID_NOT_FOUND": (" does not exist", "see `gateway transaction list`"),
+    "TOPIC_ALREADY_EXISTS": (" already exists.", "pass --if-not-exists to leave it as it is"),
+}
 _START_FIX = "start one with `gateway dev`, or name it with --bootstrap host:port"
-_SERVERS = re.compile(
-    rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*|grpc://{_HOST}:\d{{1,5}}"
-)
 
-bootstrap_option = option(
+_bootstrap_option = option(
     "--bootstrap",
     "-b",
     metavar="SERVERS",
@@ -51,14 +58,24 @@ bootstrap_option = option(
     default="127.0.0.1:9092",
     help="Servers to connect to: host:port,host:port.",
 )
-yes_option = option("--yes", is_flag=True, help="Confirm; it cannot be undone.")
-_tls_option = option(
+tls_directory_option = option(
     "--tls",
     type=Value("dir", units.path),
     envvar="GATEWAY_TLS",
     show_envvar=True,
     help="Directory with tls.crt, tls.key and ca.crt, if the bookies require certificates.",
 )
+
+
+def bootstrap_option(function: F) -> F:
+    """Add `--bootstrap` and `--profile` to a command."""
+    return _bootstrap_option(profile_option(function))
+
+
+def yes_option(function: F) -> F:
+    """Add `--yes` and `--yes-on` to a command that calls `confirm`."""
+    yes = option("--yes", is_flag=True, help="Confirm; it cannot be undone.")
+    return yes(yes_on_option(function))
 
 
 def _note_transport(context: click.Context, _: click.Parameter, value: str) -> None:
@@ -79,14 +96,15 @@ _transport_option = option(
 
 def tls_option(function: F) -> F:
     """Add `--tls` and `--bookie-transport` to a command that calls `ask_storage`."""
-    return _tls_option(_transport_option(function))
+    return tls_directory_option(_transport_option(function))
 
 
 def zookeeper_option(text: str = "", **attributes: Any) -> Callable[[F], F]:
-    """Add `--zookeeper` to a command; `text` begins its help."""
+    """Add `--zookeeper` and `--profile` to a command; `text` begins the help of the first."""
     servers = "ZooKeeper servers: host:port,host:port, with an optional /chroot at the end; or "
     servers += "grpc://127.0.0.1:3181, the ledger port of `gateway dev`."
-    return option("--zookeeper", "-z", metavar="SERVERS", help=text + servers, **attributes)
+    add = option("--zookeeper", "-z", metavar="SERVERS", help=text + servers, **attributes)
+    return lambda function: add(profile_option(function))
 
 
 def storage_option(function: F) -> F:
@@ -96,7 +114,7 @@ def storage_option(function: F) -> F:
     return zookeeper(bootstrap_option(function))
 
 
-def metadata_at(zookeeper: str | None, bootstrap: str, output: Format) -> str:
+def metadata_at(zookeeper: str | None, bootstrap: str, output: FailureForm) -> str:
     """Return `--zookeeper`, or the address at which the gateways' metadata are read."""
     if zookeeper is not None:
         return zookeeper
@@ -106,24 +124,43 @@ def metadata_at(zookeeper: str | None, bootstrap: str, output: Format) -> str:
     return ask(bootstrap, output, metadata_address, fix)
 
 
+def _connection(bootstrap: str, output: FailureForm) -> ClientSettings:
+    """Return how to connect to these servers. Ends the command if that is wrong or unsupported."""
+
+    refuse_unsupported(output)
+    settings = client_settings(bootstrap)
+    try:
+        settings.servers  # noqa: B018 (read for its errors)
+    except ValueError as error:
+        source = click.get_current_context().get_parameter_source("bootstrap")
+        variable = source is ParameterSource.ENVIRONMENT
+        usage(f"{'GATEWAY_BOOTSTRAP' if variable else '--bootstrap'}: {error}", output)
+    return settings
+
+
 def ask(
     bootstrap: str,
-    output: Format,
+    output: FailureForm,
     work: Callable[[AdminClient], Awaitable[T]],
     fix: str = _START_FIX,
+    *,
+    shows_wait: bool = True,
+    **waits_s: float,
 ) -> T:
-    """Return the result of `work` with a client of these servers."""
-    from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_bootstrap
+    """Return the result of `work` with a client of these servers.
+
+    Pass `shows_wait` as false for work that goes on for long, or shows its own progress. `waits_s`
+    are arguments of AdminClient: how long it waits.
+    """
+    from gateway.admin.client import AdminClient, AdminError, Unreachable
     from gateway.interrupt import run_interruptibly
 
-    try:
-        parse_bootstrap(bootstrap)
-    except ValueError as error:
-        usage(f"--bootstrap: {error}", output)
+    settings = _connection(bootstrap, output)
 
     async def main() -> T:
-        async with AdminClient(bootstrap) as client:
-            return await work(client)
+        with waiting(f"waiting for {bootstrap}") if shows_wait else nullcontext():
+            async with AdminClient(settings, **waits_s) as client:
+                return await work(client)
 
     try:
         return run_interruptibly(main())
@@ -135,17 +172,25 @@ def ask(
         fail_request(error, output)
 
 
-def fail_request(error: Exception, output: Format, more: str = "") -> NoReturn:
+def fail_request(error: Exception, output: FailureForm, more: str = "") -> NoReturn:
     """End the command after AdminError or Unreachable; `more` follows its text."""
     from gateway.admin.client import AdminError
 
     if not isinstance(error, AdminError):
         fail(EXIT_UNREACHABLE, f"{error}{more}", "UNREACHABLE", output)
     refused = error.code.endswith("_AUTHORIZATION_FAILED")
-    fail(EXIT_REFUSED if refused else EXIT_FAILED, f"{error}{more}", error.code, output)
+    message = f"{with_fix(error)}{more}"
+    fail(EXIT_REFUSED if refused else EXIT_FAILED, message, error.code, output)
 
 
-def fail_incomplete(what: str, errors: Sequence[AdminError], output: Format) -> None:
+def with_fix(error: AdminError) -> str:
+    """Return the text of the error, with what to do where one command or flag is the answer."""
+    text = str(error)
+    end, fix = _FIXES.get(error.code, ("", ""))
+    return f"{text.removesuffix('.')}; {fix}" if fix and text.endswith(end) else text
+
+
+def fail_incomplete(what: str, errors: Sequence[AdminError], output: FailureForm) -> None:
     """End the command behind a partial result, if there are errors."""
     if not errors:
         return
@@ -155,29 +200,58 @@ def fail_incomplete(what: str, errors: Sequence[AdminError], output: Format) -> 
     fail(EXIT_FAILED, f"{what}: {shown}", errors[0].code, output)
 
 
-def _ports_hold(zookeeper: str) -> bool:
-    servers = zookeeper.removeprefix("grpc://").partition("/")[0].split(",")
-    return all(0 < int(each.rpartition(":")[2]) <= _PORT_MAX for each in servers)
+def _check_servers(zookeeper: str, output: FailureForm) -> None:
+    try:
+        check_metadata_address(zookeeper)
+    except ValueError as error:
+        usage(f"--zookeeper {zookeeper}: {error}", output)
+
+
+class StorageSettings(NamedTuple):
+    """The checked options of a command that connects by itself."""
+
+    servers: ClientSettings
+    zookeeper: str | None
+    tls: TlsFiles | None
+    transport: BookieTransport
+
+
+def storage_settings(
+    bootstrap: str, zookeeper: str | None, tls: Path | None, output: FailureForm
+) -> StorageSettings:
+    """Check the options of `storage_option` and `tls_option`. Ends the command if one is wrong."""
+    servers = _connection(bootstrap, output)
+    if zookeeper is not None:
+        _check_servers(zookeeper, output)
+    transport = BookieTransport(click.get_current_context().meta[_TRANSPORT])
+    return StorageSettings(servers, zookeeper, _tls_files(tls, output), transport)
 
 
 def ask_storage(
-    zookeeper: str, tls: Path | None, output: Format, work: Callable[[Storage], Awaitable[T]]
+    zookeeper: str,
+    tls: Path | None,
+    output: FailureForm,
+    work: Callable[[Storage], Awaitable[T]],
+    *,
+    shows_wait: bool = True,
 ) -> T:
-    """Return the result of `work` with a connection to the storage tier."""
+    """Return the result of `work` with a connection to the storage tier.
+
+    `shows_wait` is that of `ask`.
+    """
     from gateway.admin.client import AdminError, Unreachable
     from gateway.admin.storage import StorageConnection
     from gateway.interrupt import run_interruptibly
     from ledger.errors import LedgerError, MetadataUnavailable
 
-    if not _SERVERS.fullmatch(zookeeper) or not _ports_hold(zookeeper):
-        form = "must be host:port, or several separated by commas, with an optional /chroot"
-        usage(f"--zookeeper {zookeeper}: {form}", output)
+    _check_servers(zookeeper, output)
     files = _tls_files(tls, output)
     transport = BookieTransport(click.get_current_context().meta[_TRANSPORT])
 
     async def main() -> T:
-        async with StorageConnection(zookeeper, files, transport) as storage:
-            return await work(storage)
+        with waiting(f"waiting for {zookeeper}") if shows_wait else nullcontext():
+            async with StorageConnection(zookeeper, files, transport) as storage:
+                return await work(storage)
 
     try:
         return run_interruptibly(main())
@@ -192,7 +266,7 @@ def ask_storage(
         fail(EXIT_FAILED, str(error), type(error).__name__, output)
 
 
-def _tls_files(directory: Path | None, output: Format) -> TlsFiles | None:
+def _tls_files(directory: Path | None, output: FailureForm) -> TlsFiles | None:
     if directory is None:
         return None
     from ledger.adapters.links.link_config import TlsFiles

@@ -67,3 +67,17 @@ def test_a_terminal_is_asked_for_the_name(gateway, words, result):
     code, out, shown = on_terminal(name, *argv)
     assert (code, "nothing was done" in shown) == (0, False), shown
     assert out.rstrip().endswith(result.replace("NAME", name))
+
+
+def test_a_hostile_name_is_one_line_of_the_question_and_can_be_typed_as_shown(gateway):
+    name, shown = "r\x1b[31m\nevil\r", "r\\x1b[31m\\nevil\\r"
+    bootstrap = f"127.0.0.1:{gateway.port}"
+    reader = consumer(gateway, name)
+    assert invoke("topic", "create", "of-hostile", bootstrap=bootstrap)[0] == 0
+    produced(gateway, "of-hostile", 1)
+    reader.commit(offsets=[TopicPartition("of-hostile", 0, 1)], asynchronous=False)
+    reader.close()
+    code, out, terminal = on_terminal(shown, "group", "delete", name, "-b", bootstrap)
+    assert f"Type {shown} to do it: " in terminal and "\x1b" not in terminal
+    assert terminal.count("\n") == 2  # what was typed, and one line of the question
+    assert code == 0, (out, terminal)

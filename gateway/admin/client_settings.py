@@ -1,0 +1,111 @@
+"""The settings of a connection to the Kafka port: its servers, and Kafka's client keys.
+
+Every Kafka client of a command is made from `ClientSettings`, which refuses what is not supported
+yet. So no command falls back to plain text where another protocol was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from gateway.admin.addresses import parse_bootstrap
+
+PROTOCOL: Final = "security.protocol"
+PLAINTEXT: Final = "PLAINTEXT"
+PROTOCOLS: Final = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+# Those of Apache Kafka 4.3's AdminClientConfig, and five of librdkafka: sasl.username,
+# sasl.password, and where ssl.ca, ssl.certificate and ssl.key are.
+TLS_KEYS: Final = (
+    *(PROTOCOL, "security.providers", "ssl.ca.location", "ssl.certificate.location"),
+    *("ssl.cipher.suites", "ssl.enabled.protocols", "ssl.endpoint.identification.algorithm"),
+    *("ssl.engine.factory.class", "ssl.key.location", "ssl.key.password"),
+    *("ssl.keymanager.algorithm", "ssl.keystore.certificate.chain", "ssl.keystore.key"),
+    *("ssl.keystore.location", "ssl.keystore.password", "ssl.keystore.type", "ssl.protocol"),
+    *("ssl.provider", "ssl.secure.random.implementation", "ssl.trustmanager.algorithm"),
+    *("ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.password"),
+    "ssl.truststore.type",
+)
+SASL_KEYS: Final = (
+    *("sasl.client.callback.handler.class", "sasl.jaas.config", "sasl.kerberos.kinit.cmd"),
+    *("sasl.kerberos.min.time.before.relogin", "sasl.kerberos.service.name"),
+    *("sasl.kerberos.ticket.renew.jitter", "sasl.kerberos.ticket.renew.window.factor"),
+    *("sasl.login.callback.handler.class", "sasl.login.class", "sasl.login.connect.timeout.ms"),
+    *("sasl.login.read.timeout.ms", "sasl.login.refresh.buffer.seconds"),
+    *("sasl.login.refresh.min.period.seconds", "sasl.login.refresh.window.factor"),
+    *("sasl.login.refresh.window.jitter", "sasl.login.retry.backoff.max.ms"),
+    *("sasl.login.retry.backoff.ms", "sasl.mechanism", "sasl.password", "sasl.username"),
+    *(
+        f"sasl.oauthbearer.{name}"
+        for name in (
+            *("assertion.algorithm", "assertion.claim.aud", "assertion.claim.exp.seconds"),
+            *("assertion.claim.iss", "assertion.claim.jti.include", "assertion.claim.nbf.seconds"),
+            *("assertion.claim.sub", "assertion.file", "assertion.private.key.file"),
+            *("assertion.private.key.passphrase", "assertion.template.file"),
+            *("client.credentials.client.id", "client.credentials.client.secret"),
+            *("clock.skew.seconds", "expected.audience", "expected.issuer", "header.urlencode"),
+            *("jwks.endpoint.refresh.ms", "jwks.endpoint.retry.backoff.max.ms"),
+            *("jwks.endpoint.retry.backoff.ms", "jwks.endpoint.url", "jwt.retriever.class"),
+            *("jwt.validator.class", "scope", "scope.claim.name", "sub.claim.name"),
+            "token.endpoint.url",
+        )
+    ),
+)
+CLIENT_KEYS: Final = frozenset((*TLS_KEYS, *SASL_KEYS))
+SECRET_KEYS: Final = frozenset(
+    (
+        *("sasl.jaas.config", "sasl.password", "ssl.key.password", "ssl.keystore.key"),
+        *("ssl.keystore.password", "ssl.truststore.password"),
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.client.credentials.client.secret",
+    )
+)
+HIDDEN: Final = "[hidden]"
+
+
+class UnsupportedSecurity(Exception):
+    """A connection needs a protocol that is not supported yet. Nothing was sent."""
+
+
+class ClientSettings(NamedTuple):
+    """The servers to connect to, and Kafka's client keys."""
+
+    bootstrap: str
+    keys: Mapping[str, str] = {}
+
+    @property
+    def servers(self) -> list[tuple[str, int]]:
+        """The bootstrap servers. Raises ValueError that names the part that is wrong."""
+        return parse_bootstrap(self.bootstrap)
+
+    def require_supported(self) -> None:
+        """Raise UnsupportedSecurity unless plain text is what was asked for.
+
+        Keys of TLS or SASL without `security.protocol` are refused too: Kafka's clients ignore
+        them, and connect in plain text.
+        """
+        protocol = self.keys.get(PROTOCOL)
+        if protocol == PLAINTEXT or not self.keys:
+            return
+        asked = min(self.keys) if protocol is None else f"{PROTOCOL}={protocol}"
+        raise UnsupportedSecurity(
+            f"{asked}: TLS and SASL to the Kafka port are not supported yet, and nothing was sent; "
+            f"only where plain text is intended, set {PROTOCOL} to {PLAINTEXT}"
+        )
+
+    def for_aiokafka(self) -> dict[str, Any]:
+        """Return the arguments with which a client of aiokafka connects.
+
+        Raises UnsupportedSecurity.
+        """
+        self.require_supported()
+        servers = [
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.servers
+        ]
+        return {"bootstrap_servers": ",".join(servers), "security_protocol": PLAINTEXT}
+
+
+def variable_of(key: str) -> str:
+    """Return the environment variable of a client key: `GATEWAY_SECURITY_PROTOCOL` for one."""
+    return f"GATEWAY_{key.upper().replace('.', '_')}"
