@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.admin.client import AdminClient, AdminError, Place, raise_for
 from gateway.admin.consume_batches import (
@@ -18,11 +18,20 @@ from gateway.admin.consume_batches import (
 )
 from gateway.admin.consume_bounds import Bound, show_partitions
 from gateway.admin.consume_fetch import Chunk, PartitionReader, damaged, ranges
-from gateway.admin.consume_filters import Filter, matching, topics_by_pattern
+from gateway.admin.consume_filters import Filter, is_pattern, matching, topics_by_pattern
 from gateway.admin.consume_output import Printed
 from gateway.admin.consume_stdout import Stdout
-from ledger.command_line.output import ProgressLine
+from ledger.command_line.progress import ProgressLine
 from ledger.tasks import start_once
+
+if TYPE_CHECKING:
+    from gateway.admin.bad_input import BadInput
+    from gateway.admin.consume_where import Where
+
+    Decode = Callable[
+        [str, int, Sequence[Record]], Awaitable[tuple[Sequence[Record], BadInput | None]]
+    ]
+    """Returns records with other values, up to the first that cannot be decoded, and its error."""
 
 _NAMES_SHOWN: Final = 10
 _PROGRESS_S: Final = 1.0
@@ -60,12 +69,20 @@ class Printer:
     """Prints records that the filters match, up to a count."""
 
     def __init__(
-        self, out: Stdout, printed: Printed, filters: Sequence[Filter], count: int | None
+        self,
+        out: Stdout,
+        printed: Printed,
+        filters: Sequence[Filter],
+        count: int | None,
+        where: Where | None = None,
+        decode: Decode | None = None,
     ) -> None:
         self.out = out
         self._printed = printed
         self._filters = filters
         self._left = count
+        self._where = where
+        self._decode = decode
         # How many records were read, and how many of them were printed.
         self.read = 0
         self.shown = 0
@@ -94,10 +111,22 @@ class Printer:
             async with asyncio.timeout(_END_S):
                 await self.end()
 
-    def take(self, topic: str, index: int, records: Sequence[Record]) -> int:
-        """Keep records for the next flush. Returns how many of them were looked at."""
-        if self._filters:
-            return self._filtered(topic, index, records)
+    async def take(self, topic: str, index: int, records: Sequence[Record]) -> int:
+        """Keep records for the next flush. Returns how many of them were looked at.
+
+        Raises BadInput if a value cannot be decoded, once the records before it are kept.
+        """
+        error = None
+        if self._decode is not None:
+            records, error = await self._decode(topic, index, records)
+        seen = await self._taken(topic, index, records)
+        if error is not None and not self.full:
+            raise error
+        return seen
+
+    async def _taken(self, topic: str, index: int, records: Sequence[Record]) -> int:
+        if self._filters or self._where is not None:
+            return await self._filtered(topic, index, records)
         if self._left is not None:
             records = records[: self._left]
             self._left -= len(records)
@@ -105,8 +134,10 @@ class Printer:
         self.read += len(records)
         return len(records)
 
-    def _filtered(self, topic: str, index: int, records: Sequence[Record]) -> int:
+    async def _filtered(self, topic: str, index: int, records: Sequence[Record]) -> int:
         found = matching(self._filters, records)
+        if self._where is not None:
+            found = await self._where.matching(topic, index, found)
         seen = len(records)
         if self._left is not None:
             if len(found) >= self._left > 0:
@@ -150,7 +181,7 @@ async def _print_chunk(chunk: Chunk, printer: Printer, turns: Turns, *, committe
     topic, index = chunk.place
     try:
         for records in _visible(chunk, committed=committed):
-            printer.take(topic, index, records)
+            await printer.take(topic, index, records)
             if printer.full:
                 return
             if printer.out.due:
@@ -183,15 +214,15 @@ async def find_places(client: AdminClient, wanted: Wanted) -> list[Place]:
     for name, indexes in found.items():
         missing = [index for index in wanted.partitions if index not in indexes]
         if missing:
-            exist = show_partitions(indexes)
-            message = f"{name} has no partition {show_partitions(missing)}; there are {exist}"
+            exist = f"{'are' if len(indexes) > 1 else 'is only'} {show_partitions(indexes)}"
+            message = f"{name} has no partition {show_partitions(missing)}; there {exist}"
             raise AdminError(message, _UNKNOWN)
     return [(name, index) for name in found for index in wanted.partitions]
 
 
 async def find_topics(client: AdminClient, words: Sequence[str]) -> dict[str, list[int]]:
     """Return the partitions of each topic that the words name. Raises AdminError."""
-    named = [word for word in words if not _is_pattern(word)]
+    named = [word for word in words if not is_pattern(word)]
     found: dict[str, list[int]] = {}
     if named:
         answer = await client.metadata(list(dict.fromkeys(named)))
@@ -202,7 +233,7 @@ async def find_topics(client: AdminClient, words: Sequence[str]) -> dict[str, li
                 raise_for(topic.error_code, None, topic.name)
             found[topic.name] = _indexes(topic)
     for word in words:
-        if _is_pattern(word):
+        if is_pattern(word):
             found |= await _matching(client, word)
     return found
 
@@ -210,17 +241,10 @@ async def find_topics(client: AdminClient, words: Sequence[str]) -> dict[str, li
 async def _matching(client: AdminClient, word: str) -> dict[str, list[int]]:
     topics = [each for each in (await client.metadata(None)).topics if not each.is_internal]
     by_name = {topic.name: topic for topic in sorted(topics, key=lambda each: each.name)}
-    try:
-        names = topics_by_pattern(word[1:-1], list(by_name))
-    except ValueError as error:
-        raise AdminError(str(error), "INVALID_REGULAR_EXPRESSION") from None
+    names = topics_by_pattern(word[1:-1], list(by_name))
     if not names:
         raise AdminError(f"no topic matches {word}; {_existing(list(by_name))}", _UNKNOWN)
     return {name: _indexes(by_name[name]) for name in names}
-
-
-def _is_pattern(word: str) -> bool:
-    return len(word) > 1 and word.startswith("/") and word.endswith("/")
 
 
 def _indexes(topic: object) -> list[int]:

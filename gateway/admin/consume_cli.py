@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from gateway.admin import record_shapes
+from gateway.admin.avro_options import avro_values, schema_registry_option
 from gateway.admin.requests import ask, bootstrap_option
 from gateway.admin.topic_cleaning_cli import topic
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CLOSED_PIPE, EXIT_INTERRUPTED
-from ledger.command_line.output import Format, note, usage
+from ledger.command_line.output import Format, fail, note, usage
 from ledger.command_line.program import Value, option
+from ledger.command_line.shape import prints
 
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
     from gateway.admin.consume import Printer, Wanted
+    from gateway.admin.consume_avro import AvroValues
     from gateway.admin.consume_filters import Filter
     from gateway.admin.consume_output import Printed
     from gateway.admin.consume_stdout import Stdout
+    from gateway.admin.consume_where import Where
 
 __all__ = ["topic"]
 
 _OUTPUTS = ("raw", "table", "jsonl", "json", "csv")
 _JSON_OUTPUTS = ("jsonl", "json")
-_VALUES = ("text", "json", "hex", "base64", "auto")
+_VALUES = ("text", "json", "hex", "base64", "avro", "auto")
 _ISOLATION = ("read_committed", "read_uncommitted")
 _RETRY_S_MAX = 86_400.0
 _START, _END = "start", "end"
@@ -77,12 +83,21 @@ _START, _END = "start", "end"
     help="Only records with this header, or with NAME; repeat for several.",
 )
 @option(
+    "--where",
+    metavar="CEL",
+    help="Only records for which an expression is true, such as 'value.total > 100'. It has key, "
+    "value, headers, topic, partition, offset, timestamp, time, key_size and value_size.",
+)
+@option(
     "--value",
     "shown",
     type=Value("form", units.one_of(*_VALUES)),
     default="text",
-    help="How to print values: text, json, hex, base64 or auto.",
+    help="How to print values: text, json, hex, base64, avro (as JSON), or auto: Avro if a "
+    "registry is named and has the schema, else text, or base64 where bytes are not UTF-8.",
 )
+@option("--schema", metavar="FILE", help="Schema of values in Avro (.avsc).")
+@schema_registry_option
 @option(
     "--output",
     "-o",
@@ -95,7 +110,7 @@ _START, _END = "start", "end"
     "-f",
     "template",
     metavar="FORMAT",
-    help="Form of a record, as kcat's: '%o %k %s\\n', or {headers.NAME}, {value.order.id}.",
+    help="Form of a record, as kcat's: '%o %k %s\\n', or {headers[NAME]}, {value.order.id}.",
 )
 @option("--no-header", is_flag=True, help="Print no first row with -o csv.")
 @option(
@@ -106,6 +121,7 @@ _START, _END = "start", "end"
 )
 @option("--quiet", "-q", is_flag=True, help="Show no progress on stderr.")
 @bootstrap_option
+@prints(record_shapes.CONSUMED)
 def _consume(bootstrap: str, topics: Sequence[str], **words: Any) -> int:
     """Print the records of topics.
 
@@ -113,27 +129,71 @@ def _consume(bootstrap: str, topics: Sequence[str], **words: Any) -> int:
     """
     flags = _Flags(topics, **words)
     form = Format.json if flags.output in _JSON_OUTPUTS else Format.table
+    if sys.stdout is None:
+        usage("stdout is closed, and records are printed to it", form)
     _check_combination(flags, form)
     wanted = _wanted(flags, form)
 
     if flags.start == _END and not flags.follow and not flags.quiet:
         note("--from end without --follow ends at once; pass --follow to wait for new records")
 
+    values = avro_values(flags, form)
+    where = _where(flags.where, form)
+    try:
+        return _print_records(bootstrap, flags, wanted, form, where, values)
+    finally:
+        if where is not None:
+            where.close()
+
+
+def _print_records(
+    bootstrap: str,
+    flags: _Flags,
+    wanted: Wanted,
+    form: Format,
+    where: Where | None,
+    values: AvroValues | None,
+) -> int:
+    from gateway.admin.bad_input import BadInput
+    from gateway.admin.consume import Printer
     from gateway.admin.consume_stdout import Stdout
 
     out = Stdout()
-    from gateway.admin.consume import Printer
-
-    printer = Printer(out, _printed(flags, out, form), _filters(flags, form), flags.most)
+    decode = None if values is None else values.decode
+    printed, filters = _printed(flags, out, form), _filters(flags, form)
+    printer = Printer(out, printed, filters, flags.most, where, decode)
     try:
-        ask(bootstrap, form, _work(flags, wanted, printer, bootstrap))
+        ask(bootstrap, form, _work(flags, wanted, printer), shows_wait=False)
     except BrokenPipeError:
         return EXIT_CLOSED_PIPE
     except click.exceptions.Exit as ended:
         if ended.exit_code == EXIT_INTERRUPTED:
-            note(f"read {printer.read} records of {', '.join(topics)}")
+            note(f"read {printer.read} records of {', '.join(flags.topics)}")
+            _note_failures(where)
         raise
+    except BadInput as error:
+        fail(error.exit_code, str(error), error.code, form)
+    _note_failures(where)
     return 0
+
+
+def _where(expression: str | None, form: Format) -> Where | None:
+    if expression is None:
+        return None
+    from gateway.admin.consume_where import CelMissing, InvalidExpression, Where
+
+    try:
+        return Where(expression)
+    except InvalidExpression as error:
+        usage(f"--where: {error}", form)
+    except CelMissing as error:
+        usage(str(error), form)
+
+
+def _note_failures(where: Where | None) -> None:
+    """Report the records for which --where failed, which would be missed in silence."""
+    if where is not None and where.failed:
+        note(where.summary())
 
 
 class _Flags(NamedTuple):
@@ -150,7 +210,10 @@ class _Flags(NamedTuple):
     key: str | None
     grep: str | None
     headers: Sequence[str]
+    where: str | None
     shown: str
+    schema: str | None
+    schema_registry: str | None
     output: str
     template: str | None
     no_header: bool
@@ -180,7 +243,7 @@ def _check_combination(flags: _Flags, form: Format) -> None:
         usage(f"--format and --output {flags.output} exclude each other", form)
     if flags.no_header and flags.output != "csv":
         usage("--no-header needs --output csv", form)
-    if flags.shown != "text" and flags.output in _JSON_OUTPUTS:
+    if flags.shown not in ("text", "avro") and flags.output in _JSON_OUTPUTS:
         message = f"--value {flags.shown} and --output {flags.output} exclude each other: JSON"
         usage(f"{message} has text, or base64 where bytes are not UTF-8", form)
 
@@ -188,7 +251,10 @@ def _check_combination(flags: _Flags, form: Format) -> None:
 def _wanted(flags: _Flags, form: Format) -> Wanted:
     from gateway.admin.consume import Wanted
     from gateway.admin.consume_bounds import is_behind, read_bound, read_partitions
+    from gateway.admin.consume_filters import check_topic
 
+    for topic_or_pattern in flags.topics:
+        _read("TOPIC", topic_or_pattern, check_topic, form)
     now_ms = round(time.time() * 1000)
     partitions = flags.partitions
     start = _read("--from", flags.start, lambda word: read_bound(word, now_ms), form)
@@ -249,11 +315,10 @@ def _printed(flags: _Flags, out: Stdout, form: Format) -> Printed:
     return consume_output.raw(show, exact=show is plain_bytes)
 
 
-def _work(
-    flags: _Flags, wanted: Wanted, printer: Printer, bootstrap: str
-) -> Callable[[AdminClient], Any]:
+def _work(flags: _Flags, wanted: Wanted, printer: Printer) -> Callable[[AdminClient], Any]:
     import asyncio
 
+    from gateway.admin.bad_input import BadInput
     from gateway.admin.client import AdminError, Unreachable
     from gateway.admin.consume import consume, progress_shown
 
@@ -263,7 +328,7 @@ def _work(
             return
         from gateway.admin.consume_group import consume_as_member
 
-        await consume_as_member(client, bootstrap, flags.group, wanted, printer)
+        await consume_as_member(client, flags.group, wanted, printer)
 
     async def work(client: AdminClient) -> None:
         async with progress_shown(printer, quiet=flags.quiet):
@@ -275,7 +340,7 @@ def _work(
                     raise BrokenPipeError from None
                 await printer.end_soon()
                 raise
-            except (AdminError, Unreachable):
+            except (AdminError, BadInput, Unreachable):
                 await printer.end()
                 raise
             await printer.end()

@@ -60,10 +60,21 @@ def matching(filters: Sequence[Filter], records: Sequence[Record]) -> Sequence[R
     return records
 
 
+def check_topic(word: str) -> None:
+    """Raise ValueError if this is `/regex/` and no regular expression."""
+    if is_pattern(word):
+        topics_by_pattern(word[1:-1], ())
+
+
+def is_pattern(word: str) -> bool:
+    """Return whether this names topics by a regular expression between slashes."""
+    return len(word) > 1 and word.startswith("/") and word.endswith("/")
+
+
 def topics_by_pattern(pattern: str, names: Sequence[str]) -> list[str]:
     """Return the names that the regular expression matches as a whole. Raises ValueError."""
     try:
         compiled = compile_pattern(pattern, _PATTERN_MEMORY_MAX)
     except InvalidPattern as error:
-        raise ValueError(f"/{pattern}/ is no regular expression of RE2: {error}") from None
+        raise ValueError(f"is no regular expression of RE2: {error}") from None
     return [name for name in names if compiled.fullmatch(name) is not None]

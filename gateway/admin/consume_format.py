@@ -2,8 +2,9 @@ r"""The format strings of `topic consume -f`: those of kcat, and fields in brace
 
 `%t %p %o` are topic, partition and offset, `%k %s %h` key, value and headers, `%K %S` the bytes of
 key and value (-1 for null), `%T` the timestamp, `%%` a percent sign. `\n \r \t \\ \xHH` are
-escapes. `{key}`, `{value}`, `{value.order.id}` and `{headers.NAME}` are parts of a record; other
-braces stand for themselves. Source: kcat, format.c.
+escapes. `{key}`, `{value}`, `{value.order.id}`, `{headers.NAME}` and `{headers[NAME]}` are parts of
+a record; brackets also hold keys with dots, as in `{value[order.id]}`. Other braces stand for
+themselves. Source: kcat, format.c.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ Formatter = Callable[[str, int, Sequence[Record]], bytes]
 _TOKEN: Final = re.compile(
     r"%(?P<percent>.?)"
     r"|\\(?P<escape>x[0-9A-Fa-f]{2}|.)"
-    r"|\{(?P<field>key|value|headers)(?P<path>(?:\.[^{}]+)?)\}",
+    r"|\{(?P<field>key|value|headers)(?P<path>(?:\.[^{}\[\]]+|\[[^{}\[\]]+\])*)\}",
     re.DOTALL,
 )
+_STEP: Final = re.compile(r"\[([^\]]+)\]|\.?([^.\[]+)")
 _ESCAPES: Final[Mapping[str, bytes]] = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
 _SIZES: Final[Mapping[str, _Field]] = {
     "K": lambda _topic, _index, record: _size(record.key),
@@ -74,7 +76,7 @@ def _constant(data: bytes) -> _Field:
 
 def _field(token: re.Match[str], show: Show, show_key: Show) -> _Field:
     if token["field"] is not None:
-        return _part(token["field"], token["path"].removeprefix("."), show, show_key)
+        return _part(token["field"], token["path"], show, show_key)
     if token["escape"] is not None:
         return _constant(_escaped(token["escape"]))
     letter = token["percent"]
@@ -111,17 +113,24 @@ def _headers(record: Record, show: Show) -> bytes:
 
 def _part(name: str, path: str, show: Show, show_key: Show) -> _Field:
     if name == "headers":
-        if not path:
-            raise ValueError("{headers} needs a name, such as {headers.trace}")
-        return lambda _topic, _index, record: show_key(_header(record, path))
+        header = _header_name(path)
+        return lambda _topic, _index, record: show_key(_header(record, header))
     if not path:
         if name == "key":
             return lambda _topic, _index, record: show_key(record.key)
         return lambda _topic, _index, record: show(record.value)
-    steps = path.split(".")
+    steps = [bracketed or plain for bracketed, plain in _STEP.findall(path)]
     if name == "key":
         return lambda _topic, _index, record: show_key(_inside(record.key, steps))
     return lambda _topic, _index, record: show_key(_inside(record.value, steps))
+
+
+def _header_name(path: str) -> str:
+    if path.startswith("[") and path.endswith("]") and path.count("[") == 1:
+        return path[1:-1]
+    if len(path) > 1 and "[" not in path:
+        return path[1:]
+    raise ValueError("{headers} needs a name, such as {headers.trace} or {headers[trace]}")
 
 
 def _header(record: Record, name: str) -> bytes | None:

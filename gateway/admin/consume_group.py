@@ -23,7 +23,7 @@ _FETCH_BYTES: Final = 4 * 1024 * 1024
 
 
 async def consume_as_member(
-    client: AdminClient, bootstrap: str, group: str, wanted: Wanted, printer: Printer
+    client: AdminClient, group: str, wanted: Wanted, printer: Printer
 ) -> None:
     """Print the records of the partitions that the group assigns, and commit their offsets.
 
@@ -38,7 +38,7 @@ async def consume_as_member(
     printer.begin()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL + 1)  # it logs what it also raises
     consumer: Any = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
+        **client.settings.for_aiokafka(),
         group_id=group,
         client_id="gateway-consume",
         auto_offset_reset="earliest",
@@ -61,7 +61,7 @@ async def consume_as_member(
         consumer.subscribe(topics, listener=Listener())
         await member.read()
     except KafkaConnectionError as error:
-        raise Unreachable(f"no server at {bootstrap}: {error}") from None
+        raise Unreachable(f"no server at {client.settings.bootstrap}: {error}") from None
     except KafkaError as error:
         raise _refused(group, error) from None
     finally:
@@ -140,7 +140,7 @@ class Member:
         try:
             while not self._printer.full and not await self._at_end():
                 found = await self._received()
-                taken = self._take(found)
+                taken = await self._take(found)
                 await self._printer.out.flush()
                 self._taken |= taken
                 await turns.give()
@@ -174,13 +174,13 @@ class Member:
         with suppress(KafkaError):
             await self._commit()
 
-    def _take(self, found: Mapping[Any, Any]) -> dict[Any, int]:
+    async def _take(self, found: Mapping[Any, Any]) -> dict[Any, int]:
         """Hand records to the printer. Returns the offset behind the last of each partition."""
         taken: dict[Any, int] = {}
         for partition, records in found.items():
             if self._printer.full:
                 break
-            seen = self._printer.take(partition.topic, partition.partition, records)
+            seen = await self._printer.take(partition.topic, partition.partition, records)
             if seen:
                 taken[partition] = records[seen - 1].offset + 1
         return taken

@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final, TextIO
 
+from gateway.admin.ready_files import until_ready
+
 _FLUSH_BYTES: Final = 256 * 1024
 _FLUSH_S: Final = 0.1
 _PIPE_BYTES: Final = 4096  # PIPE_BUF: a write of so many bytes to a pipe with room does not wait
@@ -114,11 +116,11 @@ class Stdout:
         size = _FILE_BYTES if self._poll is None else _PIPE_BYTES
         while data:
             if self._poll is not None and not self._poll.poll(0):
-                await _writable(fd)
+                await until_ready(fd, writes=True)
             try:
                 data = data[os.write(fd, data[:size]) :]
             except BlockingIOError:  # another process made it non-blocking
-                await _writable(fd)
+                await until_ready(fd, writes=True)
 
 
 def _nothing() -> None:
@@ -148,19 +150,3 @@ def _write_buffer(data: bytes) -> None:
 def _may_wait(fd: int) -> bool:
     mode = os.fstat(fd).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
-
-
-async def _writable(fd: int) -> None:
-    """Wait until the file takes bytes, or fails."""
-    loop = asyncio.get_running_loop()
-    ready = loop.create_future()
-
-    def on_ready() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    loop.add_writer(fd, on_ready)
-    try:
-        await ready
-    finally:
-        loop.remove_writer(fd)

@@ -29,12 +29,13 @@ class ValueForm(StrEnum):
     json = "json"
     hex = "hex"
     base64 = "base64"
+    avro = "avro"  # decoded to JSON before
     auto = "auto"
 
 
 def value_show(form: ValueForm, *, escaped: bool) -> Show:
     """Return the function for a form; `escaped` escapes control characters, for terminals."""
-    if form is ValueForm.text:
+    if form in (ValueForm.text, ValueForm.avro):
         return escaped_text if escaped else plain_bytes
     if form is ValueForm.json:
         return _json

@@ -8,6 +8,8 @@ import select
 from types import TracebackType
 from typing import Final, Self
 
+from gateway.admin.ready_files import until_ready
+
 STDIN: Final = "-"
 _CHUNK_BYTES: Final = 128 * 1024
 
@@ -60,23 +62,12 @@ class InputFile:
                 continue
 
     async def _readable(self) -> None:
-        loop = asyncio.get_running_loop()
         if self._may_wait and self.ready():
             await asyncio.sleep(0)
             return
-        found: asyncio.Future[None] = loop.create_future()
         try:
-            loop.add_reader(self._descriptor, _set, found)
-        except PermissionError:  # epoll refuses files of a disk
+            await until_ready(self._descriptor, writes=False)
+        except PermissionError:
             self._may_wait = False
             return
         self._may_wait = True
-        try:
-            await found
-        finally:
-            loop.remove_reader(self._descriptor)
-
-
-def _set(found: asyncio.Future[None]) -> None:
-    if not found.done():
-        found.set_result(None)

@@ -11,14 +11,16 @@ import logging
 import signal
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer, errors  # pyright: ignore[reportMissingTypeStubs]
 
-from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_bootstrap, raise_for
+from gateway.admin.bad_input import BadInput
+from gateway.admin.client import AdminClient, AdminError, Unreachable, raise_for
+from gateway.admin.client_settings import ClientSettings
 from gateway.admin.input_chunks import STDIN, InputFile
 from gateway.admin.record_input import (
-    BadHeader,
+    BrokenInput,
     Defaults,
     InputFormat,
     RecordInput,
@@ -38,6 +40,9 @@ from gateway.admin.record_writer import (
 )
 from gateway.admin.topics import settings
 from ledger.command_line.exit_codes import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from gateway.admin.avro_input import AvroTarget
 
 _METADATA: Final = 3
 _CREATION_S_MAX: Final = 5.0  # how long a topic is waited for that the server may be creating
@@ -66,15 +71,7 @@ class Plan:
     skip_bad: bool
     timeout_s: float  # how long a record may wait for its acknowledgement
     single: Record | None = None  # written instead of the files
-
-
-class BadInput(Exception):
-    """An input that cannot be written. `code` names the kind, `exit_code` ends the command."""
-
-    def __init__(self, message: str, code: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.code = code
-        self.exit_code = exit_code
+    avro: AvroTarget | None = None  # of the format avro
 
 
 class Outcome(NamedTuple):
@@ -93,26 +90,30 @@ class _Topic(NamedTuple):
     compacted: bool
 
 
-async def produce(
-    client: AdminClient, bootstrap: str, plan: Plan, totals: Totals, watch: Watch
-) -> Outcome:
+async def produce(client: AdminClient, plan: Plan, totals: Totals, watch: Watch) -> Outcome:
     """Write all records, and return how that ended.
 
     Raises AdminError or Unreachable if nothing was read and written yet.
     """
-    logging.getLogger("aiokafka").disabled = True
-    for name in ("aiokafka", "asyncio"):  # their lines on stderr would be none of ours
-        logging.getLogger(name).addHandler(logging.NullHandler())
-        logging.getLogger(name).propagate = False
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    logger = logging.getLogger("aiokafka")  # it logs what it also raises
+    logger.disabled = True
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    asyncio.get_running_loop().set_exception_handler(_on_unhandled)
     terminated = _cancel_at_sigterm()
     try:
-        outcome = await _produce(client, bootstrap, plan, totals, watch)
+        outcome = await _produce(client, plan, totals, watch)
     except asyncio.CancelledError:
         if not terminated.is_set():
             raise
         outcome = Outcome(interrupted=True)
     return outcome._replace(terminated=outcome.interrupted and terminated.is_set())
+
+
+def _on_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what no task handled, except errors of batches that aiokafka leaves behind."""
+    if not isinstance(context.get("exception"), (errors.KafkaError, asyncio.CancelledError)):
+        loop.default_exception_handler(context)
 
 
 def _cancel_at_sigterm() -> asyncio.Event:
@@ -129,11 +130,9 @@ def _cancel_at_sigterm() -> asyncio.Event:
     return terminated
 
 
-async def _produce(
-    client: AdminClient, bootstrap: str, plan: Plan, totals: Totals, watch: Watch
-) -> Outcome:
+async def _produce(client: AdminClient, plan: Plan, totals: Totals, watch: Watch) -> Outcome:
     topic = await _find_topic(client, plan, watch)
-    async with _started(bootstrap, plan, topic) as producer:
+    async with _started(client.settings, plan, topic) as producer:
         partitions = await _known_partitions(producer, topic)
         topic = topic._replace(partitions=len(partitions))
         totals.started = True
@@ -227,13 +226,10 @@ def _no_partition(topic: str, partition: int, count: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _started(bootstrap: str, plan: Plan, topic: _Topic) -> AsyncGenerator[Any]:
-    servers = [
-        f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        for host, port in parse_bootstrap(bootstrap)
-    ]
+async def _started(connection: ClientSettings, plan: Plan, topic: _Topic) -> AsyncGenerator[Any]:
+    bootstrap = connection.bootstrap
     producer: Any = AIOKafkaProducer(
-        bootstrap_servers=",".join(servers),
+        **connection.for_aiokafka(),
         client_id="gateway-topic-produce",
         acks=plan.acks,
         enable_idempotence=plan.acks == "all",
@@ -310,17 +306,40 @@ class _Feed:
                 raise BadInput(message, "UNREADABLE", EXIT_USAGE) from None
 
     async def _read(self, file: InputFile) -> None:
+        if self._plan.avro is not None:
+            await self._read_avro(file, self._plan.avro)
+            return
         form = self._plan.form
         parser = RecordInput(form, self._plan.defaults, self._topic.bytes_max)
         whole = form is InputFormat.raw
         while True:
-            if not file.ready():
-                await self._writer.send_open()
-            data = await file.read()
+            data = await self._piece(file)
             for line, record in parser.feed(data) if data else parser.end():
                 await self._write(Place(file.path, line, whole), record)
             if not data:
                 return
+
+    async def _read_avro(self, file: InputFile, target: AvroTarget) -> None:
+        from gateway.admin.avro_input import AvroInput
+
+        parser = AvroInput(target, self._plan.defaults, self._topic.bytes_max)
+        while True:
+            data = await self._piece(file)
+            try:
+                await parser.prepare(data)
+            except BrokenInput as broken:
+                place = Place(file.path, 1, whole=True)
+                raise _bad_line(place, broken, self._topic, self._plan.form) from None
+            for number, record in parser.feed(data) if data else parser.end():
+                await self._write(Place(file.path, number, unit=parser.unit), record)
+            if not data:
+                return
+
+    async def _piece(self, file: InputFile) -> bytes:
+        """Return the next bytes. What was read before is sent if they have to be waited for."""
+        if not file.ready():
+            await self._writer.send_open()
+        return await file.read()
 
     async def _write(self, place: Place, record: Record | BadRecord) -> None:
         if self._plan.rate is not None:
@@ -349,7 +368,7 @@ class _Feed:
         return None
 
     def _refuse(self, bad: BadInput, record: BadRecord | None) -> None:
-        if not self._plan.skip_bad or isinstance(record, BadHeader | UnclosedQuote):
+        if not self._plan.skip_bad or isinstance(record, BrokenInput):
             raise bad
         self._writer.totals.skipped += 1
         self._watch.skipped(str(bad))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from gateway.admin import record_shapes
+from gateway.admin.avro_options import avro_target, target_options
 from gateway.admin.consume_cli import topic
 from gateway.admin.requests import ask, bootstrap_option, fail_request
 from ledger.command_line import units
@@ -22,7 +24,6 @@ from ledger.command_line.exit_codes import (
 )
 from ledger.command_line.output import (
     Format,
-    ProgressLine,
     as_json,
     emit,
     fail,
@@ -37,14 +38,17 @@ from ledger.command_line.program import (
     option,
     program_name,
 )
+from ledger.command_line.progress import ProgressLine
+from ledger.command_line.shape import prints
 
 if TYPE_CHECKING:
+    from gateway.admin.avro_input import AvroTarget
     from gateway.admin.produce import Outcome, Plan
     from gateway.admin.record_writer import Acknowledged, Totals
 
 __all__ = ["topic"]
 
-_FORMS = ("lines", "jsonl", "csv", "raw")
+_FORMS = ("lines", "jsonl", "csv", "avro", "raw")
 _STDIN = "-"
 _SHOWN_MAX = 20  # bad lines that --skip-bad reports one by one
 _PROGRESS_S = 0.2
@@ -80,8 +84,10 @@ def _timestamp(word: object) -> int:
     type=Value("form", units.one_of(*_FORMS)),
     default="lines",
     help="Form of the input: lines; jsonl, as `topic consume -o jsonl` prints; csv, whose header "
-    "row names key, value, partition, timestamp, header.NAME; or raw, one record per FILE.",
+    "row names key, value, partition, timestamp, header.NAME; avro, a value of JSON on each line, "
+    "or an Avro file; or raw, one record per FILE.",
 )
+@target_options
 @option(
     "--key-separator",
     "-K",
@@ -156,6 +162,7 @@ def _timestamp(word: object) -> int:
     default="table",
     help="Form of the result: table, json (a summary), or jsonl (an object per record).",
 )
+@prints(record_shapes.PRODUCED, record_shapes.ACKNOWLEDGED)
 def _produce(**_: Any) -> int:
     """Write records to a topic, from files or stdin.
 
@@ -166,7 +173,7 @@ def _produce(**_: Any) -> int:
     flags = flags_given()
     output = Format.table if flags.output is RecordFormat.table else Format.json
     _check(flags, output)
-    plan = _plan(flags, output)
+    plan = _plan(flags, output, avro_target(flags, output))
 
     from gateway.admin.produce import produce
     from gateway.admin.record_writer import Totals
@@ -177,7 +184,8 @@ def _produce(**_: Any) -> int:
         outcome = ask(
             flags.bootstrap,
             output,
-            lambda client: produce(client, flags.bootstrap, plan, totals, report.watch()),
+            lambda client: produce(client, plan, totals, report.watch()),
+            shows_wait=False,
         )
     except click.exceptions.Exit as ended:  # a second Ctrl-C, or a failure before the first record
         if ended.exit_code == EXIT_INTERRUPTED and totals.started:
@@ -229,7 +237,7 @@ def _unreadable(path: str) -> str | None:
     return None if os.access(path, os.R_OK) else os.strerror(errno.EACCES)
 
 
-def _plan(flags: Flags, output: Format) -> Plan:
+def _plan(flags: Flags, output: Format, avro: AvroTarget | None) -> Plan:
     from gateway.admin.produce import Plan
     from gateway.admin.record_input import Defaults, InputFormat
     from gateway.admin.record_json import Record
@@ -256,6 +264,7 @@ def _plan(flags: Flags, output: Format) -> Plan:
         skip_bad=flags.skip_bad,
         timeout_s=flags.timeout,
         single=single if alone else None,
+        avro=avro,
     )
 
 
@@ -356,7 +365,7 @@ class _Report:
             emit(self._summary(totals))
 
     def _fail(self, error: Exception, totals: Totals, output: Format) -> NoReturn:
-        from gateway.admin.produce import BadInput
+        from gateway.admin.bad_input import BadInput
 
         unknown = _unknown(totals)
         if isinstance(error, BadInput):

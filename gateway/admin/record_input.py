@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -44,6 +45,7 @@ class InputFormat(StrEnum):
     lines = "lines"
     jsonl = "jsonl"
     csv = "csv"
+    avro = "avro"
     raw = "raw"
 
 
@@ -56,11 +58,15 @@ class TooLong(BadRecord):
         self.exact = size <= COUNT_MAX
 
 
-class BadHeader(BadRecord):
+class BrokenInput(BadRecord):
+    """An input of which nothing can be read from here on, also if bad lines are skipped."""
+
+
+class BadHeader(BrokenInput):
     """A header row of CSV without which no row can be read."""
 
 
-class UnclosedQuote(BadRecord):
+class UnclosedQuote(BrokenInput):
     """A row of CSV whose quote is open at the end of the input. All behind it is part of it."""
 
     def __init__(self, last_line: int) -> None:
@@ -80,12 +86,23 @@ class Defaults(NamedTuple):
 
 
 class RecordInput:
-    """One file, or stdin, of this format. `bytes_max` is the size of the largest record."""
+    """One file, or stdin, of this format. `bytes_max` is the size of the largest record.
 
-    def __init__(self, form: InputFormat, defaults: Defaults, bytes_max: int) -> None:
+    `decode`, if it is given, turns a line into a record.
+    """
+
+    def __init__(
+        self,
+        form: InputFormat,
+        defaults: Defaults,
+        bytes_max: int,
+        decode: _Decode | None = None,
+    ) -> None:
         self._pieces: _Pieces
         self._decode: _Decode
-        if form is InputFormat.jsonl:
+        if decode is not None:
+            self._pieces, self._decode = _Lines(bytes_max + _LINE_MARGIN), decode
+        elif form is InputFormat.jsonl:
             # A control character has six characters in JSON.
             self._pieces = _Lines(6 * bytes_max + _LINE_MARGIN)
             self._decode = _JsonLines(defaults).decode
@@ -165,7 +182,7 @@ def _varint(value: int) -> int:
 # from bytes to lines
 
 
-class _Pieces:
+class _Pieces(ABC):
     """Cuts bytes into lines. At most `bytes_max` bytes of a line are kept; longer ones are None."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -177,12 +194,9 @@ class _Pieces:
         self._after_line_end = False  # whether its last byte is one
         self._reported = False  # whether it was yielded already, as too long to count
 
+    @abstractmethod
     def feed(self, data: bytes) -> Iterator[_Piece]:
-        start = 0
-        for end in self._ends(data):
-            yield from self._finish(data[start:end])
-            start = end
-        yield from self._hold(data[start:])
+        """Yield the lines that end within these bytes."""
 
     def end(self) -> Iterator[_Piece]:
         if self._size:
@@ -191,10 +205,6 @@ class _Pieces:
     def unclosed(self) -> tuple[int, UnclosedQuote] | None:
         """Return the error if the input ends where it must not."""
         return None
-
-    def _ends(self, data: bytes) -> Iterator[int]:
-        """Yield the places after the line ends."""
-        raise NotImplementedError
 
     def _hold(self, part: bytes) -> Iterator[_Piece]:
         self._size += len(part)
@@ -245,8 +255,8 @@ class _Lines(_Pieces):
 class _Whole(_Pieces):
     """Cuts nowhere: all is one piece."""
 
-    def _ends(self, data: bytes) -> Iterator[int]:
-        return iter(())
+    def feed(self, data: bytes) -> Iterator[_Piece]:
+        return self._hold(data)
 
     def end(self) -> Iterator[_Piece]:
         return self._finish(b"")
@@ -267,7 +277,15 @@ class _Rows(_Pieces):
         last_line = self._line + self._line_ends - self._after_line_end
         return self._line, UnclosedQuote(last_line)
 
+    def feed(self, data: bytes) -> Iterator[_Piece]:
+        start = 0
+        for end in self._ends(data):
+            yield from self._finish(data[start:end])
+            start = end
+        yield from self._hold(data[start:])
+
     def _ends(self, data: bytes) -> Iterator[int]:
+        """Yield the places after the line ends."""
         at, quote, size = 0, -1, len(data)
         while at < size:
             if self._state in ("quoted", "behind"):

@@ -96,11 +96,13 @@ class Place(NamedTuple):
     path: str
     line: int
     whole: bool = False  # whether the record is all that was read
+    unit: str = "line"  # what a record is called
 
     def __str__(self) -> str:
         if self.whole:
             return "the input" if self.path == STDIN else self.path
-        return f"line {self.line}" if self.path == STDIN else f"{self.path}: line {self.line}"
+        place = f"{self.unit} {self.line}"
+        return place if self.path == STDIN else f"{self.path}: {place}"
 
     def up_to(self, last_line: int) -> str:
         """Return this and the lines behind it, for a message."""

@@ -9,6 +9,7 @@ from itertools import count
 
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.command_output import check_output
 from tests.gateway.admin_commands import heeding, invoke
 from tests.peers import install
 
@@ -33,6 +34,7 @@ def produce(broker, *words, data=b""):
     done = subprocess.run(argv(broker, *words), input=data, capture_output=True, timeout=60)
     errors = done.stderr.decode()
     assert "Traceback" not in errors
+    check_output(("topic", "produce", *words), done.stdout.decode(), done.returncode)
     return done.returncode, done.stdout.decode(), errors
 
 

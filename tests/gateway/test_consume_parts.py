@@ -164,6 +164,7 @@ def formatted(template, record):
         (r"\t\r\\\x41\q", b"\t\r\\Aq"),
         ("%h", b"a=1,b=NULL,a=2"),
         ("{headers.a} {headers.none}.", b"2 ."),
+        ("{headers[a]}{headers[none]}{headers[]}", b"2{headers[]}"),
         ("{key}{value}", b"kv"),
         ('{"k":"%k"} {x}', b'{"k":"k"} {x}'),
         ("{value.x}", b""),
@@ -181,6 +182,8 @@ def test_fields_of_json_are_found():
     assert formatted("{value.order.lines.0.sku} {key.region}", record) == b"x eu"
     assert formatted("{value.order.lines}", record) == b'[{"sku": "x"}]'
     assert formatted("{value.order.none.x}{value.order.lines.9}", record) == b""
+    assert formatted("{value[order].lines[0][sku]} {key[region]}", record) == b"x eu"
+    assert formatted("{value[a.b]} {value.a.b}", rec(value=b'{"a.b": 1}')) == b"1 "
 
 
 def test_numbers_inside_json_are_printed_as_they_are_written():

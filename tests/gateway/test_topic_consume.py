@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.admin.record_json import decode_record
+from tests.command_output import check_output
 from tests.gateway.admin_commands import heeding, run
 from tests.peers import install
 from tests.peers.gateway import Gateway
@@ -93,6 +94,7 @@ def consumed(broker, *words):
         argv(*words), env=environment(broker), capture_output=True, timeout=TIMEOUT_S
     )
     assert (done.returncode, done.stderr) == (0, b"")
+    check_output(("topic", "consume", *words), done.stdout.decode(errors="replace"))
     return done.stdout
 
 
@@ -418,7 +420,8 @@ def ended_by_its_reader(server, most, first, *words):
 def test_a_closed_stdout_is_no_traceback(gateway):
     words = ["bash", "-c", '"$@" >&-', "bash", *argv("orders")]
     done = subprocess.run(words, env=environment(gateway), capture_output=True, timeout=TIMEOUT_S)
-    assert (done.returncode, done.stderr) == (0, b"")
+    fault = b"gateway: stdout is closed, and records are printed to it\n"
+    assert (done.returncode, done.stderr) == (2, fault)
 
 
 @pytest.mark.parametrize(("more", "shown"), [((), True), (("-q",), False)])

@@ -390,7 +390,7 @@ def test_a_port_that_answers_nothing_is_interrupted_at_once():
     [
         (("/no/such/file",), "/no/such/file: No such file or directory"),
         (("/",), "/: Is a directory"),
-        (("-i", "avro"), "--input avro: must be lines, jsonl, csv or raw"),
+        (("-i", "xml"), "--input xml: must be lines, jsonl, csv, avro or raw"),
         (("-K", ":", "--key", "a"), "--key-separator and --key: pass only one of them"),
         (("-K", ":", "-i", "csv"), "--key-separator is for lines, and --input is csv"),
         (("-K", ""), "--key-separator must not be empty"),
