@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gateway.admin import group_shapes
 from gateway.admin.confirm import confirm
 from gateway.admin.requests import (
     ask,
@@ -27,17 +28,8 @@ from gateway.admin.requests import (
     zookeeper_option,
 )
 from ledger.command_line import units
-from ledger.command_line.output import (
-    Format,
-    as_json,
-    as_table,
-    emit,
-    headings,
-    note,
-    output_option,
-    usage,
-)
-from ledger.command_line.program import CommandGroup, Flags, Value, option
+from ledger.command_line.output import Output, note, output_option, usage
+from ledger.command_line.program import CommandGroup, Deferred, Flags, Value, option
 
 if TYPE_CHECKING:
     from gateway.admin.client import AdminClient
@@ -53,7 +45,17 @@ _TIME = "a time such as 2026-05-01T12:00:00 (UTC unless it has a zone), or how l
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-group = CommandGroup("group", "List, describe, delete and move consumer groups.")
+group = CommandGroup(
+    "group",
+    "List, describe, delete and move consumer groups.",
+    {
+        "lag": Deferred(
+            "gateway.admin.group_lag_cli",
+            "lag",
+            "Show how far groups are behind, in records and in seconds.",
+        ),
+    },
+)
 
 _name_argument = click.argument("name", metavar="GROUP", help="Id of the group.")
 _topic_option = option(
@@ -74,16 +76,12 @@ _dry_run_option = option(
 
 @group.command("list")
 @bootstrap_option
-@output_option
-def _list(bootstrap: str, output: Format) -> None:
+@output_option(group_shapes.LISTED)
+def _list(bootstrap: str, output: Output) -> None:
     """List consumer groups."""
     from gateway.admin.groups import list_groups
 
-    rows = ask(bootstrap, output, list_groups)
-    if output is Format.json:
-        emit(as_json(rows))
-    else:
-        emit(as_table(headings("group", "state", "type", "protocol"), rows))
+    output.show(ask(bootstrap, output, list_groups))
 
 
 @group.command("describe")
@@ -91,31 +89,30 @@ def _list(bootstrap: str, output: Format) -> None:
 @option("--members", is_flag=True, help="Show the members instead of the offsets.")
 @option("--state", is_flag=True, help="Show the state instead of the offsets.")
 @bootstrap_option
-@output_option
-def _describe(name: str, members: bool, state: bool, bootstrap: str, output: Format) -> None:
+@output_option(group_shapes.OFFSETS, group_shapes.MEMBERS, group_shapes.STATE)
+def _describe(name: str, members: bool, state: bool, bootstrap: str, output: Output) -> None:
     """Show the committed offsets and the lag of a group, or its members, or its state."""
     if members and state:
         usage("--members and --state: pass only one of them", output)
+    shape = group_shapes.STATE if state else group_shapes.OFFSETS
+    output = output.of(group_shapes.MEMBERS if members else shape)
 
     from gateway.admin import groups
 
-    async def work(client: AdminClient) -> tuple[str | None, dict[str, str], list[Row]]:
+    async def work(client: AdminClient) -> tuple[str | None, list[Row]]:
         found = await groups.find_group(client, name)
         remark = groups.remark(found)
         if members:
-            return remark, groups.MEMBER_COLUMNS, groups.member_rows(found)
+            return remark, groups.member_rows(found)
         if state:
-            return remark, groups.STATE_COLUMNS, [await groups.state_row(client, found)]
-        rows = await groups.offset_rows(client, found)
-        return remark, groups.offset_columns(rows), rows
+            return remark, [await groups.state_row(client, found)]
+        return remark, await groups.offset_rows(client, found)
 
-    remark, columns, rows = ask(bootstrap, output, work)
+    remark, rows = ask(bootstrap, output, work)
     if remark is not None:
         note(remark)
-    if output is Format.json:
-        emit(as_json(rows))
-    elif rows:
-        emit("\n" + as_table(columns, rows, _KAFKA_COLUMN_WIDTH))
+    if rows or not output.is_table:
+        _show_as_kafka(rows, output)
 
 
 @group.command("delete")
@@ -123,12 +120,14 @@ def _describe(name: str, members: bool, state: bool, bootstrap: str, output: For
 @yes_option
 @_dry_run_option
 @bootstrap_option
-@output_option
-def _delete(name: str, yes: bool, dry_run: bool, bootstrap: str, output: Format) -> None:
+@output_option(group_shapes.DELETED, group_shapes.WOULD_DELETE)
+def _delete(name: str, yes: bool, dry_run: bool, bootstrap: str, output: Output) -> None:
     """Delete a group that has no members, and all its offsets."""
     if yes and dry_run:
         usage("--yes and --dry-run: pass only one of them", output)
-    if not dry_run:
+    if dry_run:
+        output = output.of(group_shapes.WOULD_DELETE)
+    else:
         action = f"permanently deletes group {name} and all its offsets"
         fix = "add --yes to delete, or --dry-run to list the offsets"
         confirm(yes, action, name, output, fix)
@@ -144,13 +143,11 @@ def _delete(name: str, yes: bool, dry_run: bool, bootstrap: str, output: Format)
         return group_seek.rows(name, steps)
 
     rows = ask(bootstrap, output, work)
-    if output is Format.json:
-        emit(as_json({"would_delete" if dry_run else "deleted": name, "offsets": rows}))
-    elif not dry_run:
-        emit(f"Deleted group {name}.")
+    if dry_run:
+        _show_as_kafka({"would_delete": name, "offsets": rows}, output)
+        _print_dry("--yes", output)
     else:
-        emit("\n" + as_table(group_seek.COLUMNS, rows, _KAFKA_COLUMN_WIDTH))
-        _print_dry("--yes")
+        output.done({"deleted": name, "offsets": rows}, f"Deleted group {name}.")
 
 
 def _old_targets(function: F) -> F:
@@ -195,8 +192,8 @@ def _old_targets(function: F) -> F:
 )
 @tls_option
 @bootstrap_option
-@output_option
-def _seek(name: str, output: Format, **values: Any) -> None:
+@output_option(group_shapes.MOVED)
+def _seek(name: str, output: Output, **values: Any) -> None:
     """Move a group that has no members to other offsets, or back with --undo.
 
     Pass one of --to, --from-file and --undo, and with --to also --topic or --all-topics.
@@ -234,7 +231,7 @@ def _seek(name: str, output: Format, **values: Any) -> None:
 )
 @storage_option
 @tls_option
-@output_option
+@output_option(group_shapes.HISTORY)
 def _history(
     name: str,
     topics: Sequence[str],
@@ -243,7 +240,7 @@ def _history(
     zookeeper: str | None,
     bootstrap: str,
     tls: Path | None,
-    output: Format,
+    output: Output,
 ) -> None:
     """Show the commits of a group with their times.
 
@@ -255,11 +252,7 @@ def _history(
 
     from gateway.admin import group_history as history
 
-    rows = history.rows(past, scope, since_ms, newest)
-    if output is Format.json:
-        emit(as_json(rows))
-    else:
-        emit(as_table(history.COLUMNS, rows))
+    output.show(history.rows(past, scope, since_ms, newest))
 
 
 @group.command("restore")
@@ -270,8 +263,8 @@ def _history(
 @_dry_run_option
 @storage_option
 @tls_option
-@output_option
-def _restore(name: str, output: Format, **values: Any) -> None:
+@output_option(group_shapes.MOVED)
+def _restore(name: str, output: Output, **values: Any) -> None:
     """Move a group that has no members to the offsets that it had at a time."""
     flags = Flags(**values)
     if flags.execute and flags.dry_run:
@@ -287,7 +280,7 @@ class _Move:
     """One move of a group: planned, perhaps executed, and shown."""
 
     def __init__(
-        self, group: str, scope: Scope, execute: bool, bootstrap: str, output: Format
+        self, group: str, scope: Scope, execute: bool, bootstrap: str, output: Output
     ) -> None:
         self._group = group
         self._scope = scope
@@ -350,29 +343,34 @@ class _Move:
         self._show(ask(self._bootstrap, self._output, work))
 
     def _show(self, steps: list[Step]) -> None:
-        from gateway.admin.group_seek import COLUMNS, rows
+        from gateway.admin.group_seek import rows
 
         shown = rows(self._group, steps)
-        if self._output is Format.json:
-            emit(as_json({"group": self._group, "executed": self._execute, "offsets": shown}))
-            return
-        emit("\n" + as_table(COLUMNS, shown, _KAFKA_COLUMN_WIDTH))
-        for row in shown:
+        value = {"group": self._group, "executed": self._execute, "offsets": shown}
+        _show_as_kafka(value, self._output)
+        for row in shown if self._output.is_table else ():
             if row["remark"]:
                 note(f"{row['topic']}-{row['partition']}: {row['remark']}")
         if not self._execute:
-            _print_dry("--execute")
+            _print_dry("--execute", self._output)
 
 
-def _print_dry(name: str) -> None:
-    note(f"Nothing was changed; add {name} to do it.")
+def _show_as_kafka(value: Any, output: Output) -> None:
+    """Print the value; a table has the empty line and the wide columns of Kafka's tools."""
+    output.show(value, width_min=_KAFKA_COLUMN_WIDTH, blank_first=True)
+
+
+def _print_dry(name: str, output: Output) -> None:
+    """Print that this was a plan, unless the result has a key that reports it."""
+    if not output.is_json:
+        note(f"Nothing was changed; add {name} to do it.")
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _read(name: str, read: Callable[[], T], output: Format) -> T:
+def _read(name: str, read: Callable[[], T], output: Output) -> T:
     """Return the parsed value of an option; end the command if it cannot be parsed."""
     try:
         return read()
@@ -380,14 +378,14 @@ def _read(name: str, read: Callable[[], T], output: Format) -> T:
         usage(f"{name}: {error}", output)
 
 
-def _scope(topics: Sequence[str], output: Format) -> Scope:
+def _scope(topics: Sequence[str], output: Output) -> Scope:
     from gateway.admin.group_seek import Scope
     from gateway.admin.notation import read_topics
 
     return Scope(_read("--topic", lambda: read_topics(topics), output))
 
 
-def _moment(name: str, word: str, output: Format) -> int:
+def _moment(name: str, word: str, output: Output) -> int:
     from gateway.admin.notation import read_moment
 
     return _read(name, lambda: read_moment(word, _now_ms()), output)
@@ -410,7 +408,7 @@ def _targets(flags: Flags) -> list[tuple[str, Any]]:
     return [("--to", value) for value in flags.to] + given
 
 
-def _target(name: str, value: Any, output: Format) -> SeekTarget:
+def _target(name: str, value: Any, output: Output) -> SeekTarget:
     from gateway.admin.notation import SeekTarget, read_duration, read_target, read_time
 
     now_ms = _now_ms()
@@ -426,7 +424,7 @@ def _target(name: str, value: Any, output: Format) -> SeekTarget:
     return SeekTarget(name.removeprefix("--to-"))
 
 
-def _file_offsets(path: str, group: str, output: Format) -> dict[tuple[str, int], int]:
+def _file_offsets(path: str, group: str, output: Output) -> dict[tuple[str, int], int]:
     from gateway.admin.notation import read_offsets
 
     try:
@@ -436,7 +434,7 @@ def _file_offsets(path: str, group: str, output: Format) -> dict[tuple[str, int]
     return _read(f"--from-file {path}", lambda: read_offsets(text, group), output)
 
 
-def _past(group: str, zookeeper: str, tls: Path | None, output: Format) -> Past:
+def _past(group: str, zookeeper: str, tls: Path | None, output: Output) -> Past:
     from gateway.admin.group_history import read_past
 
     return ask_storage(zookeeper, tls, output, lambda storage: read_past(storage, group))

@@ -18,13 +18,10 @@ from gateway.admin.notation import write_time
 from gateway.admin.storage import Storage
 from gateway.admin.topics import Row
 from gateway.groups.stored_membership import decode_membership
-from ledger.command_line.output import headings
 from ledger.streams.plain_log import PlainLogs
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.segments.log_store import SubscriptionLogStore
 from subscriptions.store import OffsetChange, SubscriptionHistory, offsets_at
-
-COLUMNS = headings("time", "topic", "partition", "offset", "change", "note")
 
 
 class Past(NamedTuple):

@@ -22,9 +22,7 @@ from gateway.admin.groups import (
 )
 from gateway.admin.notation import SeekTarget
 from gateway.admin.topics import EARLIEST, LATEST, Row, offsets
-from ledger.command_line.output import headings
 
-COLUMNS = headings("group", "topic", "partition", "current_offset", "new_offset")
 METADATA_SIZE_MAX = 4096  # Kafka's default of offset.metadata.max.bytes
 _MARK = "gateway-seek:"
 _LATEST_MS = 9_999_999_999_999  # a time with as many digits as any until the year 2286

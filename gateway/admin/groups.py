@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from gateway.admin.blocked import blocked_from, blocked_places
 from gateway.admin.client import AdminClient, AdminError, Place, raise_for
 from gateway.admin.topics import LATEST, LOOK_RETRY_S_MAX, Row, offsets
-from ledger.command_line.output import headings
 
 _OFFSET_COMMIT, _OFFSET_FETCH, _DESCRIBE_GROUPS, _LIST_GROUPS = 8, 9, 15, 16
 _DELETE_GROUPS, _OFFSET_DELETE = 42, 47
@@ -22,30 +21,6 @@ _REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 _CONSUMER = "consumer"
 _READ_ONLY = "read-only"  # shown as the assignment strategy of a read-only group
 _ASSIGNMENT_VERSION_MAX = 3
-
-OFFSET_COLUMNS = headings(
-    "group",
-    "topic",
-    "partition",
-    "current_offset",
-    "log_end_offset",
-    "lag",
-    "consumer_id",
-    "host",
-    "client_id",
-)
-_BLOCKED_COLUMN = headings("blocked")
-MEMBER_COLUMNS = {
-    **headings("group", "consumer_id", "group_instance_id", "host", "client_id"),
-    "partitions": "#PARTITIONS",
-}
-STATE_COLUMNS = {
-    "group": "GROUP",
-    "coordinator": "COORDINATOR (ID)",
-    "assignment_strategy": "ASSIGNMENT-STRATEGY",
-    "state": "STATE",
-    "members": "#MEMBERS",
-}
 
 
 class Committed(NamedTuple):
@@ -130,12 +105,6 @@ async def offset_rows(client: AdminClient, group: Any) -> list[Row]:
         }
         for place in places
     ]
-
-
-def offset_columns(rows: Iterable[Row]) -> dict[str, str]:
-    """Return the columns of Kafka's tool, and BLOCKED if a reader waits for a record."""
-    blocked = any(row["blocked"] for row in rows)
-    return {**OFFSET_COLUMNS, **_BLOCKED_COLUMN} if blocked else OFFSET_COLUMNS
 
 
 def _offset_row(

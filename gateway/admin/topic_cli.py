@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.admin import topic_shapes
 from gateway.admin.confirm import confirm
-from gateway.admin.requests import ask, bootstrap_option, yes_option
+from gateway.admin.requests import (
+    ask,
+    bootstrap_option,
+    fail_incomplete,
+    fail_request,
+    yes_option,
+)
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_FAILED
-from ledger.command_line.output import (
-    Format,
-    as_json,
-    as_table,
-    emit,
-    fail,
-    headings,
-    note,
-    output_option,
-    usage,
-)
-from ledger.command_line.program import CommandGroup, Value, option
+from ledger.command_line.output import Output, fail, note, output_option, usage
+from ledger.command_line.program import CommandGroup, Deferred, Value, option
 
+if TYPE_CHECKING:
+    from gateway.admin.topic_create import Creation
+
+_SORTED_BY = ("name", "size", "rate")
 _INT16_MAX = 2**15 - 1
 _DEFAULT = -1  # a count of -1 on the wire stands for the server's default
 _OFFSET = re.compile(r"\d+", re.ASCII)
@@ -33,9 +35,16 @@ topic = CommandGroup(
     "topic",
     "Create, change and delete topics; write and read records; list and accept losses; show "
     "compaction.",
+    {
+        "config": Deferred(
+            "gateway.admin.topic_config_cli",
+            "config",
+            "Show, set, unset and explain the settings of a topic.",
+        ),
+    },
 )
 
-_name_argument = click.argument("name", metavar="NAME", help="Name of the topic.")
+_name_argument = click.argument("name", metavar="TOPIC", help="Name of the topic.")
 _config_option = option(
     "--config",
     "-c",
@@ -46,7 +55,7 @@ _config_option = option(
 
 
 @topic.command("create")
-@_name_argument
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, help="Names of the topics.")
 @option(
     "--partitions",
     "-p",
@@ -64,30 +73,60 @@ _config_option = option(
     help="Copies of each record.",
 )
 @_config_option
+@option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is, and succeed.")
 @bootstrap_option
-@output_option
+@output_option(topic_shapes.CREATED, topic_shapes.CREATED_SEVERAL)
 def _create(
-    name: str,
+    names: Sequence[str],
     partitions: int,
     replication_factor: int,
     config: Sequence[str],
+    if_not_exists: bool,
     bootstrap: str,
-    output: Format,
+    output: Output,
 ) -> None:
-    """Create a topic."""
+    """Create topics.
+
+    Several topics are created in one request, each independent of the others. The result is then a
+    row for each topic.
+    """
     configs = _pairs(config, output)
     _check_count("--partitions", partitions, units.INT32_MAX, output)
     _check_count("--replication-factor", replication_factor, _INT16_MAX, output)
+    names = list(dict.fromkeys(names))
+    several = len(names) > 1
+    output = output.of(topic_shapes.CREATED_SEVERAL if several else topic_shapes.CREATED)
 
-    from gateway.admin.topics import create_topic
+    from gateway.admin.topic_create import create
 
-    made = ask(
+    done = ask(
         bootstrap,
         output,
-        lambda client: create_topic(client, name, partitions, replication_factor, configs),
+        lambda client: create(
+            client, names, partitions, replication_factor, configs, if_not_exists=if_not_exists
+        ),
     )
-    _print_remark(made.pop("remark"))
-    emit(as_json(made) if output is Format.json else f"Created topic {name}.")
+    for remark in done.remarks:
+        _print_remark(remark)
+    if not several:
+        _show_created(done, output)
+        return
+    output.show(done.rows)
+    failed = f"{len(done.failures)} of {len(names)} topics were not created"
+    fail_incomplete(failed, done.failures, output)
+
+
+def _show_created(done: Creation, output: Output) -> None:
+    """Show the outcome of one topic: its description, or one line with the error."""
+    from gateway.admin.topic_create import EXISTED
+
+    for failure in done.failures:
+        fail_request(failure, output)
+    (row,) = done.rows
+    found = {each.key: row[each.key] for each in topic_shapes.CREATED.fields}
+    was = "exists already" if row["outcome"] == EXISTED else ""
+    name = row["name"]
+    output.done(found, f"Topic {name} {was}." if was else f"Created topic {name}.")
 
 
 def _print_remark(remark: str | None) -> None:
@@ -96,7 +135,7 @@ def _print_remark(remark: str | None) -> None:
         note(f"warning: {remark}")
 
 
-def _pairs(config: Sequence[str], output: Format) -> dict[str, str]:
+def _pairs(config: Sequence[str], output: Output) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for pair in config:
         key, equals, value = pair.partition("=")
@@ -106,46 +145,99 @@ def _pairs(config: Sequence[str], output: Format) -> dict[str, str]:
     return pairs
 
 
-def _check_count(name: str, value: int, value_max: int, output: Format) -> None:
+def _check_count(name: str, value: int, value_max: int, output: Output) -> None:
     if not (value == _DEFAULT or 0 < value <= value_max):
         usage(f"{name} {value}: must be between 1 and {value_max}", output)
 
 
 @topic.command("list")
+@click.argument(
+    "globs",
+    metavar="[GLOB]...",
+    nargs=-1,
+    help="Names of topics; *, ? and [a-z] stand for characters, as in a shell.",
+)
 @option("--internal", is_flag=True, help="Also list Kafka's own topics.")
+@option(
+    "--sort",
+    type=Value("key", units.one_of(*_SORTED_BY)),
+    default="name",
+    help="Order of the rows: name, size or rate; the largest first. size and rate add columns.",
+)
+@option("--long", "-l", is_flag=True, help="Add size, records and rate, whatever the order.")
 @bootstrap_option
-@output_option
-def _list(internal: bool, bootstrap: str, output: Format) -> None:
-    """List topics."""
-    from gateway.admin.topics import list_topics
+@output_option(topic_shapes.LISTED, topic_shapes.MEASURED)
+def _list(
+    globs: Sequence[str], internal: bool, sort: str, long: bool, bootstrap: str, output: Output
+) -> None:
+    """List topics.
 
-    rows = ask(bootstrap, output, lambda client: list_topics(client, internal=internal))
-    if output is Format.json:
-        emit(as_json(rows))
-    else:
-        emit(as_table(headings("name", "partitions", "internal"), rows))
+    The size counts all copies on disk. The rate counts records whose timestamps are of the last
+    minute.
+    """
+    from gateway.admin.topic_list import list_matching, list_measured
+
+    if not long and sort == "name" and not _chooses_figures(output):
+        output.show(ask(bootstrap, output, lambda client: list_matching(client, globs, internal)))
+        return
+    now_ms = _now_ms()
+    rows = ask(
+        bootstrap, output, lambda client: list_measured(client, globs, internal, sort, now_ms)
+    )
+    output.show(rows, shape=topic_shapes.MEASURED)
+
+
+def _chooses_figures(output: Output) -> bool:
+    """Return whether `--columns` names a column that only measured topics have."""
+    return not {each.key for each in topic_shapes.LISTED.columns}.issuperset(output.chosen)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @topic.command("describe")
 @_name_argument
 @bootstrap_option
-@output_option
-def _describe(name: str, bootstrap: str, output: Format) -> None:
-    """Show the partitions, offsets and settings of a topic."""
-    from gateway.admin.topics import describe_topic
+@output_option(topic_shapes.DESCRIBED)
+def _describe(name: str, bootstrap: str, output: Output) -> None:
+    """Show the partitions, offsets, sizes, rates, segments and settings of a topic."""
+    from gateway.admin.topic_list import describe_measured
 
-    found = ask(bootstrap, output, lambda client: describe_topic(client, name))
-    if output is Format.json:
-        emit(as_json(found))
-        return
+    now_ms = _now_ms()
+    found = ask(bootstrap, output, lambda client: describe_measured(client, name, now_ms))
     configs = ",".join(f"{key}={value}" for key, value in found["configs"].items())
-    emit(f"Topic: {name}  Id: {found['topic_id'] or '-'}  Configs: {configs or '-'}\n")
-    columns = headings("partition", "leader", "leader_epoch", "log_start_offset", "log_end_offset")
-    emit(as_table(columns, found["partitions"]))
-    if any(row["log_end_offset"] is None for row in found["partitions"]):
-        emit(
-            f"\nWhere offsets are missing: `gateway topic gaps {name}` shows lost records, if any."
-        )
+    missing = any(row["log_end_offset"] is None for row in found["partitions"])
+    hint = f"Where offsets are missing: `gateway topic gaps {name}` shows lost records, if any."
+    output.show(
+        found,
+        before=f"Topic: {name}  Id: {found['topic_id'] or '-'}  "
+        f"{topic_shapes.totals_text(found)}  Configs: {configs or '-'}\n",
+        after=f"\n{hint}" if missing else "",
+    )
+
+
+@topic.command("add-partitions")
+@_name_argument
+@click.argument(
+    "count",
+    metavar="COUNT",
+    type=Value("count", units.whole(1, units.INT32_MAX)),
+    help="Number of partitions to add to those that it has; a topic never loses partitions.",
+)
+@bootstrap_option
+@output_option(topic_shapes.GROWN)
+def _add_partitions(name: str, count: int, bootstrap: str, output: Output) -> None:
+    """Add COUNT partitions to a topic, and print how many it has then.
+
+    `topic alter --partitions TOTAL` sets the number of all partitions instead. Records with a key
+    may go to another partition from then on.
+    """
+    from gateway.admin.topic_create import grow
+
+    done = ask(bootstrap, output, lambda client: grow(client, name, count))
+    unit = "partition" if count == 1 else "partitions"
+    output.done(done, f"Added {count} {unit} to topic {name}: it has {done['partitions']} now.")
 
 
 @topic.command("alter")
@@ -166,14 +258,14 @@ def _describe(name: str, bootstrap: str, output: Format) -> None:
     help="New number of partitions; a topic never loses partitions.",
 )
 @bootstrap_option
-@output_option
+@output_option(topic_shapes.ALTERED)
 def _alter(
     name: str,
     config: Sequence[str],
     defaults: Sequence[str],
     partitions: int | None,
     bootstrap: str,
-    output: Format,
+    output: Output,
 ) -> None:
     """Change some settings of a topic, or add partitions; the rest stays."""
     configs = _pairs(config, output)
@@ -193,7 +285,7 @@ def _alter(
         _print_remark(
             ask(bootstrap, output, lambda client: alter_topic(client, name, configs, defaults))
         )
-    emit(as_json({"altered": name}) if output is Format.json else f"Altered topic {name}.")
+    output.done({"altered": name}, f"Altered topic {name}.")
 
 
 @topic.command("truncate")
@@ -214,9 +306,9 @@ def _alter(
 )
 @yes_option
 @bootstrap_option
-@output_option
+@output_option(topic_shapes.TRUNCATED)
 def _truncate(
-    name: str, to: str, partitions: Sequence[int], yes: bool, bootstrap: str, output: Format
+    name: str, to: str, partitions: Sequence[int], yes: bool, bootstrap: str, output: Output
 ) -> None:
     """Delete the records of a topic below an offset.
 
@@ -232,11 +324,7 @@ def _truncate(
         bootstrap, output, lambda client: truncate_topic(client, name, partitions, offset)
     )
     failed = [row for row in rows if row["error"] is not None]
-    if output is Format.json:
-        emit(as_json(rows))
-    else:
-        columns = headings("partition", "log_start_offset", *(["error"] if failed else []))
-        emit(as_table(columns, rows))
+    output.show(rows)
     if failed:
         codes = ", ".join(sorted({row["error"] for row in failed}))
         message = f"{len(failed)} of {len(rows)} partitions were not truncated: {codes}; remove "
@@ -248,12 +336,12 @@ def _truncate(
 @_name_argument
 @yes_option
 @bootstrap_option
-@output_option
-def _delete(name: str, yes: bool, bootstrap: str, output: Format) -> None:
+@output_option(topic_shapes.DELETED)
+def _delete(name: str, yes: bool, bootstrap: str, output: Output) -> None:
     """Delete a topic and all its data."""
     confirm(yes, f"permanently deletes topic {name} and all its data", name, output)
 
     from gateway.admin.topics import delete_topic
 
     ask(bootstrap, output, lambda client: delete_topic(client, name))
-    emit(as_json({"deleted": name}) if output is Format.json else f"Deleted topic {name}.")
+    output.done({"deleted": name}, f"Deleted topic {name}.")

@@ -5,33 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.admin import topic_loss_shapes
 from gateway.admin.confirm import confirm
 from gateway.admin.requests import ask_storage, metadata_at, storage_option, tls_option, yes_option
 from gateway.admin.topic_cli import topic
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_FAILED, EXIT_OK
-from ledger.command_line.output import (
-    Format,
-    ProgressLine,
-    as_json,
-    emit,
-    output_option,
-    usage,
-)
+from ledger.command_line.output import Output, emit, output_option, usage
 from ledger.command_line.program import Value, option
+from ledger.command_line.progress import counting
 
 if TYPE_CHECKING:
+    from gateway.admin.storage import Storage
     from ledger.core.gaps import OffsetRange
 
 __all__ = ["topic"]
 
+Row = dict[str, Any]
 _OFFSETS = re.compile(r"(\d{1,19})-(\d{1,19})", re.ASCII)
 
-_name_argument = click.argument("name", metavar="NAME", help="Name of the topic.")
+_name_argument = click.argument("name", metavar="TOPIC", help="Name of the topic.")
 
 
 @topic.command("gaps")
@@ -48,7 +45,7 @@ _name_argument = click.argument("name", metavar="NAME", help="Name of the topic.
 @option("--all", "every", is_flag=True, help="Also list the ends of segments (BRIDGE).")
 @storage_option
 @tls_option
-@output_option
+@output_option(topic_loss_shapes.LISTED)
 def _gaps(
     name: str,
     partitions: Sequence[int],
@@ -57,32 +54,22 @@ def _gaps(
     zookeeper: str | None,
     bootstrap: str,
     tls: Path | None,
-    output: Format,
+    output: Output,
 ) -> int:
     """List the gaps of a topic: lost, waited for, accepted, trimmed.
 
     Exits with 1 if there is a loss that is not accepted.
     """
-    from gateway.admin.loss_table import loss_table
     from gateway.admin.losses import is_unaccepted_loss, topic_gaps
 
-    progress = ProgressLine() if output is Format.table else None
+    async def work(storage: Storage) -> list[Row]:
+        with counting("segments") as show:
+            return await topic_gaps(
+                storage, name, partitions, deep=deep, every=every, on_progress=show
+            )
 
-    def show(done: int, whole: int) -> None:
-        if progress is not None:
-            progress.bar(done, whole, "segments")
-
-    rows = ask_storage(
-        metadata_at(zookeeper, bootstrap, output),
-        tls,
-        output,
-        lambda storage: topic_gaps(
-            storage, name, partitions, deep=deep, every=every, on_progress=show
-        ),
-    )
-    if progress is not None:
-        progress.end()
-    emit(as_json(rows) if output is Format.json else loss_table(rows, "partition"))
+    rows = ask_storage(metadata_at(zookeeper, bootstrap, output), tls, output, work)
+    output.show(rows)
     return EXIT_FAILED if any(map(is_unaccepted_loss, rows)) else EXIT_OK
 
 
@@ -111,7 +98,7 @@ def _gaps(
 @yes_option
 @storage_option
 @tls_option
-@output_option
+@output_option(topic_loss_shapes.ACCEPTED)
 def _accept_loss(
     name: str,
     partition: int,
@@ -121,7 +108,7 @@ def _accept_loss(
     zookeeper: str | None,
     bootstrap: str,
     tls: Path | None,
-    output: Format,
+    output: Output,
 ) -> None:
     """Give up lost offsets, so that readers pass them. They stay lost if a copy turns up.
 
@@ -129,7 +116,6 @@ def _accept_loss(
     """
     wanted = _offsets(offsets, output)
 
-    from gateway.admin.loss_table import loss_table
     from gateway.admin.losses import accept_loss, propose_loss
 
     address = metadata_at(zookeeper, bootstrap, output)
@@ -141,21 +127,24 @@ def _accept_loss(
     loss = name, partition, wanted, give_up
     proposal = ask_storage(address, tls, output, lambda storage: propose_loss(storage, *loss))
     if not proposal.losses:
-        emit(_as_result([], output) or f"Offsets {offsets} were accepted before: no change.")
+        sentence = f"Offsets {offsets} were accepted before: no change."
+        output.done({"accepted": []}, sentence)
         return
-    if output is Format.table:
-        emit(loss_table(proposal.rows) + "\n")
+    accepted = {"accepted": proposal.rows}
+    if output.is_table:
+        output.show(accepted)
+    if output.framed:
+        emit("")
     action = f"gives up offsets {offsets} of partition {partition} of topic {name} for ever"
     confirm(yes, action, name, output)
     ask_storage(address, tls, output, lambda storage: accept_loss(storage, *loss, proposal))
-    emit(_as_result(proposal.rows, output) or f"Accepted the loss of offsets {offsets}.")
+    if output.framed:
+        emit(f"Accepted the loss of offsets {offsets}.")
+    elif not output.is_table:
+        output.show(accepted)
 
 
-def _as_result(rows: Sequence[object], output: Format) -> str | None:
-    return as_json({"accepted": rows}) if output is Format.json else None
-
-
-def _offsets(text: str, output: Format) -> OffsetRange:
+def _offsets(text: str, output: Output) -> OffsetRange:
     from ledger.core.gaps import OFFSET_MAX, OffsetRange
 
     match = _OFFSETS.fullmatch(text)

@@ -23,6 +23,7 @@ _TOPIC_RESOURCE = 2
 _SET_ON_TOPIC = 1  # value of config_source for a setting of the topic itself
 _NAMES_BELOW = 6  # first version of DeleteTopics that accepts topic ids
 LATEST, EARLIEST = -1, -2
+_UNKNOWN = -1
 
 Row = dict[str, Any]
 
@@ -35,23 +36,42 @@ async def create_topic(
     configs: Mapping[str, str],
 ) -> Row:
     """Create a topic. A count of -1 requests the server's default."""
-    topic = {
-        "name": name,
-        "num_partitions": partitions,
-        "replication_factor": replication_factor,
-        "assignments": [],
-        "configs": [{"name": key, "value": value} for key, value in configs.items()],
-    }
-    answer = await client.send(_CREATE, {"topics": [topic], "validate_only": False})
-    (made,) = answer.topics
+    answers = await create_topics(client, [name], partitions, replication_factor, configs)
+    made = answers[name]
     raise_for(made.error_code, made.error_message, name)
+    return {**created_row(name, made), "remark": made.error_message}
+
+
+async def create_topics(
+    client: AdminClient,
+    names: Sequence[str],
+    partitions: int,
+    replication_factor: int,
+    configs: Mapping[str, str],
+) -> dict[str, Any]:
+    """Create these topics in one request, each independent of the others. Returns the answers."""
+    topics = [
+        {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": replication_factor,
+            "assignments": [],
+            "configs": [{"name": key, "value": value} for key, value in configs.items()],
+        }
+        for name in names
+    ]
+    answer = await client.send(_CREATE, {"topics": topics, "validate_only": False})
+    return {made.name: made for made in answer.topics}
+
+
+def created_row(name: str, made: Any) -> Row:
+    """Return a topic as the answer to its creation describes it; -1 is a count without answer."""
     topic_id = getattr(made, "topic_id", None)
     return {
         "name": name,
         "topic_id": None if topic_id is None else str(topic_id),
-        "partitions": getattr(made, "num_partitions", partitions),
-        "replication_factor": getattr(made, "replication_factor", replication_factor),
-        "remark": made.error_message,
+        "partitions": getattr(made, "num_partitions", _UNKNOWN),
+        "replication_factor": getattr(made, "replication_factor", _UNKNOWN),
     }
 
 
@@ -163,18 +183,10 @@ async def delete_topic(client: AdminClient, name: str) -> None:
         fields = {"topics": [{"name": name, "topic_id": None}]}
     answer = await client.send(_DELETE, fields)
     (deleted,) = answer.responses
+    if deleted.error_code.name == "unknown_topic_or_partition":
+        raise AdminError(f"Topic '{name}' does not exist.", "UNKNOWN_TOPIC_OR_PARTITION")
     message = getattr(deleted, "error_message", None)
     raise_for(deleted.error_code, message and f"{name}: {message}", name)
-
-
-async def list_topics(client: AdminClient, *, internal: bool) -> list[Row]:
-    """List the topics by name."""
-    answer = await client.send(_METADATA, {"topics": None, "allow_auto_topic_creation": False})
-    return [
-        {"name": topic.name, "partitions": len(topic.partitions), "internal": topic.is_internal}
-        for topic in sorted(answer.topics, key=lambda each: each.name)
-        if internal or not topic.is_internal
-    ]
 
 
 async def describe_topic(

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
+from tests.command_output import check_output
 from tests.peers import install
 
 Row = dict[str, Any]
@@ -40,6 +41,7 @@ class Operator:
         if done.returncode not in codes or "Traceback" in done.stderr:
             told = f"`gateway {' '.join(words)}` exited with {done.returncode}, not {codes}:"
             raise WrongExit(f"{told}\n{(done.stdout + done.stderr)[-3000:]}")
+        check_output(words, done.stdout, done.returncode)
         return done.stdout
 
     def json(self, *words: str, codes: tuple[int, ...] = (0,)) -> Any:

@@ -7,7 +7,6 @@ parser of the program that it starts; then the whole of it as local processes, u
 import json
 import os
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from ledger.node.options import NodeSettings
 from tests.histories.workload import make_topic
 from tests.peers import compose
 from tests.peers.bookie import SHARED_DISK
-from tests.peers.compose import LocalCluster, local_command, services, zookeeper_port
+from tests.peers.compose import LocalCluster, local_command, services
 from tests.peers.gateway import ports_in_a_row
 from tests.peers.processes import Process, free_port, wait_until
 from tests.peers.zookeeper import ZooKeeper
@@ -67,23 +66,6 @@ def test_make_cluster_needs_no_module_of_the_development_environment():
     assert not {"ruamel", "pytest", "hypothesis", "confluent_kafka"} & set(done.stdout.split())
 
 
-def test_zookeeper_keeps_its_port_and_takes_another_if_it_is_taken(tmp_path):
-    port = free_port()
-    cluster = LocalCluster(tmp_path, 9092, zookeeper_port=port)
-    assert cluster.write_env().read_text() == (
-        "export GATEWAY_BOOTSTRAP=127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094\n"
-        f"export GATEWAY_ZOOKEEPER=127.0.0.1:{port}\n"
-    )
-    assert zookeeper_port(tmp_path) == port
-    place = ("127.0.0.1", port)
-    with socket.create_server(place) as server, socket.create_connection(place) as client:
-        server.accept()[0].close()  # first: its end of the connection lingers for a minute
-        assert client.recv(1) == b""
-    assert zookeeper_port(tmp_path) == port
-    with socket.create_server(("127.0.0.1", port)):
-        assert zookeeper_port(tmp_path) in (compose.ZOOKEEPER_PORT, 0)
-
-
 def test_a_zookeeper_whose_port_another_has_taken_does_not_seem_to_serve(tmp_path):
     with ZooKeeper(tmp_path / "first") as first:
         second = ZooKeeper(tmp_path / "second")
@@ -97,9 +79,9 @@ def test_every_command_is_one_that_its_program_takes():
         program, command, words = arguments(name)
         if program == "gateway":
             assert command == "serve"
-            assert not serve.faults_of(flags_of(serve.serve, words))
+            assert not serve.faults_of(serve.settings_of(flags_of(serve.serve, words)))
         elif command == "audit":
-            assert not audit.faults_of(flags_of(audit.audit, words))
+            assert not audit.faults_of(audit.settings_of(flags_of(audit.audit, words)))
         else:
             assert (program, command) == ("ledger", "serve")
             settings = NodeSettings(flags_of(bookie.serve, words))
@@ -108,10 +90,12 @@ def test_every_command_is_one_that_its_program_takes():
 
 
 def test_each_gateway_is_a_broker_of_its_own_on_the_rack_of_a_bookie():
-    flags = [
-        flags_of(serve.serve, arguments(name)[2]) for name in OURS if name.startswith("gateway")
+    found = [
+        serve.settings_of(flags_of(serve.serve, arguments(name)[2]))
+        for name in OURS
+        if name.startswith("gateway")
     ]
-    assert [(one.port, one.node_id, one.rack) for one in flags] == [
+    assert [(one["port"], one["node-id"], one["rack"]) for one in found] == [
         (9092, 1, "r1"),
         (9093, 2, "r2"),
         (9094, 3, "r3"),
@@ -120,8 +104,8 @@ def test_each_gateway_is_a_broker_of_its_own_on_the_rack_of_a_bookie():
         option_of(services()[name]["command"], "--rack") for name in OURS if name[:6] == "bookie"
     }
     assert racks == {"/r1", "/r2", "/r3", "/r4"}
-    for name, one in zip(("gateway-1", "gateway-2", "gateway-3"), flags, strict=True):
-        assert services()[name]["ports"] == [f"{one.port}:{one.port}"]
+    for name, one in zip(("gateway-1", "gateway-2", "gateway-3"), found, strict=True):
+        assert services()[name]["ports"] == [f"{one['port']}:{one['port']}"]
 
 
 def option_of(words, flag):

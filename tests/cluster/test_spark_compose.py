@@ -48,7 +48,7 @@ def test_gateways_differ_only_in_the_name_that_they_advertise():
         outside, inside = (
             each[name]["command"] for each in (compose.services(), spark_cluster.services())
         )
-        assert not serve.faults_of(flags_of(serve.serve, inside[4:]))
+        assert not serve.faults_of(serve.settings_of(flags_of(serve.serve, inside[4:])))
         at = outside.index("--peer-host")  # inside, clients and gateways use the same name
         outside = [*outside[:at], *outside[at + 2 :]]
         changed = {

@@ -30,6 +30,7 @@ def test_workers_are_brokers_that_come_back_when_killed_and_leave_on_one_signal(
     with World(tmp_path, 3, proxied=False) as world, started(tmp_path, world, ports) as gateway:
         all_run = f"gateways started: bootstrap.servers={addresses(ports)} workers={WORKERS}"
         wait_until(lambda: all_run in gateway.output(), all_run, 60.0)
+        settings_file(tmp_path).write_text("a worker that starts again does not read this")
         admin = AdminClient({"bootstrap.servers": addresses(ports), "log_level": 0})
         wait_until(lambda: brokers(admin) == everyone, "three brokers", 30.0)
         make_topic(addresses(ports), "flights", PARTITIONS, 3)
@@ -54,12 +55,17 @@ def test_workers_are_brokers_that_come_back_when_killed_and_leave_on_one_signal(
         assert not any(Path(f"/proc/{pid}").exists() for pid in ended)
 
 
+def settings_file(directory):
+    return directory / "gateway.toml"
+
+
 def started(directory, world, ports):
     """The process that watches them; `with` it they serve."""
+    settings_file(directory).write_text(f"workers = {len(ports)}\n")
     return ClusterGateway(
         directory / "gateway",
         world.zookeeper.servers,
-        ["--workers", str(len(ports))],
+        ["--config", str(settings_file(directory))],
         node_id=7,
         session_ms=6_000,
         port=ports[0],

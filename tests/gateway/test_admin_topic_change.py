@@ -125,7 +125,7 @@ def test_a_partition_that_the_server_refuses_to_truncate_is_shown_with_the_reaso
         (("alter", "t", "-p", "2", "-d", "segment.ms"), 2, "pass only one of them"),
         (("alter", "missing", "-p", "2"), 1, "does not exist"),
         (("alter", "t", "-c", "x"), 2, "is not key=value"),
-        (("alter", "missing", "-c", "retention.ms=1"), 1, "The topic 'missing' does not exist."),
+        (("alter", "missing", "-c", "retention.ms=1"), 1, "The topic 'missing' does not exist;"),
         (("alter", "plain", "-c", "no.such=1"), 1, "Unknown topic config name: no.such"),
         (("truncate", "plain", "--to", "1"), 2, "add --yes"),
         (("truncate", "plain", "--to", "soon", "--yes"), 2, "must be an offset, or end"),

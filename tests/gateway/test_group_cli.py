@@ -187,11 +187,14 @@ def test_a_group_with_members_is_neither_moved_nor_deleted(cli, group, gateway):
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (("-t", "none", "--to-latest"), "Topic 'none' does not exist."),
+        (("-t", "none", "--to-latest"), "Topic 'none' does not exist; see `gateway topic list`"),
         (("-t", "t:7", "--to-latest"), "Topic 't' has no partition 7; it has 2."),
         (("-t", "t", "--shift-by", "1"), "Cannot shift t-0: nothing is committed for it"),
-        (("--all-topics", "--to-latest"), "Consumer group 'nobody' does not exist."),
-        (("--undo",), "Consumer group 'nobody' does not exist."),
+        (
+            ("--all-topics", "--to-latest"),
+            "Consumer group 'nobody' does not exist; see `gateway group list`",
+        ),
+        (("--undo",), "Consumer group 'nobody' does not exist; see `gateway group list`"),
     ],
 )
 def test_a_move_that_cannot_be_made_says_why(cli, words, fault):

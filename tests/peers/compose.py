@@ -2,20 +2,18 @@
 
 Only what a container would give is replaced: service names and 0.0.0.0 become 127.0.0.1, ports
 become free ones, /data a directory for each service, `python` the run environment's; and a bookie's
-disk is one that it shares with everything else here.
-`python -m tests.peers.compose` (`make cluster`) runs them until it is interrupted. It needs the run
-environment and Java, so it reads the commands of the file without a library for YAML.
+disk is one that it shares with everything else here. The commands of the file are read without a
+library for YAML, because the benches run without one.
+`python -m tests.peers.compose` (`make cluster`) finds Java and ZooKeeper's jars, and becomes
+`gateway cluster up --foreground`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
-import signal
-import socket
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,14 +24,9 @@ from tests.peers.zookeeper import ZooKeeper
 
 FILE = install.ROOT / "compose" / "cluster.yaml"
 START_S_MAX = 60.0
-LOOK_S = 0.2
-AGAIN_S, AGAIN_S_MAX = 0.5, 10.0  # before a service that ended is started again
-STEADY_S = 10.0  # what ran so long begins anew at the shortest wait
 LOOPBACK = "127.0.0.1"
-ZOOKEEPER_PORT = 2181  # unless it is taken
 _SERVICE = re.compile(r"^  ([a-z0-9-]+):$", re.MULTILINE)
 _COMMAND = re.compile(r"^    command: \[([^\]]*)\]$", re.MULTILINE)
-_KEPT_PORT = re.compile(r"^export GATEWAY_ZOOKEEPER=127\.0\.0\.1:(\d+)$", re.MULTILINE)
 
 
 def services(file: Path = FILE) -> dict[str, dict[str, Any]]:
@@ -90,8 +83,6 @@ class LocalCluster:
         self.processes: dict[str, Process] = {}
         self.ports = dict(zip(self.gateways, ports or ports_in_a_row(count), strict=True))
         self.ports |= {name: free_port() for name in self.commands if name not in self.ports}
-        self._ends: dict[str, int] = {}  # in a row, by service
-        self._due_s: dict[str, float] = {}  # when what ended is started again
 
     @property
     def bootstrap(self) -> str:
@@ -139,30 +130,6 @@ class LocalCluster:
     def wait_started(self, name: str) -> None:
         self.processes[name].wait_output("started", START_S_MAX)
 
-    def restart_ended(self) -> list[str]:
-        """What ended by itself is started again after a while, longer each time; a line for each.
-
-        Not waited for. Source: Docker, `restart: unless-stopped`.
-        """
-        now_s = time.monotonic()
-        lines: list[str] = []
-        for name, process in list(self.processes.items()):
-            if process.exit_code is None:
-                continue
-            if name not in self._due_s:
-                steady = now_s - process.started_at_s > STEADY_S
-                self._ends[name] = 0 if steady else self._ends.get(name, 0)
-                self._due_s[name] = now_s + min(AGAIN_S_MAX, AGAIN_S * 2 ** self._ends[name])
-            elif now_s >= self._due_s[name]:
-                del self._due_s[name]
-                self._ends[name] += 1
-                self.start_one(name)
-                lines.append(
-                    f"{name} ended with {process.exit_code}, "
-                    f"started again: pid {self.processes[name].pid}"
-                )
-        return lines
-
     def stop(self) -> None:
         """Gateways first, ZooKeeper last."""
         for name in reversed(list(self.commands)):
@@ -173,53 +140,21 @@ class LocalCluster:
             self.zookeeper.stop()
 
 
-def zookeeper_port(directory: Path) -> int:
-    """The port of the last run, else 2181, else any free one."""
-    env = directory / "env"
-    kept = _KEPT_PORT.search(env.read_text()) if env.exists() else None
-    wanted = [int(kept[1])] if kept else []
-    return next(filter(_can_listen, [*wanted, ZOOKEEPER_PORT]), 0)
-
-
-def _can_listen(port: int) -> bool:
-    """True unless another process listens there. Connections of an earlier run do not matter."""
-    try:
-        socket.create_server((LOOPBACK, port)).close()
-    except OSError:
-        return False
-    return True
-
-
-def main() -> int:
+def main() -> None:
     flags = argparse.ArgumentParser(prog="make cluster", description=__doc__)
-    flags.add_argument("--data", type=Path, default=Path("data") / "cluster")
-    flags.add_argument("--port", type=int, default=9092, help="Kafka port of the first gateway")
+    flags.add_argument("--data", default=str(Path("data") / "cluster"))
+    flags.add_argument("--port", default="9092", help="Kafka port of the first gateway")
     chosen = flags.parse_args()
-    asked = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: asked.set())
-    directory = chosen.data.absolute()
-    cluster = LocalCluster(directory, chosen.port, zookeeper_port=zookeeper_port(directory))
     try:
-        cluster.start()
-    except (RuntimeError, AssertionError, install.PeerMissing) as fault:
-        print(f"cluster: {fault}", file=sys.stderr)
-        return 1
-    try:
-        print(
-            f"{'zookeeper':<14} pid {cluster.zookeeper.process.pid:<8} {cluster.zookeeper.servers}"
-        )
-        for name, process in cluster.processes.items():
-            print(f"{name:<14} pid {process.pid:<8} log {process.log}")
-        print(f"{'addresses':<14} . {cluster.write_env()}")
-        print(f"cluster started: bootstrap.servers={cluster.bootstrap}", flush=True)
-        while not asked.wait(LOOK_S):
-            for line in cluster.restart_ended():
-                print(line, flush=True)
-    finally:
-        cluster.stop()
-    return 0
+        java, jars = install.java(), install.zookeeper_jars()
+    except install.PeerMissing as fault:
+        sys.exit(f"cluster: {fault}")
+    path = os.pathsep.join([str(Path(java).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "GATEWAY_ZOOKEEPER_JARS": str(jars)}
+    place = ["--data", chosen.data, "--port", chosen.port, "--foreground"]
+    words = [install.gateway_python(), "-m", "gateway", "cluster", "up", *place]
+    os.execve(words[0], words, environment)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -128,6 +128,20 @@ def strace() -> str:
     return _debian("strace", "strace")
 
 
+def shell(name: str) -> str:
+    """Return the path of a shell whose package has its name, such as zsh."""
+    return _debian(name, name)
+
+
+def faketime() -> str:
+    """Return the library of faketime, which a process loads by LD_PRELOAD."""
+    _debian("faketime", "faketime")
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    if not found:
+        raise PeerMissing("libfaketime did not run: the package faketime does not hold it")
+    return str(found[0])
+
+
 Coordinate = tuple[str, ...]
 """Group, artifact and version of something in Maven's repository, and perhaps its classifier.
 

@@ -1,0 +1,1 @@
+"""A cluster of processes on this machine: ZooKeeper, bookies, an auditor and gateways."""
