@@ -1,0 +1,191 @@
+"""Goal: a shell completes commands, flags, choices, topics and groups, and never waits long.
+
+Method: the program as a shell calls it, and real shells on a terminal of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import stat
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from gateway.admin import completion
+from gateway.process.cli import program
+from tests.gateway.admin_commands import consumer, produced, run
+from tests.peers import install
+from tests.peers.gateway import Gateway
+from tests.peers.processes import wait_until
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "ledger-gateway"
+
+
+def completed(*words, monkeypatch, bootstrap="127.0.0.1:1"):
+    """What is printed to a shell for these words, of which the last one is being typed."""
+    from click.shell_completion import get_completion_class
+
+    monkeypatch.setenv("GATEWAY_BOOTSTRAP", bootstrap)
+    shell = get_completion_class("fish")(program, {}, "gateway", "_GATEWAY_COMPLETE")
+    return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("topi",), ["topic"]),
+        (("topic", "desc"), ["describe"]),
+        (("topic", "list", "--inter"), ["--internal"]),
+        (("topic", "list", "-o", "js"), ["json", "jsonl"]),
+        (("events", "--kind", "ro"), ["roll"]),
+        (("completion", ""), ["bash", "zsh", "fish"]),
+    ],
+)
+def test_commands_flags_and_choices_need_no_server(words, found, monkeypatch):
+    assert completed(*words, monkeypatch=monkeypatch) == found
+
+
+def test_names_that_cannot_be_typed_as_a_word_are_left_out(monkeypatch, cache):
+    path = completion._file("topics", "127.0.0.1:1")
+    names = ["orders", "ordinary", "or\x1b[1m", "or two", "or\nthree", "__internal", "other"]
+    completion._write(path, names)
+    words = ("topic", "describe", "or")
+    assert completed(*words, monkeypatch=monkeypatch) == ["orders", "ordinary"]
+    assert completed("topic", "describe", "", monkeypatch=monkeypatch) == [
+        "orders",
+        "ordinary",
+        "other",
+    ]
+    assert completed("topic", "describe", "__", monkeypatch=monkeypatch) == ["__internal"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("data", ["", "{", "{}", '"orders"', "[1, null]"])
+def test_a_damaged_file_of_names_completes_nothing(data, monkeypatch):
+    path = completion._file("groups", "127.0.0.1:1")
+    path.parent.mkdir(parents=True)
+    path.write_text(data)
+    assert completed("group", "describe", "", monkeypatch=monkeypatch) == []
+
+
+def test_names_are_asked_for_again_after_a_minute(monkeypatch):
+    path = completion._file("topics", "127.0.0.1:1")
+    completion._write(path, ["orders"])
+    old = time.time() - completion.KEPT_S - 5
+    os.utime(path, (old, old))
+    assert completed("topic", "describe", "o", monkeypatch=monkeypatch) == []
+
+
+def test_a_server_that_never_answers_completes_nothing(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        words = ("topic", "describe", "o")
+        assert completed(*words, monkeypatch=monkeypatch, bootstrap=address) == []
+
+
+# -- real shells ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory):
+    with Gateway(tmp_path_factory.mktemp("completion") / "data") as broker:
+        address = f"127.0.0.1:{broker.port}"
+        assert run("topic", "create", "orders-of-may", bootstrap=address)[0] == 0
+        produced(broker, "orders-of-may", 1)
+        reader = consumer(broker, "readers-of-may")
+        reader.subscribe(["orders-of-may"])
+        wait_until(lambda: reader.poll(0.2) is not None, "a record is read")
+        reader.commit(asynchronous=False)
+        reader.close()
+        yield broker
+
+
+@contextmanager
+def terminal(argv, environment):
+    """A shell on a terminal of its own; gives what types text and waits for an answer."""
+    child, fd = pty.fork()
+    if child == 0:
+        os.execve(argv[0], argv, environment)
+    shown = bytearray()
+
+    def wait_for(text, seconds=30):
+        end = time.monotonic() + seconds
+        while text not in bytes(shown):
+            assert time.monotonic() < end, bytes(shown)
+            if select.select([fd], [], [], 0.5)[0]:
+                shown.extend(os.read(fd, 65536))
+
+    def type_in(text):
+        del shown[:]
+        os.write(fd, text)
+
+    try:
+        yield type_in, wait_for
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        "bash",
+        pytest.param("zsh", marks=pytest.mark.proof),
+        pytest.param("fish", marks=pytest.mark.proof),
+    ],
+)
+def test_a_shell_completes_what_the_cluster_has(shell, gateway, tmp_path):
+    python = install.gateway_python()
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    command = tools / "gateway"
+    command.write_text(f'#!/bin/sh\nexec {python} -m gateway "$@"\n')
+    command.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "TERM": "dumb" if shell != "fish" else "xterm",
+        "GATEWAY_BOOTSTRAP": f"127.0.0.1:{gateway.port}",
+        "PS1": "ready> ",
+    }
+    argv = {
+        "bash": ["/bin/bash", "--norc", "--noprofile", "-i"],
+        "zsh": [install.shell("zsh"), "-f", "-i"] if shell == "zsh" else [],
+        "fish": [install.shell("fish"), "--no-config", "-i"] if shell == "fish" else [],
+    }[shell]
+    with terminal(argv, environment) as (type_in, wait_for):
+        setup = {
+            "bash": b'eval "$(gateway completion bash)"; echo set-up-$((40+2))\n',
+            "zsh": b'autoload -Uz compinit; compinit -u; eval "$(gateway completion zsh)"; '
+            b"echo set-up-$((40+2))\n",
+            "fish": b"gateway completion fish | source; echo set-up-(math 40 + 2)\n",
+        }[shell]
+        type_in(setup)
+        wait_for(b"set-up-42")
+        type_in(b"gateway topic desc\t")
+        wait_for(b"describe")
+        type_in(b" ord\t")
+        wait_for(b"ers-of-may")
+        type_in(b"\x15gateway group describe read\t")
+        wait_for(b"ers-of-may")
+
+
+def test_the_names_of_the_cluster_are_kept(gateway, monkeypatch, cache):
+    address = f"127.0.0.1:{gateway.port}"
+    words = ("group", "describe", "")
+    found = completed(*words, monkeypatch=monkeypatch, bootstrap=address)
+    (path,) = cache.glob("groups-*.json")
+    assert found == json.loads(path.read_text()) == ["readers-of-may"]
