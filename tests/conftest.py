@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ pytest_plugins = ("pytester", "tests.async_tests", "tests.marks")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# The profiles of the person who runs the tests are none of their business.
+os.environ["GATEWAY_PROFILE"] = "none"
 
 # Without a bound on the time of one example, which a busy machine may keep waiting for seconds.
 settings.register_profile("unhurried", settings.default, deadline=None)

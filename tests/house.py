@@ -92,10 +92,13 @@ _MAY_BE_UNCERTAIN = re.compile(
 # Where the world may be looked at, and why.
 UNCERTAIN_ALLOWED = {
     "ledger/adapters/": "the ports' real ends",
+    "ledger/events.py": "gives events their times, as the log gives them to its lines",
+    "ledger/command_line/progress.py": "shows how long people wait, and decides nothing",
     "gateway/process/embedded.py": "puts the real ends behind the ports",
     "gateway/process/assemble.py": "hands chance to what needs it",
     "gateway/admin/": "a command-line client of the gateway, outside of it",
     "gateway/pipelines/": "jobs on Spark, clients as well",
+    "gateway/process/local_cluster/": "starts processes of this machine and waits for them",
     "gateway/testing/": "runs in the tests of applications, which wait for a process",
 }
 # Fresh ids: they have to differ from each other, and nothing is decided by their value.

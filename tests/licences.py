@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import NamedTuple
+
+from packaging.requirements import Requirement
 
 from tests.peers.install import ROOT
 
@@ -45,6 +48,20 @@ def pinned(kind: str) -> dict[str, set[str]]:
     return found
 
 
+def of_extra(extra: str) -> set[str]:
+    """Return the packages of an extra in pyproject.toml, and what they need, as installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    waiting = [Requirement(each) for each in project["optional-dependencies"][extra]]
+    found: set[str] = set()
+    while waiting:
+        needed = waiting.pop()
+        name = re.sub(r"[-_.]+", "-", needed.name).lower()
+        if name not in found and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+            found.add(name)
+            waiting += [Requirement(each) for each in distribution(name).requires or ()]
+    return found
+
+
 def licence_of(found: Distribution) -> str:
     """Return what a package states, in one of the places where packages do."""
     stated = found.metadata
@@ -62,6 +79,9 @@ def rows() -> list[Row]:
     """Return a row for each package that a program of ours may load when it is installed."""
     needed = dict.fromkeys(pinned("run"), "every program")
     needed["liburing"] = "the extra `uring`"
+    for extra in ("avro", "cel"):
+        for name in of_extra(extra):
+            needed.setdefault(name, f"the extra `{extra}`")
     for name in pinned("spark"):
         needed.setdefault(name, "the extra `spark`")
     return [Row(name, licence_of(distribution(name)), by) for name, by in sorted(needed.items())]

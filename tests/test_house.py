@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 
-from tests import documents, house, settings_table, supervision
+from tests import documents, house, settings_reference, settings_table, supervision
 from tests.house import Source
 
 Rule = Callable[[Source], Iterable[str]]
@@ -130,6 +130,11 @@ def test_shell_blocks_in_documents_are_run_or_say_why_not() -> None:
 
 def test_the_settings_table_is_what_the_dataclasses_say() -> None:
     expect_none(settings_table.differences(python_sources()))
+
+
+def test_the_reference_of_settings_is_what_their_rows_say() -> None:
+    text = settings_reference.PAGE.read_text()
+    assert settings_reference.page(text) == text, "run `python -m tests.settings_table`"
 
 
 def test_not_done_lists_every_api_with_its_versions_and_what_its_handler_leaves_out() -> None:

@@ -7,9 +7,11 @@ all gateways, because each has its own list of bookies to avoid.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.admin import bookie_shapes
 from gateway.admin.confirm import confirm
 from gateway.admin.requests import (
     ask,
@@ -21,19 +23,14 @@ from gateway.admin.requests import (
     yes_option,
 )
 from ledger.command_line import units
-from ledger.command_line.output import (
-    Format,
-    ProgressLine,
-    as_json,
-    as_table,
-    emit,
-    headings,
-    note,
-    output_option,
-    show_bytes,
-)
+from ledger.command_line.output import Output, emit, note, output_option
 from ledger.command_line.program import CommandGroup, Value, old_spelling, option
+from ledger.command_line.progress import counting
 
+if TYPE_CHECKING:
+    from gateway.admin.storage import Storage
+
+Row = dict[str, Any]
 _TIMEOUT_S_MAX = 10 * 365 * 86_400
 
 bookie = CommandGroup("bookie", "List bookies, show which are avoided, and remove one.")
@@ -42,39 +39,32 @@ bookie = CommandGroup("bookie", "List bookies, show which are avoided, and remov
 @bookie.command("list")
 @storage_option
 @tls_option
-@output_option
-def _list(zookeeper: str | None, bootstrap: str, tls: Path | None, output: Format) -> None:
+@output_option(bookie_shapes.LISTED)
+def _list(zookeeper: str | None, bootstrap: str, tls: Path | None, output: Output) -> None:
     """List bookies with their address, state and disk space."""
     from gateway.admin.bookies import list_bookies
 
     place = metadata_at(zookeeper, bootstrap, output)
-    rows = ask_storage(place, tls, output, list_bookies)
-    if output is Format.json:
-        emit(as_json(rows))
-    else:
-        columns = ("bookie", "address", "rack", "status", "ledgers", "disk", "free")
-        sizes = [{key: show_bytes(row[f"{key}_bytes"]) for key in ("disk", "free")} for row in rows]
-        shown = [row | size for row, size in zip(rows, sizes, strict=True)]
-        emit(as_table(headings(*columns), shown))
+    output.show(ask_storage(place, tls, output, list_bookies))
 
 
 @bookie.command("status")
 @bootstrap_option
-@output_option
-def _status(bootstrap: str, output: Format) -> None:
+@output_option(bookie_shapes.STATUS, bookie_shapes.AVOIDED)
+def _status(bootstrap: str, output: Output) -> None:
     """List the bookies that gateways avoid because they fail or are slow."""
     from gateway.admin.bookie_status import bookie_status, remarks, table_rows
 
+    output = output.of(bookie_shapes.STATUS if output.is_json else bookie_shapes.AVOIDED)
     found = ask(bootstrap, output, bookie_status)
-    if output is Format.json:
-        emit(as_json(found))
+    if output.is_json:
+        output.show(found)
         return
     rows = table_rows(found)
     for remark in remarks(found):
         note(f"note: {remark}")
-    if rows:
-        columns = ("gateway", "address", "bookie", "reason", "since", "until", "why")
-        emit(as_table(headings(*columns), rows))
+    if rows or not output.framed:
+        output.show(rows)
     else:
         emit("No bookie is greylisted.")
 
@@ -98,7 +88,7 @@ def _status(bootstrap: str, output: Format) -> None:
 @old_spelling("--timeout-s", of="timeout", unit="s")
 @storage_option
 @tls_option
-@output_option
+@output_option(bookie_shapes.DECOMMISSIONED, bookie_shapes.KEPT)
 def _decommission(
     bookie: str,
     yes: bool,
@@ -108,41 +98,32 @@ def _decommission(
     zookeeper: str | None,
     bootstrap: str,
     tls: Path | None,
-    output: Format,
+    output: Output,
 ) -> None:
     """Move all copies off a bookie, then remove it from the cluster."""
     from gateway.admin.bookies import decommission, keep
     from ledger.ids import BookieId
 
     name = BookieId(bookie)
+    output = output.of(bookie_shapes.KEPT if cancel else bookie_shapes.DECOMMISSIONED)
     if cancel:
         place = metadata_at(zookeeper, bootstrap, output)
         ask_storage(place, tls, output, lambda storage: keep(storage, name))
-        emit(as_json({"kept": bookie}) if output is Format.json else f"Kept bookie {bookie}.")
+        output.done({"kept": bookie}, f"Kept bookie {bookie}.")
         return
     confirm(yes, f"moves all copies off bookie {bookie} and removes its cookie", bookie, output)
     place = metadata_at(zookeeper, bootstrap, output)
-    progress = ProgressLine() if output is Format.table else None
 
-    def show(moved: int, left: int) -> None:
-        if progress is not None:
-            progress.bar(moved, moved + left, "ledgers moved")
+    async def work(storage: Storage) -> Row:
+        with counting("ledgers moved") as show:
+            return await decommission(
+                storage,
+                name,
+                even_if_writable=even_if_writable,
+                timeout_s=timeout,
+                on_drained=lambda moved, left: show(moved, moved + left),
+            )
 
-    found = ask_storage(
-        place,
-        tls,
-        output,
-        lambda storage: decommission(
-            storage,
-            name,
-            even_if_writable=even_if_writable,
-            timeout_s=timeout,
-            on_drained=show,
-        ),
-    )
-    if progress is not None:
-        progress.end()
-    if output is Format.json:
-        emit(as_json(found))
-    else:
-        emit(f"Bookie {bookie} is out of the cluster; {found['moved_ledgers']} ledgers moved.")
+    found = ask_storage(place, tls, output, work)
+    sentence = f"Bookie {bookie} is out of the cluster; {found['moved_ledgers']} ledgers moved."
+    output.done(found, sentence)

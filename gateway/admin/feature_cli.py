@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gateway.admin import feature_shapes
+from gateway.admin.confirm import confirm_protected, yes_on_option
 from gateway.admin.requests import ask, bootstrap_option
 from gateway.core.feature_levels import UpgradeType
-from ledger.command_line.output import (
-    Format,
-    as_json,
-    as_table,
-    emit,
-    headings,
-    output_option,
-    usage,
-)
+from ledger.command_line.output import Output, output_option, usage
 from ledger.command_line.program import CommandGroup, option
 
 if TYPE_CHECKING:
@@ -42,37 +36,33 @@ _dry_run_option = option("--dry-run", is_flag=True, help="Only check the change;
 
 @feature.command("describe")
 @bootstrap_option
-@output_option
-def _describe(bootstrap: str, output: Format) -> None:
+@output_option(feature_shapes.DESCRIBED)
+def _describe(bootstrap: str, output: Output) -> None:
     """Show the levels that a gateway supports, and the finalized ones."""
     from gateway.admin.features import level_text, list_features
 
     rows = ask(bootstrap, output, list_features)
-    if output is Format.json:
-        emit(as_json(rows))
-        return
-    shown = [
-        {
-            name: level_text(row["feature"], value) if name not in ("feature", "epoch") else value
-            for name, value in row.items()
-        }
-        for row in rows
-    ]
-    columns = headings("feature", "supported_min", "supported_max", "finalized", "epoch")
-    emit(as_table(columns, shown))
+    if output.is_table:  # with the names of levels
+        for row in rows:
+            for key in ("supported_min", "supported_max", "finalized"):
+                row[key] = level_text(row["feature"], row[key])
+    output.show(rows)
 
 
 @feature.command("upgrade")
 @_levels_argument("New levels; none: the newest of all features.", required=False)
 @_dry_run_option
+@yes_on_option
 @bootstrap_option
-@output_option
-def _upgrade(levels: Sequence[str], dry_run: bool, bootstrap: str, output: Format) -> None:
+@output_option(feature_shapes.UPGRADED, feature_shapes.WOULD_BE_UPGRADED)
+def _upgrade(levels: Sequence[str], dry_run: bool, bootstrap: str, output: Output) -> None:
     """Raise the levels of features, when all gateways are of one release.
 
     From then on, gateways write data that earlier releases cannot read, and these refuse to start.
     """
     wanted = _pairs(levels, output)
+    if dry_run:
+        output = output.of(feature_shapes.WOULD_BE_UPGRADED)
     _change("upgraded", wanted, UpgradeType.UPGRADE, dry_run, bootstrap, output)
 
 
@@ -80,18 +70,21 @@ def _upgrade(levels: Sequence[str], dry_run: bool, bootstrap: str, output: Forma
 @_levels_argument("New levels; 0 disables a feature.", required=True)
 @option("--unsafe", is_flag=True, help="Request a downgrade that may lose metadata.")
 @_dry_run_option
+@yes_on_option
 @bootstrap_option
-@output_option
+@output_option(feature_shapes.DOWNGRADED, feature_shapes.WOULD_BE_DOWNGRADED)
 def _downgrade(
-    levels: Sequence[str], unsafe: bool, dry_run: bool, bootstrap: str, output: Format
+    levels: Sequence[str], unsafe: bool, dry_run: bool, bootstrap: str, output: Output
 ) -> None:
     """Lower the levels of features. Refused if data of the higher level may exist."""
     wanted = _pairs(levels, output)
     kind = UpgradeType.UNSAFE_DOWNGRADE if unsafe else UpgradeType.SAFE_DOWNGRADE
+    if dry_run:
+        output = output.of(feature_shapes.WOULD_BE_DOWNGRADED)
     _change("downgraded", wanted, kind, dry_run, bootstrap, output)
 
 
-def _pairs(words: Sequence[str], output: Format) -> dict[str, int]:
+def _pairs(words: Sequence[str], output: Output) -> dict[str, int]:
     """Parse FEATURE=LEVEL. Ends the command if a word is none, or names a feature again."""
     pairs: dict[str, int] = {}
     for word in words:
@@ -110,8 +103,13 @@ def _change(
     kind: UpgradeType,
     dry_run: bool,
     bootstrap: str,
-    output: Format,
+    output: Output,
 ) -> None:
+    """Change the levels; `output` has the shape of what `done` names."""
+    if not dry_run:
+        text = "of the cluster, and earlier releases may refuse to start"
+        confirm_protected(f"changes levels of features {text}", output)
+
     from gateway.admin.features import list_features, newest_levels, update_features
 
     async def work(client: AdminClient) -> dict[str, int]:
@@ -121,12 +119,9 @@ def _change(
         return wanted
 
     changed = ask(bootstrap, output, work)
-    if output is Format.json:
-        rows = [{"feature": name, "level": level} for name, level in changed.items()]
-        emit(as_json({f"would_be_{done}" if dry_run else done: rows}))
-        return
     verb = "can be" if dry_run else "was"
-    for name, level in changed.items():
-        emit(f"{name} {verb} {done} to {level}.")
-    if not changed:
-        emit("All features have their newest levels.")
+    lines = [f"{name} {verb} {done} to {level}." for name, level in changed.items()]
+    output.done(
+        {output.shape.rows: [{"feature": name, "level": level} for name, level in changed.items()]},
+        "\n".join(lines) or "All features have their newest levels.",
+    )

@@ -6,28 +6,23 @@ A gateway is only asked for the address of the metadata, and only without `--zoo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.admin.confirm import confirm, may_ask
+from gateway.admin import ledger_shapes
+from gateway.admin.confirm import confirm, will_ask
 from gateway.admin.requests import ask_storage, metadata_at, storage_option, tls_option, yes_option
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_FAILED, EXIT_OK
-from ledger.command_line.output import (
-    Format,
-    ProgressLine,
-    as_json,
-    as_table,
-    emit,
-    headings,
-    output_option,
-    show_bytes,
-    usage,
-)
+from ledger.command_line.output import Output, emit, output_option, show_bytes, usage
 from ledger.command_line.program import CommandGroup, Value, option
+from ledger.command_line.progress import counting
+
+if TYPE_CHECKING:
+    from gateway.admin.storage import Storage
 
 Row = dict[str, Any]
 _STATES = ("OPEN", "IN_RECOVERY", "CLOSED")
@@ -45,14 +40,14 @@ _ledger_argument = click.argument("ledger", type=_ID, metavar="LEDGER", help="Id
 )
 @storage_option
 @tls_option
-@output_option
+@output_option(ledger_shapes.LISTED)
 def _list(
     lacking: bool,
     state: str | None,
     zookeeper: str | None,
     bootstrap: str,
     tls: Path | None,
-    output: Format,
+    output: Output,
 ) -> None:
     """List ledgers."""
     wanted = None if state is None else state.upper()
@@ -67,21 +62,16 @@ def _list(
         output,
         lambda storage: list_ledgers(storage, marked_only=lacking, state=wanted),
     )
-    if output is Format.json:
-        emit(as_json(rows))
-        return
-    columns = ("ledger", "topic", "partition", "group", "state", "quorum", "entries", "size")
-    shown = [{**row, "size": show_bytes(row["bytes"])} for row in rows]
-    emit(as_table(headings(*columns, "fragments", "created", "lacks_copies"), shown))
+    output.show(rows)
 
 
 @ledger.command("show")
 @_ledger_argument
 @storage_option
 @tls_option
-@output_option
+@output_option(ledger_shapes.SHOWN)
 def _show(
-    ledger: int, zookeeper: str | None, bootstrap: str, tls: Path | None, output: Format
+    ledger: int, zookeeper: str | None, bootstrap: str, tls: Path | None, output: Output
 ) -> None:
     """Show the metadata of a ledger, its fragments, and how much of it each bookie holds."""
     from gateway.admin.ledgers import show_ledger
@@ -93,9 +83,6 @@ def _show(
         output,
         lambda storage: show_ledger(storage, LedgerId(ledger)),
     )
-    if output is Format.json:
-        emit(as_json(found))
-        return
     custom = ",".join(f"{key}={value}" for key, value in found["custom"].items())
     last = found["last_entry"]
     owner = [(name, found[name.lower()]) for name in ("Topic", "Partition", "Group")]
@@ -112,9 +99,7 @@ def _show(
         f"LacksCopies: {'true' if found['lacks_copies'] else 'false'}",
         f"Custom: {custom or '-'}",
     ]
-    emit("  ".join(parts) + "\n")
-    columns = ("fragment", "to", "bookie", "status", "should_hold", "holds", "missing")
-    emit(as_table(headings(*columns), found["copies"]))
+    output.show(found, before="  ".join(parts) + "\n")
 
 
 @ledger.command("verify")
@@ -124,14 +109,14 @@ def _show(
 @option("--repair", is_flag=True, help="Mark damaged ledgers, so that `bookie audit` repairs them.")
 @storage_option
 @tls_option
-@output_option
+@output_option(ledger_shapes.VERIFIED)
 def _verify(
     ledgers: Sequence[int],
     repair: bool,
     zookeeper: str | None,
     bootstrap: str,
     tls: Path | None,
-    output: Format,
+    output: Output,
 ) -> int:
     """Read every copy of every entry and check its digest.
 
@@ -141,37 +126,32 @@ def _verify(
     from ledger.ids import LedgerId
 
     chosen = None if not ledgers else [LedgerId(ledger) for ledger in ledgers]
-    progress = ProgressLine() if output is Format.table else None
 
-    def show(done: int, whole: int) -> None:
-        if progress is not None:
-            progress.bar(done, whole, "copies read")
+    async def work(storage: Storage) -> Row:
+        with counting("copies read") as show:
+            return await verify(storage, chosen, mark=repair, on_progress=show)
 
-    found = ask_storage(
-        metadata_at(zookeeper, bootstrap, output),
-        tls,
-        output,
-        lambda storage: verify(storage, chosen, mark=repair, on_progress=show),
-    )
-    if progress is not None:
-        progress.end()
-    if output is Format.json:
-        emit(as_json(found))
+    found = ask_storage(metadata_at(zookeeper, bootstrap, output), tls, output, work)
+    if output.framed:
+        _print_verified(found, output)
     else:
-        if found["damage"]:
-            columns = ("ledger", "fragment", "bookie", "status", "missing", "damaged", "unknown")
-            emit(as_table(headings(*columns, "no_readable_copy", "lost"), found["damage"]) + "\n")
-        if found["accepted"]:
-            from gateway.admin.loss_table import loss_table
-
-            emit("Accepted losses, which are no damage:")
-            emit(loss_table(found["accepted"]) + "\n")
-        for row in found["unreadable"]:
-            emit(f"The accepted losses of ledger {row['ledger']} cannot be read: {row['reason']}")
-        verdict = "clean" if found["clean"] else "DAMAGED, see above"
-        read = f"{found['copies_read']} copies, {show_bytes(found['bytes_read'])} read"
-        emit(f"{found['ledgers']} ledgers, {read}: {verdict}")
+        output.show(found)
     return EXIT_OK if found["clean"] else EXIT_FAILED
+
+
+def _print_verified(found: Row, output: Output) -> None:
+    if found["damage"]:
+        output.show(found)
+        emit("")
+    if found["accepted"]:
+        emit("Accepted losses, which are no damage:")
+        output.show(found["accepted"], shape=ledger_shapes.ACCEPTED)
+        emit("")
+    for row in found["unreadable"]:
+        emit(f"The accepted losses of ledger {row['ledger']} cannot be read: {row['reason']}")
+    verdict = "clean" if found["clean"] else "DAMAGED, see above"
+    read = f"{found['copies_read']} copies, {show_bytes(found['bytes_read'])} read"
+    emit(f"{found['ledgers']} ledgers, {read}: {verdict}")
 
 
 @ledger.command("recover")
@@ -184,7 +164,7 @@ def _verify(
 @yes_option
 @storage_option
 @tls_option
-@output_option
+@output_option(ledger_shapes.RECOVERED, ledger_shapes.GIVEN_UP)
 def _recover(
     ledger: int,
     accept_loss: bool,
@@ -192,12 +172,13 @@ def _recover(
     zookeeper: str | None,
     bootstrap: str,
     tls: Path | None,
-    output: Format,
+    output: Output,
 ) -> None:
     """Fence the writer of a ledger, recover the last entries, and close it."""
     from gateway.admin.ledgers import recover
     from ledger.ids import LedgerId
 
+    output = output.of(ledger_shapes.GIVEN_UP if accept_loss else ledger_shapes.RECOVERED)
     action = f"permanently fences the writer of ledger {ledger} and closes the ledger"
     if accept_loss:
         action += (
@@ -205,7 +186,7 @@ def _recover(
             "too few bookies left it may not be fenced)"
         )
     address = None
-    if accept_loss and not yes and may_ask(output):
+    if accept_loss and will_ask(yes, output):
         from gateway.admin.losses import preview_recovery
 
         address = metadata_at(zookeeper, bootstrap, output)
@@ -221,30 +202,30 @@ def _recover(
         output,
         lambda storage: recover(storage, LedgerId(ledger), accept_loss=accept_loss),
     )
-    if output is Format.json:
-        emit(as_json(found))
-        return
-    emit(f"Ledger {ledger} is closed at entry {found['last_entry']}, {show_bytes(found['bytes'])}.")
-    if accept_loss:
-        _print_loss(found)
+    closed = (
+        f"Ledger {ledger} is closed at entry {found['last_entry']}, {show_bytes(found['bytes'])}."
+    )
+    output.done(found, "\n".join([closed, *(_given_up(found) if accept_loss else ())]))
 
 
-def _print_loss(found: Row) -> None:
+def _given_up(found: Row) -> Iterator[str]:
     from gateway.admin.loss_table import show_entries, show_offsets
 
     for bookie in found["limbo_ended"]:
-        emit(f"Limbo of this ledger ended at bookie {bookie}.")
+        yield f"Limbo of this ledger ended at bookie {bookie}."
     if found["forced"]:
-        emit("It was closed without the quorum of bookies that a recovery needs.")
+        yield "It was closed without the quorum of bookies that a recovery needs."
     if found["given_up_entries"]:
-        emit(f"Given up: {found['given_up_entries']} entries: {found['given_up']}.")
+        yield f"Given up: {found['given_up_entries']} entries: {found['given_up']}."
     else:
-        emit("No entry that is known to have existed was given up.")
+        yield "No entry that is known to have existed was given up."
     for row in found["accepted"]:
-        emit(f"Accepted: entries {show_entries(row['entries'])}, offsets {show_offsets(row)}.")
+        yield f"Accepted: entries {show_entries(row['entries'])}, offsets {show_offsets(row)}."
     for row in found["waiting"]:
         entries = show_entries(row["entries"])
-        emit(f"Not given up: entries {entries}, because a bookie that is registered may have them.")
+        yield (
+            f"Not given up: entries {entries}, because a bookie that is registered may have them."
+        )
 
 
 @ledger.command("why")
@@ -252,19 +233,20 @@ def _print_loss(found: Row) -> None:
 @click.argument("entry", type=_ID, required=False, metavar="[ENTRY]", help="Id of one entry.")
 @storage_option
 @tls_option
-@output_option
+@output_option(ledger_shapes.EXPLAINED, ledger_shapes.ENTRY_EXPLAINED)
 def _why(
     ledger: int,
     entry: int | None,
     zookeeper: str | None,
     bootstrap: str,
     tls: Path | None,
-    output: Format,
+    output: Output,
 ) -> None:
     """Explain why a ledger or an entry can or cannot be read, is open, or lacks copies."""
     from gateway.admin.ledgers import why
     from ledger.ids import EntryId, LedgerId
 
+    output = output.of(ledger_shapes.EXPLAINED if entry is None else ledger_shapes.ENTRY_EXPLAINED)
     wanted = None if entry is None else EntryId(entry)
     found = ask_storage(
         metadata_at(zookeeper, bootstrap, output),
@@ -272,7 +254,4 @@ def _why(
         output,
         lambda storage: why(storage, LedgerId(ledger), wanted),
     )
-    if output is Format.json:
-        emit(as_json(found))
-    else:
-        emit("\n".join(found["because"]))
+    output.done(found, "\n".join(found["because"]))

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from gateway.topics.catalog import IDS, decode_topic
+from gateway.topics.catalog import IDS, Topic, decode_topic
 from ledger.errors import CorruptFormat, NoNode
+from ledger.ids import STREAM_KEY
 from ledger.ports.metadata import MetadataStore, Node
-from ledger.streams.stream import STREAM_KEY
 from subscriptions.rollout.open_store import GROUPS
 from subscriptions.segments.log_claim import SUBSCRIPTION_KEY
 from subscriptions.znodes.znode_format import subscriber_of
@@ -27,21 +27,25 @@ class LedgerOwner(NamedTuple):
 
 async def read_topic_names(store: MetadataStore) -> dict[UUID, str]:
     """Return the names of all topics by id, without topics whose metadata are corrupt."""
+    return {topic.topic_id: topic.name for topic in await read_topics(store)}
+
+
+async def read_topics(store: MetadataStore) -> list[Topic]:
+    """Return all topics as they are stored, without topics whose metadata are corrupt."""
     try:
         nodes = await store.read_tree(IDS)
     except NoNode:
-        return {}  # no gateway ever used this cluster
-    return {topic_id: name for path, node in nodes.items() for topic_id, name in _named(path, node)}
+        return []  # no gateway ever used this cluster
+    return [topic for path, node in nodes.items() for topic in _decoded(path, node)]
 
 
-def _named(path: str, node: Node) -> list[tuple[UUID, str]]:
+def _decoded(path: str, node: Node) -> list[Topic]:
     if path == IDS:
         return []
     try:
-        topic = decode_topic(path, node)
+        return [decode_topic(path, node)]
     except CorruptFormat:
         return []
-    return [(topic.topic_id, topic.name)]
 
 
 def owner_of(custom: Mapping[str, bytes], topics: Mapping[UUID, str]) -> LedgerOwner:

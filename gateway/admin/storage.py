@@ -35,7 +35,7 @@ from ledger.repair.underreplicated_ledgers import UnderreplicatedLedgers
 from ledger.tasks import start_once
 
 _SESSION_MS = 10_000
-_CONNECT_S = 5.0
+_CONNECT_S = 4.0  # less than the time after which the line of a wait is printed
 LEDGER_PORT = "grpc://"
 """An address with this prefix is the ledger port of `gateway dev`, used instead of ZooKeeper."""
 

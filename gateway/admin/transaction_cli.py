@@ -6,18 +6,11 @@ from collections.abc import Sequence
 
 import click
 
+from gateway.admin import transaction_shapes
 from gateway.admin.confirm import confirm
 from gateway.admin.requests import ask, bootstrap_option, fail_incomplete, yes_option
 from ledger.command_line import units
-from ledger.command_line.output import (
-    Format,
-    as_json,
-    as_table,
-    emit,
-    headings,
-    output_option,
-    usage,
-)
+from ledger.command_line.output import Output, output_option, usage
 from ledger.command_line.program import CommandGroup, Value, option
 
 _LONGEST_S = 2**31
@@ -58,14 +51,14 @@ transaction = CommandGroup("transaction", "List and describe transactions, and a
 )
 @option("--pattern", help="Only ids that match this regular expression as a whole (RE2).")
 @bootstrap_option
-@output_option
+@output_option(transaction_shapes.LISTED)
 def _list(
     states: Sequence[str],
     producer_ids: Sequence[int],
     longer_than: float | None,
     pattern: str | None,
     bootstrap: str,
-    output: Format,
+    output: Output,
 ) -> None:
     """List transactional ids with their producer id and state."""
     from gateway.admin.transactions import list_transactions
@@ -76,30 +69,21 @@ def _list(
         output,
         lambda client: list_transactions(client, states, producer_ids, longer_ms, pattern),
     )
-    if output is Format.json:
-        emit(as_json(rows))
-    else:
-        emit(as_table(headings("transactional_id", "producer_id", "state"), rows))
+    output.show(rows)
 
 
 @transaction.command("describe")
 @click.argument("name", metavar="TRANSACTIONAL_ID", help="Transactional id of a producer.")
 @bootstrap_option
-@output_option
-def _describe(name: str, bootstrap: str, output: Format) -> None:
+@output_option(transaction_shapes.DESCRIBED)
+def _describe(name: str, bootstrap: str, output: Output) -> None:
     """Show the producer, the state and the partitions of a transaction.
 
     A prepared transaction shows the partitions that have no marker yet.
     """
     from gateway.admin.transactions import describe_transaction
 
-    row = ask(bootstrap, output, lambda client: describe_transaction(client, name))
-    if output is Format.json:
-        emit(as_json(row))
-        return
-    columns = headings("field", "value")
-    shown = {**row, "partitions": ",".join(row["partitions"])}
-    emit(as_table(columns, [{"field": field, "value": value} for field, value in shown.items()]))
+    output.show(ask(bootstrap, output, lambda client: describe_transaction(client, name)))
 
 
 @transaction.command("find-hanging")
@@ -116,9 +100,9 @@ def _describe(name: str, bootstrap: str, output: Format) -> None:
     help="Only transactions without a new record for this time.",
 )
 @bootstrap_option
-@output_option
+@output_option(transaction_shapes.FOUND_HANGING)
 def _find_hanging(
-    topic: str | None, partition: int | None, idle: float, bootstrap: str, output: Format
+    topic: str | None, partition: int | None, idle: float, bootstrap: str, output: Output
 ) -> None:
     """Find open transactions that no coordinator will end.
 
@@ -132,7 +116,7 @@ def _find_hanging(
     rows, unread = ask(
         bootstrap, output, lambda client: find_hanging(client, topic, partition, idle_ms)
     )
-    _show(rows, output)
+    output.show(rows)
     fail_incomplete("some partitions were not searched", unread, output)
 
 
@@ -152,9 +136,9 @@ def _find_hanging(
 )
 @yes_option
 @bootstrap_option
-@output_option
+@output_option(transaction_shapes.ABORTED)
 def _abort(
-    topic: str, partition: int, start_offset: int, yes: bool, bootstrap: str, output: Format
+    topic: str, partition: int, start_offset: int, yes: bool, bootstrap: str, output: Output
 ) -> None:
     """Abort a hanging transaction in one partition.
 
@@ -165,15 +149,5 @@ def _abort(
     name = f"{topic}-{partition}"
     confirm(yes, f"aborts the transaction of {name} from offset {start_offset} on", name, output)
     row = ask(bootstrap, output, lambda client: abort(client, topic, partition, start_offset))
-    if output is Format.json:
-        emit(as_json(row))
-    else:
-        emit(f"Aborted the transaction of {name} that began at offset {start_offset}.")
-
-
-def _show(rows: Sequence[dict[str, object]], output: Format) -> None:
-    if output is Format.json:
-        emit(as_json(rows))
-        return
-    fields = ("topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch")
-    emit(as_table(headings(*fields, "start_offset", "last_timestamp_ms"), rows))
+    sentence = f"Aborted the transaction of {name} that began at offset {start_offset}."
+    output.done(row, sentence)

@@ -24,24 +24,17 @@ from gateway.pipelines.archives.archive_model import (
 )
 from gateway.pipelines.archives.port import SKIPPED, LostOffsets
 from gateway.pipelines.archives.rounds import ArchiveRound
+from gateway.pipelines.archives.shapes import ARCHIVED
 from gateway.pipelines.job import is_verbose, job_options, run_job, seconds_type
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import Isolation
 from ledger.adapters.system.clock import SystemClock
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_FAILED
-from ledger.command_line.output import (
-    Format,
-    ProgressLine,
-    as_json,
-    as_table,
-    emit,
-    fail,
-    headings,
-    note,
-    usage,
-)
+from ledger.command_line.output import Output, fail, headings, note, usage
 from ledger.command_line.program import Command, Value, old_spelling, option
+from ledger.command_line.progress import ProgressLine
+from ledger.command_line.table import as_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -156,7 +149,7 @@ _SHOWN_MAX = 20  # losses in the summary
     default="127.0.0.1",
     help="Address on which --metrics-port listens; 0.0.0.0 is every address.",
 )
-@job_options
+@job_options(ARCHIVED)
 def archive(
     topics: Sequence[str],
     pattern: str,
@@ -180,7 +173,7 @@ def archive(
     bootstrap: str,
     master: str,
     conf: Sequence[str],
-    output: Format,
+    output: Output,
 ) -> None:
     """Copy topics to Parquet files or to an Iceberg table.
 
@@ -209,7 +202,7 @@ def archive(
     report = run_job(
         "archive", master, conf, output, lambda spark: _run(spark, wanted, where), (to,)
     )
-    emit(as_json(_as_data(report, to, kind)) if output is Format.json else _as_text(report, to))
+    output.done(_as_data(report, to, kind), _as_text(report, to))
     if report.set_aside:
         _fail(report.set_aside, output)
 
@@ -253,7 +246,7 @@ def _watchers(where: _Where) -> Generator[ArchiveWatcher]:
 
 
 def _check_accepted(
-    accepted: Sequence[str], topics: Sequence[str], pattern: str, output: Format
+    accepted: Sequence[str], topics: Sequence[str], pattern: str, output: Output
 ) -> None:
     """End the command if a topic of --accept-loss is not one that it archives."""
     try:
@@ -265,7 +258,7 @@ def _check_accepted(
             usage(f"--accept-loss {name}: the command names no such topic", output)
 
 
-def _fail(set_aside: Mapping[str, JobError], output: Format) -> NoReturn:
+def _fail(set_aside: Mapping[str, JobError], output: Output) -> NoReturn:
     """End the command because of these topics, with one line on stderr."""
     if len(set_aside) == 1:
         (error,) = set_aside.values()
@@ -274,7 +267,7 @@ def _fail(set_aside: Mapping[str, JobError], output: Format) -> NoReturn:
     fail(EXIT_FAILED, f"{len(set_aside)} topics are set aside: {each}", "SET_ASIDE", output)
 
 
-def _start(word: str, output: Format) -> str | int:
+def _start(word: str, output: Output) -> str | int:
     if word in (EARLIEST, LATEST):
         return word
     try:
@@ -380,11 +373,7 @@ def _rows(report: ArchiveReport) -> list[dict[str, Any]]:
 
 
 def _as_data(report: ArchiveReport, to: str, kind: ArchiveFormat) -> dict[str, Any]:
-    """Return the report for JSON. Programs read the JSON, so its keys must not change.
-
-    `lost` counts the offsets that the archive goes without, except `skipped` ones: those before the
-    start of topics that appeared later. `losses` lists both.
-    """
+    """Return the report in the form of `ARCHIVED`."""
     return {
         "archive": to,
         "format": kind.value,

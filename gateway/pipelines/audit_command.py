@@ -15,7 +15,8 @@ from gateway.pipelines.audits.audit_job import AuditRequest, Step
 from gateway.pipelines.audits.audit_job import audit as compared
 from gateway.pipelines.audits.counting import TimeRange
 from gateway.pipelines.audits.model import Align, AuditReport
-from gateway.pipelines.audits.report import as_data, as_text, proof_data, proof_text
+from gateway.pipelines.audits.report import as_data, as_text, proof_data, proof_text, side_rows
+from gateway.pipelines.audits.shapes import AUDITED, PROVED, SIDE
 from gateway.pipelines.audits.sources import (
     AuditSource,
     SourceAccess,
@@ -32,8 +33,10 @@ from gateway.pipelines.shared.topics import OffsetBounds
 from ledger.adapters.system.clock import SystemClock
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_DIFFERS, EXIT_OK
-from ledger.command_line.output import Format, ProgressLine, as_json, emit, usage
+from ledger.command_line.output import Output, emit, usage
 from ledger.command_line.program import Command, Value, option
+from ledger.command_line.progress import ProgressLine
+from ledger.command_line.shape import Shape
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -136,7 +139,7 @@ _SOURCE = "topic:NAME, segments:NAME, archive:PATH[#TOPIC] or iceberg:CATALOG.NS
     multiple=True,
     help="Option of the right side only, instead of the same --option; repeat for several.",
 )
-@job_options
+@job_options(AUDITED, PROVED, SIDE)
 def audit(
     left: str,
     right: str,
@@ -158,12 +161,13 @@ def audit(
     bootstrap: str,
     master: str,
     conf: Sequence[str],
-    output: Format,
+    output: Output,
 ) -> int:
     """Compare two of: a topic, its segments, an archive; or an archive with its own log.
 
     Exits with 3 if records are LOST or differ.
     """
+    output = output.of(_shape(right, output))
     try:
         wanted = AuditRequest(
             align,
@@ -194,12 +198,25 @@ def audit(
             sides = open_sides(spark, *sources, access, others)
             return compared(spark, *sides, wanted, on_step)
 
-    report = run_job("audit", master, conf, output, work, (left, right))
-    emit(as_json(as_data(report)) if output is Format.json else as_text(report))
+    return _print(run_job("audit", master, conf, output, work, (left, right)), output)
+
+
+def _shape(right: str, output: Output) -> Shape:
+    if not right:
+        return PROVED
+    return AUDITED if output.is_json else SIDE
+
+
+def _print(report: AuditReport, output: Output) -> int:
+    """Print the result and return the exit code."""
+    if output.framed:
+        emit(as_text(report))
+    else:
+        output.show(as_data(report) if output.is_json else side_rows(report))
     return EXIT_DIFFERS if report.differences else EXIT_OK
 
 
-def _prove(source: AuditSource, master: str, conf: Sequence[str], output: Format) -> int:
+def _prove(source: AuditSource, master: str, conf: Sequence[str], output: Output) -> int:
     """Compare an archive with its own log and print the result."""
 
     def work(spark: SparkSession) -> ArchiveProof:
@@ -209,7 +226,7 @@ def _prove(source: AuditSource, master: str, conf: Sequence[str], output: Format
 
     proof = run_job("audit", master, conf, output, work)
     place = str(source)
-    emit(as_json(proof_data(place, proof)) if output is Format.json else proof_text(place, proof))
+    output.done(proof_data(place, proof), proof_text(place, proof))
     return EXIT_DIFFERS if proof.problems else EXIT_OK
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gateway.admin.connection_settings import refuse_unsupported
 from gateway.admin.requests import bootstrap_option
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.spark_errors import translate_spark_errors
@@ -24,8 +25,9 @@ from ledger.command_line.exit_codes import (
     EXIT_UNREACHABLE,
     EXIT_USAGE,
 )
-from ledger.command_line.output import Format, fail, output_option, usage
+from ledger.command_line.output import FailureForm, fail, output_option, usage
 from ledger.command_line.program import Value, option
+from ledger.command_line.shape import Shape
 from ledger.errors import LedgerError
 
 if TYPE_CHECKING:
@@ -44,8 +46,8 @@ def seconds_type(first_s: float = 0) -> Value[float]:
     return Value("duration", units.duration(first_s, _TIME_S_MAX, bare="s"))
 
 
-def job_options(function: F) -> F:
-    """Add the options that all jobs have."""
+def job_options(*shapes: Shape) -> Callable[[F], F]:
+    """Add the options that all jobs have. The shapes are those of `output_option`."""
     conf = option(
         "--conf",
         metavar="KEY=VALUE",
@@ -68,7 +70,11 @@ def job_options(function: F) -> F:
         callback=_note_verbose,
         help="Report every step, and the whole trace of a failure, on stderr.",
     )
-    return bootstrap_option(master(conf(verbose(output_option(function)))))
+
+    def decorate(function: F) -> F:
+        return bootstrap_option(master(conf(verbose(output_option(*shapes)(function)))))
+
+    return decorate
 
 
 def _note_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -85,7 +91,7 @@ def run_job(
     name: str,
     master: str,
     conf: Sequence[str],
-    output: Format,
+    output: FailureForm,
     work: Callable[[SparkSession], T],
     places: Sequence[str] = (),
 ) -> T:
@@ -97,6 +103,7 @@ def run_job(
     from gateway.pipelines.shared.session import new_session, running_session
     from gateway.wire.client_link import AdminError, Unreachable
 
+    refuse_unsupported(output)
     settings: dict[str, str] = {}
     for each in conf:
         key, equals, value = each.partition("=")

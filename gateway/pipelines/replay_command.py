@@ -15,10 +15,12 @@ from gateway.pipelines.job import job_options, run_job, seconds_type
 from gateway.pipelines.replays.model import ReplayReport, ReplayRequest
 from gateway.pipelines.replays.plan import parse_offsets
 from gateway.pipelines.replays.plan_store import FilePlans, PlanStore, TablePlans, default_state
+from gateway.pipelines.replays.shapes import REPLAYED
 from gateway.pipelines.shared.errors import JobError
 from ledger.command_line import units
-from ledger.command_line.output import Format, as_json, as_table, emit, headings, usage
+from ledger.command_line.output import Output, headings, usage
 from ledger.command_line.program import Command, Value, option
+from ledger.command_line.table import as_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +112,7 @@ _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
     default="2m",
     help="Give up after this time without progress; a bare number is seconds.",
 )
-@job_options
+@job_options(REPLAYED)
 def replay(
     source: str,
     topic: str,
@@ -130,7 +132,7 @@ def replay(
     bootstrap: str,
     master: str,
     conf: Sequence[str],
-    output: Format,
+    output: Output,
 ) -> None:
     """Write archived records to a topic, each exactly once.
 
@@ -170,10 +172,10 @@ def replay(
             return run_replay(spark, archive, bootstrap, wanted, plans, watcher=watcher)
 
     report = run_job("replay", master, conf, output, work, (source, state))
-    emit(_text(report) if output is Format.table else as_json(_data(report)))
+    output.done(_data(report), _text(report))
 
 
-def _check_options(both: bool, output: Format) -> None:
+def _check_options(both: bool, output: Output) -> None:
     """End the command if it asks for `both` offsets and times."""
     if both:
         usage("--offsets, and --start-time or --end-time: pass one or the other", output)
@@ -190,14 +192,14 @@ def _open_plans(
     return FilePlans(spark, default_state(source, request.digest()))
 
 
-def _offsets(text: str, topic: str, output: Format) -> dict[int, tuple[int, int]] | None:
+def _offsets(text: str, topic: str, output: Output) -> dict[int, tuple[int, int]] | None:
     try:
         return parse_offsets(text, topic) if text else None
     except JobError as error:
         usage(str(error), output)
 
 
-def _time(option: str, text: str, output: Format) -> int | None:
+def _time(option: str, text: str, output: Output) -> int | None:
     """Return the time as milliseconds since 1970.
 
     A time relative to now is refused, because a later run must select the same records.
@@ -215,7 +217,7 @@ def _time(option: str, text: str, output: Format) -> int | None:
 
 
 def _data(report: ReplayReport) -> dict[str, object]:
-    """Return the report for JSON, as docs/spark.md describes it."""
+    """Return the report in the form of `REPLAYED`."""
     return {
         "topic": report.topic,
         "to_topic": report.target,

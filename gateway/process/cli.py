@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from ledger.command_line.program import CommandGroup, Deferred
+import click
+
+from ledger.command_line.program import CommandGroup, Deferred, completions
+
+
+def _topics(ctx: click.Context, incomplete: str) -> Sequence[str]:
+    from gateway.admin.completion import topics
+
+    return topics(ctx, incomplete)
+
+
+def _groups(ctx: click.Context, incomplete: str) -> Sequence[str]:
+    from gateway.admin.completion import groups
+
+    return groups(ctx, incomplete)
+
+
+completions.update(TOPIC=_topics, GROUP=_groups)
 
 program: Final = CommandGroup(
     "gateway",
@@ -20,6 +38,11 @@ program: Final = CommandGroup(
             "serve",
             "Run one gateway of a cluster, with ZooKeeper and bookies.",
         ),
+        "profile": Deferred(
+            "gateway.admin.profile_cli",
+            "profile",
+            "Create, choose, show and edit profiles: where commands connect.",
+        ),
         "topic": Deferred(
             "gateway.admin.produce_cli",
             "topic",
@@ -31,6 +54,11 @@ program: Final = CommandGroup(
             "group",
             "List, describe, delete and move consumer groups.",
         ),
+        "cluster": Deferred(
+            "gateway.process.cluster_cli",
+            "cluster",
+            "Show a cluster, its health and its settings; run one on this machine.",
+        ),
         "feature": Deferred(
             "gateway.admin.feature_cli",
             "feature",
@@ -41,6 +69,22 @@ program: Final = CommandGroup(
             "transaction",
             "List and describe transactions, and abort hanging ones.",
         ),
+        "events": Deferred(
+            "gateway.admin.events_cli",
+            "events",
+            "Show what happened in the gateways: rolls, ensemble changes, fences, takeovers, "
+            "losses.",
+        ),
+        "top": Deferred(
+            "gateway.admin.top_cli",
+            "top",
+            "Show topics by rate, groups by lag, and bookies, again and again until Ctrl-C.",
+        ),
+        "explain": Deferred(
+            "gateway.admin.explain_cli",
+            "explain",
+            "Explain one record: its batch, its place, its copies, and when it goes.",
+        ),
         "ledger": Deferred(
             "gateway.admin.ledger_loss_cli",
             "ledger",
@@ -50,6 +94,16 @@ program: Final = CommandGroup(
             "gateway.admin.bookie_cli",
             "bookie",
             "List bookies, show which are avoided, and remove one.",
+        ),
+        "completion": Deferred(
+            "gateway.admin.completion_cli",
+            "completion",
+            "Print a script by which a shell completes commands, flags, topics and groups.",
+        ),
+        "doctor": Deferred(
+            "gateway.admin.doctor_cli",
+            "doctor",
+            "Check servers, disks and clocks, and print a fix for what is wrong.",
         ),
         "job": Deferred(
             "gateway.pipelines.commands",

@@ -33,6 +33,12 @@ def compile_pattern(pattern: str, memory_bytes_max: int) -> Any:
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
-        raise InvalidPattern(str(error)) from error
+        raise InvalidPattern(_reason(error)) from error
     finally:
         re2.purge()  # the module would keep 128 patterns of clients
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of an error of RE2, which has it as bytes."""
+    (text,) = error.args or ("",)
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)

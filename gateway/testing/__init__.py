@@ -32,6 +32,11 @@ _STOP_S_MAX: Final = 60.0  # twice what a gateway may take to drain
 _LOG_LINES: Final = 20  # of the log, in an error
 
 
+def _environment() -> dict[str, str]:
+    """Return the environment without settings of other gateways: `options` alone count."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+
+
 class GatewayFailed(RuntimeError):
     """The gateway did not start, or ended by itself. The message ends with its last log lines."""
 
@@ -165,6 +170,7 @@ class Gateway:
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
+                    env=_environment(),
                     start_new_session=True,  # Ctrl-C is for the tests, which then stop it
                 )
             except OSError as error:

@@ -244,7 +244,10 @@ def test_readers_that_begin_while_the_log_is_cleaned_restore_every_key(tmp_path:
 def test_an_unknown_topic_and_one_that_does_not_compact(tmp_path: Path):
     with Gateway(tmp_path, OPTIONS) as gateway:
         code, _, errors = invoke("topic", "cleaning", "none", bootstrap=at(gateway))
-        assert (code, errors) == (1, "gateway: Topic 'none' does not exist.\n")
+        assert (code, errors) == (
+            1,
+            "gateway: Topic 'none' does not exist; see `gateway topic list`\n",
+        )
         prepared(gateway, **{"cleanup.policy": "delete"})
         code, out, _ = invoke("topic", "cleaning", "t", bootstrap=at(gateway))
         assert (code, out) == (0, "The cleanup.policy of topic t is not compact.\n")

@@ -13,6 +13,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.command_output import check_output
 from tests.crash.load import read_all
 from tests.peers import install
 from tests.peers.gateway import Gateway
@@ -31,7 +32,9 @@ def produce(bootstrap: str) -> None:
 def command(gateway: Gateway, word: str, *more: str) -> str:
     """What a command about the topic printed."""
     argv = [install.gateway_python(), "-m", "gateway", "topic", word, "log", *more]
-    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60).stdout
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
+    check_output(argv[3:], done.stdout)
+    return done.stdout
 
 
 def gaps(gateway: Gateway) -> list[dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""The admin command as users run it: in a process of its own, or, many at a time, in this one."""
+"""The admin command as users run it: in a process of its own, or, many at a time, in this one.
+
+JSON that it prints must have the form that the documents declare.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 
 from gateway.process.cli import program
+from tests.command_output import check_output
 from tests.peers import install
 
 
@@ -26,6 +30,7 @@ def invoke(*words, bootstrap="127.0.0.1:1", stdin=""):
     """As `run`, without a process."""
     done = CliRunner().invoke(program, words, input=stdin, env={"GATEWAY_BOOTSTRAP": bootstrap})
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    check_output(words, done.stdout, done.exit_code)
     return done.exit_code, done.stdout, done.stderr
 
 
@@ -37,6 +42,7 @@ def run(*words, bootstrap="127.0.0.1:1"):
         argv, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert "Traceback" not in done.stderr
+    check_output(words, done.stdout, done.returncode)
     return done.returncode, done.stdout, done.stderr
 
 

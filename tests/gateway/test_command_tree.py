@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import click
 import pytest
@@ -18,21 +17,9 @@ from gateway.process.cli import program as gateway
 from ledger.__main__ import program as bookie
 from ledger.command_line.program import CommandGroup, OldSpelling, flags_of
 from ledger.command_line.version import describe
+from tests.command_output import walk
 
 UNIT = ("-ms", "-s", "-seconds", "-minutes", "-bytes")
-
-
-def walk(
-    command: click.Command, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """The command and all below it, each with the words that call it."""
-    yield path, command
-    if isinstance(command, click.Group):
-        ctx = click.Context(command, info_name=path[-1])
-        for name in command.list_commands(ctx):
-            below = command.get_command(ctx, name)
-            assert below is not None
-            yield from walk(below, (*path, name))
 
 
 TREE = [*walk(gateway, ("gateway",)), *walk(bookie, ("bookie",))]
@@ -47,13 +34,14 @@ def run(path: tuple[str, ...], *words: str) -> tuple[int, str, str]:
 
 def test_the_tree_is_whole():
     found = [path for path, _ in TREE]
-    assert len(found) == len(set(found)) == 52
+    assert len(found) == len(set(found)) == 83
     for words in (
         "gateway dev",
         "gateway group seek",
         "gateway job audit",
         "bookie check-config",
         "gateway bookie decommission",
+        "gateway profile show",
     ):
         assert tuple(words.split()) in found
 
@@ -152,6 +140,7 @@ def test_every_old_name_sets_an_option_that_exists():
         *2 * ["--group-max-session-timeout-ms"],
         *2 * ["--group-min-session-timeout-ms"],
         "--interval-s",
+        "--max-s",
         "--session-ms",
         "--timeout-s",
     ]

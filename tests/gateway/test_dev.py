@@ -198,12 +198,12 @@ def test_an_unknown_flag_is_a_usage_error():
     assert err.count("\n") == 1
 
 
-def test_a_value_that_cannot_be_read_is_a_usage_error():
-    assert ended("dev", "--port", "many") == (
-        *(2, ""),
-        "gateway: --port many: must be a whole number\n",
+def test_values_that_cannot_be_read_are_all_listed():
+    assert ended("dev", "--port", "many", "--data", "") == (
+        *(78, ""),
+        "gateway: --port many: must be a whole number between 0 and 65535\n"
+        "gateway: --data : must not be empty\n",
     )
-    assert ended("dev", "--data", "") == (2, "", "gateway: --data : must not be empty\n")
 
 
 def test_a_host_that_no_client_can_look_up_is_refused():
@@ -237,5 +237,5 @@ def test_clients_are_told_the_advertised_address(tmp_path):
 @pytest.mark.parametrize("port", ["0", "65536", "-1"])
 def test_an_advertised_port_is_one_that_clients_can_connect_to(port):
     words = ["--advertised-port", port]
-    (fault,) = dev.faults_of(flags_of(dev.dev, words))
-    assert fault == f"--advertised-port {port}: must be between 1 and 65535"
+    (fault,) = dev.faults_of(dev.settings_of(flags_of(dev.dev, words)))
+    assert fault == f"--advertised-port {port}: must be a whole number between 1 and 65535"

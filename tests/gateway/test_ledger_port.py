@@ -17,7 +17,7 @@ from confluent_kafka import Producer, TopicPartition
 from gateway.pipelines.direct.options import StorageAddress
 from gateway.pipelines.shared.errors import DataLost, JobError
 from gateway.pipelines.shared.storage import open_storage, read_topic, read_topics
-from gateway.process.dev import LEDGER_PORT
+from gateway.process.server_settings import LEDGER_PORT
 from gateway.topics.partitions import stream_name
 from gateway.wire import batches
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies

@@ -190,6 +190,13 @@ def test_what_cannot_run_is_named(options, python, fault, monkeypatch, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_variables_of_other_gateways_do_not_matter(monkeypatch):
+    monkeypatch.setenv("GATEWAY_HOST", "no host")
+    monkeypatch.setenv("GATEWAY_PARTITIONS", "0")
+    with Gateway() as gateway:
+        assert gateway.bootstrap.startswith("127.0.0.1:")
+
+
 def test_options_are_words():
     with pytest.raises(TypeError, match=r"a list of words, such as \['--partitions', '6'\]"):
         Gateway("--partitions 6")

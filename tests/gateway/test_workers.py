@@ -183,23 +183,28 @@ def test_long_lines_and_lines_in_pieces_arrive_whole(tmp_path):
         assert said[:2] == ["first half", "." * 50_000]
 
 
+def settings_of(line):
+    """The settings that a worker with this command line has."""
+    return serve.settings_of(flags_of(serve.serve, line[4:]))
+
+
 def test_workers_take_node_ids_and_ports_in_a_row():
     words = ["--zookeeper", "z:1", "--port", "9092", "--node-id", "4", "--workers", "3"]
     lines = commands(words, 3, 4, 9092)
-    flags = [flags_of(serve.serve, line[4:]) for line in lines]
-    assert [(one.node_id, one.port, one.workers) for one in flags] == [
+    found = [settings_of(line) for line in lines]
+    assert [(one["node-id"], one["port"], one["workers"]) for one in found] == [
         (4, 9092, 1),
         (5, 9093, 1),
         (6, 9094, 1),
     ]
-    assert {one.supervisor for one in flags} == {os.getpid()}
-    assert [flags_of(serve.serve, line[4:]).port for line in commands(words, 2, 0, 0)] == [0, 0]
+    assert {one.flags.supervisor for one in found} == {os.getpid()}
+    assert [settings_of(line)["port"] for line in commands(words, 2, 0, 0)] == [0, 0]
 
 
 def test_workers_take_metrics_ports_in_a_row_if_they_have_any():
     def metrics_ports(*first):
         lines = commands(["--zookeeper", "z:1"], 2, 0, 9092, *first)
-        return [flags_of(serve.serve, line[4:]).metrics_port for line in lines]
+        return [settings_of(line)["metrics-port"] for line in lines]
 
     assert metrics_ports(9308) == [9308, 9309]
     assert metrics_ports(0) == [0, 0]

@@ -38,6 +38,7 @@ from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
 from gateway.pipelines.shared.topics import Topics
 from gateway.wire.batches import read_header
 from tests.batches import plain_batch, raw_batch, varint
+from tests.command_output import check_output
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 from tests.pipelines.archive_rig import START, Between, Broker, Rig, records
@@ -498,7 +499,9 @@ def test_an_unreachable_server_is_reported_at_once(rig: Rig):
 
 def command(broker: Broker, path: Path, *words: str) -> Result:
     where = ["--to", str(path), "--bootstrap", broker.bootstrap]
-    return CliRunner().invoke(job, ["archive", *words, *where])
+    done = CliRunner().invoke(job, ["archive", *words, *where])
+    check_output(["job", "archive", *words], done.stdout, done.exit_code)
+    return done
 
 
 @pytest.mark.proof

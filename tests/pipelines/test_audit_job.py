@@ -29,6 +29,7 @@ from gateway.pipelines.shared.topics import OffsetBounds
 from gateway.process.cli import program
 from ledger.command_line.output import Format
 from ledger.errors import MetadataUnavailable
+from tests.command_output import check_output
 from tests.compat.clients.base import ProducerOptions, Record
 from tests.compat.clients.with_aiokafka import Aiokafka
 from tests.peers.gateway import Gateway
@@ -78,6 +79,7 @@ class Rig:
     def job(self, name: str, *words: str) -> tuple[int, str, str]:
         server = ["--bootstrap", self.gateway.bootstrap]
         done = CliRunner().invoke(program, ["job", name, *words, *server])
+        check_output(["job", name, *words], done.stdout, done.exit_code)
         return done.exit_code, done.stdout, done.stderr
 
     def audit(self, *words: str) -> tuple[int, dict[str, Any]]:

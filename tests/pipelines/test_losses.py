@@ -26,6 +26,7 @@ from gateway.pipelines.direct.stream import LedgerStreamReader
 from gateway.pipelines.shared.errors import DataLost
 from gateway.pipelines.shared.partitions import OffsetRange
 from gateway.process.cli import program
+from tests.command_output import check_output
 from tests.compat.clients.base import ProducerOptions
 from tests.peers.gateway import Gateway
 from tests.peers.losses import ACCEPTED_AT, Loss, lose
@@ -349,6 +350,7 @@ def test_an_archive_of_a_compacted_topic_stops_at_a_loss_too(world: World, tmp_p
 def audit(world: World, *words: str) -> tuple[int, dict[str, Any]]:
     server = ["--bootstrap", world.rig.bootstrap, "--metadata", world.rig.metadata]
     done = CliRunner().invoke(program, ["job", "audit", *words, *server, "-o", "json"])
+    check_output(["job", "audit", "-o", "json"], done.stdout, done.exit_code)
     return done.exit_code, json.loads(done.stdout)
 
 

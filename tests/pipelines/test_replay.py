@@ -39,6 +39,7 @@ from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.kafka_source import read_ranges
 from gateway.pipelines.shared.partitions import OffsetRange
 from gateway.pipelines.shared.topics import Topics
+from tests.command_output import check_output
 from tests.peers.gateway import Gateway
 
 if TYPE_CHECKING:
@@ -424,6 +425,7 @@ def test_the_state_of_a_replay_can_live_in_the_iceberg_table_of_the_archive(
     for written in (EACH, 0):
         done = CliRunner().invoke(job, ["replay", *words, "-o", "json"])
         assert done.exit_code == 0, done.output
+        check_output(["job", "replay", "-o", "json"], done.stdout)
         told = json.loads(done.stdout)
         assert (told["written"], told["resumed"]) == (written, not written)
         assert told["state"].startswith("lake.replays.source, property archive.replay.")
@@ -577,6 +579,7 @@ def test_the_command_prints_its_result(
     words += ["--to-topic", unused(), "--create", "--offsets", '{"2": [10, 20]}']
     done = CliRunner().invoke(job, ["replay", *words, "-o", "json"])
     assert done.exit_code == 0, done.output
+    check_output(["job", "replay", "-o", "json"], done.stdout)
     told = json.loads(done.stdout)
     assert (told["records"], told["written"], told["resumed"]) == (10, 10, False)
     assert told["partitions"][0]["end_offset"] == 10

@@ -10,6 +10,7 @@ from ledger.ids import BookieId
 from ledger.node.audit import _left_lines, _once, _Report
 from ledger.node.repair_node import RepairNode, _Parts
 from ledger.repair.config import RepairConfig
+from tests.command_output import check_output
 from tests.repair.rig import Rig
 
 
@@ -85,7 +86,9 @@ async def test_a_ledger_of_a_silent_bookie_is_left_with_what_to_do(capsys):
     ledgers = [await rig.ledger(1) for _ in range(2)]
     rig.world.network.cut("auditor", "b1")
     assert await audited(rig, as_json=True) == 1
-    left = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr().out
+    check_output(("audit", "-o", "json"), printed, 1, program="bookie")
+    left = [json.loads(line) for line in printed.splitlines()]
     assert [one["ledger"] for one in left if one["event"] == "left"] == ledgers
     assert await audited(rig) == 1
     first, second = ledgers

@@ -18,6 +18,7 @@ from ledger.client.client import LedgerClient
 from ledger.ports.bookies import BookieTransport
 from ledger.registry.discovery import Discovery
 from ledger.repair.election import current_auditor
+from tests.command_output import check_output
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import Process, wait_until
@@ -83,6 +84,7 @@ class Cluster:
         )
         assert "Traceback" not in done.stderr
         assert done.returncode == code, done.stdout + done.stderr
+        check_output(words, done.stdout, code)
         return done.stdout if code == 0 else done.stdout + done.stderr
 
     def json(self, *words):
@@ -209,6 +211,7 @@ def test_audit_once_ends_with_0_when_all_is_whole_and_with_1_when_something_is_l
         cluster.audit_argv("--once", "-o", "json"), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    check_output(("audit", "-o", "json"), done.stdout, program="bookie")
     assert json.loads(done.stdout)["left"] == 0
     assert cluster.json("ledger", "verify")["clean"]
 

@@ -321,6 +321,9 @@ class DiskBookie:
     async def end_limbo(self, ledger, master_key, start=""):
         return await self._ask("end_limbo", ledger, master_key, start)
 
+    async def locate(self, ledger, entry):
+        return await self._ask("locate", ledger, entry)
+
     async def stats(self):
         return await self._ask("stats")
 

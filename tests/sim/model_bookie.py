@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from ledger.core.entry_format import read_header
 from ledger.core.fencing import same_entry
 from ledger.ids import EntryId
-from ledger.ports.bookies import BookieStats, EntriesReply, ReadManyReply, ReadReply, Status
+from ledger.ports.bookies import (
+    BookieStats,
+    EntriesReply,
+    LocateReply,
+    ReadManyReply,
+    ReadReply,
+    Status,
+)
 
 NO_ENTRY = EntryId(-1)
 DAMAGES = ("unreadable", "payload", "lac")
@@ -329,6 +336,17 @@ class ModelBookie:
 
         self._journal(ledger, end)
         return self._settled(ledger, lambda: Status.OK)
+
+    def locate(self, ledger, entry):
+        """The entries of a ledger lie in the file of its number, in the order of their ids."""
+        return self._settled(ledger, lambda: self._place(ledger, entry))
+
+    def _place(self, ledger, entry):
+        stored = self.ledgers.get(ledger)
+        if stored is None or entry not in stored.entries:
+            return LocateReply(self._nothing(ledger))
+        before = sum(len(body) for each, body in stored.entries.items() if each < entry)
+        return LocateReply(Status.OK, ledger, before, len(stored.entries[entry]))
 
     def stats(self):
         held = sum(len(body) for one in self.ledgers.values() for body in one.entries.values())

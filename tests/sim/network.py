@@ -14,6 +14,7 @@ from ledger.ports.bookies import (
     BookieInfo,
     BookieStats,
     EntriesReply,
+    LocateReply,
     ReadManyReply,
     ReadReply,
     Status,
@@ -240,6 +241,10 @@ class SimBookies:
     async def end_limbo(self, bookie, ledger, master_key, start=""):
         reply = await self._ask(bookie, lambda b: b.end_limbo(ledger, master_key, start))
         return Status.UNREACHABLE if reply is None else reply
+
+    async def locate(self, bookie, ledger, entry):
+        reply = await self._ask(bookie, lambda b: b.locate(ledger, entry))
+        return reply or LocateReply(Status.UNREACHABLE)
 
     async def stats(self, bookie):
         reply = await self._ask(bookie, lambda b: b.stats())

@@ -15,7 +15,8 @@ from gateway.pipelines.audits.model import (
     PartitionComparison,
     PartitionTotals,
 )
-from ledger.command_line.output import as_table, headings
+from ledger.command_line.output import headings
+from ledger.command_line.table import as_table
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VERDICTS = {
@@ -26,36 +27,7 @@ _VERDICTS = {
 
 
 def as_data(report: AuditReport) -> dict[str, Any]:
-    """Return the report as `-o json` prints it.
-
-      left, right          the sources
-      align                offset or rank
-      verdict              equal, explained (all missing records could be removed legitimately)
-                           or differs
-      differences          LOST, differ, duplicates, disorder and unexplained gaps added up, with
-                           --strict also truncated and expired; 0 is exit code 0, else 3
-      records, duplicates  the numbers for each side
-      losses               records missing on a side, by reason
-      partitions           for each partition the figures of each side, differ and gaps
-      missing              for each partition the side that lacks the records (on), the reason
-                           (loss), the first and the last offset
-      examples             position (offset or rank), the columns that differ, and the record of
-                           each side, cut short
-      later                offsets of each side after the end of the comparison, which were
-                           written during the audit or are not archived yet
-      notes                sentences for people
-
-    Figures of a side in `partitions`:
-
-      start, end           offsets
-      records, duplicates  numbers of records
-      gaps                 offsets without a record; outside of a side, offsets missing on both
-      disorder, back       null if the source has no order; back counts timestamps below the
-                           previous one
-      first_ms, last_ms    timestamps
-      checksum             sum of the hashes of key, value, headers, timestamp and timestampType, in
-                           any order; text, because the sum exceeds 2^64
-    """
+    """Return the report in the form of `AUDITED`."""
     return {
         "job": "audit",
         "left": report.left,
@@ -79,15 +51,7 @@ def as_data(report: AuditReport) -> dict[str, Any]:
 
 
 def proof_data(place: str, proof: ArchiveProof) -> dict[str, Any]:
-    """Return the comparison of an archive with its own log as `-o json` prints it.
-
-    archive              the source
-    verdict              equal or differs
-    differences          the number of problems; 0 is exit code 0, else 3
-    files, records       as the log names them
-    records_unproved     records that a version without sums committed: read and counted only
-    problems             the file or partition (where), and the problem
-    """
+    """Return the comparison of an archive with its own log in the form of `PROVED`."""
     return {
         "job": "audit",
         "archive": place,
@@ -98,6 +62,15 @@ def proof_data(place: str, proof: ArchiveProof) -> dict[str, Any]:
         "records_unproved": proof.unproved_rows,
         "problems": [each._asdict() for each in proof.problems],
     }
+
+
+def side_rows(report: AuditReport) -> list[dict[str, Any]]:
+    """Return a row for each side of each partition, in the form of `SIDE`."""
+    return [
+        {**each.topic_partition._asdict(), "side": name, **_held(held)}
+        for each in report.partitions
+        for name, held in zip(SIDES, (each.left, each.right), strict=True)
+    ]
 
 
 def proof_text(place: str, proof: ArchiveProof) -> str:

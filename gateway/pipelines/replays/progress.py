@@ -15,7 +15,8 @@ from gateway.pipelines.replays.plan import ReplayPlan
 from gateway.pipelines.replays.replay_job import ReplayWatcher
 from gateway.pipelines.shared.errors import JobError
 from gateway.wire.client_link import AdminError
-from ledger.command_line.output import ProgressLine, note
+from ledger.command_line.output import note
+from ledger.command_line.progress import ProgressLine
 from ledger.tasks import in_thread
 
 if TYPE_CHECKING:
