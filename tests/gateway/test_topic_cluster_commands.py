@@ -18,6 +18,7 @@ from gateway.admin import cluster_shapes, config_shapes, group_lag_cli, topic_sh
 from tests.gateway.admin_commands import invoke
 from tests.peers.gateway import Gateway
 from tests.peers.kafka import ApacheKafka
+from tests.peers.processes import wait_until
 
 pytestmark = pytest.mark.compat
 VALUE = b"x" * 1000
@@ -195,12 +196,27 @@ def test_a_wrong_setting_is_refused_with_the_nearest_and_nothing_is_changed(cli,
     )
 
 
+def holds_a_few(server, rows):
+    """Whether the newest segment has records and no roll is due; if it has none, it gets one.
+
+    A roll that was under way may have completed the segment that took the last records.
+    """
+    found = rows(config_shapes.EXPLAINED, "topic", "config", "explain", "old", "retention.ms")
+    newest = found["segments"][-1]
+    if newest["end_offset"] == newest["first_offset"]:
+        write(server, "old", 1)
+        return False
+    return newest["size_bytes"] < 2**20
+
+
 def test_a_setting_is_explained_with_its_segments(server, cli, rows):
     cli("topic", "create", "old", "-c", "retention.ms=-1", "-c", "segment.bytes=1048576")
     for _ in range(3):
         write(server, "old", 1100)
     write(server, "old", 5)
     cli("topic", "config", "set", "old", "retention.ms=3600000")
+    if server.ours:
+        wait_until(lambda: holds_a_few(server, rows), "a segment in progress with a few records")
     found = rows(config_shapes.EXPLAINED, "topic", "config", "explain", "old", "retention.ms")
     assert (found["value"], found["origin"]) == ("3600000", "topic")
     assert found["meaning"]
