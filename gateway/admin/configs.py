@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from gateway.admin.client import AdminClient, AdminError, raise_for
-from gateway.admin.server_kind import is_ledger_gateway
 from gateway.admin.topics import Row
 from gateway.core.config_effect import BROKER_KEYS_WITH_EFFECT, TOPIC_KEYS_WITH_EFFECT
 from gateway.topics.config_keys import ConfigSource, ConfigType
@@ -75,7 +74,7 @@ async def describe(
     if result.error_code.name == "unknown_topic_or_partition":
         raise AdminError(f"Topic '{resource.name}' does not exist.", "UNKNOWN_TOPIC_OR_PARTITION")
     raise_for(result.error_code, result.error_message, str(resource))
-    ours = await is_ledger_gateway(client)
+    ours = await client.reaches_gateway()
     return [_row(each, resource, ours) for each in sorted(result.configs, key=lambda c: c.name)]
 
 
@@ -121,14 +120,18 @@ def has_effect(key: str, resource: Resource, origin: str) -> bool:
     """Return whether a gateway acts on a setting. What it was started with, it acts on."""
     if resource.kind == _TOPIC:
         return key in TOPIC_KEYS_WITH_EFFECT
-    return origin == "start" or key in BROKER_KEYS_WITH_EFFECT or key in _topic_defaults()
+    return origin == "start" or key in broker_keys_with_effect()
 
 
-def _topic_defaults() -> set[str]:
-    """Return the settings of brokers that are the defaults of settings of topics with an effect."""
+def broker_keys_with_effect() -> frozenset[str]:
+    """Return the settings of brokers, altered at runtime, that a gateway acts on.
+
+    Some of them are the defaults of settings of topics.
+    """
     from gateway.settings.broker_keys import TOPIC_DEFAULTS  # builds a table of all keys
 
-    return {broker for own, broker in TOPIC_DEFAULTS.items() if own in TOPIC_KEYS_WITH_EFFECT}
+    defaults = {broker for own, broker in TOPIC_DEFAULTS.items() if own in TOPIC_KEYS_WITH_EFFECT}
+    return BROKER_KEYS_WITH_EFFECT | defaults
 
 
 async def explain(client: AdminClient, resource: Resource, key: str) -> Row:

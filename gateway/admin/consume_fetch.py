@@ -24,6 +24,7 @@ from gateway.admin.consume_batches import Batch, DamagedBatch, split
 from gateway.admin.consume_bounds import Bound, LogRange, OutOfRange, below, limits, past
 from gateway.admin.topics import EARLIEST, LATEST
 from gateway.wire.client_link import Link
+from gateway.wire.fetch_request import fetch_fields
 from gateway.wire.list_offsets_request import list_offsets_fields
 from ledger.tasks import start_once
 
@@ -313,32 +314,14 @@ class PartitionReader:
         return lost
 
     def _fields(self, cursors: Sequence[_Cursor]) -> dict[str, Any]:
-        topics: dict[str, list[dict[str, Any]]] = {}
-        for cursor in cursors:
-            name, index = cursor.place
-            topics.setdefault(name, []).append(
-                {
-                    "partition": index,
-                    "current_leader_epoch": -1,
-                    "fetch_offset": cursor.next,
-                    "last_fetched_epoch": -1,
-                    "log_start_offset": -1,
-                    "partition_max_bytes": self._bytes_max,
-                }
-            )
-        return {
-            "cluster_id": None,
-            "replica_id": -1,
-            "max_wait": _WAIT_MS,
-            "min_bytes": 1,
-            "max_bytes": self._bytes_max,
-            "isolation_level": int(self._committed),
-            "session_id": 0,
-            "session_epoch": -1,
-            "topics": [{"topic": name, "partitions": each} for name, each in topics.items()],
-            "forgotten_topics_data": [],
-            "rack_id": "",
-        }
+        return fetch_fields(
+            ((*cursor.place, cursor.next) for cursor in cursors),
+            partition_bytes_max=self._bytes_max,
+            bytes_max=self._bytes_max,
+            bytes_min=1,
+            wait_ms=_WAIT_MS,
+            committed=self._committed,
+        )
 
     async def _take(self, answer: Any, cursors: list[_Cursor]) -> list[_Cursor]:
         """Hand over what one response brought. Returns the partitions to be looked up again.

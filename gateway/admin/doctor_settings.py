@@ -1,7 +1,4 @@
-"""The settings of topics and brokers that have an effect, and those that were changed without one.
-
-docs/NOT_DONE.md lists the same names; a test compares them.
-"""
+"""The settings of topics and brokers that were changed and have no effect."""
 
 from __future__ import annotations
 
@@ -9,66 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gateway.admin.client import AdminClient, raise_for
+from gateway.admin.configs import broker_keys_with_effect
 from gateway.admin.doctor_facts import Idle
+from gateway.core.config_effect import TOPIC_KEYS_WITH_EFFECT
 
 _DESCRIBE_CONFIGS, _QUOTAS, _SCRAM = 32, 48, 50
 _TOPIC, _BROKER = 2, 4  # values of resource_type
 _OF_TOPIC, _OF_BROKER, _OF_ALL_BROKERS = 1, 2, 3  # values of config_source
 _TOPICS_AT_ONCE: Final = 200
-
-_LEVELS = ("compression.gzip.level", "compression.lz4.level", "compression.zstd.level")
-OF_TOPICS: Final = frozenset(
-    {
-        "cleanup.policy",
-        "compression.type",
-        "control.record.interval.ms",
-        "control.record.policy",
-        "delete.retention.ms",
-        "file.delete.delay.ms",
-        "gateway.loss.delivery",
-        "max.compaction.lag.ms",
-        "max.message.bytes",
-        "message.timestamp.after.max.ms",
-        "message.timestamp.before.max.ms",
-        "message.timestamp.type",
-        "min.cleanable.dirty.ratio",
-        "min.compaction.lag.ms",
-        "min.insync.replicas",
-        "retention.bytes",
-        "retention.ms",
-        "segment.bytes",
-        "segment.ms",
-        *_LEVELS,
-    }
-)
-"""Settings of topics that have an effect."""
-OF_BROKERS: Final = frozenset(
-    {
-        "compression.type",
-        "log.cleaner.backoff.ms",
-        "log.cleaner.dedupe.buffer.size",
-        "log.cleaner.delete.retention.ms",
-        "log.cleaner.io.max.bytes.per.second",
-        "log.cleaner.max.compaction.lag.ms",
-        "log.cleaner.min.cleanable.ratio",
-        "log.cleaner.min.compaction.lag.ms",
-        "log.cleanup.policy",
-        "log.message.timestamp.after.max.ms",
-        "log.message.timestamp.before.max.ms",
-        "log.message.timestamp.type",
-        "log.retention.bytes",
-        "log.retention.ms",
-        "log.roll.ms",
-        "log.segment.bytes",
-        "log.segment.delete.delay.ms",
-        "max.connections",
-        "max.connections.per.ip",
-        "message.max.bytes",
-        "min.insync.replicas",
-        *_LEVELS,
-    }
-)
-"""Settings of brokers, altered at runtime, that have an effect."""
 
 
 async def described(client: AdminClient, kind: int, names: Sequence[str]) -> dict[str, list[Any]]:
@@ -101,16 +46,17 @@ def idle_of_topics(configs: Mapping[str, Sequence[Any]]) -> list[Idle]:
         Idle(f"topic {name}", each.name)
         for name, rows in sorted(configs.items())
         for each in rows
-        if each.config_source == _OF_TOPIC and each.name not in OF_TOPICS
+        if each.config_source == _OF_TOPIC and each.name not in TOPIC_KEYS_WITH_EFFECT
     ]
 
 
 def idle_of_brokers(configs: Mapping[str, Sequence[Any]]) -> list[Idle]:
     """Return the settings of brokers, altered at runtime, that do nothing. Each of them once."""
+    acting = broker_keys_with_effect()
     found: dict[Idle, None] = {}
     for name, rows in sorted(configs.items()):
         for each in rows:
-            if each.name in OF_BROKERS or each.config_source not in (_OF_BROKER, _OF_ALL_BROKERS):
+            if each.name in acting or each.config_source not in (_OF_BROKER, _OF_ALL_BROKERS):
                 continue
             whole = each.config_source == _OF_ALL_BROKERS
             found[Idle("all brokers" if whole else f"broker {name}", each.name)] = None

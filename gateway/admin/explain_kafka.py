@@ -8,14 +8,11 @@ from typing import Any, NamedTuple
 from gateway.admin.client import AdminClient, AdminError, Unreachable, raise_for
 from gateway.admin.metadata_address import metadata_address
 from gateway.admin.topics import EARLIEST, LATEST, LOOK_RETRY_S_MAX, offsets, settings
-from gateway.topics.broker_configs import METADATA_ADDRESS
+from gateway.wire.client_link import NOT_A_GATEWAY
+from gateway.wire.fetch_request import fetch_fields
 
-_FETCH, _METADATA, _DESCRIBE_CONFIGS, _DESCRIBE_PRODUCERS = 1, 3, 32, 61
+_FETCH, _METADATA, _DESCRIBE_PRODUCERS = 1, 3, 61
 _FETCH_VERSION_MAX = 12  # later ones have ids in place of names
-_BROKER_RESOURCE = 4
-_READ_COMMITTED = 1
-
-NOT_A_GATEWAY = "NOT_A_LEDGER_GATEWAY"
 
 
 class NoMetadata(Exception):
@@ -50,7 +47,7 @@ async def ledger_address(client: AdminClient) -> str:
     try:
         return await metadata_address(client)
     except AdminError as error:
-        if not await is_gateway(client):
+        if not await client.reaches_gateway():
             raise not_a_gateway(client) from None
         raise NoMetadata(str(error)) from error
 
@@ -62,22 +59,6 @@ def not_a_gateway(client: AdminClient) -> AdminError:
         f"the server at {servers} is not a ledger gateway, so there is no ledger to explain; "
         "`gateway topic consume` reads its records",
         NOT_A_GATEWAY,
-    )
-
-
-async def is_gateway(client: AdminClient) -> bool:
-    """Return whether a broker has the config that only gateways have, even if without a value."""
-    resources = [
-        {
-            "resource_type": _BROKER_RESOURCE,
-            "resource_name": str(broker.node_id),
-            "configuration_keys": [METADATA_ADDRESS],
-        }
-        for broker in await client.brokers()
-    ]
-    answer = await client.send(_DESCRIBE_CONFIGS, {"resources": resources})
-    return any(
-        config.name == METADATA_ADDRESS for result in answer.results for config in result.configs
     )
 
 
@@ -167,27 +148,14 @@ async def _aborted(
     client: AdminClient, topic: str, partition: int, offset: int
 ) -> tuple[tuple[int, int], ...] | None:
     """Return the aborted transactions that the leader lists with the batch of `offset`."""
-    asked = {
-        "partition": partition,
-        "current_leader_epoch": -1,
-        "fetch_offset": offset,
-        "last_fetched_epoch": -1,
-        "log_start_offset": -1,
-        "partition_max_bytes": 1,
-    }
-    fields = {
-        "cluster_id": None,
-        "replica_id": -1,
-        "max_wait": 0,
-        "min_bytes": 0,
-        "max_bytes": 1,
-        "isolation_level": _READ_COMMITTED,
-        "session_id": 0,
-        "session_epoch": -1,
-        "topics": [{"topic": topic, "partitions": [asked]}],
-        "forgotten_topics_data": [],
-        "rack_id": "",
-    }
+    fields = fetch_fields(
+        [(topic, partition, offset)],
+        partition_bytes_max=1,
+        bytes_max=1,
+        bytes_min=0,
+        wait_ms=0,
+        committed=True,
+    )
     try:
         answer = await client.at_leader(
             (topic, partition), _FETCH, lambda _: fields, _fetch_codes, _FETCH_VERSION_MAX

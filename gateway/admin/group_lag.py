@@ -16,6 +16,7 @@ from gateway.admin.groups import committed, list_groups, no_such_group
 from gateway.admin.topic_figures import offsets_at
 from gateway.admin.topics import EARLIEST, LATEST, LOOK_RETRY_S_MAX, Row
 from gateway.wire.batches import CONTROL, LOG_APPEND_TIME
+from gateway.wire.fetch_request import fetch_fields
 
 _FETCH, _OFFSET_FETCH, _FIND_COORDINATOR = 1, 9, 10
 _FETCH_VERSION_MAX = 12  # later ones have ids in place of names
@@ -222,7 +223,14 @@ async def _fetch_times(
     ends: Mapping[Place, int],
     bytes_max: int,
 ) -> dict[_Position, int]:
-    fields = fetch_fields(positions, bytes_max)
+    fields = fetch_fields(
+        positions,
+        partition_bytes_max=bytes_max,
+        bytes_max=bytes_max * len(positions),
+        bytes_min=1,
+        wait_ms=0,
+        committed=False,
+    )
     try:
         answer = await client.at_broker(leader, _FETCH, lambda _: fields, _FETCH_VERSION_MAX)
     except (AdminError, Unreachable):
@@ -238,35 +246,6 @@ async def _fetch_times(
             if time_ms is not None:
                 found[position] = time_ms
     return found
-
-
-def fetch_fields(positions: Sequence[_Position], bytes_max: int) -> dict[str, Any]:
-    """Return the fields of a Fetch that returns at least one batch, without waiting."""
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for name, index, offset in positions:
-        topics.setdefault(name, []).append(
-            {
-                "partition": index,
-                "current_leader_epoch": -1,
-                "fetch_offset": offset,
-                "last_fetched_epoch": -1,
-                "log_start_offset": -1,
-                "partition_max_bytes": bytes_max,
-            }
-        )
-    return {
-        "cluster_id": None,
-        "replica_id": -1,
-        "max_wait": 0,
-        "min_bytes": 1,
-        "max_bytes": bytes_max * len(positions),
-        "isolation_level": 0,
-        "session_id": 0,
-        "session_epoch": -1,
-        "topics": [{"topic": name, "partitions": each} for name, each in topics.items()],
-        "forgotten_topics_data": [],
-        "rack_id": "",
-    }
 
 
 NEVER_MS: Final = 2**62

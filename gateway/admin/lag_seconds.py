@@ -6,10 +6,12 @@ the record at a committed offset. It works with every server of Kafka's protocol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
 
 from gateway.admin.client import AdminClient, Place
+from gateway.wire.list_offsets_request import list_offsets_fields
 
 _LIST_OFFSETS = 2
 _AGE_S_MIN: Final = 1.0
@@ -37,7 +39,8 @@ async def seconds_behind(
             break
         ages = {place: (young[place] * old[place]) ** 0.5 for place in left}
         asked = {place: now_ms - round(age_s * 1000) for place, age_s in ages.items()}
-        answers = await client.at_leaders(sorted(left), _LIST_OFFSETS, _at(asked), retry_s_max)
+        fields = partial(list_offsets_fields, timestamp=asked, committed=False)
+        answers = await client.at_leaders(sorted(left), _LIST_OFFSETS, fields, retry_s_max)
         left &= answers.keys()
         for place in left:
             since = answers[place].offset
@@ -46,26 +49,3 @@ async def seconds_behind(
             else:
                 young[place] = ages[place]
     return {place: old[place] for place in left}
-
-
-def _at(times: Mapping[Place, int]) -> Any:
-    """Return a function that builds a request with a time of its own for each partition."""
-
-    def fields(topics: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        asked = [
-            {
-                "name": name,
-                "partitions": [
-                    {
-                        "partition_index": index,
-                        "current_leader_epoch": -1,
-                        "timestamp": times[name, index],
-                    }
-                    for index in indexes
-                ],
-            }
-            for name, indexes in topics.items()
-        ]
-        return {"replica_id": -1, "isolation_level": 0, "topics": asked}
-
-    return fields

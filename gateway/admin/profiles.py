@@ -24,7 +24,7 @@ from gateway.admin.client_settings import (
     TLS_KEYS,
 )
 from gateway.admin.profile_place import COLORS, NO_PROFILE, OUTPUTS
-from ledger.command_line import units
+from ledger.command_line import program, units
 
 BOOKIES: Final = "bookies"
 """The key in the table `tls` for the directory of `--tls`."""
@@ -145,12 +145,9 @@ def is_secret(key: str, value: str) -> bool:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """Return a question that names the nearest of the known words, or nothing."""
-    from difflib import get_close_matches
-
     if len(word) > _SHOWN_MAX:  # the search takes time with the square of the length
         return ""
-    near = get_close_matches(word, known, 1, 0.6)
-    return f": did you mean {near[0]}?" if near else ""
+    return program.nearest(word, known, most=1, likeness_min=0.6)
 
 
 def check_name(name: object) -> str:

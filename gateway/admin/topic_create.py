@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.admin.client import AdminClient, AdminError, raise_for
-from gateway.admin.server_kind import is_ledger_gateway
 from gateway.admin.topics import Row, add_partitions, create_topics, created_row
 from ledger.command_line import units
 
@@ -79,7 +78,7 @@ async def _existing(client: AdminClient, names: Sequence[str]) -> dict[str, Row]
     """Return the topics as they are. One that was deleted meanwhile is left out."""
     answer = await client.metadata(names)
     # The replicas of a gateway are the brokers that could lead, not the copies.
-    counts_copies = not await is_ledger_gateway(client)
+    counts_copies = not await client.reaches_gateway()
     found: dict[str, Row] = {}
     for topic in answer.topics:
         if topic.error_code.value:

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from ledger.ports.clock import Clock
     from ledger.ports.disk import LoopBlocked
 
-PRIVATE_KEY = 32_100
-"""The key of the private request, as `wire.private_request` has it."""
-
 ALL_PARTITIONS_MAX = 110_000
 """Array elements in a request that may name all partitions of a cluster, in up to 10,000 topics."""
 

@@ -22,7 +22,7 @@ from gateway.features.cluster_form import ClusterForm
 from gateway.features.features import Features, alone
 from gateway.groups.coordinator import Coordinator
 from gateway.groups.read_only_groups import ReadOnlyGroups
-from gateway.handlers.api import PRIVATE_KEY, Api, Context, Request, Result
+from gateway.handlers.api import Api, Context, Request, Result
 from gateway.handlers.table import rows
 from gateway.log import logger
 from gateway.process.greylist_view import avoided_bookies
@@ -34,6 +34,7 @@ from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import Partitions
 from gateway.topics.producer_ids import ProducerIds
 from gateway.topics.reply_memory import ReplyMemory
+from gateway.wire.messages import PRIVATE_KEY
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
 from ledger.streams.stream import StreamServices

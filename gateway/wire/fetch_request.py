@@ -10,8 +10,8 @@ every version with kio. Source: Kafka's FetchRequest.json.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from gateway.wire.body_reader import INT32, BodyReader
@@ -267,3 +267,43 @@ class _Body(BodyReader):
                     raise OversizedMessage("a replica state that is too short")
                 (self._request.replica_id,) = INT32.unpack_from(buffer, at)
             at += size
+
+
+def fetch_fields(
+    offsets: Iterable[tuple[str, int, int]],
+    *,
+    partition_bytes_max: int,
+    bytes_max: int,
+    bytes_min: int,
+    wait_ms: int,
+    committed: bool,
+) -> dict[str, Any]:
+    """Return the fields of a client's request, without a session, up to v12.
+
+    `offsets` are topics by name, partitions, and the offsets to read from.
+    """
+    topics: dict[str, list[dict[str, int]]] = {}
+    for name, index, offset in offsets:
+        topics.setdefault(name, []).append(
+            {
+                "partition": index,
+                "current_leader_epoch": -1,
+                "fetch_offset": offset,
+                "last_fetched_epoch": -1,
+                "log_start_offset": -1,
+                "partition_max_bytes": partition_bytes_max,
+            }
+        )
+    return {
+        "cluster_id": None,
+        "replica_id": -1,
+        "max_wait": wait_ms,
+        "min_bytes": bytes_min,
+        "max_bytes": bytes_max,
+        "isolation_level": int(committed),
+        "session_id": 0,
+        "session_epoch": -1,
+        "topics": [{"topic": name, "partitions": each} for name, each in topics.items()],
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }

@@ -113,17 +113,22 @@ class _Body(BodyReader):
 
 
 def list_offsets_fields(
-    topics: Mapping[str, Sequence[int]], timestamp: int, *, committed: bool
+    topics: Mapping[str, Sequence[int]],
+    timestamp: int | Mapping[tuple[str, int], int],
+    *,
+    committed: bool,
 ) -> dict[str, Any]:
-    """Return the fields of a client's request for these partitions, by name, at one timestamp."""
+    """Return the fields of a client's request for these partitions, by name.
+
+    All are asked at one timestamp, or each at its own, by topic and partition.
+    """
+
+    def of_partition(name: str, index: int) -> dict[str, int]:
+        time_ms = timestamp if isinstance(timestamp, int) else timestamp[name, index]
+        return {"partition_index": index, "current_leader_epoch": -1, "timestamp": time_ms}
+
     asked = [
-        {
-            "name": name,
-            "partitions": [
-                {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
-                for index in indexes
-            ],
-        }
+        {"name": name, "partitions": [of_partition(name, index) for index in indexes]}
         for name, indexes in topics.items()
     ]
     return {"replica_id": -1, "isolation_level": int(committed), "topics": asked}

@@ -59,6 +59,9 @@ def _no_reader(buffer: Buffer, offset: int) -> tuple[Any, int]:
     raise AssertionError("a private request has a decoder of its own")
 
 
+PRIVATE_KEY: Final = 32_100
+"""The key of the private request."""
+
 PRIVATE_CODEC: Final = RequestCodec(_no_reader, True, dict, cast(Any, _no_reader))
 """Stands for a codec of a private request, of which the dispatcher sees the form of the header."""
 

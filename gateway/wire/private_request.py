@@ -11,10 +11,10 @@ import json
 import struct
 from typing import Any, Final, cast
 
+from gateway.wire.messages import PRIVATE_KEY as KEY
 from gateway.wire.messages import MalformedMessage
 from ledger.ids import Buffer
 
-KEY: Final = 32_100
 VERSION: Final = 0
 BODY_BYTES_MAX: Final = 4_096  # of a request
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024  # a client refuses a larger one

@@ -472,9 +472,12 @@ def _command_names(ctx: click.Context | None) -> list[str]:
     return group.list_commands(ctx) if ctx and isinstance(group, click.Group) else []
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """Return `: did you mean ...?` with the nearest of the known words, or nothing."""
+def nearest(word: str, known: Sequence[str], *, most: int = 2, likeness_min: float = 0.75) -> str:
+    """Return `: did you mean ...?` with the nearest of the known words, or nothing.
+
+    Names up to `most` words that are as like it as `likeness_min`, from 0 to 1.
+    """
     from difflib import get_close_matches
 
-    near = get_close_matches(word, known, 2, 0.75)
+    near = get_close_matches(word, known, most, likeness_min)
     return f": did you mean {listed(near)}?" if near else ""

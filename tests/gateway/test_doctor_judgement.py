@@ -14,6 +14,7 @@ import pytest
 
 from gateway.admin import doctor_findings as form
 from gateway.admin.client import Unreachable
+from gateway.admin.configs import broker_keys_with_effect
 from gateway.admin.doctor import PROBES, diagnose, failed
 from gateway.admin.doctor_facts import (
     Answer,
@@ -46,8 +47,8 @@ from gateway.admin.doctor_judgement import (
     judge_sync,
     judge_versions,
 )
-from gateway.admin.doctor_settings import OF_BROKERS, OF_TOPICS
 from gateway.admin.doctor_storage_judgement import judge_ledgers, judge_racks, judge_settings
+from gateway.core.config_effect import TOPIC_KEYS_WITH_EFFECT
 from tests.house import ROOT
 
 MIB = 1 << 20
@@ -267,7 +268,12 @@ def test_the_page_has_the_checks_as_the_code_has_them():
 def test_the_settings_with_an_effect_are_those_of_the_documents():
     text = (ROOT / "docs/NOT_DONE.md").read_text()
     of_topics = text.split("settings of a topic have an effect:")[1].split("The others")[0]
-    levels = {name for name in OF_TOPICS if re.fullmatch(r"compression\.\w+\.level", name)}
-    assert set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)`", of_topics)) | levels == OF_TOPICS
+    levels = {
+        name for name in TOPIC_KEYS_WITH_EFFECT if re.fullmatch(r"compression\.\w+\.level", name)
+    }
+    assert set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)`", of_topics)) | levels == TOPIC_KEYS_WITH_EFFECT
     of_brokers = text.split("These act, at once:")[1].split("Jobs on Spark")[0]
-    assert set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)`", of_brokers)) | levels == OF_BROKERS
+    assert (
+        set(re.findall(r"`([a-z]+(?:\.[a-z]+)+)`", of_brokers)) | levels
+        == broker_keys_with_effect()
+    )

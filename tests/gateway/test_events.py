@@ -17,10 +17,9 @@ from gateway.access import CLUSTER, Operation
 from gateway.admin.client import Unreachable
 from gateway.admin.events import EventReader
 from gateway.handlers import changes, many_rows, private_questions
-from gateway.handlers.api import PRIVATE_KEY
 from gateway.handlers.table import rows
 from gateway.wire import private_request
-from gateway.wire.messages import MalformedMessage
+from gateway.wire.messages import PRIVATE_KEY, MalformedMessage
 from ledger.events import PROCESS, EventKind, events, note_event
 from tests.gateway.admin_commands import heeding, produced, run
 from tests.peers import install

@@ -224,7 +224,7 @@ def test_no_server_and_no_metadata_are_69(tmp_path):
 
 
 class NoGateway:
-    """A broker that does not have the config of gateways."""
+    """A broker that has neither the config nor the feature of gateways."""
 
     bootstrap_hosts = ("kafka",)
 
@@ -233,6 +233,9 @@ class NoGateway:
 
     async def send(self, key, body):
         return SimpleNamespace(results=[SimpleNamespace(configs=[])])
+
+    async def reaches_gateway(self):
+        return False
 
 
 async def test_a_server_that_is_no_gateway_is_refused():
