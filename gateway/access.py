@@ -29,7 +29,7 @@ class ResourceType(StrEnum):
 
 
 class Resource(NamedTuple):
-    """What is read or changed."""
+    """The resource that is read or changed."""
 
     kind: ResourceType
     name: str

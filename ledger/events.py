@@ -24,7 +24,7 @@ Fact = str | int
 
 
 class EventKind(StrEnum):
-    """What happened."""
+    """The kind of an event."""
 
     ROLL = "roll"  # a stream began a new segment
     ENSEMBLE_CHANGE = "ensemble-change"  # a writer replaced bookies of its ledger

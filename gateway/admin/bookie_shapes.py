@@ -1,4 +1,4 @@
-"""What the commands `gateway bookie ...` print."""
+"""The shapes of what the commands `gateway bookie ...` print."""
 
 from __future__ import annotations
 

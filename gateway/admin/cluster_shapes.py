@@ -1,4 +1,4 @@
-"""What the commands `gateway cluster info` and `gateway cluster health` print."""
+"""The shapes of what the commands `gateway cluster info` and `gateway cluster health` print."""
 
 from __future__ import annotations
 

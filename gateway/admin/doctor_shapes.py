@@ -1,4 +1,4 @@
-"""What `gateway doctor` prints."""
+"""The shapes of what `gateway doctor` prints."""
 
 from __future__ import annotations
 

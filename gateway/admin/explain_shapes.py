@@ -1,4 +1,4 @@
-"""What `gateway explain` prints."""
+"""The shapes of what `gateway explain` prints."""
 
 from __future__ import annotations
 

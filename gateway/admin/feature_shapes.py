@@ -1,4 +1,4 @@
-"""What the commands `gateway feature ...` print."""
+"""The shapes of what the commands `gateway feature ...` print."""
 
 from __future__ import annotations
 

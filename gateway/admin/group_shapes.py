@@ -1,4 +1,4 @@
-"""What the commands `gateway group ...` print."""
+"""The shapes of what the commands `gateway group ...` print."""
 
 from __future__ import annotations
 

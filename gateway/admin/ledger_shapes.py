@@ -1,4 +1,4 @@
-"""What the commands `gateway ledger ...` print, except for `gaps`."""
+"""The shapes of what the commands `gateway ledger ...` print, except for `gaps`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the file of profiles is, and the words that commands need without it.
+"""The place of the file of profiles, and the words that commands need without it.
 
 Commands without a file import this module alone, and not that which reads and checks the file.
 """

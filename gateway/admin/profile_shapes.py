@@ -1,4 +1,4 @@
-"""What the commands `gateway profile ...` print."""
+"""The shapes of what the commands `gateway profile ...` print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gateway topic consume` and `gateway topic produce` print as JSON."""
+"""The shapes of what `gateway topic consume` and `gateway topic produce` print as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command `gateway topic cleaning` prints."""
+"""The shapes of what the command `gateway topic cleaning` prints."""
 
 from __future__ import annotations
 

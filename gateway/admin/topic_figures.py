@@ -25,7 +25,7 @@ RATE_S: Final = 60
 
 
 class Figures(NamedTuple):
-    """What is known of one partition, or of a topic. None is unknown."""
+    """The figures of one partition, or of a topic. None is unknown."""
 
     size_bytes: int | None
     records: int | None

@@ -1,4 +1,4 @@
-"""What the commands `gateway topic ...` print."""
+"""The shapes of what the commands `gateway topic ...` print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands `gateway transaction ...` print."""
+"""The shapes of what the commands `gateway transaction ...` print."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ BROKER_KEYS_WITH_EFFECT: Final = frozenset(
 
 
 class Subject(StrEnum):
-    """What a setting acts on."""
+    """The subject that a setting acts on."""
 
     removal = "removal"  # of old segments
     roll = "roll"  # of the segment in progress

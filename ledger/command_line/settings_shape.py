@@ -1,4 +1,4 @@
-"""What `--print-config` prints as JSON."""
+"""The shapes of what `--print-config` prints as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gateway job archive` prints."""
+"""The shapes of what `gateway job archive` prints."""
 
 from __future__ import annotations
 

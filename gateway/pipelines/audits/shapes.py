@@ -1,4 +1,4 @@
-"""What `gateway job audit` prints."""
+"""The shapes of what `gateway job audit` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gateway job replay` prints."""
+"""The shapes of what `gateway job replay` prints."""
 
 from __future__ import annotations
 
