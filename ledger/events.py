@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from enum import StrEnum
 from itertools import islice
@@ -51,6 +51,8 @@ class EventRing:
     def __init__(self, size: int = EVENTS_MAX) -> None:
         self._events: deque[Event] = deque(maxlen=size)
         self._added = 0  # the number of the newest event
+        # Events of each kind and `reason`, which is empty but for ensemble changes. Only grows.
+        self.counts: Counter[tuple[EventKind, str]] = Counter()
 
     @property
     def newest(self) -> int:
@@ -59,6 +61,8 @@ class EventRing:
 
     def add(self, kind: EventKind, at_ms: int, facts: Mapping[str, Fact]) -> None:
         self._added += 1
+        changed = kind is EventKind.ENSEMBLE_CHANGE
+        self.counts[kind, str(facts.get("reason", "")) if changed else ""] += 1
         short = {
             key: value[:TEXT_MAX] if isinstance(value, str) else value
             for key, value in facts.items()

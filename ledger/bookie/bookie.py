@@ -8,6 +8,7 @@ or has failed. Source: seed 001; BookKeeper's Bookie.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ from ledger.bookie.disk_space import DiskSpaceMonitor
 from ledger.bookie.entry_head import parse_head
 from ledger.bookie.entry_reader import EntryReader
 from ledger.bookie.fences import FENCED_BYTES_MAX, Fences
+from ledger.bookie.journal import Journal
 from ledger.bookie.ledger_descriptor import EntryLocation, LedgerDescriptor, QueuedRecord
 from ledger.bookie.long_poll import LongPolls
 from ledger.bookie.repeated_adds import RepeatedAdds
@@ -102,6 +104,9 @@ class Bookie:
         self._failed = asyncio.Event()
         # Adds refused because their digest does not match: damaged on the way or by the client.
         self.damaged_adds = 0
+        # Adds and reads of entries by the status that answered them. Only grow.
+        self.adds: Counter[Status] = Counter()
+        self.reads: Counter[Status] = Counter()
         # The result of the replay, or None before `start`.
         self.replayed: ReplayResult | None = None
 
@@ -155,6 +160,11 @@ class Bookie:
     def groups(self) -> int:
         """Groups written and synced since the start."""
         return self._journal.groups
+
+    @property
+    def journal(self) -> Journal:
+        """The journal, for its counts."""
+        return self._journal
 
     async def start(
         self,
@@ -233,21 +243,21 @@ class Bookie:
         length = sum(map(len, body))
         lac = parse_head(ledger, entry, body)
         if lac is None or length > self._config.entry_bytes_max:
-            self._loop.call_soon(on_added, Status.BAD_REQUEST)
+            self._refuse(on_added, Status.BAD_REQUEST)
             return
         refusal = self._refusal_status(length, recovery)
         if refusal is not None:
-            self._loop.call_soon(on_added, refusal)
+            self._refuse(on_added, refusal)
             return
         try:
             state = self._index.state(ledger) or self._index.create(ledger, master_key)
             decision = state.check_add(master_key, recovery)
             if decision is not AddDecision.ACCEPT:
-                self._loop.call_soon(on_added, _REFUSALS[decision])
+                self._refuse(on_added, _REFUSALS[decision])
                 return
             if not state.check_digest(body):
                 self.damaged_adds += 1
-                self._loop.call_soon(on_added, Status.BAD_REQUEST)
+                self._refuse(on_added, Status.BAD_REQUEST)
                 return
             if not state.lac_counts:
                 lac = -1
@@ -259,13 +269,18 @@ class Bookie:
                 self._track(start_once("a repeated add", work, lambda _: on_added(Status.IO_ERROR)))
                 return
         except OSError:
-            self._loop.call_soon(on_added, Status.IO_ERROR)
+            self._refuse(on_added, Status.IO_ERROR)
             return
         if not state.key_queued:
             self._log_key(state, master_key)
         record = QueuedRecord(RecordType.ADD, state, entry, lac, body, length, on_added)
         state.recent[entry] = record
         self._journal.append(record)
+
+    def _refuse(self, on_added: OnAdded, status: Status) -> None:
+        """Answer an add that is not accepted, after this callback."""
+        self.adds[status] += 1
+        self._loop.call_soon(on_added, status)
 
     async def fence(self, ledger: LedgerId, master_key: bytes) -> Status:
         """Fence the ledger durably, after every earlier add. It then takes only recovery adds."""
@@ -330,7 +345,9 @@ class Bookie:
 
         If the entry is accepted but not durable yet, the call waits for its sync.
         """
-        return await self._reader.read(ledger, entry, room)
+        reply = await self._reader.read(ledger, entry, room)
+        self.reads[reply.status] += 1
+        return reply
 
     async def read_many(
         self,
@@ -343,9 +360,11 @@ class Bookie:
         from_disk: bool = False,
     ) -> ReadManyReply:
         """Implement `Bookies.read_many`."""
-        return await self._reader.read_many(
+        reply = await self._reader.read_many(
             ledger, first, last, max_bytes, room, from_disk=from_disk
         )
+        self.reads[reply.status] += 1
+        return reply
 
     async def read_lac(self, ledger: LedgerId) -> ReadReply:
         """Implement `Bookies.read_lac`."""
@@ -377,8 +396,11 @@ class Bookie:
         now_ms = self._clock.now_ms()
         from ledger.command_line.version import __version__  # a bookie starts without it
 
+        counts, total_us = self._journal.synced.counts, self._journal.synced.total_s * 1e6
         return BookieStats(
-            Status.OK, disk_bytes, free_bytes, ledgers, self.writable, now_ms, __version__
+            *(Status.OK, disk_bytes, free_bytes, ledgers, self.writable, now_ms, __version__),
+            syncs=sum(counts),
+            sync_us=round(total_us),
         )
 
     def ledgers(self) -> list[LedgerId]:
@@ -443,12 +465,14 @@ class Bookie:
         file_id, position = first
         index, add, written = self._index, RecordType.ADD, self._written
         deleted: list[int] = []
+        added = 0
         for record in records:
             state, status = record.ledger, Status.OK
             if record.kind is not add:
                 self._on_logged(record, file_id, deleted)
             elif not state.deleted:
                 length = record.size - RECORD_HEADER_BYTES
+                added += 1
                 fresh = state.recent.get(record.entry) is record  # neither moved nor a repair
                 index.put(
                     state,
@@ -464,6 +488,7 @@ class Bookie:
                 status = Status.NO_LEDGER
             position += record.size
             self._complete(record, status)
+        self.adds[Status.OK] += added
         if written is not None:
             written.end_group()
             if deleted:
@@ -530,6 +555,7 @@ class Bookie:
         for record in records:
             state = record.ledger
             if record.kind is RecordType.ADD:
+                self.adds[status] += 1
                 if state.recent.get(record.entry) is record:
                     del state.recent[record.entry]
                 changed.add(state)

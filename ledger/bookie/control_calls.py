@@ -119,6 +119,8 @@ class ControlCalls:
             writable=stats.writable,
             time_ms=stats.time_ms,
             release=stats.release,
+            syncs=stats.syncs,
+            sync_us=stats.sync_us,
         ).SerializeToString()
 
     async def _locate(self, data: bytes) -> bytes:

@@ -32,7 +32,7 @@ from ledger.core.journal_format import (
 )
 from ledger.ids import Buffer
 from ledger.ports.bookies import Status
-from ledger.ports.clock import Clock
+from ledger.ports.clock import Clock, Histogram
 from ledger.ports.disk import Disk, LogFile
 from ledger.tasks import Guard
 
@@ -40,6 +40,8 @@ OnGroup = Callable[[list[QueuedRecord], LogPosition, OSError | None], None]
 """Called with a group's records, the position of the first one, and the error or None."""
 
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+GROUP_BYTES: Final = tuple(4**power * 1024 for power in range(8))
+"""Upper bounds of the classes of group sizes: 1 KiB to 16 MiB."""
 # Shorter waits run on every turn of the loop, whose timers are no finer
 _TIMER_US_MIN: Final = 1_000
 
@@ -63,8 +65,7 @@ class Journal:
         # Records appended and not yet taken into a group, oldest first. The callers bound it: they
         # refuse adds above `queue_bytes_max`. Emptied by `_take_group`, and by `_fail`.
         self._queue: list[QueuedRecord] = []
-        # Sum of the sizes in `_queue`.
-        self.queue_bytes = 0
+        self.queue_bytes = 0  # sum of the sizes in `_queue`
         # The records of the group being written or synced, and the sum of their sizes. Set by
         # `_take_group`; cleared when the group is durable, refused or failed.
         self._in_flight: list[QueuedRecord] = []
@@ -103,10 +104,11 @@ class Journal:
         # The timer for MARK records, started by a group if it is None. After `idle_mark_ms` without
         # groups it appends a MARK; after further groups it is started again.
         self._idle_timer: asyncio.TimerHandle | None = None
-        # Groups written since `_idle_timer` was set.
-        self._groups_since_timer = 0
-        # Groups written since the start.
-        self.groups = 0
+        self._groups_since_timer = 0  # groups written since `_idle_timer` was set
+        self.groups = 0  # groups written since the start
+        # Seconds from the write of each group until it was synced, and the bytes of the groups.
+        self.synced, self.group_sizes = Histogram(), Histogram(GROUP_BYTES)
+        self._written_s = 0.0  # when the group in flight was written
 
     @property
     def end(self) -> LogPosition:
@@ -270,6 +272,7 @@ class Journal:
         )
         file = self._file
         assert file is not None
+        self._written_s = self._clock.monotonic_s()
         try:
             self._reserve(file, align(self._position + GROUP_HEADER_BYTES + size))
             file.write([header, *payload, padding(size)], self._position)
@@ -300,6 +303,8 @@ class Journal:
         if self._config.journal_sync == "group":
             self._durable = LogPosition(self.file_id, self._position)
         self.groups += 1
+        self.synced.add(self._clock.monotonic_s() - self._written_s)
+        self.group_sizes.add(self._in_flight_bytes)
         self._settle_group(records, first, None)
         self._groups_since_timer += 1
         if self._idle_timer is None and records[-1].kind is not RecordType.MARK:

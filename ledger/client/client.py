@@ -31,8 +31,8 @@ from ledger.errors import (
     WrongQuorum,
 )
 from ledger.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from ledger.ports.bookies import Bookies
-from ledger.ports.clock import Clock
+from ledger.ports.bookies import Bookies, BookieStats
+from ledger.ports.clock import Clock, Histogram
 from ledger.ports.metadata import MetadataStore
 from ledger.registry.layout import LEDGERS
 from ledger.registry.ledger_ids import TakenId, forget_ledger_id, take_ledger_id
@@ -67,6 +67,8 @@ class LedgerClient:
         self._writers: WeakValueDictionary[LedgerId, LedgerWriter] = WeakValueDictionary()
         random = random or seeded_random(clock.now_ms())
         self.health = BookieHealth(bookies, self._config, clock.monotonic_s, random)
+        # Seconds from each add of its writers until the ack quorum confirmed it.
+        self.added = Histogram()
         self.recoveries = LedgerRecoveries(self._metadata, bookies, self.health, self._config)
 
     async def create(
@@ -101,6 +103,7 @@ class LedgerClient:
                     self._bookies,
                     self.health,
                     self._config,
+                    self.added,
                 )
                 self._writers[taken.ledger] = writer
                 return writer
@@ -109,6 +112,12 @@ class LedgerClient:
     def alive(self) -> list[BookieId]:
         """Return the bookies that are registered as alive, by id."""
         return sorted(self._bookies.registered())
+
+    async def stats(self, count: int) -> dict[BookieId, BookieStats]:
+        """Ask up to `count` bookies that are alive for their statistics, all at once."""
+        names = self.alive()[:count]
+        found = await asyncio.gather(*map(self._bookies.stats, names))
+        return dict(zip(names, found, strict=True))
 
     def confirmed(self, ledger: LedgerId) -> EntryId:
         """Return the LAC of this client's writer of the ledger, or -1 if it has none."""

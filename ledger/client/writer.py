@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from ledger.add_times import TIMED_IN_FLIGHT, TIMED_MASK, Times, add_times
 from ledger.client.config import LedgerClientConfig
 from ledger.client.health import UNHEALTHY, BookieHealth
 from ledger.client.update_metadata import LedgerMetadataStore
@@ -38,14 +39,17 @@ from ledger.errors import (
 from ledger.events import EventKind, note_ledger_event
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import Bookies, Status
+from ledger.ports.clock import Histogram, measured_s
 from ledger.tasks import do_each
 
 OnConfirmed = Callable[[LedgerError | None], None]
 Body = tuple[Buffer, ...]
 """A whole entry in parts: header and digest, then the payload's buffers."""
 
-_Item = tuple[Body, OnConfirmed]
-"""A pending entry: the body to send to bookies, and the callback for the outcome."""
+_Item = tuple[Body, OnConfirmed, float]
+"""A pending entry: the body to send to bookies, the callback for the outcome, and when it came."""
+
+_OnAnswer = Callable[[EnsembleSlot, EntryId, _Item, Status], None]
 
 _REFUSALS = {
     Status.FENCED: Refusal.FENCED,
@@ -70,6 +74,7 @@ class LedgerWriter:
 
     __slots__ = (
         "__weakref__",
+        "_added",
         "_adds",
         "_bookies",
         "_change",
@@ -96,8 +101,11 @@ class LedgerWriter:
         bookies: Bookies,
         health: BookieHealth,
         config: LedgerClientConfig,
+        added: Histogram | None = None,
     ) -> None:
+        """Write the ledger. `added` counts the seconds from each add to its confirmation."""
         value = stored.metadata
+        self._added = added or Histogram()
         self.ledger: LedgerId = value.ledger
         # The error of the first failure, of an entry or the writer; None without one. Never reset.
         self.failed: LedgerError | None = None
@@ -179,18 +187,40 @@ class LedgerWriter:
             raise EntryTooLarge(f"{size} bytes, at most {self._entry_bytes_max}")
         entry = adds.next_entry
         length = adds.length + size
-        header = self._format.pack(self.ledger, entry, adds.lac, length, payload)
+        lac = adds.lac
+        header = self._format.pack(self.ledger, entry, lac, length, payload)
         body = (header, *payload)
-        item = (body, on_confirmed)
+        item = (body, on_confirmed, measured_s())
         adds.add(size, item)
         sent = self._format.body(body)
         send, sets = self._bookies.add, self._change.sets
+        on_answer = self._on_added
+        if entry - lac <= TIMED_IN_FLIGHT or not entry & TIMED_MASK:
+            on_answer = self._timed(entry, item[2])
         for slot in sets[entry % len(sets)]:
-            on_added = partial(self._on_added, slot, entry, item)
+            on_added = partial(on_answer, slot, entry, item)
             send(slot.bookie, self.ledger, entry, self._key, sent, on_added)
         return entry
 
     # Answers of bookies
+
+    def _timed(self, entry: EntryId, began_s: float) -> _OnAnswer:
+        """Return `_on_added` for an entry whose acknowledgements are remembered."""
+        times: Times = [self.ledger, entry, began_s]
+        add_times.add(times)
+        return partial(self._on_timed, times)
+
+    def _on_timed(
+        self, times: Times, slot: EnsembleSlot, entry: EntryId, item: _Item, status: Status
+    ) -> None:
+        if status is Status.OK and not slot.replaced:
+            times.extend((slot.bookie, measured_s()))
+        self._on_added(slot, entry, item, status)
+
+    def _on_resent(self, entry: EntryId) -> _OnAnswer:
+        """Return what the answer of a further bookie to an entry is passed to."""
+        times = add_times.times_of(self.ledger, entry)
+        return self._on_added if times is None else partial(self._on_timed, times)
 
     def _on_added(self, slot: EnsembleSlot, entry: EntryId, item: _Item, status: Status) -> None:
         if slot.replaced:
@@ -203,6 +233,9 @@ class LedgerWriter:
             self._confirm(confirmed)
 
     def _confirm(self, items: list[_Item]) -> None:
+        now_s, added = measured_s(), self._added
+        for item in items:
+            added.add(now_s - item[2])
         do_each("a confirmation", _confirm_item, items)
         if self.failed is not None:
             self._carry_out(self._writing.after_confirm())
@@ -233,7 +266,8 @@ class LedgerWriter:
         for effect in effects:
             match effect:
                 case Resend(slot, entry, item):
-                    self._send(slot, entry, item, partial(self._on_added, slot, entry, item))
+                    on_added = partial(self._on_resent(entry), slot, entry, item)
+                    self._send(slot, entry, item, on_added)
                 case OverloadRetry(slot, entry, item):
                     self._send(slot, entry, item, partial(self._on_retried, effect))
                 case StartTimer(delay_s, retry):
@@ -285,7 +319,8 @@ class LedgerWriter:
                 effects = writing.on_metadata_read(known, self._loop.time())
             else:
                 stored = await store.update(request.known, request.change.apply)
-                _note_change(request.known.metadata, stored.metadata)
+                reason = self._writing.refused_for.name.lower().replace("_", "-")
+                _note_change(request.known.metadata, stored.metadata, reason)
                 effects = writing.on_change_stored(stored, self._loop.time())
         except MetadataUnavailable as error:
             effects = writing.on_metadata_unavailable(error, self._loop.time())
@@ -345,12 +380,13 @@ class LedgerWriter:
                 waiter.set_result(None)
 
 
-def _note_change(before: LedgerMetadata, after: LedgerMetadata) -> None:
+def _note_change(before: LedgerMetadata, after: LedgerMetadata, reason: str) -> None:
     old, new = before.last_fragment.ensemble, after.last_fragment.ensemble
     if old != new:
         note_ledger_event(
             EventKind.ENSEMBLE_CHANGE,
             after,
+            reason=reason,
             first_entry=after.last_fragment.first,
             bookies_left=",".join(each for each in old if each not in new),
             bookies_joined=",".join(each for each in new if each not in old),

@@ -200,6 +200,10 @@ completions: dict[str, Complete] = {}
 """By the placeholder of an argument or option, such as TOPIC. A program fills it at its start."""
 
 
+habits: dict[str, str] = {}
+"""What replaces an option of other programs, by its name. A program fills it at its start."""
+
+
 def _complete(parameter: click.Parameter, ctx: click.Context, incomplete: str) -> list[Any]:
     """Return the completions of a value: by its placeholder, or else by its type."""
     from click.shell_completion import CompletionItem
@@ -426,7 +430,10 @@ def _ask_for_json(words: Sequence[str]) -> bool:
 def _message(error: click.UsageError, see: str) -> str:
     if isinstance(error, click.NoSuchOption):
         known = [name for option in _shown_options(error.ctx) for name in option.opts]
-        return f"no option {error.option_name}{nearest(error.option_name, known)}; {see}"
+        name = error.option_name
+        ours = habits.get(name)
+        hint = nearest(name, known) if ours is None else f": here it is {ours}"
+        return f"no option {name}{hint}; {see}"
     if isinstance(error, NoSuchCommand):
         known = _command_names(error.ctx)
         return f"no command {error.command_name}{nearest(error.command_name, known)}; {see}"

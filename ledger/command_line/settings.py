@@ -1,7 +1,9 @@
 """Settings of servers: one row for each feeds flags, environment, files, help and reference.
 
 A flag overrides the environment, the environment overrides the file of `--config`, and the file
-overrides the default. All faults are found at once; each is one line that begins with its place.
+overrides the default. In the environment, a variable with the prefix of the table overrides one of
+Kafka's images (`KAFKA_NODE_ID`), which tables with answers to foreign keys read. All faults are
+found at once; each is one line that begins with its place.
 An option that concerns one start only, such as `--once`, is no setting and has no row.
 """
 
@@ -11,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import click
 
@@ -23,6 +25,10 @@ NOTICES_MAX: Final = 100
 
 HIDDEN: Final = "(hidden)"
 OFF: Final = "off"
+MANY_MAX: Final = 16
+"""Most values of a setting that has several."""
+
+_KAFKA: Final = "KAFKA_"
 _WRITTEN_MAX: Final = 200  # characters of a value that a fault quotes
 _BARE_NUMBER = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 _BOOLEANS: Final = {"true": True, "false": False}
@@ -51,6 +57,7 @@ class Setting:
     environment: str = ""  # name of its variable; "": from the prefix of the table and its name
     secret: bool = False
     old: tuple[str, str] | None = None  # a hidden older name, and the unit of a bare number
+    many: bool = False  # several values: a tuple; in text, commas are between them
     off: str = ""  # help of the flag `--no-NAME`, if `off` is a value; it is parsed as None
 
     @property
@@ -64,6 +71,8 @@ class Setting:
 
     def write(self, value: Any) -> str:
         """Return the value as one would write it, or "" if there is none."""
+        if self.many:
+            return ",".join(map(str, value))
         if value is None:
             return OFF if self.off else ""
         if isinstance(value, bool):
@@ -76,7 +85,7 @@ class Setting:
 
     def plain(self, value: Any) -> bool | int | str | None:
         """Return the value as TOML and JSON write it. Units need text."""
-        if value is None and not self.off:
+        if (value is None and not self.off) or value == ():
             return None
         if isinstance(value, int) and self.kind not in ("DURATION", "SIZE", "PERCENT"):
             return value
@@ -84,6 +93,8 @@ class Setting:
 
     def parse_value(self, written: object) -> Any:
         """Parse a value. Raises ValueError with the accepted form."""
+        if self.many:
+            return self._parse_many(written)
         if self.off and written == OFF:
             return None
         if isinstance(written, str) and _has_surrogate(written):
@@ -91,6 +102,26 @@ class Setting:
         if isinstance(written, str) and "\0" in written:  # no variable of a worker can have it
             raise ValueError("must not have a NUL character")
         return self.parse(written)
+
+    def _parse_many(self, written: object) -> tuple[Any, ...]:
+        """Parse text with commas, or a list of texts. Raises ValueError that names a bad one."""
+        if isinstance(written, str):
+            written = written.split(",")
+        if not isinstance(written, (list, tuple)):
+            raise ValueError("must be text, or a list of texts")
+        items = cast("Sequence[object]", written)
+        if len(items) > MANY_MAX:
+            raise ValueError(f"has {len(items)} values; at most {MANY_MAX} are possible")
+        one, found = replace(self, many=False), list[Any]()
+        for each in items:
+            item = each.strip(" \t") if isinstance(each, str) else each
+            try:
+                found.append(one.parse_value(item))
+            except ValueError as fault:
+                if len(items) == 1:
+                    raise
+                raise ValueError(f"{cut(str(item))}: {fault}") from None
+        return tuple(found)
 
     def parse_text(self, written: str) -> Any:
         """Parse a value of a variable or of a properties file, where a boolean is text too."""
@@ -161,6 +192,10 @@ class Table:
         row = self.rows.get(key.replace("_", "-"))
         return self._by_kafka.get(key) if row is None else (row, None)
 
+    def find_kafka(self, key: str) -> tuple[Setting, KafkaKey] | None:
+        """Return the row of a key of Kafka."""
+        return self._by_kafka.get(key)
+
     def keys(self) -> list[str]:
         """Return all keys that a file may have."""
         return [*self.rows, *self._by_kafka]
@@ -194,11 +229,19 @@ class Settings:
         # is faulty, is in neither and has its default.
         self._values: dict[str, Any] = {}
         self._origins: dict[str, Origin] = {}
+        # Keys of Kafka that are no settings here, with their values as text: of the file, and of
+        # variables, which override them.
+        self.foreign: dict[str, str] = {}
         if getattr(flags, "config", None) is not None and not self._is_worker:
             from ledger.command_line.settings_file import take_file
 
             take_file(self, flags.config)
-        self._take_environment(os.environ if environment is None else environment)
+        variables = os.environ if environment is None else environment
+        if table.foreign is not None and any(name.startswith(_KAFKA) for name in variables):
+            from ledger.command_line.settings_kafka import take_variables
+
+            take_variables(self, variables)
+        self._take_environment(variables)
         self._take_flags()
 
     @property
@@ -235,11 +278,20 @@ class Settings:
 
     def placed(self, fault: str) -> str:
         """Return a fault that begins with a flag and its value with the place of that value."""
-        for name, origin in self._origins.items():
-            flag = f"--{name} {self.table[name].write(self._values[name])}"
-            if fault.startswith((f"{flag}:", f"{flag} ")):
-                return origin.place + fault.removeprefix(flag)
+        for name in self._origins:
+            row, value = self.table[name], self._values[name]
+            for each in map(str, value) if row.many else (row.write(value),):
+                flag = f"--{name} {each}"
+                if fault.startswith((f"{flag}:", f"{flag} ")):
+                    return self.place_of(name, each) + fault.removeprefix(flag)
         return fault
+
+    def place_of(self, name: str, written: str) -> str:
+        """Return the source of a value, or of one of several, to begin a fault with."""
+        origin = self._origins[name]
+        if not self.table[name].many:
+            return origin.place
+        return f"--{name} {written}" if origin.text == "flag" else f"{origin.place}: {written}"
 
     def take(self, row: Setting, written: object, origin: Origin, *, is_text: bool = False) -> None:
         """Set a value as it was written, or note why it cannot be used."""
@@ -271,7 +323,7 @@ class Settings:
         for row in self.table:
             name, written = row.environment, environment.get(row.environment)
             # An empty variable counts as none. One that a flag overrides may be meant for clients.
-            if not written or self._has_flag(row):
+            if not written or self.has_flag(row):
                 continue
             if _is_of_kubernetes(name, written, environment):
                 self.warn(f"{name}={written}: Kubernetes sets this for a Service; it is ignored")
@@ -279,14 +331,18 @@ class Settings:
             shown = HIDDEN if row.secret else cut(written)
             self.take(row, written, Origin(f"environment {name}", f"{name}={shown}"), is_text=True)
 
-    def _has_flag(self, row: Setting) -> bool:
+    def has_flag(self, row: Setting) -> bool:
+        """Return whether a flag sets this row, so that no variable does."""
         is_off = bool(row.off) and getattr(self.flags, f"no_{row.field}")
-        return is_off or getattr(self.flags, row.field) is not None
+        return is_off or getattr(self.flags, row.field) not in (None, ())
 
     def _take_flags(self) -> None:
         for row in self.table:
             if row.off and getattr(self.flags, f"no_{row.field}"):
                 self.take(row, OFF, Origin("flag", f"--no-{row.name}"))
+                continue
+            if row.many:
+                self._take_repeated(row)
                 continue
             written = getattr(self.flags, row.field)
             if written is None:
@@ -298,6 +354,12 @@ class Settings:
                 place = flag
             else:
                 place = self.flags.given(row.field) or f"{flag} {written}"
+            self.take(row, written, Origin("flag", place))
+
+    def _take_repeated(self, row: Setting) -> None:
+        written: Sequence[str] = getattr(self.flags, row.field)
+        if written:
+            place = cut(" ".join(f"--{row.name} {each}" for each in written))
             self.take(row, written, Origin("flag", place))
 
 
@@ -342,7 +404,7 @@ def _options_of(row: Setting) -> Iterator[click.Parameter]:
         names = [f"--{row.name}/--no-{row.name}"]
         yield Option(names, default=None, help=row.help, shown=shown)
         return
-    yield Option([f"--{row.name}"], metavar=row.kind, help=row.help, shown=shown)
+    yield Option([f"--{row.name}"], metavar=row.kind, help=row.help, shown=shown, multiple=row.many)
     if row.off:
         yield Option([f"--no-{row.name}"], is_flag=True, help=row.off)
     if row.old is not None:

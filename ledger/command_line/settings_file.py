@@ -144,6 +144,7 @@ class _Taker:
             settings.fault(f"{place}: concerns one start only; pass the flag --{flag}")
             return
         text = str(entry.value)
+        settings.foreign[entry.key] = text.strip()
         foreign = table.foreign(entry.key, text, self._texts) if table.foreign else None
         if foreign is None:
             settings.fault(f"{place}: unknown key{self._nearest(entry.key)}")

@@ -187,6 +187,7 @@ class LedgerWriting(Generic[Item]):
         "adds",
         "change",
         "ledger",
+        "refused_for",
         "version",
     )
 
@@ -234,6 +235,8 @@ class LedgerWriting(Generic[Item]):
         self._spare_delay_s = SPARE_WAIT_S
         # The last refusal of an entry. Entries that lose their ack quorum fail with this error.
         self._refusal: LedgerError = AddFailed(f"ledger {self.ledger}")
+        # The reason of the last refusal after which bookies were to be replaced.
+        self.refused_for = Refusal.OTHER
         # True once `on_close` was called, never reset. Bookies are then replaced only if a pending
         # entry needs a replacement.
         self._closing = False
@@ -285,6 +288,7 @@ class LedgerWriting(Generic[Item]):
             self._refusal = StorageFull(f"{place}: the bookie is read-only, its disks are full")
         else:
             self._refusal = AddFailed(f"{place}: {status}")
+        self.refused_for = refusal
         effects: list[Effect[Item]] = []
         if refusal is Refusal.UNHEALTHY and not slot.failed:
             effects.append(ReportHealth(slot.bookie, ok=False))

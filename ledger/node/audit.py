@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from ledger.errors import ForeignLayout, MetadataUnavailable, NotEnoughBookies
 from ledger.ids import LedgerId
 from ledger.log import logger
 from ledger.node.audit_shapes import DONE, LEFT, PROGRESS, STARTED
+from ledger.node.http_port import HttpUnavailable, start_http
 from ledger.node.options import AUDIT_OPTIONS, answered, options_command
 from ledger.node.process import print_faults
 from ledger.ports.bookies import BookieTransport
@@ -125,9 +126,15 @@ async def _run(settings: Settings, flags: Flags) -> int:
         tls,
         BookieTransport(settings["bookie-transport"]),
     )
+    try:
+        http = await start_http(settings["http-host"], settings["http-port"], "audit", node)
+    except HttpUnavailable as error:
+        fault = f"{settings.place('http-port')}: {error}"
+        print_faults([fault], as_json=_wants_json(flags))
+        return EXIT_CONFIG
     asked = ExitAsked()
     ended = asyncio.ensure_future(asked.wait())
-    work = asyncio.ensure_future(_work(node, flags))
+    work = asyncio.ensure_future(_work(node, flags, asked.ready))
     try:
         await asyncio.wait({ended, work}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -146,14 +153,17 @@ async def _run(settings: Settings, flags: Flags) -> int:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         await node.stop()
+        if http is not None:
+            await http.stop()
 
 
-async def _work(node: Any, flags: Flags) -> int:
+async def _work(node: Any, flags: Flags, ready: Callable[[], None]) -> int:
     await node.start()
     report = _Report(_wants_json(flags))
     if flags.once:
         return await _once(node, report)
     report.line("started", f"started audit={node.owner}", audit=node.owner)
+    ready()
     reporting = start_restarting("the report of progress", lambda: _report_progress(node, report))
     try:
         await node.serve()

@@ -46,6 +46,8 @@ class NodeConfig:
     audit: bool = False  # True also runs an auditor and a replication worker, as `bookie audit`
     bookie_transport: str = "tcp"  # or "grpc": how the replication worker reaches bookies
     audit_delay: float = 10.0  # seconds a bookie may be absent before its ledgers are copied
+    http_host: str = "127.0.0.1"  # address of the HTTP port
+    http_port: int | None = None  # HTTP port of /metrics and /health; 0: any free port, None: none
     drain: float = 0.5  # seconds for calls in flight at shutdown; streams use all of them
 
     def __post_init__(self) -> None:

@@ -36,6 +36,23 @@ _NODE: Final = NodeConfig()
 _REPAIR: Final = RepairConfig()
 
 
+_HTTP_ROWS: Final = (
+    Setting(
+        name="http-port",
+        kind="PORT",
+        parse=units.whole(0, 65_535),
+        default=None,
+        help="HTTP port of /metrics and /health; 0 takes any free port, without it there is none.",
+    ),
+    Setting(
+        name="http-host",
+        kind="HOST",
+        parse=units.text,
+        default="127.0.0.1",
+        help="Address of the HTTP port, which has no password.",
+    ),
+)
+
 _SERVE_ROWS: Final = (
     Setting(
         name="zookeeper",
@@ -245,6 +262,7 @@ _SERVE_ROWS: Final = (
         default=_NODE.drain,
         help="Time for calls under way to finish when it stops.",
     ),
+    *_HTTP_ROWS,
 )
 
 _AUDIT_ROWS: Final = (
@@ -341,6 +359,7 @@ _AUDIT_ROWS: Final = (
         environment="BOOKIE_TRANSPORT",
         help="How to reach bookies: tcp or grpc.",
     ),
+    *_HTTP_ROWS,
 )
 
 OPTIONS: Final = Table("BOOKIE", _SERVE_ROWS)

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.open_bookies import open_bookies
@@ -17,6 +17,7 @@ from ledger.adapters.system import machine
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.metadata_format import ledger_path
+from ledger.exposition import Family
 from ledger.ids import BookieId, LedgerId
 from ledger.losses.place import accepted_entries
 from ledger.ports.bookies import BookieTransport
@@ -31,6 +32,9 @@ from ledger.repair.election import AuditorElection
 from ledger.repair.replication_worker import RepairOutcome, RepairStatus, ReplicationWorker
 from ledger.repair.underreplicated_ledgers import DRAINING
 from ledger.tasks import start_restarting
+
+if TYPE_CHECKING:
+    from ledger.node.node_metrics import AuditSamples
 
 __all__ = ["RepairNode", "TlsFiles", "new_owner"]
 
@@ -76,6 +80,7 @@ class RepairNode:
         self._transport = transport
         self._stops: list[Stop] = []
         self._made: _Parts | None = None
+        self._samples: AuditSamples | None = None  # made when they are first asked for
 
     async def start(self) -> None:
         """Connect and discover the bookies. Raises MetadataUnavailable, ForeignLayout."""
@@ -119,6 +124,21 @@ class RepairNode:
         """Return the counters since the start."""
         parts = self._parts
         return {**asdict(parts.worker.progress), "marked": parts.auditor.marked}
+
+    def not_ready(self) -> list[str]:
+        """Return why this process repairs nothing now, a sentence for each reason."""
+        return [] if self._made is not None else ["it is starting"]
+
+    async def families(self) -> list[Family]:
+        """Return the samples of this process, none before `start`. Raises MetadataUnavailable."""
+        if self._made is None:
+            return []
+        if self._samples is None:
+            from ledger.node.node_metrics import AuditSamples  # most processes are never asked
+
+            worker = self._parts.worker
+            self._samples = AuditSamples(worker.underreplicated, worker.progress)
+        return await self._samples.families(leads=self.leads, marked=self._parts.auditor.marked)
 
     async def serve(self) -> None:
         """Repair ledgers, and audit while elected. Runs until cancelled."""

@@ -29,6 +29,7 @@ from ledger.errors import (
 from ledger.log import logger
 from ledger.node.checks import offline_faults, port_faults
 from ledger.node.config import NodeConfig
+from ledger.node.http_port import HttpPort, HttpUnavailable, start_http
 from ledger.node.options import NodeSettings, answered, serve_command
 from ledger.node.process import print_faults
 from ledger.ports.bookies import BookieTransport
@@ -85,6 +86,11 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
         import_module("ledger.node.repair_node")  # now, because it would delay adds later
     asked = ExitAsked()
     node = StorageNode(config, partial(_connect, config), logger)
+    try:
+        http = await start_http(config.http_host, config.http_port, "bookie", node)
+    except HttpUnavailable as error:
+        _print(settings, f"{settings.place('http-port')}: {error}")
+        return EXIT_CONFIG
     ended = asyncio.ensure_future(asked.wait())
     beside = [start_returning_memory()]  # with `--audit` also the repair
     try:
@@ -101,9 +107,11 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT_AFTER)
-        _print_started(node)
+        _print_started(node, http)
+        asked.ready()
         if config.audit:
-            beside.append(start_restarting("the repair beside a bookie", partial(_repair, config)))
+            repair = partial(_repair, config, http)
+            beside.append(start_restarting("the repair beside a bookie", repair))
         failing = asyncio.ensure_future(node.bookie.failed())
         await asyncio.wait({failing, ended}, return_when=asyncio.FIRST_COMPLETED)
         if failing.done():
@@ -118,9 +126,11 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
         await node.stop()
+        if http is not None:
+            await http.stop()
 
 
-async def _repair(config: NodeConfig) -> None:
+async def _repair(config: NodeConfig, http: HttpPort | None) -> None:
     """Audit and re-replicate with a ZooKeeper session of its own, until cancelled."""
     from ledger.node.repair_node import RepairNode, new_owner
     from ledger.node.storage_node import tls_files
@@ -133,6 +143,8 @@ async def _repair(config: NodeConfig) -> None:
         node = RepairNode(config.zookeeper, config.session, new_owner(), repair, tls, transport)
         try:
             await node.start()
+            if http is not None:
+                http.sources["audit"] = node.families
             await node.serve()
         except MetadataUnavailable as error:
             logger().warning("cannot repair ledgers now; will retry", reason=str(error))
@@ -193,8 +205,10 @@ async def _connect(config: NodeConfig, make_root: bool) -> Any:
             await asyncio.sleep(min(_RETRY_S, left_s))
 
 
-def _print_started(node: Any) -> None:
-    """Print one line, for people and for programs that wait for it."""
+def _print_started(node: Any, http: HttpPort | None) -> None:
+    """Print a line, for people and for programs that wait for it, and one of the HTTP port."""
     host = f"[{node.host}]" if ":" in node.host else node.host
     with contextlib.suppress(OSError):  # serve even if stdout is closed
         print(f"started bookie={node.bookie.bookie_id} address={host}:{node.port}", flush=True)
+        if http is not None:
+            print(f"metrics: http://{http.shown}/metrics", flush=True)

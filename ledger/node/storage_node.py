@@ -25,6 +25,7 @@ from ledger.bookie.grpc_server import BookieServer
 from ledger.bookie.identity_file import StartCount
 from ledger.bookie.tcp_server import TcpServer
 from ledger.errors import LedgerError
+from ledger.exposition import Family
 from ledger.ids import BookieId
 from ledger.node.cluster_ledgers import ClusterLedgers
 from ledger.node.config import NodeConfig
@@ -60,6 +61,9 @@ class StorageNode:
         self._stops: list[Stop] = []
         # The bookie. None before `start`.
         self._bookie: Bookie | None = None
+        # Searches for deleted ledgers. None before it is started.
+        self.collector: GcScheduler | None = None
+        self._stopping = False
         # The address that clients connect to. The port is 0 before `start`.
         self.host = config.advertised_host or config.host
         self.port = 0
@@ -69,6 +73,26 @@ class StorageNode:
         """The bookie. Valid after `start`."""
         assert self._bookie is not None
         return self._bookie
+
+    def not_ready(self) -> list[str]:
+        """Return why clients cannot use this bookie now, a sentence for each reason.
+
+        A read-only bookie is ready: it serves reads.
+        """
+        if self._stopping:
+            return ["it is stopping"]
+        if self._bookie is None or self.collector is None:
+            return ["it is starting"]
+        failure = self._bookie.failure
+        return [] if failure is None else [f"nothing more is acknowledged: {failure}"]
+
+    async def families(self) -> list[Family]:
+        """Return the samples of the bookie, none before it serves."""
+        if self._bookie is None or self.collector is None:
+            return []
+        from ledger.node.node_metrics import bookie_families  # most bookies are never asked
+
+        return await bookie_families(self._bookie, self.collector)
 
     async def start(self) -> None:
         """Start everything, serve and register.
@@ -108,6 +132,7 @@ class StorageNode:
             log=self._log,
         )
         collector.start()
+        self.collector = collector
         self._stops.append(collector.stop)
         self._watch_disk_space(bookie, registration, collector)
 
@@ -127,6 +152,7 @@ class StorageNode:
 
     async def stop(self) -> None:
         """Stop the parts, newest first, and settle everything accepted."""
+        self._stopping = True
         while self._stops:
             stop = self._stops.pop()
             try:

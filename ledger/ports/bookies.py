@@ -90,6 +90,8 @@ class BookieStats(NamedTuple):
     writable: bool = False
     time_ms: int = 0  # the bookie's wall clock; 0 if it reports none
     release: str = ""  # empty if it reports none
+    syncs: int = 0  # groups written and synced since it started; 0 if none, or not reported
+    sync_us: int = 0  # microseconds of all of them
 
 
 DEFAULT_RACK = "/default-rack"

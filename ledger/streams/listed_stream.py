@@ -84,6 +84,25 @@ class ListedStream:
         bound = self._table.timestamp_max_of(segment)
         return bound if 0 <= bound < ANY_TIMESTAMP else segment.completion_ms
 
+    def timestamp_near(self, sequence_id: int) -> int | None:
+        """Return the greatest timestamp of the records around this one, or None if unknown.
+
+        Nothing is read. They are those of its own batch if that is in memory, otherwise of about
+        `StreamLimits.index_stride_bytes`, or of a segment whose index is not in memory.
+        """
+        cached = self._tail.timestamp_at(sequence_id)
+        if cached is not None and cached >= 0:
+            return cached
+        segment = self._table.find(sequence_id)
+        if segment is None:
+            return None
+        index, bound = self._table.index(segment.number), None
+        if index is not None:
+            bound = index.timestamp_max_between(sequence_id, sequence_id + 1)
+        if bound is None:
+            bound = self._table.timestamp_max_of(segment)
+        return bound if 0 <= bound < ANY_TIMESTAMP else None
+
     def epoch_at(self, sequence_id: int) -> int:
         """Return the epoch of the ownership that wrote this sequence id, or will write it."""
         return self._table.epoch_at(sequence_id)

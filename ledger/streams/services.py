@@ -7,7 +7,7 @@ import asyncio
 from ledger.client.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.ids import LedgerId
-from ledger.ports.clock import Clock
+from ledger.ports.clock import Clock, Histogram
 from ledger.ports.metadata import MetadataStore
 from ledger.streams.config import StreamLimits
 from ledger.streams.cursor_limit import CursorLimit
@@ -37,6 +37,8 @@ class StreamServices:
         self.steady_clock = SteadyClock(clock)
         self.limits = limits or StreamLimits()
         self.cache = TailCache(self.limits.tail_cache_bytes, clock.monotonic_s)
+        # Seconds for which partitions were opened: recovered, or taken over from another owner.
+        self.openings = Histogram()
         self.cursors = CursorLimit(self.limits.cursors_max, self.limits.read_ahead_bytes)
         # Taken to rebuild from the log what a lost snapshot had. Each may hold megabytes.
         self.rebuilding = asyncio.Semaphore(_REBUILDS_AT_ONCE)

@@ -176,6 +176,11 @@ class StreamTail:
         self._cache.misses += found is not None
         return found
 
+    def timestamp_at(self, sequence_id: int) -> int | None:
+        """Return the greatest timestamp of the cached record that holds `sequence_id`, or None."""
+        at = self.find(sequence_id)
+        return None if at < 0 else self._records[at].timestamp_max
+
     def find(self, sequence_id: int) -> int:
         """Return the index for `take` of the record that holds `sequence_id`, -1 if not cached."""
         at = bisect_right(self._starts, sequence_id, self._head) - 1

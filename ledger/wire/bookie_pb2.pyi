@@ -65,7 +65,7 @@ class StatsRequest(_message.Message):
     def __init__(self, bookie: _Optional[str] = ...) -> None: ...
 
 class StatsReply(_message.Message):
-    __slots__ = ("status", "disk_bytes", "free_bytes", "ledgers", "writable", "time_ms", "release")
+    __slots__ = ("status", "disk_bytes", "free_bytes", "ledgers", "writable", "time_ms", "release", "syncs", "sync_us")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
     FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,8 @@ class StatsReply(_message.Message):
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
+    SYNCS_FIELD_NUMBER: _ClassVar[int]
+    SYNC_US_FIELD_NUMBER: _ClassVar[int]
     status: int
     disk_bytes: int
     free_bytes: int
@@ -80,4 +82,6 @@ class StatsReply(_message.Message):
     writable: bool
     time_ms: int
     release: str
-    def __init__(self, status: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., ledgers: _Optional[int] = ..., writable: _Optional[bool] = ..., time_ms: _Optional[int] = ..., release: _Optional[str] = ...) -> None: ...
+    syncs: int
+    sync_us: int
+    def __init__(self, status: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., ledgers: _Optional[int] = ..., writable: _Optional[bool] = ..., time_ms: _Optional[int] = ..., release: _Optional[str] = ..., syncs: _Optional[int] = ..., sync_us: _Optional[int] = ...) -> None: ...

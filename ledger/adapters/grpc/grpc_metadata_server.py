@@ -52,6 +52,7 @@ class MetadataServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 4_000),
+                ("grpc.http2.max_ping_strikes", 0),  # a page keeps its connection and pings
             ],
             maximum_concurrent_rpcs=_CALLS_MAX,
         )

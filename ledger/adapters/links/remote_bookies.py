@@ -316,6 +316,8 @@ class RemoteBookies:
             reply.writable,
             reply.time_ms,
             reply.release,
+            reply.syncs,
+            reply.sync_us,
         )
 
     def _link(self, bookie: BookieId) -> Link | Status:

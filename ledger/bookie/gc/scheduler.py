@@ -33,6 +33,9 @@ class GcScheduler:
         self._interval_s = interval_s
         self._compaction_threshold = compaction_threshold
         self._log = log
+        # Collections that ended well or failed, and the sums of their results. Only grow.
+        self.succeeded = self.failed = 0
+        self.total = GcResult(0, 0, 0)
         # Set by `request`; cleared when a collection begins.
         self._requested = asyncio.Event()
         # Runs `_run` from `start` to `stop`.
@@ -72,7 +75,10 @@ class GcScheduler:
             try:
                 done = await self.collect()
             except (LedgerError, OSError) as error:
+                self.failed += 1
                 self._log().warning("garbage collection failed, will retry", reason=str(error))
                 continue
+            self.succeeded += 1
+            self.total = GcResult(*map(sum, zip(self.total, done, strict=True)))
             if any(done):
                 self._log().info("collected", **done._asdict())
