@@ -17,7 +17,11 @@ class Operation(StrEnum):
     DESCRIBE = "DESCRIBE"
     DESCRIBE_CONFIGS = "DESCRIBE_CONFIGS"
     READ = "READ"
+    WRITE = "WRITE"
+    CREATE = "CREATE"
+    DELETE = "DELETE"
     ALTER = "ALTER"
+    ALTER_CONFIGS = "ALTER_CONFIGS"
 
 
 class ResourceType(StrEnum):

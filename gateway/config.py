@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from ledger.ports.disk import IoMode
 
@@ -165,6 +165,52 @@ CLUSTER_TAIL_CACHE_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """Where a gateway serves its web page, and what it serves there."""
+
+    port: int | None = None  # 0 selects any free port, None serves no page
+    may_be_taken: bool = False  # go on without a page if the port is in use
+    host: str = "127.0.0.1"
+    names: tuple[str, ...] = ()  # host names that requests may have, beside loopback's
+    write: bool = False  # serve changes; without it they get 405
+    hide_values: bool = False  # show no keys, values and headers of records
+    open_metrics: bool = False  # /metrics asks for no password
+    allow_insecure: bool = False  # beyond loopback without TLS and passwords
+    password_file: Path | None = None
+    certificate: Path | None = None
+    private_key: Path | None = None
+    connections_max: int = 32  # one more is answered with 503 and closed
+    head_bytes_max: int = 8 * 1024  # of a request line with all headers
+    body_bytes_max: int = 1024 * 1024
+    head_s_max: float = 5.0  # until a connection has sent a whole head, and between two requests
+    request_s_max: float = 5.0  # of one request, except streams of events
+    unread_s_max: float = 30.0  # a client that reads nothing for this time is dropped
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of its addresses."""
+        return "http" if self.certificate is None else "https"
+
+
+PLAINTEXT: Final = "PLAINTEXT"
+"""The name of the only listener of a gateway that names none, as in Kafka."""
+
+
+class Listener(NamedTuple):
+    """An address that a gateway listens on, and the one that clients of it are given."""
+
+    name: str
+    host: str
+    port: int  # 0 selects any free port
+    advertised_host: str | None = None  # None: the address to which the client connected
+    advertised_port: int | None = None  # None: the port to which the client connected
+
+    def address(self, local_host: str, local_port: int) -> tuple[str, int]:
+        """Return the address for a client that connected to this local address."""
+        return self.advertised_host or local_host, self.advertised_port or local_port
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
     """The settings of one gateway process."""
 
@@ -173,6 +219,8 @@ class GatewayConfig:
     port: int = 9092  # 0 selects any free port
     advertised_host: str | None = None  # host for clients; default: the address they connected to
     advertised_port: int | None = None  # port for clients (embedded); default as above
+    listeners: tuple[Listener, ...] = ()  # all of them; none: one by host, port and advertised_*
+    inter_broker_listener: str = ""  # listener for other gateways; "": PLAINTEXT or the first one
     peer_host: str | None = None  # host for other gateways; default: the host for clients
     peer_port: int | None = None  # port for other gateways; default: `port`
     node_id: int = 0
@@ -199,6 +247,7 @@ class GatewayConfig:
     any_ledger_port: bool = False  # take any free port if `ledger_port` is in use
     until_stdin_ends: bool = False  # stop when stdin ends (embedded)
     metrics_port: int | None = None  # HTTP port of /metrics; 0 selects a free port, None disables
+    http: HttpConfig = field(default_factory=HttpConfig)
     groups: GroupLimits = field(default_factory=GroupLimits)
     readers: ReaderLimits = field(default_factory=ReaderLimits)
     metrics: MetricsLimits = field(default_factory=MetricsLimits)
@@ -209,3 +258,10 @@ class GatewayConfig:
         assert self.bookies in (1, 3)
         assert self.journal_sync in ("group", "never")
         assert 0 <= self.port <= 65_535
+        assert len({each.name for each in self.listeners}) == len(self.listeners)
+
+    @property
+    def all_listeners(self) -> tuple[Listener, ...]:
+        """The listeners; the first one is for clients of earlier releases of other gateways."""
+        only = Listener(PLAINTEXT, self.host, self.port, self.advertised_host, self.advertised_port)
+        return self.listeners or (only,)

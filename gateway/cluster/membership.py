@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ParamSpec, cast
 
-from gateway.cluster.port import ClusterMember, Unlisten
+from gateway.cluster.port import ClusterMember, ListenerAddress, Unlisten
 from gateway.core.feature_levels import LevelRange, Supported
 from gateway.core.ownership import Incarnation
 from gateway.log import logger
@@ -73,6 +73,8 @@ class ClusterMembership:
         self._address = (host, port, rack)
         # The address for other brokers; empty and 0 if it is the one for clients.
         self._peer_address = ("", 0)
+        # The addresses for clients of each listener. Empty until `set_address`.
+        self._listeners: tuple[ListenerAddress, ...] = ()
         # The levels of features that this broker supports.
         self._supported = supported or {}
         self._session_s = session_ms / 1000
@@ -118,7 +120,18 @@ class ClusterMembership:
 
     @property
     def self_member(self) -> ClusterMember:
-        return ClusterMember(self.node_id, *self._address, self._token, self.leaving)
+        host, port, rack = self._address
+        return ClusterMember(
+            node_id=self.node_id,
+            host=host,
+            port=port,
+            rack=rack,
+            token=self._token,
+            leaving=self.leaving,
+            peer_host=self._peer_address[0],
+            peer_port=self._peer_address[1],
+            listeners=self._listeners,
+        )
 
     def members(self) -> Sequence[ClusterMember]:
         """Return the live brokers by node id, as last read."""
@@ -267,14 +280,25 @@ class ClusterMembership:
                 "leaving": self.leaving,
                 "peer_host": self._peer_address[0],
                 "peer_port": self._peer_address[1],
+                "listeners": [list(each) for each in self._listeners],
                 "features": {name: list(each) for name, each in self._supported.items()},
             }
         )
 
-    async def set_address(self, host: str, port: int, peer: tuple[str, int] = ("", 0)) -> None:
-        """Publish the address for clients, and the one for other brokers if it differs."""
+    async def set_address(
+        self,
+        host: str,
+        port: int,
+        peer: tuple[str, int] = ("", 0),
+        listeners: Sequence[ListenerAddress] = (),
+    ) -> None:
+        """Publish the addresses for clients, and the one for other brokers if it differs.
+
+        Brokers of earlier releases read `host` and `port`, and give them to all their clients.
+        """
         self._address = (host, port, self._address[2])
         self._peer_address = peer
+        self._listeners = tuple(listeners)
         await self._write_registration()
 
     async def leave_soon(self) -> None:
@@ -410,6 +434,10 @@ def _decode(path: str, node: Node) -> ClusterMember:
             leaving=bool(document["leaving"]),
             peer_host=str(document.get("peer_host", "")),
             peer_port=int(document.get("peer_port", 0)),
+            listeners=tuple(
+                ListenerAddress(str(name), str(host), int(port))
+                for name, host, port in document.get("listeners", ())
+            ),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptFormat(f"{path}: {error!r}") from error

@@ -13,10 +13,19 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 
+class ListenerAddress(NamedTuple):
+    """The name of a listener, and the address that its clients are given."""
+
+    name: str
+    host: str
+    port: int
+
+
 class ClusterMember(NamedTuple):
     """A live broker and its address for clients. Each incarnation has a `token` of its own.
 
     `peer_host` and `peer_port` are its address for other brokers, if that is another one.
+    `listeners` are all addresses for clients; it is empty if an earlier release registered.
     """
 
     node_id: int
@@ -27,6 +36,17 @@ class ClusterMember(NamedTuple):
     leaving: bool = False  # True while the broker hands over its streams and groups and claims none
     peer_host: str = ""
     peer_port: int = 0
+    listeners: tuple[ListenerAddress, ...] = ()
+
+    def address_of(self, listener: str) -> tuple[str, int] | None:
+        """Return the address for clients of this listener, or None if the broker lacks it.
+
+        A broker of an earlier release has one address for all.
+        """
+        if not self.listeners:
+            return self.host, self.port
+        found = (each for each in self.listeners if each.name == listener)
+        return next(((each.host, each.port) for each in found), None)
 
     @property
     def peer_address(self) -> tuple[str, int]:

@@ -17,6 +17,7 @@ from gateway.cluster.port import (
     ClusterMember,
     HandOver,
     Leader,
+    ListenerAddress,
     StreamKey,
     StreamListener,
     TopicDirectory,
@@ -105,12 +106,18 @@ class ZooKeeperCluster:
             await self._partitions.stop()
             await self._membership.close()
 
-    async def set_address(self, host: str, port: int, peer: tuple[str, int] = ("", 0)) -> None:
-        """Publish the address for clients, and the one for other brokers if it differs.
+    async def set_address(
+        self,
+        host: str,
+        port: int,
+        peer: tuple[str, int] = ("", 0),
+        listeners: Sequence[ListenerAddress] = (),
+    ) -> None:
+        """Publish the addresses for clients, and the one for other brokers if it differs.
 
-        Call it once the port is bound.
+        Call it once the ports are bound.
         """
-        await self._retry_write(lambda: self._membership.set_address(host, port, peer))
+        await self._retry_write(lambda: self._membership.set_address(host, port, peer, listeners))
 
     async def supported_by_others(self) -> Mapping[int, Supported]:
         """Read the levels of features that the other live brokers support, by node id.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections.abc import Container, Iterable, Mapping
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
@@ -56,6 +57,9 @@ from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.store import SubscriptionsStore, TransactionalStore
 from subscriptions.znodes.znode_store import GroupZnodeStore
 
+if TYPE_CHECKING:
+    from gateway.groups.every_group import EveryGroup
+
 __all__ = ["Coordinator", "GroupListing", "GroupView", "Refused", "fresh_id"]
 
 
@@ -79,6 +83,7 @@ class Coordinator:
         self._clock = clock
         self._throttle = Throttle()
         claims = SingleBroker(0, lambda _: -1) if claims is None else claims
+        self._claims = claims
         settings = GroupSettings(
             limits.initial_rebalance_delay_ms,
             limits.new_member_timeout_ms,
@@ -155,6 +160,11 @@ class Coordinator:
         if self._background is not None:
             self._background.cancel()
             await asyncio.gather(self._background, return_exceptions=True)
+
+    @property
+    def rebalances(self) -> int:
+        """Return how many rebalances began a generation here, since the process started."""
+        return self._loaded_groups.rebalances
 
     def release_waiters(self) -> None:
         """Make members that wait in a rebalance retry. They keep their ids."""
@@ -393,6 +403,12 @@ class Coordinator:
     async def snapshots(self, limits: MetricsLimits) -> tuple[list[GroupSnapshot], int]:
         """Return snapshots of groups, and the number of groups left out. See `GroupSnapshots`."""
         return await self._snapshots.look(limits)
+
+    def every_group(self) -> EveryGroup:
+        """Return a new look at all groups of this broker. See `EveryGroup`."""
+        from gateway.groups.every_group import EveryGroup  # a gateway starts without it
+
+        return EveryGroup(self._store, self._loaded_groups, self._scanner, self._claims)
 
     def stored(self, group_id: str) -> bool:
         """Return whether a group of this name is known on this broker or another one."""

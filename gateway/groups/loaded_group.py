@@ -18,6 +18,7 @@ class LoadedGroup:
         "counted",
         "empty_since_ms",
         "encoding",
+        "generation",
         "group",
         "group_id",
         "last_write",
@@ -34,6 +35,8 @@ class LoadedGroup:
         self.group_id = group_id
         # The state machine. It is DEAD once the group is unloaded or being deleted.
         self.group = group
+        # The last generation that `LoadedGroups.rebalances` has counted.
+        self.generation = group.generation
         # Durable committed offsets: a view of the store's claim, which owns them. The view shows a
         # commit once its write has succeeded.
         self.offsets = found.offsets

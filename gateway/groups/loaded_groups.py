@@ -122,6 +122,7 @@ class LoadedGroups:
         # The task that empties `_idle`; None while `_idle` is empty.
         self._evicting: Task[None] | None = None
         self._throttle = ReasonThrottle()
+        self.rebalances = 0  # generations that began here; only grows
 
     def now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1000)
@@ -259,6 +260,9 @@ class LoadedGroups:
                 self._persist(loaded, effect)
             else:
                 _answer(effect)
+        if loaded.group.generation > loaded.generation:
+            self.rebalances += loaded.group.generation - loaded.generation
+            loaded.generation = loaded.group.generation
         self._count(loaded)
         self.note_deadline(loaded)
 

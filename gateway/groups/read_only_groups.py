@@ -87,6 +87,14 @@ class ReadOnlyGroups:
         """Return the groups that fetched from this gateway, the latest fetch first."""
         return self._progress.groups(self._clock.now_ms())
 
+    def names(self) -> list[str]:
+        """Return the ids of the groups that fetched from this gateway."""
+        return self._progress.names(self._clock.now_ms())
+
+    def here(self, name: str) -> ReadGroup | None:
+        """Return the part of a group that fetched from this gateway, or None."""
+        return self._progress.get(name, self._clock.now_ms())
+
     def listings(self, real: Callable[[str], bool]) -> list[GroupListing]:
         """Return the groups that fetch from this gateway, except those for which `real` is True."""
         return [

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
 
+from gateway.config import PLAINTEXT, Listener
+from gateway.handlers.request_metrics import ConnectionCounts, RequestMetrics
 from gateway.settings.broker_overrides import BrokerOverrides
 from ledger.ids import Buffer
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from gateway.transactions.local_markers import LocalMarkers
     from ledger.ports.clock import Clock
     from ledger.ports.disk import LoopBlocked
+    from ledger.streams.services import StreamServices
 
 ALL_PARTITIONS_MAX = 110_000
 """Array elements in a request that may name all partitions of a cluster, in up to 10,000 topics."""
@@ -65,6 +69,12 @@ class Peer:
     port: int
     local_host: str
     local_port: int
+    listener: str = PLAINTEXT
+    """The name of the listener that accepted the connection."""
+    looked_up: int = 0
+    """Requests that clients send before they connect to the address of a broker."""
+    sent_here: bool = False
+    """True once a reply to Metadata led this client to this broker, and to no other."""
     fetches: ConnectionFetches | None = None
     """The fetches of the connection, until it is lost. None for a request without a connection."""
     searching: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -74,6 +84,33 @@ class Peer:
 
     Its result is True if later ones may begin.
     """
+
+
+class LocalProcesses(Protocol):
+    """The processes that `gateway cluster up` started on this machine, with this one."""
+
+    def rows(self) -> list[dict[str, Any]] | None:
+        """Return a row for each process, or None if this process is none of them."""
+        ...
+
+    def kill(self, name: str) -> None:
+        """Kill a process as kill -9 does. Raises LocalProcessError."""
+        ...
+
+    async def start(self, name: str) -> None:
+        """Start a process that has ended, without waiting until it serves.
+
+        Raises LocalProcessError.
+        """
+        ...
+
+
+class LocalProcessError(Exception):
+    """A process that cannot be killed or started: one line that names the fix, and a code."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class ConnectionEnds(Exception):
@@ -102,6 +139,34 @@ class Request:
     unpaused: int = 0
     """Rows and elements that were handled since other tasks ran, as `Rows` and `with_pauses` count.
     """
+    error: int = 0
+    """Kafka's code of the first error in the reply, 0 without one."""
+    begun_s: float = field(init=False)
+    """The monotonic time at which its frame was there, then decoded, then started or accepted.
+
+    Not set while unknown, which costs nothing. `RequestMetrics` reads them when the request ends.
+    """
+    decoded_s: float = field(init=False)
+    started_s: float = field(init=False)
+    accepted_s: float = field(init=False)
+
+
+class Phase(Enum):
+    """Where a gateway is in its life."""
+
+    STARTING = 1
+    SERVING = 2
+    DRAINING = 3  # it hands over what it has, and ends
+
+
+class LazyPart(Protocol):
+    """A part of a gateway that begins when it is first needed."""
+
+    async def close(self) -> None: ...
+
+
+Question = Callable[[Mapping[str, Any], "Context"], Awaitable[dict[str, Any]]]
+"""Answers a private question: its body in, the body of the answer out."""
 
 
 @dataclass(slots=True)
@@ -124,8 +189,8 @@ class Context:
     transactions: TransactionCoordinators | None = None  # set by `add_transactions`
     markers: LocalMarkers | None = None  # set by `add_transactions`
     cleaner: Cleaner | None = None  # set by `add_transactions`
-    advertised_host: str | None = None  # None means the address to which the client connected
-    advertised_port: int | None = None
+    # The listeners by name, as configured; with the ports that they have once all are bound.
+    listeners: Mapping[str, Listener] = field(default_factory=dict[str, Listener])
     # Where tools read the metadata of ledgers: ZooKeeper, or the ledger port; None without one.
     metadata_address: str | None = None
     # The bookies that the ledger client of this process avoids; None without a ledger client.
@@ -134,8 +199,23 @@ class Context:
     process_report: Callable[[], Mapping[str, Any]] | None = None
     # How long the disks of embedded bookies blocked the event loop, one item per bookie.
     disks_blocked: Sequence[LoopBlocked] = ()
+    # Parts that begin when they are first needed, by name. They are closed once no request can ask.
+    lazy: dict[str, LazyPart] = field(default_factory=dict[str, "LazyPart"])
+    # Private questions that a layer above the handlers answers, by name.
+    questions: dict[str, Question] = field(default_factory=dict[str, "Question"])
+    # The other processes of a cluster on this machine; None unless `cluster up` started this one.
+    local_cluster: LocalProcesses | None = None
     # Decides who may read what. None allows everything: there is no authentication yet.
     allowed: Allowed | None = None
+    phase: Phase = Phase.STARTING
+    # The number of copies that an entry can have now; None in a process without ledgers.
+    copies: Callable[[], int] | None = None
+    # The connections of the Kafka port; None in a process without a port.
+    connections: Callable[[], ConnectionCounts] | None = None
+    # The services of all streams, with their times; None in a process without ledgers.
+    streams: StreamServices | None = None
+    # Counts and times of requests, and the slowest of them.
+    requests: RequestMetrics = field(default_factory=RequestMetrics)
     altered: BrokerOverrides = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,11 +223,27 @@ class Context:
         self.altered.apply()
 
     def address_for(self, peer: Peer) -> tuple[str, int]:
-        """Return host and port of this broker for Metadata and FindCoordinator."""
-        return (
-            self.advertised_host or peer.local_host,
-            self.advertised_port or peer.local_port,
-        )
+        """Return host and port of this broker for clients of the same listener."""
+        listener = self.listeners.get(peer.listener)
+        if listener is None:
+            return peer.local_host, peer.local_port
+        return listener.address(peer.local_host, peer.local_port)
+
+    def advertised(self, peer: Peer) -> list[tuple[str, str, int]]:
+        """Return the name, host and port of each listener, as its clients are given them.
+
+        That of this client is the address to which it connected, unless another one is advertised.
+        """
+        if peer.listener not in self.listeners:
+            return [(peer.listener, *self.address_for(peer))]
+        return [
+            (each.name, *each.address(*self._local(each, peer))) for each in self.listeners.values()
+        ]
+
+    def _local(self, listener: Listener, peer: Peer) -> tuple[str, int]:
+        if listener.name == peer.listener:
+            return peer.local_host, peer.local_port
+        return listener.host, listener.port
 
 
 Handle = Callable[[Request, Context], "Result | Future[Result] | Coroutine[Any, Any, Result]"]

@@ -1,7 +1,10 @@
 """Names brokers in responses, with the addresses at which the client reaches them.
 
-This broker's address is the address to which the client connected. Other brokers have registered
-their addresses. Source: KIP-951 (leaders in errors), KIP-392 (racks).
+A client is given the addresses of the listener by which it connected. This broker's address is the
+advertised one of that listener, or else the address to which the client connected. Other brokers
+have registered theirs. A broker without that listener is left out, as in Kafka; a broker of an
+earlier release has one address for all. Source: KIP-103 (listeners), KIP-951 (leaders in errors),
+KIP-392 (racks); Kafka 4, KRaftMetadataCache.
 """
 
 from __future__ import annotations
@@ -24,25 +27,33 @@ def live_ids(ctx: Context) -> frozenset[int]:
     return frozenset(member.node_id for member in live_brokers(ctx))
 
 
-def endpoint(member: ClusterMember, ctx: Context, peer: Peer) -> NodeEndpoint:
-    """Return the address at which this client reaches the broker."""
+def endpoint(member: ClusterMember, ctx: Context, peer: Peer) -> NodeEndpoint | None:
+    """Return the address at which this client reaches the broker, or None if it has none."""
     if member.node_id == ctx.config.node_id:
-        host, port = ctx.address_for(peer)
+        address = ctx.address_for(peer)
     else:
-        host, port = member.host, member.port
-    return NodeEndpoint(member.node_id, host, port, member.rack or None)
+        address = member.address_of(peer.listener)
+    return None if address is None else NodeEndpoint(member.node_id, *address, member.rack or None)
 
 
 def endpoints(ctx: Context, peer: Peer) -> list[NodeEndpoint]:
-    """Return the addresses of all live brokers."""
-    return [endpoint(member, ctx, peer) for member in live_brokers(ctx)]
+    """Return the addresses of all live brokers that this client can reach."""
+    found = (endpoint(member, ctx, peer) for member in live_brokers(ctx))
+    return [each for each in found if each is not None]
 
 
-def controller_id(ctx: Context) -> int:
+def out_of_reach(ctx: Context, peer: Peer) -> frozenset[int]:
+    """Return the live brokers that lack the listener by which this client connected."""
+    return frozenset(
+        member.node_id for member in live_brokers(ctx) if endpoint(member, ctx, peer) is None
+    )
+
+
+def controller_id(ctx: Context, peer: Peer) -> int:
     """Return the broker for admin clients. All brokers return the same, but any would do."""
-    members = live_brokers(ctx)
+    members = [each for each in live_brokers(ctx) if endpoint(each, ctx, peer) is not None]
     staying = [member.node_id for member in members if not member.leaving]
-    return min(staying, default=members[0].node_id)
+    return min(staying, default=members[0].node_id if members else ctx.config.node_id)
 
 
 class LeaderHints:
@@ -72,8 +83,9 @@ class LeaderHints:
         if node_id == ctx.cluster.node_id and not ctx.cluster.lease_held():
             return False  # if this client came back, it would be refused again
         for member in ctx.cluster.members():
-            if member.node_id == node_id:
-                self._named[node_id] = endpoint(member, ctx, self._peer)
+            found = endpoint(member, ctx, self._peer) if member.node_id == node_id else None
+            if found is not None:
+                self._named[node_id] = found
                 return True
         return False
 

@@ -81,8 +81,10 @@ class _SinglePartition:
     def on_produced(self, produced: Produced) -> None:
         if self._reply.done():
             return
-        self.error = produced.error
         request = self._request
+        self.error = produced.error
+        if produced.error:
+            request.error = int(produced.error)
         topics = [(self._topic, [_answer(self._index, produced, self._partition)])]
         if produced.error is _NOT_LEADER:
             self._reply.set_result([_redirected(request, self._ctx, topics)])
@@ -119,6 +121,8 @@ class _ManyPartitions:
         self._topics[topic][1][place] = _answer(index, produced, partition)
         self._redirects = self._redirects or produced.error is _NOT_LEADER
         self.error = self.error or produced.error
+        if self.error and not self._request.error:
+            self._request.error = int(self.error)
         self._left -= 1
         if not self._left:
             self._finish()

@@ -281,8 +281,9 @@ def _reader(request: Request, ctx: Context, session: FetchSession) -> tuple[Fetc
     bytes_max = min(max(asked.bytes_max, 0), limits.response_bytes_max)
     wait_s = min(max(asked.wait_ms, 0), limits.wait_ms_max) / 1000
     plan: PartitionsPlan = FetchPlan(session.due(), asked.min_bytes, bytes_max, wait_s)
-    host = request.peer.host
-    reader = FetchReader(ctx.partitions, ctx.reply_memory, session, plan, asked.rack, host)
+    peer, rack = request.peer, asked.rack
+    reader = FetchReader(ctx.partitions, ctx.reply_memory, session, plan, rack, peer.host)
+    reader.listener = peer.listener
     reader.committed = asked.committed
     return reader, wait_s
 
@@ -377,6 +378,8 @@ class _Answer:
         if self._reader.committed and not fetched.error_code:
             fetched = fetched._replace(aborted=result.aborted)
         names_leader = bool(error) and fetched.error_code in _NAMES_LEADER
+        if error and not self._request.error:
+            self._request.error = int(error)
         self._names_leaders |= names_leader
         self._unknown += error in _UNKNOWN
         included = session.update_response(
@@ -406,8 +409,13 @@ def _fetched(result: FetchResult, error: ErrorCode) -> PartitionFetched:
     if log is None or error:
         return PartitionFetched(index, error)
     buffers: list[Buffer] = []
-    for record in result.records:
-        buffers += record.data
+    records = result.records
+    if records:
+        for record in records:
+            buffers += record.data
+        traffic = log.traffic
+        traffic.bytes_out += result.size_bytes
+        traffic.records_out += records[-1].end_sequence_id - records[0].sequence_id
     return PartitionFetched(
         index,
         error,
@@ -442,6 +450,7 @@ def _with_leaders(
 
 def _refuse(request: Request, error: ErrorCode) -> Result:
     """Refuse the request. Below v7, which lacks a field for its error, refuse each partition."""
+    request.error = int(error)
     if request.version >= SESSIONS_FROM:
         return encode_fetch(request.version, request.correlation_id, [], error_code=int(error))
     topics: list[TopicFetched] = [

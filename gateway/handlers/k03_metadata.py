@@ -4,14 +4,15 @@ v0 an empty list requests all topics · v1 null does; controller · v2 cluster i
 creation · v7 leader epoch · v8 authorized operations · v9 flexible · v10 topic ids · v12 topics by
 id · v13 top-level error. A topic that the request creates is unknown in its reply: the creation
 goes on in the background, and clients ask again.
-LEADER_NOT_AVAILABLE is only for partitions whose broker has just gone.
+LEADER_NOT_AVAILABLE is only for partitions whose broker has just gone. If the leader lacks the
+listener of the client, the error is LISTENER_NOT_FOUND, before v6 LEADER_NOT_AVAILABLE.
 Not done: copies on bookies (replicas are the brokers that could lead).
 Source: Kafka, KafkaApis.handleTopicMetadataRequest and AutoTopicCreationManager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -32,12 +33,14 @@ from gateway.topics.catalog import Topic
 
 _AT_ONCE_MAX = 500  # names, or topics or partitions of the catalog, of a reply without pauses
 _IDS_FROM = 10
+_LISTENER_NOT_FOUND_FROM = 6
 _BY_ID_FROM = 12  # v10 and v11 have the field, but Kafka refuses to look topics up by it
 
 
 def handle(request: Request, ctx: Context) -> Reply | Coroutine[Any, Any, Reply]:
     """Reply from memory."""
     body = request.body
+    request.peer.looked_up += 1
     if body.topics is None or (request.version == 0 and not body.topics):
         topics = ctx.catalog.all()
         if len(topics) > _AT_ONCE_MAX or sum(each.partitions for each in topics) > _AT_ONCE_MAX:
@@ -51,7 +54,15 @@ def handle(request: Request, ctx: Context) -> Reply | Coroutine[Any, Any, Reply]
     fault = asked.fault(request.version)
     if fault is not None:
         return _refusal([_refused(each, fault) for each in body.topics], fault)
-    return _reply(request, ctx, [_row(each, request, ctx) for each in asked.topics])
+    rows = [_row(each, request, ctx) for each in asked.topics]
+    request.peer.sent_here = request.peer.sent_here or _leads_here(rows, ctx)
+    return _reply(request, ctx, rows)
+
+
+def _leads_here(rows: Sequence[Reply], ctx: Context) -> bool:
+    """Return whether this broker leads all partitions of these topics, and there are some."""
+    leaders = {each["leader_id"] for row in rows for each in row["partitions"]}
+    return leaders == {ctx.config.node_id}
 
 
 class _Asked:
@@ -190,9 +201,18 @@ def _found(topic: Topic, request: Request, ctx: Context) -> Reply:
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=partition_rows(topic, range(topic.partitions), ctx),
+        partitions=partition_rows(
+            topic, range(topic.partitions), ctx, request.peer, _unlisted(request)
+        ),
         topic_authorized_operations=_operations(request),
     )
+
+
+def _unlisted(request: Request) -> ErrorCode:
+    """Return the error of a partition whose leader lacks the listener of this client."""
+    if request.version < _LISTENER_NOT_FOUND_FROM:
+        return ErrorCode.leader_not_available
+    return ErrorCode.listener_not_found
 
 
 def _reply(request: Request, ctx: Context, topics: Any) -> Reply:
@@ -200,7 +220,7 @@ def _reply(request: Request, ctx: Context, topics: Any) -> Reply:
     return Reply(
         brokers=[Reply(node._asdict()) for node in endpoints(ctx, request.peer)],
         cluster_id=ctx.cluster_id,
-        controller_id=controller_id(ctx),
+        controller_id=controller_id(ctx, request.peer),
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_REQUESTED,
         error_code=ErrorCode.none,

@@ -31,6 +31,7 @@ _TRANSACTION, _SHARE = 1, 2
 
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
+    request.peer.looked_up += 1
     key_type = getattr(body, "key_type", _GROUP)
     if request.version < _MANY_FROM:
         return await _coordinator(key_type, body.key, request, ctx)
@@ -63,9 +64,9 @@ async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) 
 
 
 def _found(member: ClusterMember | None, key: str, request: Request, ctx: Context) -> Reply:
-    if member is None:
+    node = None if member is None else endpoint(member, ctx, request.peer)
+    if node is None:  # none is alive, or it lacks the listener by which this client connected
         return _error(key, ErrorCode.coordinator_not_available, _NOT_AVAILABLE)
-    node = endpoint(member, ctx, request.peer)
     return Reply(
         key=key,
         error_code=ErrorCode.none,

@@ -41,6 +41,7 @@ def handle(request: Request, ctx: Context) -> Reply:
     from gateway.handlers.table import rows  # imported late, because `table` imports this module
 
     body = request.body
+    request.peer.looked_up += 1
     if request.version >= _NAMES_FROM and not (
         _SOFTWARE.fullmatch(body.client_software_name)
         and _SOFTWARE.fullmatch(body.client_software_version)

@@ -26,6 +26,7 @@ _FENCED_FROM = 4
 
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
+    request.peer.looked_up += 1
     known_id = getattr(body, "producer_id", -1)
     known_epoch = getattr(body, "producer_epoch", -1)
     if body.transactional_id is not None:

@@ -113,9 +113,9 @@ def _entries(
             if name == "":
                 return describe_defaults(ctx.altered.default, names)
             _check_node(name, ctx)
-            address = ctx.address_for(request.peer)
+            addresses = ctx.advertised(request.peer)
             greylist = _greylist(ctx)
-            static = describe_broker(ctx.config, address, ctx.metadata_address, greylist, None)
+            static = describe_broker(ctx.config, addresses, ctx.metadata_address, greylist, None)
             configs = describe_altered(static, ctx.altered.own, ctx.altered.default, names)
             return configs if names is None else [*configs, *_reports(names, ctx)]
         case ResourceType.BROKER_LOGGER:

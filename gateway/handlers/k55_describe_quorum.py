@@ -13,20 +13,20 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.api import Api, Context, Peer, Reply, Request
 from gateway.handlers.broker_endpoints import controller_id, endpoints, live_brokers
 from gateway.handlers.many_rows import Rows, with_pauses
 
 _TOPIC = "__cluster_metadata"
-_LISTENER = "PLAINTEXT"
 _NOT_HOSTED = "This server does not host this topic-partition."
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
     asked = request.body.topics
     if _is_metadata(asked):
-        row = Reply(topic_name=_TOPIC, partitions=[_metadata(ctx)])
-        return _reply([row], [_node(each) for each in endpoints(ctx, request.peer)])
+        peer = request.peer
+        row = Reply(topic_name=_TOPIC, partitions=[_metadata(ctx, peer)])
+        return _reply([row], [_node(each, peer.listener) for each in endpoints(ctx, peer)])
     topics = Rows(request, "topics")
     async for each in with_pauses(asked, request):
         rows = Rows(request, "topics", "partitions")
@@ -48,13 +48,13 @@ def _is_metadata(asked: Sequence[Any]) -> bool:
     return len(partitions) == 1 and partitions[0].partition_index == 0
 
 
-def _metadata(ctx: Context) -> Reply:
+def _metadata(ctx: Context, peer: Peer) -> Reply:
     now_ms = ctx.clock.now_ms()
     return Reply(
         partition_index=0,
         error_code=ErrorCode.none,
         error_message="",
-        leader_id=controller_id(ctx),
+        leader_id=controller_id(ctx, peer),
         leader_epoch=0,
         high_watermark=0,
         current_voters=[
@@ -80,8 +80,8 @@ def _unknown(index: int, text: str | None) -> Reply:
     )
 
 
-def _node(node: Any) -> Reply:
-    listener = Reply(name=_LISTENER, host=node.host, port=node.port)
+def _node(node: Any, name: str) -> Reply:
+    listener = Reply(name=name, host=node.host, port=node.port)
     return Reply(node_id=node.node_id, listeners=[listener])
 
 

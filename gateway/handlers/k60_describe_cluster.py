@@ -17,6 +17,7 @@ _CONTROLLERS = 2
 
 
 def handle(request: Request, ctx: Context) -> Reply:
+    request.peer.looked_up += 1
     endpoint_type = getattr(request.body, "endpoint_type", _BROKERS)
     if endpoint_type != _BROKERS:
         return _refused(endpoint_type)
@@ -26,7 +27,7 @@ def handle(request: Request, ctx: Context) -> Reply:
         error_message=None,
         endpoint_type=_BROKERS,
         cluster_id=ctx.cluster_id,
-        controller_id=controller_id(ctx),
+        controller_id=controller_id(ctx, request.peer),
         brokers=[
             Reply(
                 broker_id=node.node_id,

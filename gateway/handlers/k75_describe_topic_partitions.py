@@ -84,7 +84,7 @@ async def _page(names: Iterable[str], request: Request, ctx: Context) -> Reply:
             name=name,
             topic_id=topic.topic_id,
             is_internal=topic.is_internal,
-            partitions=partition_rows(topic, range(first, end), ctx),
+            partitions=partition_rows(topic, range(first, end), ctx, request.peer, ErrorCode.none),
             topic_authorized_operations=TOPIC_OPERATIONS,
         )
         await rows.add(row, 1 + len(row["partitions"]))

@@ -73,6 +73,8 @@ class Rows:
             if isinstance(value, EncodedRows):
                 size -= len(value.data)  # these rows were counted when they were added there
         self._request.reply_bytes += size
+        if not self._request.error and row.get("error_code"):
+            self._request.error = int(row["error_code"])
         if self._request.key in _CHANGING:
             from gateway.handlers.changes import note_row  # many gateways are never changed
 

@@ -1,7 +1,10 @@
 """The private request: what this gateway knows about itself and Kafka's protocol does not carry.
 
 `{"ask": "process"}` returns the process, with its clock. `{"ask": "events", "after": 7}` returns
-the events behind that number, at most `EVENTS_AT_ONCE` or `count`. A refusal has the key `error`
+the events behind that number, at most `EVENTS_AT_ONCE` or `count`; `{"ask": "events", "last": 50}`
+the newest ones. `{"ask": "acknowledgements", "ledger": 3, "entry": 17}` returns which bookies
+acknowledged an entry of a writer of this process, and after how many ms; null if it is not among
+the newest. `Context.questions` has the questions of higher layers. A refusal has the key `error`
 with a code, and `message`. Everything is answered from memory.
 """
 
@@ -15,6 +18,7 @@ from uuid import UUID
 from gateway.access import ANONYMOUS, CLUSTER, Operation, allow_all
 from gateway.handlers.api import Context, Request
 from gateway.wire import private_request
+from ledger.add_times import add_times
 from ledger.events import PROCESS, Event, events
 from ledger.ids import Buffer
 
@@ -31,11 +35,12 @@ _Answer = dict[str, Any]
 async def handle(request: Request, ctx: Context) -> list[Buffer]:
     """Answer one question, or say why not. A connection has one answer at a time."""
     asked: Mapping[str, Any] = request.body
-    answer = _QUESTIONS.get(str(asked.get("ask")))
+    questions = {**ctx.questions, **_QUESTIONS}
+    answer = questions.get(str(asked.get("ask")))
     if not (ctx.allowed or allow_all)(ANONYMOUS, Operation.DESCRIBE, CLUSTER):
         found = _refused("CLUSTER_AUTHORIZATION_FAILED", "not authorized to describe the cluster")
     elif answer is None:
-        known = ", ".join(sorted(_QUESTIONS))
+        known = ", ".join(sorted(questions))
         found = _refused("UNSUPPORTED_VERSION", f"this gateway answers only: {known}")
     else:
         found = await answer(asked, ctx)
@@ -51,10 +56,14 @@ async def _process(asked: Mapping[str, Any], ctx: Context) -> _Answer:
     return {"node_id": ctx.cluster.node_id, "process": PROCESS, **report}
 
 
-async def _events(asked: Mapping[str, Any], ctx: Context) -> _Answer:
+async def events_of(asked: Mapping[str, Any], ctx: Context) -> _Answer:
+    """Answer the question `events`."""
     after, count = asked.get("after", 0), asked.get("count", EVENTS_AT_ONCE)
-    if not _is_count(after) or not _is_count(count):
-        return _refused("INVALID_REQUEST", "after and count must be numbers from 0 on")
+    last = asked.get("last", EVENTS_AT_ONCE)
+    if not _is_count(after) or not _is_count(count) or not _is_count(last):
+        return _refused("INVALID_REQUEST", "after, count and last must be numbers from 0 on")
+    if "last" in asked:
+        after = max(after, events.newest - last)
     rows: list[_Answer] = []
     room = ANSWER_CHARACTERS_MAX
     for number, event in enumerate(events.after(after, min(count, EVENTS_AT_ONCE)), 1):
@@ -65,6 +74,14 @@ async def _events(asked: Mapping[str, Any], ctx: Context) -> _Answer:
         if number % _ROWS_PER_TURN == 0:
             await asyncio.sleep(0)
     return {"node_id": ctx.cluster.node_id, "process": PROCESS, "events": rows}
+
+
+async def _acknowledgements(asked: Mapping[str, Any], ctx: Context) -> _Answer:
+    if not _is_count(asked.get("ledger")) or not _is_count(asked.get("entry")):
+        return _refused("INVALID_REQUEST", "ledger and entry must be numbers from 0 on")
+    found = add_times.find(int(asked["ledger"]), int(asked["entry"]))
+    rows = None if found is None else [each._asdict() for each in found]
+    return {"node_id": ctx.cluster.node_id, "process": PROCESS, "acknowledgements": rows}
 
 
 def _is_count(value: Any) -> bool:
@@ -91,6 +108,7 @@ def _place(stream: str, ctx: Context) -> dict[str, str | int] | None:
 
 
 _QUESTIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Context], Awaitable[_Answer]]]] = {
-    "events": _events,
+    "acknowledgements": _acknowledgements,
+    "events": events_of,
     "process": _process,
 }

@@ -10,7 +10,8 @@ from kio.schema.errors import ErrorCode
 from gateway.cluster.port import Leader, StreamKey
 from gateway.core.shown_text import bounded
 from gateway.errors import admin_code
-from gateway.handlers.api import Context, Reply, Request
+from gateway.handlers.api import Context, Peer, Reply, Request
+from gateway.handlers.broker_endpoints import out_of_reach
 from gateway.handlers.many_rows import Rows, answer_each, with_pauses
 from gateway.topics import errors
 from gateway.topics.catalog import Topic
@@ -124,14 +125,18 @@ async def duplicates(names: Iterable[_Name], request: Request) -> set[_Name]:
     return again
 
 
-def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[Reply]:
+def partition_rows(
+    topic: Topic, indexes: Iterable[int], ctx: Context, peer: Peer, unlisted: ErrorCode
+) -> list[Reply]:
     """Return the rows of partitions for Metadata and DescribeTopicPartitions.
 
     The replicas are the brokers that may serve fetches: the leader, then the next brokers of the
     ring. A partition without a leader has its last epoch, and an error that makes clients retry.
     Without the lease this broker does not name itself as leader, because it may have lost its
-    partitions.
+    partitions. A partition whose leader lacks the listener of this client has none either, and the
+    error `unlisted`.
     """
+    far = out_of_reach(ctx, peer)
     cluster, topic_id, count = ctx.cluster, topic.topic_id, topic.replication_factor
     unsure = -1 if cluster.lease_held() else cluster.node_id
     rows: list[Reply] = []
@@ -141,17 +146,22 @@ def partition_rows(topic: Topic, indexes: Iterable[int], ctx: Context) -> list[R
         if leader.node_id == unsure:
             leader = _UNKNOWN_LEADER
         nodes = cluster.replicas(key, count)
+        code, leader_id = _NO_ERROR, leader.node_id
+        if leader_id < 0:
+            code = _NO_LEADER
+        elif leader_id in far:
+            code, leader_id = unlisted, -1
         rows.append(
             Reply(
-                error_code=_NO_ERROR if leader.node_id >= 0 else _NO_LEADER,
+                error_code=code,
                 partition_index=index,
-                leader_id=leader.node_id,
+                leader_id=leader_id,
                 leader_epoch=leader.epoch if leader.epoch >= 0 else cluster.leader_epoch(key),
                 replica_nodes=nodes,
                 isr_nodes=nodes,
                 eligible_leader_replicas=[],
                 last_known_elr=[],
-                offline_replicas=[],
+                offline_replicas=[node for node in nodes if node in far] if far else [],
             )
         )
     return rows

@@ -11,11 +11,12 @@ import asyncio
 from enum import IntFlag
 from typing import Any, cast
 
+from gateway.config import PLAINTEXT
 from gateway.handlers.api import ConnectionEnds, Peer, Request
 from gateway.server.dispatch import PRODUCE, RequestRefused
 from gateway.server.peer import peer_of, protocol_hint
-from gateway.server.receiving import FREE_BYTES_MAX, ReceivedBytes
-from gateway.server.registry import ConnectionRegistry
+from gateway.server.receiving import FREE_BYTES_MAX, ReceivedBytes, held_bytes
+from gateway.server.registry import ConnectionRegistry, Refused
 from gateway.server.reply_queue import ReplyParts, ReplyQueue
 from gateway.server.request_chain import RequestChain, RequestSlot
 from gateway.server.request_memory import SMALL_FRAME_BYTES
@@ -23,10 +24,9 @@ from gateway.server.send_queue import WRITE_HIGH_BYTES, SendQueue
 from gateway.server.timeouts import IDLE, PRESSED_S_MAX, ConnectionTimeouts
 from gateway.topics.connection_fetches import ConnectionFetches
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReservedReply
-from gateway.wire.fetch_request import FetchRequest
 from gateway.wire.frames import BadFrame, FrameReader
-from gateway.wire.list_offsets_request import ListOffsetsRequest
 from ledger.ids import Buffer
+from ledger.ports.clock import measured_s
 
 FETCH, LIST_OFFSETS = 1, 2
 
@@ -75,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_chain",
+        "_ended",
         "_flush_due",
         "_held",
         "_out",
@@ -88,14 +89,17 @@ class Connection(asyncio.BufferedProtocol):
         "_transport",
         "frames",
         "largest_write",
+        "listener",
         "lost",
         "received_bytes",
         "reply_bytes",
         "written_bytes",
     )
 
-    def __init__(self, registry: ConnectionRegistry) -> None:
+    def __init__(self, registry: ConnectionRegistry, listener: str = PLAINTEXT) -> None:
         self._registry = registry
+        self._ended = registry.dispatcher.metrics.ended
+        self.listener = listener  # its name; it accepts the connection
         # Collects received bytes until they are taken as frames.
         self._reader = FrameReader(registry.scratch, registry.limits.frame_bytes_max)
         # Set from connection_made until connection_lost, None otherwise.
@@ -136,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of Transport, but do not inherit from this class.
         self._transport = transport = cast(asyncio.Transport, transport)
-        self._peer = peer_of(transport)
+        self._peer = peer_of(transport, self.listener)
         self._peer.fetches = ConnectionFetches()
         self._received = ReceivedBytes(self._registry.memory, self._peer.host, self)
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
@@ -203,9 +207,9 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._take_turn(reader)
         except BadFrame as bad:
-            self._refuse(protocol_hint(bad))
+            self._refuse(protocol_hint(bad), Refused.NOT_KAFKA)
         except RequestRefused as refused:
-            self._refuse(str(refused))
+            self._refuse(str(refused), Refused.REQUEST)
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
             self._registry.report("connection failed", self._peer, error)
             self.abort("our fault")
@@ -267,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._peer is not None
         request, handle = dispatcher.open(frame, self._peer)
         if self._chain.running and request.key not in HOT_KEYS:
-            self._chain.add(self._slot(request, _held_bytes(request, frame)), handle)
+            self._chain.add(self._slot(request, held_bytes(request, frame)), handle)
             self._bound_line()
             return
         try:
@@ -279,12 +283,13 @@ class Connection(asyncio.BufferedProtocol):
             self._add_ready(request, dispatcher.error_reply(request, error))
             return
         if isinstance(result, asyncio.Future):
-            slot = self._slot(request, _held_bytes(request, frame))
+            request.accepted_s = measured_s()
+            slot = self._slot(request, held_bytes(request, frame))
             slot.follow(cast("asyncio.Future[Any]", result))
             if request.key == FETCH:
                 self._bound_line()
         elif asyncio.iscoroutine(result):
-            self._chain.add(self._slot(request, _held_bytes(request, frame)), handle, result)
+            self._chain.add(self._slot(request, held_bytes(request, frame)), handle, result)
         else:
             self._add_result(request, result)
 
@@ -297,11 +302,13 @@ class Connection(asyncio.BufferedProtocol):
         self._add_ready(request, reply)
 
     def _add_ready(self, request: Request, reply: ReplyParts) -> None:
+        slow = self._ended(request, reply)
         if not self._replies:
             self._replies.pack(reply, self._out)
             return
         slot = self._slot(request, 0)
         self._replies.fill(slot, reply)
+        self._replies.note_left(slot, slow)
         self._bound_waiting()
 
     def _slot(self, request: Request, frame_bytes: int) -> RequestSlot:
@@ -325,6 +332,7 @@ class Connection(asyncio.BufferedProtocol):
             except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
                 self.fail(slot, error)
                 return
+        self._replies.note_left(slot, self._ended(slot.request, reply))
         if self._replies.fill(slot, reply):
             self._drain()
         else:
@@ -358,6 +366,7 @@ class Connection(asyncio.BufferedProtocol):
                 slot.is_last = True
             else:
                 reply = self._registry.dispatcher.error_reply(slot.request, error)
+                self._ended(slot.request, reply)
         except RequestRefused as refused:
             self.abort(str(refused))
         if self._replies.end(slot, reply):
@@ -506,12 +515,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def end_early(self, reason: str) -> None:
         """End the connection now, and count it among those that were refused."""
-        self._registry.refused += 1
+        self._registry.refusals[Refused.TIMEOUT] += 1
         self.abort(reason)
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str, kind: Refused) -> None:
         """Log bytes that no Kafka client sends, and close. Earlier requests are still answered."""
-        self._registry.refused += 1
+        self._registry.refusals[kind] += 1
         self._registry.warn("connection refused", self._peer, reason)
         self.close_when_answered()
 
@@ -537,6 +546,16 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
         else:
             self.end_early(reason)
+
+    @property
+    def is_used(self) -> bool:
+        """True if the peer sent requests other than those that look for a broker's address."""
+        return self._peer is not None and self.frames > self._peer.looked_up
+
+    @property
+    def was_sent_here(self) -> bool:
+        """True if a reply led this peer to this broker, and to no other."""
+        return self._peer is not None and self._peer.sent_here
 
     @property
     def waits_for_us(self) -> bool:
@@ -570,13 +589,3 @@ class Connection(asyncio.BufferedProtocol):
     def reads_slowly(self) -> bool:
         """True if the peer has read nothing for long, although replies are ready."""
         return self._timeouts.stalled_s > PRESSED_S_MAX
-
-
-def _held_bytes(request: Request, frame: bytes | memoryview) -> int:
-    """Return the memory that a request takes until it is answered."""
-    body = request.body
-    if isinstance(body, FetchRequest):
-        return body.size_bytes  # it keeps a copy, and the frame is dropped
-    if isinstance(body, ListOffsetsRequest):
-        return len(frame) + body.held_bytes
-    return len(frame)

@@ -15,6 +15,7 @@ from gateway.core.address_share import share_of
 from gateway.core.shown_text import shown
 from gateway.handlers.api import Api, Context, Handle, Peer, Reply, Request
 from gateway.handlers.k18_api_versions import reply_for
+from gateway.handlers.request_metrics import RequestMetrics, first_error
 from gateway.log import ReasonThrottle, logger, traceback_of
 from gateway.wire.bounds_check import OversizedMessage, skip_tags
 from gateway.wire.messages import (
@@ -28,6 +29,7 @@ from gateway.wire.messages import (
 from gateway.wire.produce_reply import PartitionProduced, encode_produce
 from gateway.wire.schema import NoSuchSchema, response_class
 from ledger.ids import Buffer
+from ledger.ports.clock import measured_s
 
 PRODUCE = 0
 API_VERSIONS = 18
@@ -61,9 +63,14 @@ class _Route(NamedTuple):
 class Dispatcher:
     """Routes the requests of a process to the handlers of its API table."""
 
-    def __init__(self, apis: Mapping[int, Api], ctx: Context) -> None:
+    def __init__(
+        self, apis: Mapping[int, Api], ctx: Context, metrics: RequestMetrics | None = None
+    ) -> None:
+        """Create the dispatcher. Without `metrics` nothing is counted but for itself."""
         self._apis = apis  # APIs by key; never changes
         self._ctx = ctx
+        self.metrics = metrics or RequestMetrics()
+        self.metrics.serve({key: api.name for key, api in apis.items()})
         # Routes used so far, by key and version. Bounded by the versions that are served.
         self._routes: dict[tuple[int, int], _Route] = {}
         # Decoded client ids by their bytes. Emptied at the limit, because clients choose the ids.
@@ -73,6 +80,7 @@ class Dispatcher:
 
     def open(self, frame: bytes | memoryview, peer: Peer) -> tuple[Request, Handle]:
         """Decode `frame`. Returns the request and its handler. Raises RequestRefused."""
+        begun_s = measured_s()
         try:
             key, version, correlation_id, name_bytes = _head_of(frame)
         except struct.error:
@@ -91,7 +99,9 @@ class Dispatcher:
                     body = route.decode(version, frame, position)
             except (OversizedMessage, MalformedMessage) as error:
                 raise RequestRefused(f"malformed {error}") from None
-        return Request(key, route.version, correlation_id, client_id, peer, body), route.handle
+        request = Request(key, route.version, correlation_id, client_id, peer, body)
+        request.begun_s, request.decoded_s = begun_s, measured_s()
+        return request, route.handle
 
     def start(self, request: Request, handle: Handle) -> Any:
         """Call the handler. Returns a Result, or a future or coroutine of a Result."""
@@ -105,6 +115,7 @@ class Dispatcher:
         if isinstance(result, list):  # first, because the hot paths encode their replies themselves
             return result  # pyright: ignore[reportUnknownVariableType]
         if isinstance(result, Reply):
+            request.error = request.error or first_error(result)
             return encode_response(request.key, request.version, request.correlation_id, result)
         if isinstance(result, tuple):
             return result  # pyright: ignore[reportUnknownVariableType]
@@ -122,7 +133,9 @@ class Dispatcher:
         name = self._apis[request.key].name
         self._log_failure(name, request, error)
         try:
+            request.error = UNKNOWN_SERVER_ERROR
             if request.key == PRODUCE:
+                request.error = REQUEST_TIMED_OUT
                 return [_timed_out(request)]
             if "error_code" not in response_class(request.key, request.version).__slots__:
                 raise RequestRefused(f"{name} failed")
@@ -163,6 +176,7 @@ class Dispatcher:
         return route
 
     def _unsupported(self, request: Request, ctx: Context) -> Reply:
+        request.peer.looked_up += 1
         return reply_for([self._apis[API_VERSIONS]], UNSUPPORTED_VERSION)
 
     def _client_id(self, frame: bytes | memoryview, name_bytes: int) -> tuple[str | None, int]:

@@ -1,11 +1,13 @@
-"""The listener: accepts connections within limits, and drains them before the process ends."""
+"""The listeners: accept connections within limits, and drain them before the process ends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
+from functools import partial
 
-from gateway.config import ConnectionLimits
+from gateway.config import PLAINTEXT, ConnectionLimits, Listener
 from gateway.server.connection import Connection
 from gateway.server.dispatch import Dispatcher
 from gateway.server.registry import ConnectionRegistry
@@ -15,8 +17,16 @@ BACKLOG = 1024
 DRAIN_S = 5.0
 
 
+class CannotListen(OSError):
+    """The address of a listener cannot be listened on; its `__cause__` has the reason."""
+
+    def __init__(self, listener: Listener, cause: OSError | UnicodeError) -> None:
+        super().__init__(getattr(cause, "errno", None), str(cause))
+        self.listener = listener
+
+
 class Server:
-    """One listening port of this process. `start` once, then `stop` once."""
+    """The listening ports of this process, which share all limits. `start` once, `stop` once."""
 
     def __init__(
         self,
@@ -25,7 +35,7 @@ class Server:
         stall_s_max: float | None = None,
         replies: ReplyMemory | None = None,
     ) -> None:
-        """Create the listener. `stall_s_max` is the limit of the `StallDetector`.
+        """Create the server. `stall_s_max` is the limit of the `StallDetector`.
 
         It is None if no other broker can take over. `replies` is the memory of replies that the
         handlers take from.
@@ -35,9 +45,20 @@ class Server:
         self._dispatcher = dispatcher
         self._limits = limits
         self._registry: ConnectionRegistry | None = None
-        self._listener: asyncio.Server | None = None
-        self.host = ""
-        self.port = 0
+        # The open ports, in the order of `listeners`. Empty before `start` and after `stop`.
+        self._open: list[asyncio.Server] = []
+        # The listeners with the ports that they have. Empty before `start`.
+        self.listeners: tuple[Listener, ...] = ()
+
+    @property
+    def host(self) -> str:
+        """Return the host of the first listener. Valid only after `start`."""
+        return self.listeners[0].host
+
+    @property
+    def port(self) -> int:
+        """Return the port of the first listener. Valid only after `start`."""
+        return self.listeners[0].port
 
     @property
     def registry(self) -> ConnectionRegistry:
@@ -46,17 +67,42 @@ class Server:
         return self._registry
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. Port 0 selects a free port, which `self.port` then holds. Raises OSError."""
+        """Listen at one address. Port 0 selects a free port. Raises CannotListen."""
+        await self.start_all([Listener(PLAINTEXT, host, port)])
+
+    async def start_all(self, listeners: Sequence[Listener]) -> None:
+        """Listen at all addresses. Port 0 selects a free port, as `self.listeners` then has.
+
+        Raises CannotListen, and listens nowhere then.
+        """
         registry = ConnectionRegistry(
             self._dispatcher, self._limits, self._stall_s_max, self._replies
         )
         self._registry = registry
-        self._listener = await registry.loop.create_server(
-            lambda: Connection(registry), host, port, backlog=BACKLOG
-        )
-        self.host = host
-        self.port = self._listener.sockets[0].getsockname()[1]
+        bound: list[Listener] = []
+        for each in listeners:
+            accept = partial(Connection, registry, each.name)
+            try:
+                opened = await registry.loop.create_server(
+                    accept, each.host, each.port, backlog=BACKLOG
+                )
+            except (OSError, UnicodeError) as error:
+                self._close_ports()
+                raise CannotListen(each, error) from error
+            self._open.append(opened)
+            bound.append(each._replace(port=opened.sockets[0].getsockname()[1]))
+        self.listeners = tuple(bound)
+        registry.unreached = {
+            each.name: "{}:{}".format(*each.address(each.host, each.port))
+            for each in bound
+            if each.advertised_host or each.advertised_port
+        }
         registry.start()
+
+    def _close_ports(self) -> None:
+        for each in self._open:
+            each.close()
+        self._open.clear()
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
         """Stop accepting and reading, and answer open requests for up to `drain_s` seconds.
@@ -64,9 +110,9 @@ class Server:
         Then abort the connections that remain. Their handlers are not cancelled here: the
         components behind the handlers stop next and end them.
         """
-        if self._listener is None:
+        if not self._open:
             return
-        self._listener.close()
+        self._close_ports()
         registry = self.registry
         for connection in list(registry.connections):
             connection.close_when_answered()
@@ -75,4 +121,3 @@ class Server:
         for connection in list(registry.connections):
             connection.abort("stopping")
         registry.stop()
-        self._listener = None

@@ -9,11 +9,11 @@ from gateway.handlers.api import Peer
 from gateway.wire.frames import BadFrame
 
 
-def peer_of(transport: asyncio.BaseTransport) -> Peer:
-    """Return the addresses of both ends as text."""
+def peer_of(transport: asyncio.BaseTransport, listener: str) -> Peer:
+    """Return the addresses of both ends as text, and the listener that accepted."""
     host, port = _address(transport.get_extra_info("peername"))
     local_host, local_port = _address(transport.get_extra_info("sockname"))
-    return Peer(host, port, local_host, local_port)
+    return Peer(host, port, local_host, local_port, listener)
 
 
 def _address(name: Any) -> tuple[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.core.address_share import share_of
+from gateway.handlers.api import Request
 from gateway.server.request_memory import (
     KeptBytes,
     LargeFrame,
@@ -13,7 +14,9 @@ from gateway.server.request_memory import (
     Sender,
     WaitingFrame,
 )
+from gateway.wire.fetch_request import FetchRequest
 from gateway.wire.frames import FrameReader
+from gateway.wire.list_offsets_request import ListOffsetsRequest
 
 FREE_BYTES_MAX: Final = 4 * 1024
 """A connection may take requests of this size in one turn, even if the memory is used up.
@@ -99,3 +102,13 @@ class ReceivedBytes:
         self._memory.keep(self._kept, 0, begins=False)
         self.end_large_frame()
         self._memory.notify()
+
+
+def held_bytes(request: Request, frame: bytes | memoryview) -> int:
+    """Return the memory that a request takes until it is answered."""
+    body = request.body
+    if isinstance(body, FetchRequest):
+        return body.size_bytes  # it keeps a copy, and the frame is dropped
+    if isinstance(body, ListOffsetsRequest):
+        return len(frame) + body.held_bytes
+    return len(frame)

@@ -1,16 +1,18 @@
-"""The connections of one listener, and everything that they share."""
+"""The connections of all listeners, and everything that they share."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from enum import StrEnum
 from typing import Final, Protocol
 
 from gateway.config import ConnectionLimits
 from gateway.core.address_share import share_of
 from gateway.core.shown_text import shown
 from gateway.handlers.api import Peer
+from gateway.handlers.request_metrics import ConnectionCounts
 from gateway.log import ReasonThrottle, logger, traceback_of
 from gateway.server.dispatch import Dispatcher
 from gateway.server.request_memory import RequestMemory
@@ -18,14 +20,48 @@ from gateway.server.stall_detector import StallDetector
 from gateway.server.timeouts import PRESSED_S_MAX, SMALL_PRESSED_S_MAX
 from gateway.topics.reply_memory import ReplyMemory
 from gateway.wire.frames import SCRATCH_BYTES
+from ledger.ports.clock import Histogram, measured_s
 
 CHECK_INTERVAL_S: Final = 1.0
+REACH_S_MAX: Final = 30.0
+"""A client that was sent to the advertised address, and has not come in this time, is a warning."""
+
+_ENDED_MIN: Final = 3  # connections after which a client that closes them counts as one that waits
+_WAITING_MAX: Final = 1_000  # addresses of clients that are noted
+
+
+class Refused(StrEnum):
+    """Why a connection was refused or ended early, as metrics name it."""
+
+    TOO_MANY = "too-many-connections"
+    NOT_KAFKA = "not-kafka"  # bytes that no Kafka client sends
+    REQUEST = "bad-request"  # a malformed request, or an API or version that is not served
+    TIMEOUT = "timeout"
+    READS_SLOWLY = "reads-slowly"  # while the memory of replies was used up
+    SENDS_SLOWLY = "sends-slowly"  # while the memory of requests was used up
 
 
 class RegisteredConnection(Protocol):
     """The methods of a connection that the registry and the listener call."""
 
     reply_bytes: int
+    received_bytes: int
+    written_bytes: int
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that accepted the connection."""
+        ...
+
+    @property
+    def is_used(self) -> bool:
+        """True if the peer sent requests other than those that look for a broker's address."""
+        ...
+
+    @property
+    def was_sent_here(self) -> bool:
+        """True if a reply led this peer to this broker, and to no other."""
+        ...
 
     def sends_slowly(self, *, small: bool) -> bool:
         """True if the peer has taken long for a frame with a buffer of its own."""
@@ -51,8 +87,18 @@ class RegisteredConnection(Protocol):
         ...
 
 
+class _Waiting:
+    """A client that was sent to this broker's advertised address, and has not come there."""
+
+    __slots__ = ("ended", "last_s", "since_s")
+
+    def __init__(self, now_s: float) -> None:
+        self.since_s = self.last_s = now_s
+        self.ended = 0  # the number of its connections that have ended
+
+
 class ConnectionRegistry:
-    """The connections of one listener, which the registry admits, counts and checks.
+    """The connections of all listeners, which the registry admits, counts and checks.
 
     Created on a running loop. Source: Kafka, `ConnectionQuotas`.
     """
@@ -84,11 +130,22 @@ class ConnectionRegistry:
         # Every admitted connection with its address, from `admit` until `remove`. IPv6 addresses
         # of one /64 count as one address here.
         self.connections: dict[RegisteredConnection, str] = {}
+        # The advertised address of each listener by which no client has sent more than look-ups
+        # yet, by name. A listener leaves it for good once one has, or after a warning.
+        self.unreached: dict[str, str] = {}
+        # The clients of these listeners that were sent here, by listener and address; at most
+        # `_WAITING_MAX`.
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
         # Set while `connections` is empty. The stopping listener waits for this event.
         self.empty = asyncio.Event()
         self.empty.set()
-        # Number of connections that were ended for invalid requests or timeouts. Only grows.
-        self.refused = 0
+        # Connections that were refused, or ended for invalid requests or timeouts. Only grows.
+        self.refusals: Counter[Refused] = Counter()
+        # Bytes from and to clients whose connections are closed. Only grow.
+        self._closed_in = self._closed_out = 0
+        # How late the check of each second was, and when it was due on the monotonic clock.
+        self._loop_lag = Histogram()
+        self._due_s = 0.0
         # Number of connections by address. An address without connections has no key.
         self._by_host: Counter[str] = Counter()
         self._throttle = ReasonThrottle()
@@ -97,7 +154,7 @@ class ConnectionRegistry:
 
     def start(self) -> None:
         """Check all connections about once a second from now on."""
-        self._timer = self.loop.call_later(CHECK_INTERVAL_S, self._check_all)
+        self._set_timer()
         if self.stall_detector is not None:
             self.stall_detector.start()
 
@@ -108,6 +165,17 @@ class ConnectionRegistry:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def counts(self) -> ConnectionCounts:
+        """Return the counts of connections and of their bytes, as of now."""
+        live = list(self.connections)
+        return ConnectionCounts(
+            len(live),
+            {reason.value: self.refusals[reason] for reason in Refused},
+            self._closed_in + sum(each.received_bytes for each in live),
+            self._closed_out + sum(each.written_bytes for each in live),
+            self._loop_lag,
+        )
 
     def limit_connections(self, per_address: int | None, in_all: int | None) -> None:
         """Use these limits from the next connection on, where they are below the configured ones.
@@ -132,7 +200,7 @@ class ConnectionRegistry:
         # From this machine an operator can always take back a limit that was set too low.
         in_all = self._configured.connections_max if _loopback(host) else limits.connections_max
         if crowded or len(self.connections) >= in_all:
-            self.refused += 1
+            self.refusals[Refused.TOO_MANY] += 1
             self.warn("connection refused", Peer(host, 0, "", 0), "too many connections")
             return False
         self.connections[connection] = share
@@ -145,6 +213,10 @@ class ConnectionRegistry:
         share = self.connections.pop(connection, None)
         if share is None:
             return
+        self._closed_in += connection.received_bytes
+        self._closed_out += connection.written_bytes
+        if self.unreached:
+            self._check_reached(connection, share, self.loop.time(), is_open=False)
         self._by_host[share] -= 1
         if not self._by_host[share]:
             del self._by_host[share]
@@ -169,15 +241,65 @@ class ConnectionRegistry:
         for connection in list(self.connections):
             connection.abort_if_unanswered()
 
-    def _check_all(self) -> None:
+    def _set_timer(self) -> None:
+        self._due_s = measured_s() + CHECK_INTERVAL_S
         self._timer = self.loop.call_later(CHECK_INTERVAL_S, self._check_all)
+
+    def _check_all(self) -> None:
+        self._loop_lag.add(max(0.0, measured_s() - self._due_s))
+        self._set_timer()
+        self.dispatcher.metrics.age()
         now_s = self.loop.time()
         for connection in list(self.connections):
             connection.check(now_s)
+        for connection, share in self.connections.items() if self.unreached else ():
+            self._check_reached(connection, share, now_s, is_open=True)
         self.memory.notify()
         self.memory.relieve()
         self._relieve_reads(now_s)
         self._relieve_frames(now_s)
+
+    def _check_reached(
+        self, connection: RegisteredConnection, share: str, now_s: float, *, is_open: bool
+    ) -> None:
+        """Log once for a listener if a client stays away from the address that it was given.
+
+        Until a client reaches that address, it sends nothing but look-ups. It keeps the connection
+        by which it asked, as Java does, or asks again by another one, as librdkafka does. One use
+        by any client clears the listener.
+        """
+        listener = connection.listener
+        if listener not in self.unreached:
+            return
+        if connection.is_used:
+            del self.unreached[listener]
+        elif connection.was_sent_here and self._waits(listener, share, now_s, is_open=is_open):
+            logger().warning(
+                "a client was sent to the advertised address, and has not come there: can it "
+                "connect to it?",
+                listener=listener,
+                advertised=self.unreached.pop(listener),
+                peer=share,
+            )
+
+    def _waits(self, listener: str, share: str, now_s: float, *, is_open: bool) -> bool:
+        """Note a client that was sent here. Returns True if it was so for `REACH_S_MAX`."""
+        waiting = self._waiting.get((listener, share))
+        if waiting is None or now_s - waiting.last_s > REACH_S_MAX:
+            if len(self._waiting) >= _WAITING_MAX:
+                self._forget_waiting(now_s)
+                return False
+            waiting = self._waiting[listener, share] = _Waiting(now_s)
+        waiting.last_s = now_s
+        waiting.ended += not is_open
+        late = now_s - waiting.since_s >= REACH_S_MAX
+        return late and (is_open or waiting.ended >= _ENDED_MIN)
+
+    def _forget_waiting(self, now_s: float) -> None:
+        """Make room for other clients: leave out those that have not been here for long."""
+        gone = [key for key, at in self._waiting.items() if now_s - at.last_s > REACH_S_MAX]
+        for key in gone:
+            del self._waiting[key]
 
     def _relieve_reads(self, now_s: float) -> None:
         """Close connections whose peers do not read, if a read waits too long for memory.
@@ -192,7 +314,7 @@ class ConnectionRegistry:
         if not victims and holders:
             victims = [max(holders, key=lambda each: each.reply_bytes)]
         for each in victims:
-            self.refused += 1
+            self.refusals[Refused.READS_SLOWLY] += 1
             each.abort("reads its replies slowly while their memory is used up")
 
     def _relieve_frames(self, now_s: float) -> None:
@@ -214,7 +336,7 @@ class ConnectionRegistry:
             or ((everywhere or host in small_at) and each.sends_slowly(small=True))
         ]
         for each in slow:
-            self.refused += 1
+            self.refusals[Refused.SENDS_SLOWLY] += 1
             each.abort("sends its request slowly while the memory is used up")
 
 

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from gateway.handlers.request_metrics import note_left
 from ledger.ids import Buffer
+
+if TYPE_CHECKING:
+    from gateway.handlers.slow_requests import SlowRequest
 
 JOIN_BYTES_MAX: Final = 4096
 """A reply of at most this many bytes leaves as one buffer, with its size in front."""
@@ -48,6 +52,7 @@ class ReplyQueue:
 
     __slots__ = (
         "_largest_waiting",
+        "_leaving",
         "_slots",
         "discarding",
         "failure",
@@ -63,6 +68,8 @@ class ReplyQueue:
         # Total bytes of the replies from `fill` that wait for an earlier reply. Error replies from
         # `end` are small and not counted.
         self.waiting_bytes = 0
+        # Called once their slots have left the queue. Empty but for slow requests.
+        self._leaving: list[tuple[ReplySlot, SlowRequest]] = []
         # Bytes of the largest waiting reply since the last `relax`. `overflows` does not count it,
         # because a client may expect one large reply.
         self._largest_waiting = 0
@@ -141,7 +148,22 @@ class ReplyQueue:
                 except (TypeError, struct.error) as error:
                     self.failure = error
                     self.discarding = True
+        if self._leaving:
+            self._call_left()
         return freed
+
+    def note_left(self, slot: ReplySlot, slow: SlowRequest | None) -> None:
+        """Note when this queued slot has left, if its request was slow."""
+        if slow is not None:
+            self._leaving.append((slot, slow))
+
+    def _call_left(self) -> None:
+        waiting, self._leaving = self._leaving, []
+        for slot, slow in waiting:
+            if slot in self._slots:
+                self._leaving.append((slot, slow))
+            else:
+                note_left(slow)
 
     def sent(self) -> int:
         """Return the bytes appended since the last call, and start counting again."""

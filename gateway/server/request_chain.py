@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 from gateway.handlers.api import Handle, Request
 from gateway.server.dispatch import Dispatcher, RequestRefused
 from gateway.server.reply_queue import ReplySlot
+from ledger.ports.clock import measured_s
 from ledger.tasks import start_once
 
 
@@ -115,6 +116,7 @@ class RequestChain:
 
     async def _run_one(self, slot: RequestSlot, handle: Handle, begun: Any) -> None:
         """Answer one request, or follow the future of its result."""
+        slot.request.started_s = measured_s()
         try:
             result = begun
             if begun is None:

@@ -8,14 +8,13 @@ they can be altered at runtime: `gateway.settings.broker_rules` adds these.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from gateway.config import GatewayConfig
 from gateway.core.blocked_reads import BlockedRead
 from gateway.topics.config_keys import ConfigEntry, ConfigKey, ConfigSource, ConfigType
 from gateway.topics.configs import TOPIC_KEYS
-from gateway.topics.greylist_report import GREYLIST
 
 # The fields: name, type, value, Kafka's default, meaning.
 _Row = tuple[str, ConfigType, object, object, str]
@@ -23,6 +22,9 @@ _Row = tuple[str, ConfigType, object, object, str]
 
 METADATA_ADDRESS = "ledger.metadata.address"
 """A config that Kafka does not have: admin commands find the storage tier by it."""
+
+GREYLIST = "ledger.bookies.greylisted"
+"""Another one: the bookies that this broker avoids, in JSON."""
 
 BLOCKED_PARTITIONS = "gateway.blocked.partitions"
 """Another one, returned only by its name: where readers of this broker wait, in JSON."""
@@ -46,17 +48,18 @@ def describe_blocked(places: Iterable[tuple[str, int, BlockedRead]]) -> ConfigEn
 
 def describe_broker(
     config: GatewayConfig,
-    address: tuple[str, int],
+    addresses: Sequence[tuple[str, str, int]],
     metadata_address: str | None,
     greylist: str | None,
     names: Iterable[str] | None,
 ) -> list[ConfigEntry]:
     """Return the configs with which this broker was started: all, or the existing ones in `names`.
 
-    They are sorted by name.
+    They are sorted by name. `addresses` are the names, hosts and ports of the listeners as clients
+    are given them.
     """
     entries = {entry.key.name: entry for entry in _topic_defaults()}
-    rows = (*_process(config, address), *_topics(config), *_limits(config), *_groups(config))
+    rows = (*_process(config, addresses), *_topics(config), *_limits(config), *_groups(config))
     about = "Where the metadata of ledgers are read: ZooKeeper, or a ledger port on this machine."
     own = (
         (METADATA_ADDRESS, ConfigType.STRING, metadata_address, None, about),
@@ -75,8 +78,8 @@ def _topic_defaults() -> Iterator[ConfigEntry]:
             yield _entry(name, key.type, default, default, key.about)
 
 
-def _process(config: GatewayConfig, address: tuple[str, int]) -> tuple[_Row, ...]:
-    host, port = address
+def _process(config: GatewayConfig, addresses: Sequence[tuple[str, str, int]]) -> tuple[_Row, ...]:
+    bound = ((each.name, each.host, each.port) for each in config.all_listeners)
     return (
         ("node.id", ConfigType.INT, config.node_id, None, "The node id of this broker."),
         ("broker.id", ConfigType.INT, config.node_id, -1, "The former name of node.id."),
@@ -92,18 +95,26 @@ def _process(config: GatewayConfig, address: tuple[str, int]) -> tuple[_Row, ...
         (
             "listeners",
             ConfigType.LIST,
-            f"PLAINTEXT://{config.host}:{config.port}",
+            _listed(bound),
             "PLAINTEXT://:9092",
-            "The address that this broker listens on.",
+            "The addresses that this broker listens on.",
         ),
         (
             "advertised.listeners",
             ConfigType.LIST,
-            f"PLAINTEXT://{host}:{port}",
+            _listed(addresses),
             None,
-            "The address that clients are given; by default the one through which they connected.",
+            "The addresses that clients are given; by default the one that they connected to.",
         ),
         ("delete.topic.enable", ConfigType.BOOLEAN, True, True, "Whether topics may be deleted."),
+    )
+
+
+def _listed(addresses: Iterable[tuple[str, str, int]]) -> str:
+    """Return addresses in Kafka's form."""
+    return ",".join(
+        f"{name}://[{host}]:{port}" if ":" in host else f"{name}://{host}:{port}"
+        for name, host, port in addresses
     )
 
 

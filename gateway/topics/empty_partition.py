@@ -9,6 +9,7 @@ from __future__ import annotations
 from gateway.core.blocked_reads import BlockedRead
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.topics.partition import FetchWaiter
+from gateway.topics.topic_traffic import Traffic
 from ledger.errors import LedgerError
 from ledger.streams.listed_stream import EpochEnd, EpochTable
 from ledger.streams.tail_cache import StoredRecord
@@ -39,6 +40,7 @@ class EmptyPartition:
     rewrites = 0
 
     losses = NoLosses()
+    traffic = Traffic()  # no record is ever counted
 
     async def ensure_readable(self) -> None:
         """Return at once."""

@@ -60,6 +60,7 @@ class FetchReader:
         "_silence",
         "_watching",
         "committed",
+        "listener",
         "plan",
     )
 
@@ -90,6 +91,8 @@ class FetchReader:
         # True if the client is in another rack, so that another broker may be closer to it.
         self._elsewhere = bool(rack) and rack != partitions.rack
         self.plan = plan
+        # The listener by which the client connected. Set before the first pass.
+        self.listener = ""
         # True for a reader of committed records only. Set before the first pass.
         self.committed = False
         # The results of the plan by partition. Empty until the fetch waits or a partition is added.
@@ -348,7 +351,7 @@ class FetchReader:
         if self._elsewhere and not (self.committed and _hides_outcomes(log)):
             asked = result.asked
             preferred = self._partitions.preferred_read_replica(
-                asked.topic, asked.partition, self._rack
+                asked.topic, asked.partition, self._rack, self.listener
             )
         return self.plan.needs_read(
             result,

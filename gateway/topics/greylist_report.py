@@ -9,10 +9,6 @@ import json
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-GREYLIST = "ledger.bookies.greylisted"
-"""The name of the broker config. Kafka has no such config."""
-
-
 REASONS = ("failing", "slow")
 
 

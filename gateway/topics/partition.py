@@ -38,6 +38,7 @@ from gateway.topics.produce_path import ProducePath
 from gateway.topics.produced import OnProduced, Produced
 from gateway.topics.producer_ids import learn_certain_id
 from gateway.topics.timestamp_search import SearchBudget, TimestampSearch
+from gateway.topics.topic_traffic import Traffic
 from gateway.topics.verification import Verifier
 from ledger.errors import (
     LedgerError,
@@ -141,6 +142,15 @@ class Partition:
         """Return whether this is a partition of the topic, which may have been created again."""
         return topic_id is self.topic_id or topic_id == self.topic_id
 
+    def count_in(self, traffic: Traffic) -> None:
+        """Count batches in the traffic of the topic. Called once, after creation."""
+        self._path.traffic = traffic
+
+    @property
+    def traffic(self) -> Traffic:
+        """The counts of its topic; its own until `count_in`."""
+        return self._path.traffic
+
     # -- life ---------------------------------------------------------------------------------
 
     def open(self) -> asyncio.Task[None]:
@@ -173,6 +183,7 @@ class Partition:
         if not self._advanced_since_open:
             # The last epoch accepted nothing, so do not add another segment at once.
             await self._pause()
+        begun_s = self._services.clock.monotonic_s()
         for attempt in takewhile(lambda _: not self.closed, count()):
             try:
                 # An opening that failed may have left the stream half open.
@@ -185,6 +196,7 @@ class Partition:
                     self._path.refuse_waiting(error)
                 await self._pause()
             else:
+                self._services.openings.add(self._services.clock.monotonic_s() - begun_s)
                 self._advanced_since_open = False
                 self._opened, self._asked = True, self._needs_state
                 if self._serves_transactions:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -31,7 +31,7 @@ from gateway.topics.partition import DELETED, LOST, Partition
 from gateway.topics.partition_host import PartitionHost
 from gateway.topics.replica import ReplicaPartition, preferred_read_replica
 from gateway.topics.replica_transactions import LOADING_AT_ONCE
-from gateway.topics.stored_bytes import Shares, StoredBytes
+from gateway.topics.topic_traffic import TopicTraffic
 from gateway.topics.unopened_epochs import UnopenedEpochs
 from gateway.topics.verification import Verifier
 from ledger.errors import LedgerError, NodeExists
@@ -41,6 +41,9 @@ from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
 from ledger.streams.tail_cache import TailCache
 from ledger.tasks import reported, start_once, start_restarting
+
+if TYPE_CHECKING:
+    from gateway.topics.stored_bytes import Shares, StoredBytes
 
 StoredPartition = Partition | ReplicaPartition
 """A partition with a stream: led by this broker, or followed."""
@@ -120,8 +123,8 @@ class Partitions:
         self._opening, self._loading = OpeningTurns(), asyncio.Semaphore(LOADING_AT_ONCE)
         # Checks and searches of records that take long, of all partitions.
         self._long_work = LongWork()
-        # The bytes of the partitions on each bookie, for requests about disk usage.
-        self._stored = StoredBytes(services)
+        self._stored: StoredBytes | None = None  # made by the first request about disk usage
+        self.traffic = TopicTraffic()
         # The orphans of the last hourly round. The next round deletes them if still orphaned.
         self._orphans = Orphans(catalog, services)
         # The maintenance task, from `start` to `stop`.
@@ -187,7 +190,7 @@ class Partitions:
 
     def bookies(self) -> list[BookieId]:
         """Return the bookies that are alive, by id."""
-        return self._stored.bookies()
+        return self._services.client.alive()
 
     async def stored_bytes(self, topic: Topic, index: int) -> Shares | None:
         """Return the bytes of a partition by bookie. Does not open it.
@@ -200,6 +203,10 @@ class Partitions:
             return None
         if not topic.has_streams:
             return {} if self.cluster.leader(key).node_id == self.cluster.node_id else None
+        if self._stored is None:
+            from gateway.topics.stored_bytes import StoredBytes
+
+            self._stored = StoredBytes(self._services)
         return await self._stored.of(stream_name(*key)) if self.cluster.owns(key) else None
 
     def replica(self, topic: str, index: int) -> ReplicaPartition | None:
@@ -222,6 +229,7 @@ class Partitions:
                 transactional=self.verifier is not None,
                 loading=self._loading,
             )
+            replica.traffic = self.traffic.of(known.name)
         return replica
 
     def find_for_fetch(
@@ -277,14 +285,14 @@ class Partitions:
             return ErrorCode.not_leader_or_follower
         return ErrorCode.unknown_topic_or_partition
 
-    def preferred_read_replica(self, topic: Hashable, index: int, rack: str) -> int:
-        """Return the broker in `rack` that should serve fetches from this rack, or -1."""
+    def preferred_read_replica(self, topic: Hashable, index: int, rack: str, listener: str) -> int:
+        """Return the broker in `rack` with this listener that should serve the rack, or -1."""
         assert isinstance(topic, str | UUID)
         known = self._catalog.by_name_or_id(topic)
         if known is None:
             return -1
         key = StreamKey(known.topic_id, index)
-        return preferred_read_replica(self.cluster, key, known.replication_factor, rack)
+        return preferred_read_replica(self.cluster, key, known.replication_factor, rack, listener)
 
     def _close_replica(self, key: StreamKey) -> None:
         replica = self._replicas.pop(key, None)
@@ -338,6 +346,8 @@ class Partitions:
             may_exist=self.transactions_may_exist,
         )
         partition.topic_id = topic.topic_id
+        if not topic.is_internal:
+            partition.count_in(self.traffic.of(name))
         (self._internal if topic.is_internal else self._by_name)[name, index] = partition
         self._by_key[key] = partition
         self._names[key] = (name, index)

@@ -18,6 +18,7 @@ from gateway.topics.loss_delivery import LossDelivery
 from gateway.topics.partition import FetchWaiter
 from gateway.topics.partition_warnings import PartitionWarnings
 from gateway.topics.replica_transactions import LOADING_AT_ONCE, ReplicaTransactions
+from gateway.topics.topic_traffic import Traffic
 from gateway.wire import batches
 from ledger.errors import LedgerError, NoNode, NotOwner, StreamUnavailable
 from ledger.streams.follower import FollowedStream
@@ -60,6 +61,8 @@ class ReplicaPartition:
         self.name = name
         # True once the topic was deleted or this broker leads the partition. Never reset.
         self.closed = False
+        # The counts of its topic. Set once, after creation.
+        self.traffic = Traffic()
         self._services = services
         self._log = PartitionWarnings(name, services, *named)
         self._cluster_epoch = leader_epoch
@@ -296,13 +299,20 @@ class ReplicaPartition:
             waiter.on_data()
 
 
-def preferred_read_replica(cluster: Cluster, key: StreamKey, replicas_max: int, rack: str) -> int:
+def preferred_read_replica(
+    cluster: Cluster, key: StreamKey, replicas_max: int, rack: str, listener: str
+) -> int:
     """Return the broker in the client's rack that should serve the client's fetches, or -1.
 
-    Only replicas qualify: clients reject a broker that is not in the partition's replica list.
+    Only replicas qualify: clients reject a broker that is not in the partition's replica list. It
+    must have the listener by which the client connected.
     Source: Kafka, RackAwareReplicaSelector.
     """
-    near = [each.node_id for each in cluster.members() if each.rack == rack and not each.leaving]
+    near = [
+        each.node_id
+        for each in cluster.members()
+        if each.rack == rack and not each.leaving and each.address_of(listener) is not None
+    ]
     if not near:
         return -1
     replicas = cluster.replicas(key, replicas_max)

@@ -34,10 +34,6 @@ class StoredBytes:
         # When `_known` was last empty, on the monotonic clock.
         self._emptied_s = services.clock.monotonic_s()
 
-    def bookies(self) -> list[BookieId]:
-        """Return the bookies that are alive, by id."""
-        return self._services.client.alive()
-
     async def of(self, stream: str) -> Shares:
         """Return the bytes of a stream by bookie. Raises LedgerError.
 

@@ -92,6 +92,10 @@ class Link:
         self._is_gateway: bool | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        # Held from a request to the end of its answer, so that several tasks may use the link.
+        self._exchanging = asyncio.Lock()
+        self.cut_short = False
+        """True once a task was cancelled while it waited: its answer may still come."""
 
     async def open(self, connect_s_max: float) -> None:
         """Connect, and read the versions that the broker serves."""
@@ -112,6 +116,13 @@ class Link:
             self._writer.close()
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()
+
+    @property
+    def is_over(self) -> bool:
+        """True if no further request can be answered: the server closed it, as after 10 min."""
+        reader, writer = self._reader, self._writer
+        closed = reader is not None and reader.at_eof()
+        return self.cut_short or closed or (writer is not None and writer.is_closing())
 
     def version(self, key: int, version_max: int = VERSION_MAX) -> int:
         """Return the highest common version of an API. Raises AdminError."""
@@ -174,8 +185,18 @@ class Link:
         return answer.body
 
     async def _exchange(self, body: bytes, decode: Callable[[bytes], T]) -> T:
+        async with self._exchanging:
+            try:
+                return await self._exchange_now(body, decode)
+            except asyncio.CancelledError:
+                self.cut_short = True
+                raise
+
+    async def _exchange_now(self, body: bytes, decode: Callable[[bytes], T]) -> T:
         reader, writer = self._reader, self._writer
         assert reader is not None and writer is not None
+        if self.cut_short:
+            raise Unreachable(f"{self.peer}: an earlier request was cut short")
         try:
             async with asyncio.timeout(self._answer_s_max):
                 writer.write(len(body).to_bytes(4, "big") + body)

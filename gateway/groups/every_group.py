@@ -1,0 +1,124 @@
+"""All groups of this broker with their offsets, looked at in slices.
+
+Loaded groups are in memory. The offsets of an idle group are read from the store, a bounded number
+in each look, and remembered until the group is loaded, as by a commit, and for `HOLD_S` at most. A
+group that another broker has claimed may be among the idle ones; `claimed` is False for it. Its
+commits are seen only there, so its offsets are read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from gateway.cluster.port import GroupClaims
+from gateway.core.group_members import State
+from gateway.groups.group_scanner import GroupScanner
+from gateway.groups.loaded_groups import LoadedGroups
+from ledger.errors import LedgerError
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
+from subscriptions.store import SubscriptionsStore
+
+HOLD_S = 300.0
+"""The age at which an idle group is read again: another broker may have had it meanwhile."""
+
+_AT_ONCE = 4
+
+Offsets = Mapping[TopicIdPartition, CommittedOffset]
+Pause = Callable[[], Awaitable[None]]
+"""Lets other tasks run if the slice is used up. Called after each group."""
+
+
+class GroupStanding(NamedTuple):
+    """The state, member count and committed offsets of one group."""
+
+    name: str
+    state: State
+    protocol_type: str
+    members: int
+    claimed: bool  # False: it is idle, and another broker may have claimed it meanwhile
+    offsets: Offsets | None  # None until they were read from the store
+
+
+class EveryGroup:
+    """The groups of this broker, for one caller that looks again and again."""
+
+    def __init__(
+        self,
+        store: SubscriptionsStore,
+        loaded_groups: LoadedGroups,
+        scanner: GroupScanner,
+        claims: GroupClaims,
+    ) -> None:
+        self._store = store
+        self._loaded_groups = loaded_groups
+        self._scanner = scanner
+        self._claims = claims
+        # When the idle groups of this broker were read last, and their offsets. Pruned by each
+        # look.
+        self._read: dict[str, tuple[float, Offsets]] = {}
+
+    @property
+    def serves(self) -> bool:
+        """True while this broker may answer as coordinator."""
+        return self._loaded_groups.serves()
+
+    async def look(self, pause: Pause, reads_max: int) -> AsyncGenerator[GroupStanding]:
+        """Yield every group once. Reads up to `reads_max` groups: those not read yet come first."""
+        groups = self._loaded_groups.groups
+        for name in list(groups):
+            self._read.pop(name, None)
+            each = groups.get(name)
+            if each is not None and each.group.state is not State.DEAD:
+                kind = each.group.protocol_type or ""
+                members = len(each.group.members)
+                yield GroupStanding(name, each.group.state, kind, members, True, each.offsets)
+            await pause()
+        idle: list[str] = []
+        for name in list(self._scanner.idle):
+            if name not in groups and self._claims.candidate(name):
+                idle.append(name)
+            await pause()
+        await self._read_some(await self._due(idle, pause), reads_max)
+        await self._prune(idle, pause)
+        for name in idle:
+            known = self._scanner.idle.get(name)
+            if known is not None and name not in groups:
+                _, offsets = self._read.get(name, (0.0, None))
+                yield GroupStanding(name, State.EMPTY, known.protocol_type, 0, False, offsets)
+            await pause()
+
+    async def _due(self, idle: Iterable[str], pause: Pause) -> list[str]:
+        """Return the groups that were not read yet, then those that were read long ago."""
+        new: list[str] = []
+        old: list[str] = []
+        old_s = asyncio.get_running_loop().time() - HOLD_S
+        for name in idle:
+            read = self._read.get(name)
+            if read is None:
+                new.append(name)
+            elif read[0] < old_s:
+                old.append(name)
+            await pause()
+        return new + old
+
+    async def _read_some(self, names: Iterable[str], reads_max: int) -> None:
+        waiting = iter(list(names)[:reads_max])
+        await asyncio.gather(*(self._read_each(waiting) for _ in range(_AT_ONCE)))
+
+    async def _read_each(self, names: Iterator[str]) -> None:
+        for name in names:
+            try:
+                found = await self._store.read(name)
+            except LedgerError:
+                continue  # the next look tries again; the scanner logs corrupt groups
+            if name not in self._loaded_groups.groups:
+                self._read[name] = asyncio.get_running_loop().time(), found.offsets
+            await asyncio.sleep(0)
+
+    async def _prune(self, idle: Iterable[str], pause: Pause) -> None:
+        kept = set(idle)
+        for name in [each for each in self._read if each not in kept]:
+            del self._read[name]
+            await pause()

@@ -1,0 +1,162 @@
+"""The flight recorder: the slowest requests of an API with their stages, of the last hour.
+
+Times are compared without the time for which a Fetch waited because its client asked to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappush, heapreplace
+from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import UUID
+
+from ledger.ids import Buffer
+
+if TYPE_CHECKING:
+    from gateway.handlers.api import Request
+
+SLOWEST: Final = 100
+WINDOW_S: Final = 1800.0
+"""Requests are kept in two windows: those of the last half hour at least, of an hour at most."""
+TEXT_MAX: Final = 200  # characters of what a client chose
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+
+
+@dataclass(slots=True)
+class SlowRequest:
+    """One slow request. Stages are in seconds, and None where they are unknown.
+
+    They do not overlap, but their sum may be less than the total: the rest is the handler's work.
+    """
+
+    seconds: float  # from its whole frame until its reply was ready
+    version: int
+    client_id: str | None
+    address: str
+    topic: str | None  # the first that it names, or its id
+    topics: int  # how many it names
+    bytes: int  # of the records of a Produce, otherwise of the reply
+    error: int  # Kafka's code of the first error
+    queue_s: float | None  # behind earlier requests of its connection
+    decode_s: float | None
+    append_s: float | None  # a Produce: until its batches were checked and in the writer's queue
+    journal_s: float | None  # not known apart from the quorum yet
+    quorum_s: float | None  # a Produce: until enough bookies had synced its batches
+    write_s: float | None  # from the reply until it was handed to the socket; 0: at once
+    ended_s: float  # monotonic time at which the reply was ready
+    at_ms: int | None = None  # wall time of its begin, once it was asked for
+
+
+class SlowRequests:
+    """The slowest requests of one API, at most `SLOWEST` of each window."""
+
+    __slots__ = ("_before", "_begun_s", "_heap", "_now_s", "_number", "above_s")
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        # The slowest of the present window as a heap, and those of the one before. The number
+        # decides between equal times.
+        self._heap: list[tuple[float, int, SlowRequest]] = []
+        self._before: list[tuple[float, int, SlowRequest]] = []
+        self._number = 0
+        self._begun_s = now_s()
+        # Requests that were not slower are of no interest.
+        self.above_s = 0.0
+
+    def age(self, now_s: float) -> bool:
+        """Begin a new window if the present one is over. Returns whether it did."""
+        windows = int((now_s - self._begun_s) // WINDOW_S)
+        if windows <= 0:
+            return False
+        self._before = self._heap if windows == 1 else []
+        self._heap = []
+        self._begun_s += windows * WINDOW_S
+        self.above_s = 0.0
+        return True
+
+    def offer(
+        self, request: Request, seconds: float, reply: Sequence[Buffer]
+    ) -> SlowRequest | None:
+        """Keep a request if it is one of the slowest. Returns its record then."""
+        own_s = seconds - _wanted_wait_s(request)
+        if own_s <= self.above_s:
+            return None
+        self._number += 1
+        noted = _noted(request, seconds, reply)
+        item = (own_s, self._number, noted)
+        if len(self._heap) < SLOWEST:
+            heappush(self._heap, item)
+        else:
+            heapreplace(self._heap, item)
+        if len(self._heap) == SLOWEST:
+            self.above_s = self._heap[0][0]
+        return noted
+
+    def slowest(self) -> list[SlowRequest]:
+        """Return the slowest requests of both windows, the slowest first."""
+        self.age(self._now_s())
+        found = sorted([*self._heap, *self._before], key=lambda item: item[:2], reverse=True)
+        return [noted for _, _, noted in found[:SLOWEST]]
+
+
+def _wanted_wait_s(request: Request) -> float:
+    """Return the seconds for which a Fetch could wait for records; 0 if it was answered at once."""
+    if request.key != FETCH or not hasattr(request, "accepted_s"):
+        return 0.0
+    return max(0, getattr(request.body, "wait_ms", 0)) / 1000
+
+
+def _noted(request: Request, seconds: float, reply: Sequence[Buffer]) -> SlowRequest:
+    ended_s = request.begun_s + seconds
+    accepted_s: float | None = getattr(request, "accepted_s", None)
+    started_s: float | None = getattr(request, "started_s", None)
+    produces = request.key == PRODUCE and accepted_s is not None
+    topic, topics, record_bytes = _topics_of(request)
+    return SlowRequest(
+        seconds=seconds,
+        version=request.version,
+        client_id=None if request.client_id is None else request.client_id[:TEXT_MAX],
+        address=f"{request.peer.host}:{request.peer.port}",
+        topic=topic,
+        topics=topics,
+        bytes=sum(map(len, reply)) if record_bytes is None else record_bytes,
+        error=request.error,
+        queue_s=None if started_s is None else started_s - request.decoded_s,
+        decode_s=request.decoded_s - request.begun_s,
+        append_s=accepted_s - request.decoded_s if produces and accepted_s else None,
+        journal_s=None,
+        quorum_s=ended_s - accepted_s if produces and accepted_s else None,
+        write_s=0.0,
+        ended_s=ended_s,
+    )
+
+
+def _topics_of(request: Request) -> tuple[str | None, int, int | None]:
+    """Return the first topic, the number of topics, and the bytes of records of a Produce."""
+    body = request.body
+    if request.key == PRODUCE:
+        data: Any = getattr(body, "topic_data", ())
+        size = sum(len(part.records or b"") for topic in data for part in topic.partition_data)
+        named = [getattr(topic, "name", None) or getattr(topic, "topic_id", "") for topic in data]
+        return _first(named), len(named), size
+    topics: Any = getattr(body, "topics", None) or ()
+    named = [_name_of(each) for each in topics[:1]]
+    return _first(named), len(topics), None
+
+
+def _name_of(topic: Any) -> Any:
+    """Return the name or id of a topic of a request: a text, a tuple of Fetch, or kio's entity."""
+    if isinstance(topic, tuple):
+        return cast("tuple[Any, ...]", topic)[0]
+    if isinstance(topic, str):
+        return topic
+    return getattr(topic, "name", None) or getattr(topic, "topic_id", None)
+
+
+def _first(named: Sequence[Any]) -> str | None:
+    if not named or not isinstance(named[0], (str, UUID)):
+        return None
+    return str(named[0])[:TEXT_MAX]
