@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from prometheus_client import PROCESS_COLLECTOR
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.handlers.api import Context
-from gateway.metrics.samples import Family, Samples
+from gateway.metrics.process_samples import process_families
+from gateway.metrics.samples import Samples
+from ledger.exposition import family_text
 from ledger.tasks import start_once
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-
-_SAMPLES_AT_ONCE = 100  # samples formatted before other callbacks of the loop run
 
 
 class _These(Collector):
@@ -49,26 +49,10 @@ class Page:
             await asyncio.gather(self._under_way, return_exceptions=True)
 
     async def _write(self) -> bytes:
-        families = await Samples(self._ctx).gather()
+        families = [*await Samples(self._ctx).gather(), *await process_families(self._ctx)]
         parts = [generate_latest(_These(PROCESS_COLLECTOR.collect()))]
         for family in families:
             for part in family_text(family):
                 await asyncio.sleep(0)
                 parts.append(part)
         return b"".join(parts)
-
-
-def family_text(family: Family) -> Iterator[bytes]:
-    """Format a family in pieces. Only the first piece has the HELP and TYPE lines."""
-    for at in range(0, len(family.samples), _SAMPLES_AT_ONCE):
-        metric = GaugeMetricFamily(family.name, family.text, labels=family.labels)
-        for labels, value in family.samples[at : at + _SAMPLES_AT_ONCE]:
-            metric.add_metric(labels, value)
-        text = generate_latest(_These([metric]))
-        yield (
-            text
-            if not at
-            else b"".join(
-                line for line in text.splitlines(keepends=True) if not line.startswith(b"#")
-            )
-        )

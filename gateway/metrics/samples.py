@@ -2,40 +2,42 @@
 
 Each broker of a cluster reports its own share, so that sums over all brokers are right. A share
 consists of the partitions that the broker leads, the groups that it coordinates, and the fetches of
-read-only groups. Nothing is counted per request. The values are looked up, within bounds, when the
-page is requested. The number of samples left out is a metric too. Source:
-github.com/danielqsj/kafka_exporter.
+read-only groups. The values are looked up, within bounds, when the page is requested;
+`process_samples` has those of the process itself. The number of samples left out is a metric too.
+Source: github.com/danielqsj/kafka_exporter.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from itertools import islice
-from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from gateway.cluster.peers import Peers
 from gateway.cluster.port import ClusterMember, StreamKey
 from gateway.core.blocked_reads import AT_END, STALLED_S, STUCK_S, BlockedRead
+from gateway.core.figures import lag_in_records
 from gateway.core.group_members import State
 from gateway.groups.read_only_groups import TYPE as READ_ONLY
 from gateway.handlers.api import Context
 from gateway.handlers.broker_endpoints import live_brokers
+from gateway.metrics.record_times import record_times
 from gateway.topics.catalog import Topic
 from gateway.topics.greylist_report import REASONS
 from gateway.topics.partition import Partition
 from gateway.wire.list_offsets_request import list_offsets_fields
+from ledger.exposition import Buckets, Declared, Family, Kind
 from ledger.ports.disk import BLOCKED_S
 
 _LIST_OFFSETS = 2
-_LATEST = -1
+_LATEST, _EARLIEST = -1, -2
 _SLICE = 200  # samples computed before other callbacks of the loop run
 
 _PLACE = ("topic", "partition")
 _GROUP_TOPIC = ("consumergroup", "topic")
-_FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
+FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "kafka_brokers": ("Gateways that live.", ()),
     "kafka_broker_info": ("Each of them, and where clients reach it.", ("id", "address")),
     "kafka_topic_partitions": ("Partitions of the topic.", ("topic",)),
@@ -67,10 +69,14 @@ _FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "kafka_consumergroup_current_offset_sum": ("Sum over the partitions.", _GROUP_TOPIC),
     "kafka_consumergroup_lag": (
-        "Offsets between there and the end; -1: the end is not known.",
+        "Offsets between there, or the start, and the end; -1: the end is not known.",
         (*_GROUP_TOPIC, "partition"),
     ),
     "kafka_consumergroup_lag_sum": ("Sum over the partitions.", _GROUP_TOPIC),
+    "gateway_consumergroup_lag_seconds": (
+        "Age of the first record behind the committed offset, by the index of times; 0 at the end.",
+        (*_GROUP_TOPIC, "partition"),
+    ),
     "gateway_consumergroup_info": (
         "1. Type read-only: commits nothing, shown by what it fetches.",
         ("consumergroup", "type", "state"),
@@ -85,13 +91,16 @@ _FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
         "Reads that the tail cache answered, or that went on to the bookies.",
         ("result",),
     ),
-    "gateway_disk_blocked_seconds_bucket": (
-        "Calls that wrote to the disk and blocked the event loop up to `le` seconds.",
-        ("le",),
-    ),
-    "gateway_disk_blocked_seconds_sum": ("Seconds that these calls took.", ()),
-    "gateway_disk_blocked_seconds_count": ("All of these calls.", ()),
     "gateway_metrics_left_out": ("How many are not on this page, for want of room.", ("what",)),
+}
+
+HISTOGRAMS: Final[dict[str, Declared]] = {
+    "gateway_disk_blocked_seconds": Declared(
+        "`gateway dev`: calls that wrote to the disk of a bookie, and how long each blocked the "
+        "event loop.",
+        (),
+        Kind.HISTOGRAM,
+    ),
 }
 
 Place = tuple[str, int]
@@ -100,15 +109,6 @@ Place = tuple[str, int]
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class Family(NamedTuple):
-    """One metric with all its samples. Each sample has a value and the values of the labels."""
-
-    name: str
-    text: str
-    labels: tuple[str, ...]
-    samples: list[tuple[tuple[str, ...], float]]
 
 
 class _Stands(NamedTuple):
@@ -126,6 +126,8 @@ class Samples:
         self._families: dict[str, Family] = {}
         self._left_out = {"partitions": 0, "groups": 0, "positions": 0}
         self._stands: list[_Stands] = []
+        # Groups of which not all offsets fitted: their sums are unknown.
+        self._partial: set[str] = set()
 
     async def gather(self) -> list[Family]:
         """Return every family that has a sample."""
@@ -143,10 +145,40 @@ class Samples:
             self._say("gateway_metrics_left_out", count, what)
         return list(self._families.values())
 
+    async def group_lags(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return the lag of each group in records and in seconds; None if unknown.
+
+        Runs in place of `gather`.
+        """
+        await self._groups()
+        await self._readers()
+        await self._lags()
+        records: dict[str, float | None] = dict.fromkeys(self._partial)
+        for number, ((group, _, _), lag) in enumerate(self._of("kafka_consumergroup_lag"), 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+            before = records.get(group, 0.0)
+            records[group] = None if before is None or lag < 0 else before + lag
+        seconds: dict[str, float] = {}
+        ages = self._of("gateway_consumergroup_lag_seconds")
+        for number, ((group, _, _), age_s) in enumerate(ages, 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+            seconds[group] = max(seconds.get(group, 0.0), age_s)
+        for group in self._partial:
+            seconds.pop(group, None)
+        return {group: (lag, seconds.get(group)) for group, lag in records.items()}
+
+    def _of(self, name: str) -> Iterator[tuple[tuple[str, ...], float]]:
+        family = self._families.get(name)
+        for labels, value in [] if family is None else family.samples:
+            if not isinstance(value, Buckets):
+                yield labels, value
+
     def _say(self, name: str, value: float, *labels: str) -> None:
         family = self._families.get(name)
         if family is None:
-            family = self._families[name] = Family(name, *_FAMILIES[name], [])
+            family = self._families[name] = Family(name, *FAMILIES[name], [])
         family.samples.append((labels, value))
 
     def _brokers(self) -> None:
@@ -172,17 +204,15 @@ class Samples:
         self._say("gateway_tail_cache_reads", cache.misses, "miss")
 
     def _disks(self) -> None:
-        """Report the classes of time of all embedded bookies, cumulatively."""
+        """Report the classes of time of all embedded bookies."""
         disks = self._ctx.disks_blocked
         if not disks:
             return
-        calls = 0
-        for index, bound_s in enumerate((*BLOCKED_S, inf)):
-            calls += sum(disk.counts[index] for disk in disks)
-            le = "+Inf" if bound_s == inf else repr(bound_s)
-            self._say("gateway_disk_blocked_seconds_bucket", calls, le)
-        self._say("gateway_disk_blocked_seconds_sum", sum(disk.total_s for disk in disks))
-        self._say("gateway_disk_blocked_seconds_count", calls)
+        counts = [sum(classes) for classes in zip(*(disk.counts for disk in disks), strict=True)]
+        blocked = Buckets(BLOCKED_S, counts, sum(disk.total_s for disk in disks))
+        name = "gateway_disk_blocked_seconds"
+        text, labels, kind = HISTOGRAMS[name]
+        self._families[name] = Family(name, text, labels, [((), blocked)], kind)
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -281,7 +311,7 @@ class Samples:
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
             self._group(each.name, "classic", each.state, each.members)
-            for key, committed in self._fitting(each.offsets):
+            for key, committed in self._fitting(each.name, each.offsets):
                 topic = catalog.by_id(key.topic_id)
                 if topic is not None and committed.offset >= 0:
                     self._stand(each.name, (topic.name, key.partition), committed.offset)
@@ -296,7 +326,7 @@ class Samples:
                 continue
             await asyncio.sleep(0)
             self._group(group.name, READ_ONLY, State.STABLE, len(group.clients))
-            for (topic_id, index), fetched in self._fitting(group.fetches):
+            for (topic_id, index), fetched in self._fitting(group.name, group.fetches):
                 topic = ctx.catalog.by_id(topic_id)
                 if topic is not None and ctx.partitions.opened(topic.name, index) is not None:
                     self._stand(group.name, (topic.name, index), fetched.offset)
@@ -305,47 +335,88 @@ class Samples:
         self._say("gateway_consumergroup_info", 1, name, kind, state.value)
         self._say("kafka_consumergroup_members", members, name)
 
-    def _fitting(self, positions: Mapping[K, V]) -> list[tuple[K, V]]:
+    def _fitting(self, group: str, positions: Mapping[K, V]) -> list[tuple[K, V]]:
         """Return entries of `positions` up to the bound. The other entries count as left out."""
         room = self._limits.positions_max - len(self._stands)
-        self._left_out["positions"] += max(0, len(positions) - room)
+        if len(positions) > room:
+            self._left_out["positions"] += len(positions) - room
+            self._partial.add(group)
         return list(islice(positions.items(), max(0, room)))
 
     def _stand(self, group: str, place: Place, offset: int) -> None:
         self._stands.append(_Stands(group, place, offset))
 
-    async def _lags(self) -> None:
-        ends = await self._ends({each.place for each in self._stands})
-        offsets: dict[tuple[str, str], int] = {}
-        lags: dict[tuple[str, str], int] = {}
+    async def _each_stand(self) -> AsyncGenerator[_Stands]:
+        """Yield all stands, with pauses for other tasks."""
         for number, each in enumerate(self._stands, 1):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
+            yield each
+
+    async def _lags(self) -> None:
+        places: set[Place] = set()
+        async for each in self._each_stand():
+            places.add(each.place)
+        ends = await self._offsets_at(places, _LATEST)
+        behind: set[Place] = set()
+        async for each in self._each_stand():
+            if each.offset < ends.get(each.place, 0):
+                behind.add(each.place)
+        starts = await self._offsets_at(behind, _EARLIEST)
+        offsets: dict[tuple[str, str], int] = {}
+        lags: dict[tuple[str, str], int] = {}
+        async for each in self._each_stand():
             topic, index = each.place
-            end = ends.get(each.place)
-            lag = -1 if end is None else max(0, end - each.offset)
+            known = lag_in_records(each.offset, starts.get(each.place), ends.get(each.place))
+            lag = -1 if known is None else known
             at = (each.group, topic, str(index))
             self._say("kafka_consumergroup_current_offset", each.offset, *at)
             self._say("kafka_consumergroup_lag", lag, *at)
             of_topic = (each.group, topic)
             offsets[of_topic] = offsets.get(of_topic, 0) + each.offset
             lags[of_topic] = lags.get(of_topic, 0) + max(0, lag)
-        for of_topic, value in offsets.items():
+        await self._ages(ends)
+        for number, (of_topic, value) in enumerate(offsets.items(), 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
             self._say("kafka_consumergroup_current_offset_sum", value, *of_topic)
             self._say("kafka_consumergroup_lag_sum", lags[of_topic], *of_topic)
 
-    # -- ends of partitions -------------------------------------------------------------------
+    async def _ages(self, ends: Mapping[Place, int]) -> None:
+        """Report the lags in seconds. Those that are unknown are left out."""
+        behind: set[tuple[str, int, int]] = set()
+        async for each in self._each_stand():
+            if each.offset < ends.get(each.place, each.offset):
+                behind.add((*each.place, each.offset))
+        times = await record_times(self._ctx, list(behind))
+        now_ms = self._ctx.clock.now_ms()
+        async for each in self._each_stand():
+            time_ms = times.get((*each.place, each.offset))
+            age_s = None if time_ms is None else max(0, now_ms - time_ms) / 1000
+            if each.offset >= ends.get(each.place, each.offset + 1):
+                age_s = 0.0
+            if age_s is not None:
+                at = (each.group, each.place[0], str(each.place[1]))
+                self._say("gateway_consumergroup_lag_seconds", age_s, *at)
 
-    async def _ends(self, places: set[Place]) -> dict[Place, int]:
-        """Return high watermarks from memory or from the leaders. Unknown ones are left out."""
+    # -- starts and ends of partitions --------------------------------------------------------
+
+    async def _offsets_at(self, places: set[Place], which: int) -> dict[Place, int]:
+        """Return starts or high watermarks from memory or from the leaders.
+
+        Unknown ones are left out.
+        """
         ctx = self._ctx
         ends: dict[Place, int] = {}
         elsewhere: dict[int, dict[str, list[int]]] = {}
-        for place in places:
+        for number, place in enumerate(places, 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
             topic = ctx.catalog.by_name(place[0])
             partition = ctx.partitions.opened(*place)
             if partition is not None and partition.is_leader:
-                ends[place] = partition.high_watermark
+                end = partition.high_watermark
+                ends[place] = end if which == _LATEST else partition.log_start_offset
             elif topic is not None:
                 node_id = ctx.cluster.leader(StreamKey(topic.topic_id, place[1])).node_id
                 elsewhere.setdefault(node_id, {}).setdefault(place[0], []).append(place[1])
@@ -356,7 +427,7 @@ class Samples:
 
         def fields(member: ClusterMember) -> dict[str, Any] | None:
             asked = elsewhere.get(member.node_id)
-            return None if asked is None else list_offsets_fields(asked, _LATEST, committed=False)
+            return None if asked is None else list_offsets_fields(asked, which, committed=False)
 
         answers = await Peers(ctx.cluster, ctx.clock, self._limits.ask_s_max).ask(
             _LIST_OFFSETS, fields

@@ -1,0 +1,179 @@
+"""Looks at the groups of this gateway again and again, and puts what changed into a table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from hashlib import blake2s
+from typing import TYPE_CHECKING, Final
+
+from gateway.core.group_members import State
+from gateway.figures.rows import READ_ONLY, GroupRow, Positions
+from gateway.figures.topic_samples import Rates
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from gateway.figures.slices import Slices
+    from gateway.figures.versions import VersionedRows
+    from gateway.groups.every_group import EveryGroup, GroupStanding
+    from gateway.handlers.api import Context
+
+GROUPS_MAX: Final = 50_000
+POSITIONS_MAX: Final = 500_000
+"""Offsets of all groups of one gateway. A group that does not fit is shown without its lag."""
+
+OF_ONE_MAX: Final = 2_000
+"""Offsets of one group, so that it fits into one answer."""
+
+_READS: Final = 100  # groups at rest that one sample reads from the store
+_CLIENTS_MAX: Final = 100
+
+
+class _Seen:
+    """One group between two samples."""
+
+    __slots__ = ("offsets", "rates", "round")
+
+    def __init__(self, rates: Rates) -> None:
+        self.rates = rates
+        self.round = 0
+        self.offsets: object = None  # of a group at rest: the same object means no change
+
+
+class GroupSamples:
+    """Samples of the groups of one gateway."""
+
+    def __init__(self, ctx: Context, table: VersionedRows[str, GroupRow]) -> None:
+        self._ctx = ctx
+        self._table = table
+        self._every: EveryGroup | None = None  # made by the first sample
+        self._seen: dict[str, _Seen] = {}
+        self._rounds = 0
+        # The topics of the last sample: rows of groups at rest name those that were there.
+        self._topics: object = None
+        self._same_topics = False
+        self._room = 0  # offsets that this sample may still take
+        self.left_out = 0  # groups that did not fit into the last sample
+
+    async def take(self, slices: Slices) -> None:
+        """Look at every group once."""
+        self._rounds += 1
+        self._room = POSITIONS_MAX
+        self.left_out = 0
+        topics = self._ctx.catalog.all()
+        self._same_topics = topics is self._topics
+        self._topics = topics
+        if self._every is None:
+            self._every = self._ctx.groups.every_group()
+        if self._every.serves:
+            async for standing in self._every.look(slices.pause, _READS):
+                self._take(standing)
+        for name in self._ctx.read_only_groups.names():
+            if not self._ctx.groups.stored(name):
+                self._take_reader(name)
+            await slices.pause()
+        for name in [name for name, each in self._seen.items() if each.round != self._rounds]:
+            del self._seen[name]
+            self._table.drop(name)
+            await slices.pause()
+
+    def _enter(self, name: str) -> _Seen | None:
+        """Return what is known about a group, None if there are too many groups."""
+        seen = self._seen.get(name)
+        if seen is None:
+            if len(self._seen) >= GROUPS_MAX:
+                self.left_out += 1
+                return None
+            seen = self._seen[name] = _Seen(Rates(asyncio.get_running_loop().time(), 0, 0))
+        seen.round = self._rounds
+        return seen
+
+    def _take(self, standing: GroupStanding) -> None:
+        seen = self._enter(standing.name)
+        if seen is None:
+            return
+        before = self._table.rows.get(standing.name)
+        at_rest = not standing.claimed and standing.offsets is not None
+        known = at_rest and self._same_topics and seen.offsets is standing.offsets
+        if known and before is not None and not before.claimed and before.read_per_s == 0:
+            return
+        seen.offsets = standing.offsets if at_rest else None
+        positions = None
+        if standing.offsets is not None:
+            positions = self._positions(
+                (key.topic_id, key.partition, each.offset) for key, each in standing.offsets.items()
+            )
+        row = GroupRow(
+            group=standing.name,
+            state=standing.state.value,
+            type="classic",
+            protocol=standing.protocol_type,
+            members=standing.members,
+            claimed=standing.claimed,
+            positions=positions,
+            read_per_s=self._rate(seen, positions),
+        )
+        self._table.put(standing.name, row)
+
+    def _take_reader(self, name: str) -> None:
+        """Look at the part of a read-only group whose partitions this gateway leads."""
+        group = self._ctx.read_only_groups.here(name)
+        seen = None if group is None else self._enter(name)
+        if group is None or seen is None:
+            return
+        positions = self._positions(
+            (topic_id, index, fetched.offset)
+            for (topic_id, index), fetched in group.fetches.items()
+            if self._leads(topic_id, index)
+        )
+        clients = [
+            blake2s(f"{client}\0{host}".encode(), digest_size=6).hexdigest()
+            for client, host in group.clients
+        ]
+        row = GroupRow(
+            group=name,
+            state=State.STABLE.value,
+            type=READ_ONLY,
+            protocol="consumer",
+            members=len(clients),
+            claimed=True,
+            positions=positions,
+            read_per_s=self._rate(seen, positions),
+            clients=tuple(clients[-_CLIENTS_MAX:]),
+            seen_ms=max(group.clients.values(), default=None),
+        )
+        self._table.put(name, row)
+
+    def _leads(self, topic_id: UUID, index: int) -> bool:
+        topic = self._ctx.catalog.by_id(topic_id)
+        partition = None if topic is None else self._ctx.partitions.opened(topic.name, index)
+        return partition is not None and partition.is_leader
+
+    def _positions(self, places: Iterable[tuple[UUID, int, int]]) -> Positions | None:
+        """Return the offsets of a group by topic, None if there are too many."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        count = 0
+        for topic_id, index, offset in places:
+            topic = self._ctx.catalog.by_id(topic_id)
+            if topic is None or offset < 0:
+                continue
+            count += 1
+            if count > OF_ONE_MAX or count > self._room:
+                return None
+            found.setdefault(topic.name, []).append((index, offset))
+        self._room -= count
+        return {topic: tuple(sorted(found[topic])) for topic in sorted(found)}
+
+    def _rate(self, seen: _Seen, positions: Positions | None) -> float | None:
+        """Return the offsets per second that the group moved on by."""
+        if positions is None:
+            return None
+        now_s = asyncio.get_running_loop().time()
+        offsets = sum(offset for places in positions.values() for _, offset in places)
+        count = sum(map(len, positions.values()))
+        # A further partition is no progress: its offset would count as if it had been read.
+        if seen.rates.count != count:
+            seen.rates = Rates(now_s, offsets, 0, count)
+            return None
+        return seen.rates.look(now_s, offsets, 0)[0]

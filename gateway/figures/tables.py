@@ -1,0 +1,130 @@
+"""Rows by name with sorted indexes, from which a page of rows costs the same in any cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+
+from gateway.figures.slices import Slices, sorted_in_slices
+
+Row = TypeVar("Row")
+
+SortKey = tuple[float, str]
+Matches = Callable[[str], bool]
+
+_STEP: Final = 250  # names that a search tests in one slice
+
+
+class BadCursor(ValueError):
+    """A cursor that is not one of this table."""
+
+
+class Rows(NamedTuple, Generic[Row]):
+    """Some rows in order, the cursor of the next ones (None at the end), and how many there are."""
+
+    rows: list[Row]
+    next: str | None
+    total: int
+
+
+class Table(Generic[Row]):
+    """Rows by name. Its owner changes `rows`, then calls `index_again`.
+
+    A page uses the index that was complete last, and the rows of now.
+    """
+
+    def __init__(self, orders: Mapping[str, Callable[[Row], SortKey]]) -> None:
+        self._orders = orders
+        self.rows: dict[str, Row] = {}
+        # The keys and names by order. Only those that a page asked for.
+        self._indexes: dict[str, list[tuple[SortKey, str]]] = {}
+        # Indexes that a page waits for, with the event that is set when it is there.
+        self._building: dict[str, asyncio.Event] = {}
+
+    @property
+    def orders(self) -> list[str]:
+        return list(self._orders)
+
+    async def index_again(self, slices: Slices) -> None:
+        """Build each index in use anew."""
+        for order in list(self._indexes):
+            self._indexes[order] = await self._sorted(order, slices)
+
+    async def _sorted(self, order: str, slices: Slices) -> list[tuple[SortKey, str]]:
+        key, rows = self._orders[order], self.rows
+
+        def key_of(name: str) -> SortKey:
+            row = rows.get(name)
+            return (float("inf"), name) if row is None else key(row)
+
+        return await sorted_in_slices(list(rows), key_of, slices)
+
+    async def _index(self, order: str) -> list[tuple[SortKey, str]]:
+        """Return the index of an order. The first caller builds it, and the others wait."""
+        while order not in self._indexes:
+            waiting = self._building.get(order)
+            if waiting is not None:
+                await waiting.wait()
+                continue
+            self._building[order] = asyncio.Event()
+            try:
+                self._indexes[order] = await self._sorted(order, Slices(hurried=True))
+            finally:
+                self._building.pop(order).set()
+        return self._indexes[order]
+
+    async def page(
+        self, order: str, cursor: str | None, limit: int, matches: Matches | None = None
+    ) -> Rows[Row]:
+        """Return up to `limit` rows behind `cursor`. Raises BadCursor."""
+        index = await self._index(order)
+        at = 0 if cursor is None else bisect_right(index, _decoded(cursor), key=_key)
+        if matches is None:
+            chosen, total = index[at : at + limit + 1], len(index)
+        else:
+            chosen, total = await self._search(index, at, limit + 1, matches)
+        found = [self.rows[name] for _, name in chosen[:limit] if name in self.rows]
+        following = _encoded(chosen[limit - 1][0]) if len(chosen) > limit else None
+        return Rows(found, following, total)
+
+    async def _search(
+        self, index: list[tuple[SortKey, str]], at: int, limit: int, matches: Matches
+    ) -> tuple[list[tuple[SortKey, str]], int]:
+        """Return matching entries from `at` on, and how many match in the whole index."""
+        found: list[tuple[SortKey, str]] = []
+        total = 0
+        for first in range(0, len(index), _STEP):
+            step = list(enumerate(index[first : first + _STEP], first))
+            matching = [(number, entry) for number, entry in step if matches(entry[1])]
+            total += len(matching)
+            behind = [entry for number, entry in matching if number >= at]
+            found += behind[: limit - len(found)]
+            await asyncio.sleep(0)
+        return found, total
+
+
+def _key(entry: tuple[SortKey, str]) -> SortKey:
+    return entry[0]
+
+
+def _encoded(key: SortKey) -> str:
+    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
+
+
+def _decoded(cursor: str) -> SortKey:
+    try:
+        data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        found: Any = json.loads(data)
+    except (binascii.Error, ValueError, RecursionError):
+        raise BadCursor("cursor is not one of this page") from None
+    if not isinstance(found, list) or len(cast("list[Any]", found)) != 2:
+        raise BadCursor("cursor is not one of this page")
+    rank, name = cast("list[Any]", found)
+    if isinstance(rank, bool) or not isinstance(rank, int | float) or not isinstance(name, str):
+        raise BadCursor("cursor is not one of this page")
+    return float(rank), name
