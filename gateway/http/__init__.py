@@ -1,0 +1,1 @@
+"""The web page and its JSON API: a client of the cluster that runs inside a gateway."""

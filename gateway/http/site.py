@@ -1,0 +1,105 @@
+"""What the views of a process share: its own memory, and connections to the rest of the cluster.
+
+The page is a client of the cluster, as the commands are. It looks up what this process knows in
+`ctx`, and asks for everything else as they do, so that both show the same figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+from gateway.admin.client import AdminClient, parse_bootstrap
+from gateway.admin.client_settings import ClientSettings
+from gateway.admin.metadata_address import metadata_address
+from gateway.admin.storage import Storage, StorageConnection
+from gateway.http.forms import Token
+from ledger.adapters.links.link_config import TlsFiles
+from ledger.ports.bookies import BookieTransport
+
+if TYPE_CHECKING:
+    from gateway.config import HttpConfig
+    from gateway.handlers.api import Context
+
+
+SEARCHES_MAX: Final = 4
+"""Searches of records at a time. Others wait for half a second, and are then refused."""
+
+
+class Site:
+    """The services of the views. `bootstrap` is this gateway, as this machine reaches it."""
+
+    def __init__(self, ctx: Context, settings: HttpConfig, bootstrap: str) -> None:
+        self.ctx = ctx
+        self.settings = settings
+        self.bootstrap = bootstrap
+        self._token = Token()
+        self.searches = asyncio.Semaphore(SEARCHES_MAX)
+        # The live tails of browsers. One leaves when it ends, also if it never began.
+        self.tails: WeakSet[object] = WeakSet()
+        self._opening = asyncio.Lock()
+        # None until a view asks for it, or after it failed.
+        self._client: AdminClient | None = None
+        self._connection: StorageConnection | None = None
+        self._storage: Storage | None = None
+
+    @property
+    def token(self) -> str:
+        """The field `token` of forms that change something; each use is another text."""
+        return self._token.written()
+
+    def is_token(self, written: str) -> bool:
+        """Return whether this process wrote the token of a form."""
+        return self._token.accepts(written)
+
+    async def client(self) -> AdminClient:
+        """Return the Kafka client of this site, connected. Raises Unreachable."""
+        async with self._opening:
+            if self._client is None:
+                settings = ClientSettings(self.bootstrap, reach=self.reach)
+                client = AdminClient(settings, answer_s_max=self.settings.request_s_max)
+                self._client = await client.__aenter__()
+            return self._client
+
+    async def storage(self) -> Storage:
+        """Return the connection to ledgers and bookies. Raises AdminError or Unreachable."""
+        client = await self.client()
+        async with self._opening:
+            if self._storage is None:
+                connection = self._to_storage(await metadata_address(client))
+                # One that fails halfway closes what it opened: a session for each attempt.
+                self._storage = await connection.__aenter__()
+                self._connection = connection
+            return self._storage
+
+    def _to_storage(self, address: str) -> StorageConnection:
+        """Reach bookies as the gateway itself does."""
+        config = self.ctx.config
+        tls = None
+        if config.bookie_tls is not None:
+            cert, key, authority = config.bookie_tls
+            tls = TlsFiles(cert=cert, key=key, ca=authority)
+        return StorageConnection(address, tls, BookieTransport(config.bookie_transport))
+
+    def reach(self, host: str, port: int) -> tuple[str, int]:
+        """Return where this process reaches a gateway to which clients connect at this address.
+
+        Clients may be in another network, where the address means something else than here.
+        """
+        cluster = self.ctx.cluster
+        for member in cluster.members():
+            if (member.host, member.port) == (host, port):
+                own = member.node_id == cluster.node_id
+                return parse_bootstrap(self.bootstrap)[0] if own else member.peer_address
+        return host, port
+
+    async def close(self) -> None:
+        """Close every connection of this site."""
+        async with self._opening:
+            client, self._client = self._client, None
+            connection, self._connection, self._storage = self._connection, None, None
+        if connection is not None:
+            await connection.close()
+        if client is not None:
+            await client.__aexit__(None, None, None)

@@ -1,0 +1,1 @@
+"""What each page shows, as one JSON object; a file for each page."""
