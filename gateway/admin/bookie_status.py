@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from gateway.admin.client import AdminClient, Broker, Unreachable, raise_for
-from gateway.topics.greylist_report import GREYLIST, parse_report
+from gateway.topics.broker_configs import GREYLIST
+from gateway.topics.greylist_report import parse_report
 
 _DESCRIBE_CONFIGS = 32
 _BROKER_RESOURCE = 4

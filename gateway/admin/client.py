@@ -115,6 +115,8 @@ class AdminClient:
 
     async def _any(self) -> Link:
         """Return a connection to the first bootstrap server that answers."""
+        if self._first is not None and self._first.is_over:
+            await self._forget(self._first)
         if self._first is not None:
             return self._first
         faults: list[str] = []
@@ -127,10 +129,19 @@ class AdminClient:
         raise Unreachable("; ".join(faults))
 
     async def _link(self, host: str, port: int) -> Link:
+        if self.settings.reach is not None:
+            host, port = self.settings.reach(host, port)
         link = self._links.get((host, port))
+        if link is not None and link.is_over:
+            await self._forget(link)
+            link = None
         if link is None:
             link = Link(host, port, self._answer_s_max)
             await link.open(self._connect_s_max)
+            other = self._links.get((host, port))
+            if other is not None:  # another task was faster
+                await link.close()
+                return other
             self._links[host, port] = link
         return link
 

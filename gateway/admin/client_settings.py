@@ -6,7 +6,7 @@ yet. So no command falls back to plain text where another protocol was asked for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gateway.admin.addresses import parse_bootstrap
@@ -68,11 +68,16 @@ class UnsupportedSecurity(Exception):
     """A connection needs a protocol that is not supported yet. Nothing was sent."""
 
 
+Reach = Callable[[str, int], tuple[str, int]]
+"""Maps the address that a broker has for clients to the one at which it is reached from here."""
+
+
 class ClientSettings(NamedTuple):
-    """The servers to connect to, and Kafka's client keys."""
+    """The servers to connect to, Kafka's client keys, and where brokers are reached."""
 
     bootstrap: str
     keys: Mapping[str, str] = {}
+    reach: Reach | None = None
 
     @property
     def servers(self) -> list[tuple[str, int]]:

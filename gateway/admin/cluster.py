@@ -29,7 +29,7 @@ _DESCRIBE_LOG_DIRS, _DESCRIBE_CLUSTER = 35, 60
 _EMBEDDED: Final = "grpc://"  # metadata at the ledger port of a gateway that has all in one process
 
 
-class _Ledgers(NamedTuple):
+class Ledgers(NamedTuple):
     """What was read from the ledger tier."""
 
     facts: LedgerFacts
@@ -84,7 +84,7 @@ async def cluster_facts(client: AdminClient) -> ClusterFacts:
     found = None if address is None else await _read_ledgers(client, address)
     disks = [disk for each in answers if each is not None for disk in each]
     if found is not None:
-        disks += [_bookie_disk(row) for row in found.bookies]
+        disks += [bookie_disk(row) for row in found.bookies]
     return ClusterFacts(
         brokers=[
             BrokerFacts(each.node_id, f"{each.host}:{each.port}", answer is not None)
@@ -137,22 +137,33 @@ def _known(count: int) -> int | None:
     return None if count < 0 else count
 
 
-def _bookie_disk(row: Row) -> DiskFacts:
+def bookie_disk(row: Row) -> DiskFacts:
+    """Return the disk of a bookie as it reported it."""
     return DiskFacts(f"the disk of bookie {row['bookie']}", row["disk_bytes"], row["free_bytes"])
 
 
-async def _read_ledgers(client: AdminClient, address: str) -> _Ledgers | None:
+async def _read_ledgers(client: AdminClient, address: str) -> Ledgers | None:
     """Return what the ledger tier says, None if it is not within reach."""
     embedded = address.startswith(_EMBEDDED)
-    return await from_storage(client, lambda storage: _ledgers(storage, embedded))
+
+    async def read(storage: Storage) -> Ledgers:
+        return await read_ledgers(storage, await _most_copies(storage), embedded=embedded)
+
+    return await from_storage(client, read)
 
 
-async def _ledgers(storage: Storage, embedded: bool) -> _Ledgers:
+async def read_ledgers(
+    storage: Storage, copies: tuple[int, str | None], *, embedded: bool
+) -> Ledgers:
+    """Return what the ledger tier says. `copies` is the most that a topic has, and its name.
+
+    Nothing repairs an `embedded` one.
+    """
     from gateway.admin.bookies import list_known_bookies
     from ledger.repair.election import current_auditor
 
     bookies = await list_known_bookies(storage)
-    copies_max, widest = await _most_copies(storage)
+    copies_max, widest = copies
     auditor = None if embedded else await current_auditor(storage.store) is not None
     facts = LedgerFacts(
         bookies={row["bookie"]: _status(row) for row in bookies},
@@ -162,7 +173,7 @@ async def _ledgers(storage: Storage, embedded: bool) -> _Ledgers:
         repair_enabled=await storage.underreplicated.enabled(),
         has_auditor=auditor,
     )
-    return _Ledgers(facts, bookies)
+    return Ledgers(facts, bookies)
 
 
 def _status(row: Row) -> str:

@@ -19,7 +19,10 @@ from typing import Any, Final, cast
 import click
 
 from gateway.admin.client import AdminClient, AdminError, Unreachable
+from gateway.admin.client_settings import ClientSettings, UnsupportedSecurity
+from gateway.admin.connection_settings import completing_settings
 from gateway.admin.groups import list_groups
+from gateway.admin.profile_place import NO_PROFILE, file_path
 from gateway.admin.topic_list import list_matching
 
 ASK_S_MAX: Final = 0.5
@@ -27,6 +30,14 @@ KEPT_S: Final = 60.0
 _WORDS_MAX: Final = 1_000
 _FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 _DEFAULT: Final = "127.0.0.1:9092"
+_NO_ANSWER: Final = (
+    AdminError,
+    Unreachable,
+    UnsupportedSecurity,
+    TimeoutError,
+    OSError,
+    ValueError,
+)
 
 
 def topics(ctx: click.Context, incomplete: str) -> Sequence[str]:
@@ -48,6 +59,17 @@ def groups(ctx: click.Context, incomplete: str) -> Sequence[str]:
     return _fitting(_names(ctx, "groups", ask), incomplete)
 
 
+def profiles(ctx: click.Context, incomplete: str) -> Sequence[str]:
+    """Return the profiles that begin so, and `none` behind `--profile`."""
+    from gateway.admin.profiles import ProfileFault, load
+
+    try:
+        names = sorted(load(file_path()).profiles)
+    except ProfileFault:
+        return []
+    return _fitting([*names, NO_PROFILE], incomplete)
+
+
 def _fitting(names: Sequence[str], incomplete: str, hidden: str = "") -> Sequence[str]:
     """Return names that a shell can take as one word; a name with a space cannot be typed so."""
     found = [
@@ -64,22 +86,29 @@ def _fitting(names: Sequence[str], incomplete: str, hidden: str = "") -> Sequenc
 def _names(
     ctx: click.Context, what: str, ask: Callable[[AdminClient], Awaitable[list[str]]]
 ) -> list[str]:
-    servers = ctx.params.get("bootstrap") or os.environ.get("GATEWAY_BOOTSTRAP") or _DEFAULT
-    kept = _file(what, str(servers))
+    from gateway.admin.profiles import ProfileFault
+
+    try:
+        settings = completing_settings(ctx, _DEFAULT)
+    except ProfileFault:
+        return []
+    kept = _file(what, settings.bootstrap)
     found = _read(kept)
     if found is None:
         try:
-            found = sorted(asyncio.run(_asked(str(servers), ask)))
-        except (AdminError, Unreachable, TimeoutError, OSError, ValueError):
+            found = sorted(asyncio.run(_asked(settings, ask)))
+        except _NO_ANSWER:
             return []
         _write(kept, found)
     return found
 
 
-async def _asked(servers: str, ask: Callable[[AdminClient], Awaitable[list[str]]]) -> list[str]:
+async def _asked(
+    settings: ClientSettings, ask: Callable[[AdminClient], Awaitable[list[str]]]
+) -> list[str]:
     async with asyncio.timeout(ASK_S_MAX):
         limits = {"connect_s_max": ASK_S_MAX, "answer_s_max": ASK_S_MAX, "retry_s_max": 0.0}
-        async with AdminClient(servers, **limits) as client:
+        async with AdminClient(settings, **limits) as client:
             return await ask(client)
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SELECTED: Final = f"{__name__}.selected"  # its key in the context of a command
+_NAMED: Final = f"{__name__}.named"  # the name behind --profile, while a shell completes
 _JSON: Final = ("json", "jsonl")
 # Variables of options that click does not read from the environment itself.
 _VARIABLES: Final = {
@@ -98,7 +99,8 @@ class ProfileOption(Option):
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
         value, rest = super().handle_parse_result(ctx, opts, args)
-        if ctx.resilient_parsing:
+        if ctx.resilient_parsing:  # of a completion: nothing must fail, and nothing is asked for
+            ctx.meta[_NAMED] = value if isinstance(value, str) else None
             return value, rest
         name = value if isinstance(value, str) else None  # click has an object for "not set"
         argument = opts.get(self._argument)
@@ -126,6 +128,7 @@ def profile_option(function: F, argument: str = "") -> F:
         return function
     return click.option(
         "--profile",
+        metavar="PROFILE",
         cls=ProfileOption,
         argument=argument,
         type=Value("name", units.name),
@@ -254,6 +257,22 @@ def client_settings(bootstrap: str) -> ClientSettings:
     """Return the settings of connections to these servers, for the command that runs now."""
     keys = selection().client_keys
     return ClientSettings(bootstrap, {key: each.value or "" for key, each in keys.items()})
+
+
+def completing_settings(ctx: click.Context, default: str) -> ClientSettings:
+    """Return the settings of connections while a shell completes. Raises ProfileFault."""
+    from gateway.admin.profiles import load
+
+    source = ctx.get_parameter_source("bootstrap")
+    is_set = source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    given = ctx.params.get("bootstrap") if is_set else None
+    file = load(file_path())
+    profile = file.profiles.get(ctx.meta.get(_NAMED) or file.current or NO_PROFILE)
+    if profile is None:
+        return ClientSettings(str(given or default))
+    return ClientSettings(
+        str(given or profile.values.get("bootstrap", default)), profile.client_keys
+    )
 
 
 def refuse_unsupported(output: FailureForm) -> None:

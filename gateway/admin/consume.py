@@ -180,7 +180,7 @@ async def consume(client: AdminClient, wanted: Wanted, printer: Printer) -> None
 async def _print_chunk(chunk: Chunk, printer: Printer, turns: Turns, *, committed: bool) -> None:
     topic, index = chunk.place
     try:
-        for records in _visible(chunk, committed=committed):
+        for records in visible(chunk, committed=committed):
             await printer.take(topic, index, records)
             if printer.full:
                 return
@@ -192,7 +192,7 @@ async def _print_chunk(chunk: Chunk, printer: Printer, turns: Turns, *, committe
         raise damaged(chunk.place, error) from None
 
 
-def _visible(chunk: Chunk, *, committed: bool) -> Iterator[Sequence[Record]]:
+def visible(chunk: Chunk, *, committed: bool) -> Iterator[Sequence[Record]]:
     """Yield the records that a consumer sees. Raises DamagedBatch."""
     aborted = AbortedTransactions(chunk.aborted if committed else ())
     for batch in chunk.batches:

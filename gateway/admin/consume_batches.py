@@ -74,6 +74,12 @@ class PlainRecord(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]]
 
 
+class BadName(str):
+    """The name of a header that is not UTF-8, with escapes for the bytes that are none."""
+
+    __slots__ = ()
+
+
 class DamagedBatch(Exception):
     """A batch that cannot be read. `offset` is its first."""
 
@@ -373,7 +379,10 @@ def _plain_record(header: BatchHeader, data: bytes, at: int) -> tuple[PlainRecor
 
 
 def _name(data: bytes) -> str:
-    return data.decode(errors="backslashreplace")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return BadName(data.decode(errors="backslashreplace"))
 
 
 class _Fields:

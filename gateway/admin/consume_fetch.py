@@ -147,6 +147,7 @@ class PartitionReader:
         committed: bool,
         follow: bool,
         retry_s: float,
+        response_bytes: int = _RESPONSE_BYTES,
     ) -> None:
         self._client = client
         self._committed = committed
@@ -163,7 +164,9 @@ class PartitionReader:
         self._fault: Exception | None = None
         # The tasks that read, one or more for each leader.
         self._tasks: set[asyncio.Task[list[_Cursor]]] = set()
-        self._bytes_max = _RESPONSE_BYTES
+        # Bytes that the responses of all leaders may have together, and those of one leader.
+        self._response_bytes = response_bytes
+        self._bytes_max = response_bytes
 
     @property
     def idle(self) -> bool:
@@ -253,7 +256,7 @@ class PartitionReader:
             else:
                 led.setdefault(leader, []).append(cursor)
         count = len(led) + len(self._tasks)
-        self._bytes_max = max(_RESPONSE_BYTES_MIN, _RESPONSE_BYTES // max(count, 1))
+        self._bytes_max = max(_RESPONSE_BYTES_MIN, self._response_bytes // max(count, 1))
         for leader, cursors in led.items():
             work = self._read(leader, cursors)
             self._tasks.add(

@@ -40,6 +40,17 @@ def by_value(pattern: str) -> Filter:
     return check
 
 
+def by_text(text: str) -> Filter:
+    """Match values that contain this text, as it is."""
+    wanted = text.encode(errors="surrogatepass")
+
+    def check(record: Record) -> bool:
+        value = record.value
+        return value is not None and wanted in value
+
+    return check
+
+
 def by_header(word: str) -> Filter:
     """Match a header by `name=value`, or by its name alone. Raises ValueError."""
     name, equals, text = word.partition("=")

@@ -52,7 +52,7 @@ def json_lines() -> Printed:
     """Print each record as one line of JSON."""
 
     def lines(topic: str, index: int, records: Sequence[Record]) -> bytes:
-        return "".join([_as_json(topic, index, each) + "\n" for each in records]).encode()
+        return "".join([as_json(topic, index, each) + "\n" for each in records]).encode()
 
     return Printed(lines)
 
@@ -63,14 +63,15 @@ def json_array() -> Printed:
 
     def lines(topic: str, index: int, records: Sequence[Record]) -> bytes:
         nonlocal first
-        text = ",\n".join([_as_json(topic, index, each) for each in records])
+        text = ",\n".join([as_json(topic, index, each) for each in records])
         start, first = "" if first else ",\n", False
         return (start + text).encode()
 
     return Printed(lines, b"[\n", b"\n]\n")
 
 
-def _as_json(topic: str, index: int, record: Record) -> str:
+def as_json(topic: str, index: int, record: Record) -> str:
+    """Return a record as one line of JSON, without a line end."""
     return record_json.encode_record(
         record_json.Record(
             value=record.value,

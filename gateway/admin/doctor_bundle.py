@@ -266,13 +266,17 @@ def _page_of(report: Report) -> Callable[[], Awaitable[str]]:
 
 
 async def _page(host: str, port: int) -> str:
-    """Return the metrics page of a gateway, up to 2 MiB of it."""
+    """Return the metrics page of a gateway, up to 2 MiB of it. Raises AdminError if refused."""
     async with asyncio.timeout(CONNECT_S):
         reader, writer = await asyncio.open_connection(host, port)
     try:
-        writer.write(f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        head = f"GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode())
         async with asyncio.timeout(_HEAD_S):
-            await reader.readuntil(b"\r\n\r\n")
+            answer = await reader.readuntil(b"\r\n\r\n")
+        status = answer.partition(b"\r\n")[0].decode(errors="replace")
+        if " 200 " not in f"{status} ":
+            raise AdminError(f"the metrics page answers {status!r}", "REFUSED")
         text = b""
         while len(text) < _PAGE_BYTES_MAX and (more := await reader.read(65_536)):
             text += more

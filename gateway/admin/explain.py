@@ -362,6 +362,7 @@ class _Explanation:
             "last_add_confirmed": here.lac,
             "entry": here.entry,
             "high_watermark": end,
+            "times": None,  # `with_times` asks the writer
         }
 
     # -- when it goes --------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def explain(
     if (place.offset is None) == (at_ms is None):
         usage(f"{' '.join(words)}: pass an offset or --at, and not both", output)
 
-    from gateway.admin.explain_kafka import NoMetadata, ledger_address, view_partition
+    from gateway.admin.explain_kafka import NoMetadata, ledger_address, view_partition, with_times
 
     async def look(client: AdminClient) -> tuple[str, PartitionView]:
         address = await ledger_address(client) if zookeeper is None else zookeeper
@@ -113,7 +113,8 @@ def explain(
         fail(EXIT_UNREACHABLE, str(error), "NO_METADATA", output)
     from gateway.admin.explain import explain as explain_record
 
-    found = ask_storage(address, tls, output, lambda storage: explain_record(storage, view))
+    row = ask_storage(address, tls, output, lambda storage: explain_record(storage, view))
+    found = ask(bootstrap, output, lambda client: with_times(client, row))
     from gateway.admin.explain_text import explanation_text
 
     output.done(found, explanation_text(found))

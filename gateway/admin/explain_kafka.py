@@ -15,6 +15,9 @@ _FETCH, _METADATA, _DESCRIBE_PRODUCERS = 1, 3, 61
 _FETCH_VERSION_MAX = 12  # later ones have ids in place of names
 
 
+Row = dict[str, Any]
+
+
 class NoMetadata(Exception):
     """The error that a gateway reports no metadata that this machine can read."""
 
@@ -188,3 +191,24 @@ async def _opened(client: AdminClient, topic: str, partition: int) -> Mapping[in
         for each in found[place].active_producers
         if each.current_txn_start_offset >= 0
     }
+
+
+async def with_times(client: AdminClient, found: Row) -> Row:
+    """Add to an explanation when the bookies acknowledged its entry, if a gateway remembers it.
+
+    The gateway that wrote it need not be the leader by now, so all of them are asked. One that does
+    not answer, or is of an earlier release, remembers nothing.
+    """
+    entry = {key: found["ledger"][key] for key in ("ledger", "entry")}
+    try:
+        answers = await client.ask_gateways(lambda _: {"ask": "acknowledgements", **entry})
+    except (AdminError, Unreachable):
+        return found
+    times = [
+        answer["acknowledgements"]
+        for answer in answers.values()
+        if isinstance(answer, dict) and answer.get("acknowledgements") is not None
+    ]
+    if not times:
+        return found
+    return {**found, "acknowledged": {**found["acknowledged"], "times": times[0]}}

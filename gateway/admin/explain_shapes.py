@@ -95,6 +95,14 @@ _ACKNOWLEDGED: Final = (
     whole("last_add_confirmed", "Newest entry that is known to be acknowledged."),
     whole("entry", "Entry that holds the record."),
     whole("high_watermark", "End of what consumers may read.", nullable=True),
+    rows(
+        "times",
+        "The bookies that acknowledged the entry, in that order; null if its writer does not "
+        "remember: it keeps the last 1,024, and under load each 64th.",
+        text("bookie", "Id of the bookie."),
+        Column("after_ms", Kind.number, "Milliseconds after the writer sent the entry."),
+        nullable=True,
+    ),
 )
 
 EXPLAINED: Final = Shape(

@@ -149,3 +149,5 @@ def _acknowledged(row: Row) -> Iterator[str]:
         yield f"{by}: LAC {row['last_add_confirmed']} >= entry {row['entry']}"
     else:
         yield f"{by}: the high watermark {row['high_watermark']} is past it"
+    for each in row["times"] or ():
+        yield f"{each['bookie']} after {each['after_ms']:.1f} ms"

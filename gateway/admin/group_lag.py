@@ -15,6 +15,7 @@ from gateway.admin.consume_batches import Batch, DamagedBatch, read_records, spl
 from gateway.admin.groups import committed, list_groups, no_such_group
 from gateway.admin.topic_figures import offsets_at
 from gateway.admin.topics import EARLIEST, LATEST, LOOK_RETRY_S_MAX, Row
+from gateway.core.figures import age_s, first_unread, lag_in_records
 from gateway.wire.batches import CONTROL, LOG_APPEND_TIME
 from gateway.wire.fetch_request import fetch_fields
 
@@ -50,6 +51,14 @@ async def group_lag(client: AdminClient, names: Sequence[str], now_ms: int) -> L
     groups = [name for name in chosen if known[name]["type"] != NOT_READ_BY_OFFSETS]
     found = Lag([], [])
     offsets = await _committed(client, groups, found.missing)
+    found.rows.extend(await lag_rows(client, offsets, now_ms))
+    return found
+
+
+async def lag_rows(
+    client: AdminClient, offsets: Mapping[str, Mapping[Place, int]], now_ms: int
+) -> list[Row]:
+    """Return the lag of groups whose committed offsets are known, by group and partition."""
     places = sorted({place for each in offsets.values() for place in each})
     starts = await offsets_at(client, places, EARLIEST)
     ends = await offsets_at(client, places, LATEST)
@@ -60,21 +69,19 @@ async def group_lag(client: AdminClient, names: Sequence[str], now_ms: int) -> L
     ]
     wanted = {(*_place(row), row["from"]) for row in rows if row["lag"]}
     times = await _times(client, wanted, ends)
-    found.rows.extend(_with_age(row, times, now_ms) for row in rows)
-    return found
+    return [_with_age(row, times, now_ms) for row in rows]
 
 
 def lag_row(group: str, place: Place, offset: int, start: int | None, end: int | None) -> Row:
     """Return the lag in records, and as `from` the offset of the first record not yet read."""
-    first = offset if start is None else max(offset, start)
     return {
         "group": group,
         "topic": place[0],
         "partition": place[1],
         "current_offset": offset,
         "log_end_offset": end,
-        "lag": None if end is None else max(0, end - first),
-        "from": first,
+        "lag": lag_in_records(offset, start, end),
+        "from": first_unread(offset, start),
     }
 
 
@@ -89,9 +96,7 @@ def _with_age(row: Row, times: Mapping[tuple[str, int, int], int], now_ms: int) 
         return {**shown, "lag_s": None}
     if not row["lag"]:
         return {**shown, "lag_s": 0.0}
-    time_ms = times.get((*_place(row), row["from"]))
-    age_s = None if time_ms is None else round(max(0, now_ms - time_ms) / 1000, 3)
-    return {**shown, "lag_s": age_s}
+    return {**shown, "lag_s": age_s(times.get((*_place(row), row["from"])), now_ms)}
 
 
 # committed offsets

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -131,13 +131,56 @@ def _cancel_at_sigterm() -> asyncio.Event:
 
 
 async def _produce(client: AdminClient, plan: Plan, totals: Totals, watch: Watch) -> Outcome:
+    async with _feeding(client, plan, totals, watch) as (writer, feed):
+        return await _run(writer, feed.run())
+
+
+async def write_records(
+    client: AdminClient, topic: str, records: AsyncIterable[Record], timeout_s: float
+) -> tuple[Outcome, Totals]:
+    """Write these records to a topic that exists, each within `timeout_s`, for a server of ours.
+
+    Raises AdminError or Unreachable if nothing was written. Signals, the log and the handlers of
+    the loop stay as they are.
+    """
+    found = await _metadata(client, topic, creates=False)
+    if found.error_code.name == "unknown_topic_or_partition":
+        raise AdminError(f"Topic '{topic}' does not exist.", "UNKNOWN_TOPIC_OR_PARTITION")
+    plan = Plan(
+        topic=topic,
+        files=(),
+        form=InputFormat.jsonl,
+        defaults=Defaults(),
+        compression=None,
+        acks="all",
+        rate=None,
+        skip_bad=False,
+        timeout_s=timeout_s,
+    )
+    totals = Totals()
+    watch = Watch(_ignore, _ignore, _ignore, timestamps=False)
+    async with _feeding(client, plan, totals, watch) as (writer, feed):
+        outcome = await _run(writer, feed.write_all(records))
+    if outcome.interrupted:  # some of the records were not taken: there is no result
+        raise asyncio.CancelledError
+    return outcome, totals
+
+
+def _ignore(_: object) -> None:
+    """Watch nothing."""
+
+
+@contextlib.asynccontextmanager
+async def _feeding(
+    client: AdminClient, plan: Plan, totals: Totals, watch: Watch
+) -> AsyncGenerator[tuple[RecordWriter, _Feed]]:
     topic = await _find_topic(client, plan, watch)
     async with _started(client.settings, plan, topic) as producer:
         partitions = await _known_partitions(producer, topic)
         topic = topic._replace(partitions=len(partitions))
         totals.started = True
         writer = RecordWriter(producer, topic.name, plan.timeout_s, partitions, totals, watch)
-        return await _run(writer, _Feed(plan, topic, writer, watch).run())
+        yield writer, _Feed(plan, topic, writer, watch)
 
 
 async def _run(writer: RecordWriter, work: Coroutine[Any, Any, None]) -> Outcome:
@@ -304,6 +347,13 @@ class _Feed:
                 name = "stdin" if path == STDIN else path
                 message = f"{name}: {error.strerror or error}"
                 raise BadInput(message, "UNREADABLE", EXIT_USAGE) from None
+
+    async def write_all(self, records: AsyncIterable[Record]) -> None:
+        """Write records that were read elsewhere. Raises BadInput at one that cannot be written."""
+        number = 0
+        async for record in records:
+            number += 1
+            await self._write(Place(STDIN, number, unit="record"), record)
 
     async def _read(self, file: InputFile) -> None:
         if self._plan.avro is not None:

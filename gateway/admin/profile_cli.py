@@ -48,7 +48,7 @@ _STDIN: Final = "-"
 profile = CommandGroup("profile", "Create, choose, show and edit profiles: where commands connect.")
 
 _NAME: Final = Value("name", units.name)
-_name_argument = click.argument("name", metavar="NAME", type=_NAME, help="Name of the profile.")
+_name_argument = click.argument("name", metavar="PROFILE", type=_NAME, help="Name of the profile.")
 
 
 @profile.command("create")
@@ -153,7 +153,7 @@ def _parsed(words: str, key: str, value: str, output: Output) -> str:
 
 @profile.command("use")
 @click.argument(
-    "name", metavar="NAME", type=_NAME, help=f"Name of the profile; {NO_PROFILE}: no profile."
+    "name", metavar="PROFILE", type=_NAME, help=f"Name of the profile; {NO_PROFILE}: no profile."
 )
 @output_option(profile_shapes.USED)
 def _use(name: str, output: Output) -> None:

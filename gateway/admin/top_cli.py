@@ -54,6 +54,14 @@ TOP: Final = Shape(
                 "Records per second; null if a leader did not answer, or the topic is new.",
                 nullable=True,
             ),
+            Column(
+                "bytes_per_s",
+                Kind.number,
+                "Bytes per second of one copy over the last 5 to 20 s, as the gateways measure "
+                "them; null at Apache Kafka, if a gateway did not answer, and if it has only begun "
+                "to measure.",
+                nullable=True,
+            ),
         ),
         whole("group_count", "Number of groups; null if unknown.", nullable=True),
         rows(
@@ -81,7 +89,17 @@ TOP: Final = Shape(
             whole("free_bytes", "Free bytes; null if it did not answer.", nullable=True),
             nullable=True,
         ),
-        pairs("missing", "Why groups or bookies are null, by that name."),
+        rows(
+            "slow",
+            "The slowest requests of the last hour, of at least 500 ms; null if unknown.",
+            text("request", "Kafka's name of the request, and its first topic."),
+            Column("total_ms", Kind.number, "Milliseconds until its reply was ready."),
+            whole("age_s", "Seconds since it began."),
+            text("client_id", "Client id; null without one.", nullable=True),
+            text("address", "Address of the client."),
+            nullable=True,
+        ),
+        pairs("missing", "Why groups, bookies or slow requests are null, by that name."),
     )
 )
 
@@ -116,6 +134,9 @@ def top(
     output: Output,
 ) -> None:
     """Show topics by rate, groups by lag, and bookies, again and again until Ctrl-C.
+
+    Below are the slowest requests of the last hour, if any took half a second; `gateway slow`
+    shows others, and where their time went.
 
     The first view has the records whose timestamps are of the last minute; later views have what
     was written since the view before.

@@ -12,22 +12,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.admin.bookies import list_known_bookies
+from gateway.admin.byte_rates import ByteRates
 from gateway.admin.client import AdminClient, AdminError, Place, Unreachable
-from gateway.admin.group_lag import NOT_READ_BY_OFFSETS, committed_at_once, lag_row
+from gateway.admin.group_lag import NOT_READ_BY_OFFSETS, committed_at_once
 from gateway.admin.groups import list_groups
 from gateway.admin.metadata_address import metadata_address
 from gateway.admin.notation import write_time
 from gateway.admin.requests import StorageSettings
+from gateway.admin.slow import slowest
 from gateway.admin.storage import Storage, StorageConnection
 from gateway.admin.topic_figures import RATE_S, figures_of, offsets_at
 from gateway.admin.topic_list import in_order
 from gateway.admin.topics import EARLIEST, LATEST, Row
+from gateway.core.figures import by_size, growth, lag_in_records, rate, total
 from ledger.errors import LedgerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _BOOKIES_S_MAX: Final = 8.0  # more than a bookie gets to answer
+_SLOW_ROWS_MAX: Final = 10
+_SLOW_MS: Final = 500.0  # faster requests need no look
 _AGAIN_S: Final = 10.0  # after ledgers that are not within reach
 
 
@@ -52,6 +57,7 @@ class LiveFigures:
         self._rows_max = rows_max
         self._internal = internal
         self._clock = clock
+        self._byte_rates = ByteRates(client)
         # The end offsets of the last look, and when they were read; None before the first look.
         self._before: tuple[Mapping[Place, int], float] | None = None
         # The open connection to the ledgers, and what it returned. None while there is none.
@@ -72,6 +78,7 @@ class LiveFigures:
         wanted = sorted(places.union(*committed.values()))
         ends = await offsets_at(self._client, wanted, LATEST)
         rates, over_s = await self._rates(sorted(places), ends, now_ms)
+        in_bytes = await self._byte_rates.look({each.name: len(each.partitions) for each in topics})
         lags = None if groups is None else await self._lags(groups, committed, ends)
         bookies = await self._bookies(missing)
         return {
@@ -79,12 +86,13 @@ class LiveFigures:
             "at_ms": now_ms,
             "over_s": over_s,
             "topic_count": len(topics),
-            "topics": in_order([_topic_row(each, rates) for each in topics], "rate")[
+            "topics": in_order([_topic_row(each, rates, in_bytes) for each in topics], "rate")[
                 : self._rows_max
             ],
             "group_count": None if lags is None else len(lags),
             "groups": None if lags is None else _by_lag(lags)[: self._rows_max],
             "bookies": bookies,
+            "slow": await self._slow(missing, now_ms),
             "missing": missing,
         }
 
@@ -109,9 +117,7 @@ class LiveFigures:
         if before is not None:
             over_s = max(now_s - before[1], 0.001)
             grown = {place: growth(before[0].get(place), ends.get(place)) for place in places}
-            rates = {
-                place: None if each is None else each / over_s for place, each in grown.items()
-            }
+            rates = {place: rate(each, over_s) for place, each in grown.items()}
             return rates, round(over_s, 3)
         recent = await offsets_at(self._client, places, now_ms - 1000 * RATE_S)
         found = {
@@ -157,6 +163,27 @@ class LiveFigures:
             for row in groups
         ]
 
+    # slow requests
+
+    async def _slow(self, missing: dict[str, str], now_ms: int) -> list[Row] | None:
+        """Return requests of at least `_SLOW_MS`, or None if the servers do not note them."""
+        try:
+            found = await slowest(self._client, None, min(self._rows_max, _SLOW_ROWS_MAX))
+        except (AdminError, Unreachable) as error:
+            missing["slow"] = str(error)
+            return None
+        return [
+            {
+                "request": " ".join(filter(None, (row["api"], row["topic"]))),
+                "total_ms": row["total_ms"],
+                "age_s": max(0, now_ms - row["at_ms"]) // 1000,
+                "client_id": row["client_id"],
+                "address": row["address"],
+            }
+            for row in found.rows
+            if row["total_ms"] >= _SLOW_MS
+        ]
+
     # bookies
 
     async def _bookies(self, missing: dict[str, str]) -> list[Row] | None:
@@ -185,44 +212,30 @@ class LiveFigures:
         return self._storage
 
 
-def growth(before: int | None, now: int | None) -> int | None:
-    """Return how many records were written between two end offsets.
-
-    Returns None if one is unknown, or if the end went back: the topic was created anew.
-    """
-    if before is None or now is None or now < before:
-        return None
-    return now - before
-
-
 def lag_of(
     committed: Mapping[Place, int], starts: Mapping[Place, int], ends: Mapping[Place, int]
 ) -> int | None:
     """Return the records that a group is behind; None if it committed nothing, or if unknown."""
     if not committed:
         return None
-    lags: list[int | None] = [
-        lag_row("", place, offset, starts.get(place), ends.get(place))["lag"]
+    return total(
+        lag_in_records(offset, starts.get(place), ends.get(place))
         for place, offset in committed.items()
-    ]
-    return _sum(lags)
+    )
 
 
-def _sum(values: Iterable[Any]) -> Any:
-    """Return the sum, or None if one of the values is unknown."""
-    listed = list(values)
-    return None if None in listed else sum(listed)
-
-
-def _topic_row(topic: Any, rates: Mapping[Place, float | None]) -> Row:
-    rate = _sum(rates.get((topic.name, each.partition_index)) for each in topic.partitions)
+def _topic_row(
+    topic: Any, rates: Mapping[Place, float | None], in_bytes: Mapping[str, float | None]
+) -> Row:
+    found = total(rates.get((topic.name, each.partition_index)) for each in topic.partitions)
     return {
         "name": topic.name,
         "partitions": len(topic.partitions),
-        "records_per_s": None if rate is None else round(float(rate), 3),
+        "records_per_s": None if found is None else round(float(found), 3),
+        "bytes_per_s": in_bytes.get(topic.name),
     }
 
 
 def _by_lag(rows: Iterable[Row]) -> list[Row]:
     """Sort groups: the largest lag first, unknown ones last."""
-    return sorted(rows, key=lambda row: (1 if row["lag"] is None else -row["lag"], row["group"]))
+    return sorted(rows, key=lambda row: by_size(row["lag"], row["group"]))

@@ -58,10 +58,23 @@ class _Table(NamedTuple):
     total: str  # the key with the number of all rows; empty if the rows are all
     name: _Field
     fields: Sequence[_Field]
+    if_any: bool = False  # left out if there are no rows
 
 
 def _count(value: int) -> str:
     return f"{value:,}"
+
+
+def _bytes_per_s(value: float) -> Any:
+    return show_bytes(round(value))
+
+
+def _tenths(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+def _seconds(value: int) -> str:
+    return f"{value}s"
 
 
 _TABLES: Final = (
@@ -71,6 +84,7 @@ _TABLES: Final = (
         _Field("TOPIC", "name", 0),
         (
             _Field("RATE", "records_per_s", 11, show_rate),
+            _Field("BYTES/S", "bytes_per_s", 10, _bytes_per_s),
             _Field("PARTITIONS", "partitions", 10, _count),
         ),
     ),
@@ -94,6 +108,18 @@ _TABLES: Final = (
             _Field("DISK", "disk_bytes", 9, show_bytes),
             _Field("RACK", "rack", 14, left=True),
         ),
+    ),
+    _Table(
+        "slow",
+        "",
+        _Field("SLOW REQUEST", "request", 0),
+        (
+            _Field("MS", "total_ms", 11, _tenths),
+            _Field("AGO", "age_s", 6, _seconds),
+            _Field("CLIENT", "client_id", 16, left=True),
+            _Field("ADDRESS", "address", 21, left=True),
+        ),
+        if_any=True,
     ),
 )
 
@@ -141,14 +167,15 @@ def _many(count: int, noun: str) -> str:
 
 
 def _tables(look: Row, width: int, height: int | None, header: bool) -> list[ScreenLine]:
-    blank = height is None or height >= _BLANKS_FROM * len(_TABLES)
-    sizes = [len(look[table.key] or ()) for table in _TABLES]
+    tables = [table for table in _TABLES if not table.if_any or look.get(table.key)]
+    blank = height is None or height >= _BLANKS_FROM * len(tables)
+    sizes = [len(look[table.key] or ()) for table in tables]
     if height is not None:
         # Each table has a line besides its rows, also if it has none.
         fixed = sum(int(header or not size) + int(blank) for size in sizes)
         sizes = shares(sizes, height - fixed)
     lines: list[ScreenLine] = []
-    for table, size in zip(_TABLES, sizes, strict=True):
+    for table, size in zip(tables, sizes, strict=True):
         if blank and (header or lines):
             lines.append(ScreenLine(""))
         lines += _drawn(look, table, size, width, header)

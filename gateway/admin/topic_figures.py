@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.admin.client import AdminClient, AdminError, Broker, Place, Unreachable
 from gateway.admin.topics import EARLIEST, LATEST, LOOK_RETRY_S_MAX, Row, offsets
+from gateway.core import figures as formulas
 
 _DESCRIBE_LOG_DIRS: Final = 35
 _OFFSETS_AT_ONCE: Final = 10_000  # partitions in one request
@@ -59,15 +60,18 @@ def figures_of(
     if recent is None:
         return Figures(size_bytes, records, None)
     written = 0 if recent < 0 else max(0, end - max(recent, start))
-    return Figures(size_bytes, records, round(written / RATE_S, 3))
+    return Figures(size_bytes, records, formulas.rate(written, RATE_S))
 
 
 def total(parts: Iterable[Figures]) -> Figures:
     """Return the figures of all these partitions together. One that is unknown makes the sum so."""
-    columns = list(zip(*parts, strict=True)) or [(0,), (0,), (0.0,)]
-    sums = [None if None in column else sum(column) for column in columns]
-    rate = None if sums[2] is None else round(sums[2], 3)
-    return Figures(sums[0], sums[1], rate)
+    listed = list(parts)
+    rate = formulas.total(each.records_per_s for each in listed)
+    return Figures(
+        formulas.total(each.size_bytes for each in listed),
+        formulas.total(each.records for each in listed),
+        None if rate is None else round(float(rate), 3),
+    )
 
 
 def as_row(found: Figures) -> Row:

@@ -10,6 +10,7 @@ from gateway.admin.client import AdminClient, AdminError, Place
 from gateway.admin.segments import count_segments, from_storage
 from gateway.admin.topic_figures import UNKNOWN, Figures, as_row, figures, total
 from gateway.admin.topics import Row, describe_topic
+from gateway.core.figures import by_size
 
 _WILD: Final = frozenset("*?[")
 _SEGMENTS_S_MAX: Final = 2.0
@@ -52,8 +53,7 @@ def in_order(rows: list[Row], order: str) -> list[Row]:
     key = _ORDERS.get(order)
 
     def rank(row: Mapping[str, Any]) -> tuple[float, str]:
-        value = None if key is None else row[key]
-        return (0 if key is None else 1 if value is None else -value, row["name"])
+        return by_size(0 if key is None else row[key], row["name"])
 
     return sorted(rows, key=rank)
 

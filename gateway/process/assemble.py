@@ -8,24 +8,30 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+import socket
+import ssl
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gateway.cluster.port import ListenerAddress
 from gateway.cluster.single_broker import SingleBroker
-from gateway.config import GatewayConfig
+from gateway.config import PLAINTEXT, GatewayConfig, Listener
 from gateway.core.feature_levels import Supported
 from gateway.core.fetch_session import PARTITION_BYTES, FetchSessions
 from gateway.features.cluster_form import ClusterForm
 from gateway.features.features import Features, alone
 from gateway.groups.coordinator import Coordinator
 from gateway.groups.read_only_groups import ReadOnlyGroups
-from gateway.handlers.api import Api, Context, Request, Result
+from gateway.handlers.api import Api, Context, Phase, Request, Result
 from gateway.handlers.table import rows
 from gateway.log import logger
-from gateway.process.greylist_view import avoided_bookies
 from gateway.process.transactions import add_transactions
 from gateway.server.dispatch import Dispatcher
 from gateway.server.listener import Server
@@ -38,13 +44,17 @@ from gateway.wire.messages import PRIVATE_KEY
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
 from ledger.streams.stream import StreamServices
-from ledger.tasks import report
+from ledger.tasks import report, start_once
 from subscriptions.store import SubscriptionsStore
 
 if TYPE_CHECKING:
     from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
-    from gateway.metrics.http import MetricsServer
+    from gateway.http.password_file import Hashed
+    from gateway.http.server import HttpServer
+    from gateway.topics.greylist_report import AvoidedBookies
+    from ledger.client.health import BookieHealth
 
+_HISTORY_AFTER_S = 10.0  # so that no start waits for its modules
 _STILL_SHARE = 1 / 3  # share of a session that is left when the lease has ended
 
 Stop = Callable[[], Awaitable[None]]
@@ -76,7 +86,8 @@ class Running:
         self.ctx = ctx
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.server = server
-        self.metrics: MetricsServer | None = None
+        self.metrics: WebPort | None = None
+        self.http: WebPort | None = None
         self.ledger_port: int | None = None  # port for readers of ledgers, or None
         self.stops = stops
 
@@ -89,12 +100,112 @@ class Running:
         return self.server.port
 
     @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Return the listeners with the ports that they have."""
+        return self.server.listeners
+
+    @property
+    def http_port(self) -> int | None:
+        """Return the port of the web page, or None."""
+        return None if self.http is None else self.http.port
+
+    @property
     def metrics_port(self) -> int | None:
         """Return the port of the metrics page, or None."""
         return None if self.metrics is None else self.metrics.port
 
     async def stop(self) -> None:
+        self.ctx.phase = Phase.DRAINING
         await stop_all(self.stops)
+
+
+class PortUnavailable(OSError):
+    """The gateway cannot listen on a port for HTTP, or not as configured."""
+
+
+class WebPort:
+    """A port for HTTP. Its code is imported at the first connection, and never by a start."""
+
+    def __init__(self, running: Running, *, metrics_only: bool) -> None:
+        self._running = running
+        self._settings = running.ctx.config.http
+        self._name = "metrics-port" if metrics_only else "http-port"
+        self._metrics_only = metrics_only
+        self._listener: asyncio.Server | None = None
+        # Answers requests. None before the first connection.
+        self._server: HttpServer | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._passwords: Mapping[str, Hashed] | None = None
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen, on any free port if `port` is 0. Raises PortUnavailable."""
+        self._read_secrets()
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(self._arrived, host, port)
+        except (OSError, UnicodeError) as error:
+            raise self._unavailable(host, port, error) from error
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._running.stops.append(self.stop)
+
+    async def stop(self) -> None:
+        """Stop accepting connections, and end those that are open."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._server is not None:
+            await self._server.stop()
+
+    def _unavailable(self, host: str, port: int, error: OSError | UnicodeError) -> PortUnavailable:
+        if isinstance(error, UnicodeError):  # of a host name that IDNA does not encode
+            reason = "this is not the name of a host"
+        elif isinstance(error, socket.gaierror) or not error.errno:
+            reason = error.strerror or str(error)
+        else:
+            reason = os.strerror(error.errno)  # without the words of the loop
+        unavailable = PortUnavailable(
+            f"{self._name} {port}: cannot listen there on {host}: {reason}"
+        )
+        if isinstance(error, OSError):
+            unavailable.errno = error.errno
+        return unavailable
+
+    def _arrived(self) -> asyncio.Protocol:
+        if self._server is None:
+            from gateway.http.server import HttpServer, load_application
+
+            load = load_application(
+                self._running.ctx,
+                self._settings,
+                _own_bootstrap(self._running.ctx.config, self._running.listeners),
+                self._passwords,
+                metrics_only=self._metrics_only,
+            )
+            self._server = HttpServer(self._settings, load, self._tls)
+        return self._server.connection()
+
+    def _read_secrets(self) -> None:
+        """Read the certificate and the passwords, which stay as they are in this process."""
+        file, key = self._settings.certificate, self._settings.private_key
+        if file is not None:
+            self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            try:
+                self._tls.load_cert_chain(file, key, _no_passphrase)
+            except (OSError, ValueError) as error:
+                raise PortUnavailable(f"--http-cert {file}: cannot be used: {error}") from error
+            self._tls.set_alpn_protocols(["http/1.1"])
+        if self._settings.password_file is not None:
+            from gateway.http.password_file import PasswordFault, read_passwords
+
+            file = self._settings.password_file
+            try:
+                self._passwords = read_passwords(file)
+            except PasswordFault as fault:
+                raise PortUnavailable(f"--http-password-file {file}: {fault}") from fault
+
+
+def _no_passphrase() -> str:
+    raise ValueError("its key has a passphrase; write the key without one")
 
 
 async def stop_all(stops: list[Stop]) -> None:
@@ -157,24 +268,56 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         reply_memory=ReplyMemory(config.connection.reply_bytes_max),
         stored=stored,
         features=features,
-        advertised_host=config.advertised_host,
-        advertised_port=config.advertised_port,
         metadata_address=config.zookeeper or None,
-        avoided_bookies=partial(avoided_bookies, parts.services.client.health),
+        copies=parts.bookies,
+        streams=parts.services,
+        avoided_bookies=partial(_avoided_bookies, parts.services.client.health),
+        questions={
+            **dict.fromkeys(("groups", "topics"), _ask_figures),
+            **dict.fromkeys(("health", "history", "record_times", "slow"), _ask_metrics),
+        },
     )
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
     stops.append(add_transactions(ctx, shared))
-    dispatcher = Dispatcher({**rows(), PRIVATE_KEY: _private_questions()}, ctx)
+    dispatcher = Dispatcher({**rows(), PRIVATE_KEY: _private_questions()}, ctx, ctx.requests)
     server = Server(dispatcher, config.connection, stall_s_max, ctx.reply_memory)
     running = Running(server, ctx, stops)
     ctx.process_report = partial(_process_report, running, parts.session_ms)
+    if "LEDGER_CLUSTER_DIRECTORY" in os.environ:  # few gateways import this
+        from gateway.process.local_cluster.own import own_cluster
+
+        ctx.local_cluster = own_cluster()
     return await _start(running, shared)
+
+
+def _avoided_bookies(health: BookieHealth) -> AvoidedBookies:
+    from gateway.process.greylist_view import avoided_bookies  # few gateways are asked for it
+
+    return avoided_bookies(health)
 
 
 def _process_report(running: Running, session_ms: int) -> dict[str, Any]:
     from gateway.process.process_report import process_report  # few gateways are asked for it
 
     return process_report(running, session_ms)
+
+
+async def _close_lazy_parts(ctx: Context) -> None:
+    while ctx.lazy:
+        _, part = ctx.lazy.popitem()
+        await part.close()
+
+
+async def _ask_figures(asked: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
+    from gateway.figures.questions import answer  # few gateways are asked for them
+
+    return await answer(asked, ctx)
+
+
+async def _ask_metrics(asked: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
+    from gateway.metrics.questions import answer  # few gateways are asked for them
+
+    return await answer(asked, ctx)
 
 
 def _private_questions() -> Api:
@@ -214,19 +357,23 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
         stops.append(ctx.transactions.stop)
     if ctx.cleaner is not None:
         stops.append(ctx.cleaner.stop)
-    await running.server.start(config.host, config.port)
+    stops.append(partial(_close_lazy_parts, ctx))
+    # For clients that come before the last port is bound.
+    ctx.listeners = {each.name: each for each in config.all_listeners}
+    await running.server.start_all(config.all_listeners)
     stops.append(running.server.stop)
+    ctx.listeners = {each.name: each for each in running.server.listeners}
     ctx.altered.limit_connections(running.server.registry.limit_connections)
+    ctx.connections = running.server.registry.counts
     if isinstance(ctx.cluster, SingleBroker):
-        port = config.advertised_port or running.port
-        ctx.cluster.address = (config.advertised_host or config.host, port)
+        ctx.cluster.address = _advertised(running.server.listeners[0])[1:]
     if config.metrics_port is not None:
-        from gateway.metrics.http import MetricsServer
-
-        running.metrics = MetricsServer(ctx)
-        stops.append(running.metrics.stop)
+        running.metrics = WebPort(running, metrics_only=True)
         await running.metrics.start(config.host, config.metrics_port)
+    if config.http.port is not None:
+        await _start_page(running, config.http.port)
     stops.append(release_waiters)
+    stops.append(partial(_close_lazy_parts, ctx))
     if shared is not None:
         from gateway.process.broker_lifecycle import (
             BrokerLifecycle,  # an embedded gateway does not import this module
@@ -234,12 +381,84 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
 
         share = BrokerLifecycle(shared, partitions, groups, running.lost)
         stops.append(share.stop)
-        peer = (config.peer_host or "", config.peer_port or running.port)
-        await share.start(config.advertised_host or config.host, running.port, peer)
+        addresses = [_advertised(each) for each in running.server.listeners]
+        _, host, port = addresses[0]
+        await share.start(host, port, _peer_address(config, addresses), addresses)
     await partitions.start()
     await groups.start()
     if ctx.transactions is not None:
         await ctx.transactions.start()
     if ctx.cleaner is not None:
         ctx.cleaner.start()
+    ctx.phase = Phase.SERVING
+    _begin_history_later(running)
     return running
+
+
+def _advertised(listener: Listener) -> ListenerAddress:
+    """Return the address of a bound listener as other brokers give it to clients."""
+    return ListenerAddress(listener.name, *listener.address(listener.host, listener.port))
+
+
+def _peer_address(config: GatewayConfig, addresses: Sequence[ListenerAddress]) -> tuple[str, int]:
+    """Return the address for other brokers: that of a listener, or of `peer_host`."""
+    if not config.listeners:
+        return config.peer_host or "", config.peer_port or addresses[0].port
+    return addresses[_for_brokers(config, [each.name for each in addresses])][1:]
+
+
+def _for_brokers(config: GatewayConfig, names: Sequence[str]) -> int:
+    """Return the place of the listener by which brokers of the cluster reach each other."""
+    name = config.inter_broker_listener or PLAINTEXT
+    return names.index(name) if name in names else 0
+
+
+def _own_bootstrap(config: GatewayConfig, listeners: Sequence[Listener]) -> str:
+    """Return the address at which the page asks this gateway as a client.
+
+    It is that of the listener for brokers: what others advertise for clients outside may be out of
+    reach from here.
+    """
+    listener = listeners[_for_brokers(config, [each.name for each in listeners])]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listener.host, listener.host)
+    return f"[{host}]:{listener.port}" if ":" in host else f"{host}:{listener.port}"
+
+
+def _begin_history_later(running: Running) -> None:
+    loop = asyncio.get_running_loop()
+    timer = loop.call_later(_HISTORY_AFTER_S, _begin_history, running.ctx)
+
+    async def cancel() -> None:
+        timer.cancel()
+
+    running.stops.append(cancel)
+
+
+def _begin_history(ctx: Context) -> None:
+    start_once("the import of the history", _import_history(ctx))
+
+
+async def _import_history(ctx: Context) -> None:
+    loop = asyncio.get_running_loop()
+    module: Any = await loop.run_in_executor(None, import_module, "gateway.metrics.history")
+    if ctx.phase is Phase.SERVING:
+        module.begin(ctx)
+
+
+async def _start_page(running: Running, port: int) -> None:
+    """Serve the web page, or Kafka alone if the default port is in use."""
+    settings = running.ctx.config.http
+    page = WebPort(running, metrics_only=False)
+    try:
+        await page.start(settings.host, port)
+    except PortUnavailable as error:
+        if not settings.may_be_taken or error.errno != errno.EADDRINUSE:
+            raise
+        print(
+            f"gateway: http-port {port}: in use on {settings.host}; there is no web page "
+            "(--http-port takes another port, --no-http-port none)",
+            file=sys.stderr,
+            flush=True,
+        )
+        return
+    running.http = page

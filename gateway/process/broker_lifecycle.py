@@ -9,7 +9,9 @@ Source: Kafka, BrokerLifecycleManager.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
+from gateway.cluster.port import ListenerAddress
 from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.groups.coordinator import Coordinator
 from gateway.log import logger
@@ -40,11 +42,18 @@ class BrokerLifecycle:
         self._adopting: asyncio.Task[None] | None = None
         self._adopt_again = False
 
-    async def start(self, host: str, port: int, peer: tuple[str, int]) -> None:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        peer: tuple[str, int],
+        listeners: Sequence[ListenerAddress] = (),
+    ) -> None:
         """Register the broker, and claim, open and lead streams from now on.
 
-        `host` and `port` are for clients, `peer` is for other brokers. Raises NotOwner (another
-        process has this node id), MetadataUnavailable.
+        `host` and `port` are for clients of brokers of earlier releases, `listeners` for all
+        others, `peer` is for other brokers. Raises NotOwner (another process has this node id),
+        MetadataUnavailable.
         """
         cluster = self._cluster
         self._partitions.on_opened = cluster.note_opened
@@ -52,7 +61,7 @@ class BrokerLifecycle:
         cluster.on_members_changed(self._members_changed)
         cluster.on_expired(self._groups.lost)
         cluster.on_replaced(self._replaced)
-        await cluster.set_address(host, port, peer)
+        await cluster.set_address(host, port, peer, listeners)
         await cluster.start(self._partitions)
 
     async def stop(self) -> None:

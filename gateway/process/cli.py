@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from ledger.command_line.program import CommandGroup, Deferred, completions
+from ledger.command_line.program import CommandGroup, Deferred, completions, habits
 
 
 def _topics(ctx: click.Context, incomplete: str) -> Sequence[str]:
@@ -22,7 +22,29 @@ def _groups(ctx: click.Context, incomplete: str) -> Sequence[str]:
     return groups(ctx, incomplete)
 
 
-completions.update(TOPIC=_topics, GROUP=_groups)
+def _profiles(ctx: click.Context, incomplete: str) -> Sequence[str]:
+    from gateway.admin.completion import profiles
+
+    return profiles(ctx, incomplete)
+
+
+completions.update(TOPIC=_topics, GROUP=_groups, PROFILE=_profiles)
+# Options of Kafka's console programs, kcat and rpk.
+habits.update(
+    {
+        "--from-beginning": "--from start",
+        "--topic": "an argument, such as `gateway topic describe orders`",
+        "--max-messages": "-n",
+        "--num": "-n",
+        "--offset": "--from",
+        "--brokers": "--bootstrap",
+        "--bootstrap-server": "--bootstrap",
+        "--bootstrap-servers": "--bootstrap",
+        "--broker-list": "--bootstrap",
+        "--all-groups": "`gateway group list`",
+        "--reset-offsets": "`gateway group seek`",
+    }
+)
 
 program: Final = CommandGroup(
     "gateway",
@@ -80,6 +102,17 @@ program: Final = CommandGroup(
             "top",
             "Show topics by rate, groups by lag, and bookies, again and again until Ctrl-C.",
         ),
+        "slow": Deferred(
+            "gateway.admin.slow_cli",
+            "slow",
+            "Show the slowest requests of the last hour, and where their time went.",
+        ),
+        "health": Deferred(
+            "gateway.admin.health_cli",
+            "health",
+            "Exit with 0 if the gateway at --bootstrap takes requests, and with 1 and the reasons "
+            "if not.",
+        ),
         "explain": Deferred(
             "gateway.admin.explain_cli",
             "explain",
@@ -104,6 +137,11 @@ program: Final = CommandGroup(
             "gateway.admin.doctor_cli",
             "doctor",
             "Check servers, disks and clocks, and print a fix for what is wrong.",
+        ),
+        "http-password": Deferred(
+            "gateway.http.password_command",
+            "http_password",
+            "Print the line of a name for the file of --http-password-file.",
         ),
         "job": Deferred(
             "gateway.pipelines.commands",

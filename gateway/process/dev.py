@@ -11,8 +11,15 @@ from typing import Any
 
 import click
 
-from gateway.config import ConnectionLimits, GatewayConfig, GroupLimits, TopicDefaults
-from gateway.process.server_settings import dev_table
+from gateway.config import (
+    ConnectionLimits,
+    GatewayConfig,
+    GroupLimits,
+    HttpConfig,
+    Listener,
+    TopicDefaults,
+)
+from gateway.process.server_settings import PAGE_NAMES, dev_table
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_OK
 from ledger.command_line.failure import print_failure
@@ -92,7 +99,8 @@ def answered(settings: Settings) -> int | None:
     Returns the exit code then, and None if the start goes on.
     """
     flags = settings.flags
-    for warning in settings.warnings:
+    is_worker = getattr(flags, "supervisor", None) is not None  # its supervisor printed them
+    for warning in () if is_worker else settings.warnings:
         print_failure("gateway", f"warning: {warning}", "WARNING", as_json=_wants_json(flags))
     if not flags.print_config:
         return None
@@ -122,10 +130,12 @@ def faults_of(settings: Settings) -> list[str]:
     """Return all faults, a line for each."""
     return [
         *settings.faults,
+        *listener_faults(settings),
         *session_faults(settings),
         *(_stdin_faults() if settings.flags.until_stdin_ends else ()),
         *_io_faults(settings),
         *_data_faults(settings),
+        *http_faults(settings),
     ]
 
 
@@ -137,6 +147,32 @@ def _stdin_faults() -> list[str]:
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         return []
     return ["--until-stdin-ends: stdin is neither a pipe nor a socket"]
+
+
+LISTENER_ROWS = (
+    "listener",
+    "advertise",
+    "listener-security-protocol-map",
+    "inter-broker-listener-name",
+)
+
+
+def listener_faults(settings: Settings) -> list[str]:
+    """Return the faults of named listeners."""
+    if all(settings.is_default(name) for name in LISTENER_ROWS):
+        return []
+    from gateway.process.listeners import faults_of as faults
+
+    return faults(settings)
+
+
+def listeners_of(settings: Settings, shift: int = 0) -> tuple[Listener, ...]:
+    """Return the named listeners, or none. Ports are `shift` above the given ones."""
+    if not settings["listener"]:
+        return ()
+    from gateway.process.listeners import made
+
+    return made(settings, shift)
 
 
 def session_faults(settings: Settings) -> list[str]:
@@ -189,10 +225,12 @@ def _foreign_name(data: Path) -> str | None:
 
 def config_of(settings: Settings) -> GatewayConfig:
     """Return the configuration that the settings make. They must have no faults."""
+    listeners = listeners_of(settings)
     return GatewayConfig(
         data=settings["data"],
-        host=settings["host"],
-        port=settings["port"],
+        listeners=listeners,
+        host=listeners[0].host if listeners else settings["host"],
+        port=listeners[0].port if listeners else settings["port"],
         advertised_host=settings["advertised-host"],
         advertised_port=settings["advertised-port"],
         node_id=settings["node-id"],
@@ -203,11 +241,41 @@ def config_of(settings: Settings) -> GatewayConfig:
         ledger_port=settings["ledger-port"],
         any_ledger_port=settings.is_default("ledger-port"),
         metrics_port=settings["metrics-port"],
+        http=http_config(settings),
         tail_cache_bytes=settings["tail-cache"],
         until_stdin_ends=settings.flags.until_stdin_ends,
         connection=connection_limits(settings),
         groups=group_limits(settings),
         topics=topic_defaults(settings, settings["bookies"]),
+    )
+
+
+def http_faults(settings: Settings) -> list[str]:
+    """Return the faults of the web page's settings. Only settings that were given are looked at."""
+    if settings["http-port"] is None and settings["metrics-port"] is None:
+        return []
+    if all(settings.is_default(name) for name in PAGE_NAMES):
+        return []
+    from gateway.process.page_settings import faults_of_page
+
+    return faults_of_page(settings)
+
+
+def http_config(settings: Settings) -> HttpConfig:
+    """Return where the web page is served, as the settings make it."""
+    names = settings["http-name"] or ""
+    return HttpConfig(
+        port=settings["http-port"],
+        may_be_taken=settings.is_default("http-port"),
+        host=settings["http-host"],
+        names=tuple(each.lower() for each in names.split(",") if each),
+        write=settings["http-write"],
+        hide_values=settings["http-hide-values"],
+        open_metrics=settings["http-open-metrics"],
+        allow_insecure=settings["allow-insecure"],
+        password_file=settings["http-password-file"],
+        certificate=settings["http-cert"],
+        private_key=settings["http-key"],
     )
 
 

@@ -14,19 +14,15 @@ from gateway.settings.broker_keys import BROKER_KEYS, STATIC_NAMES, TOPIC_DEFAUL
 from ledger.command_line.settings import Foreign
 
 _INSTEAD: Final = {
-    "listeners": "pass host and port instead",
-    "advertised.listeners": "pass advertised-host instead, and advertised-port for `gateway dev`",
+    "controller.listener.names": "there is no controller, and its listeners are left out",
     "socket.request.max.bytes": "it is always 100 MiB",
 }
 _PROTECTED: Final = ("SSL", "SASL_SSL", "SASL_PLAINTEXT")
 _MAP: Final = "listener.security.protocol.map"
-# How a value names listeners. Without `listeners`, Kafka has one with the name PLAINTEXT.
-_ADDRESSES: Final = re.compile(r"""([^\s,;'"\[\]/:]+)\s*://""")
+# How a value names listeners.
 _WORDS: Final = re.compile(r"""[^\s,;'"\[\]]+""")
 _MAPPED: Final = re.compile(r"""([^\s,;'"\[\]:]+)\s*:\s*(\w+)""")
 _NAMING: Final[Mapping[str, re.Pattern[str]]] = {
-    "listeners": _ADDRESSES,
-    "advertised.listeners": _ADDRESSES,
     "inter.broker.listener.name": _WORDS,
     "security.inter.broker.protocol": _WORDS,
 }
@@ -65,8 +61,6 @@ def _protects(key: str, name: str, value: str, file: Mapping[str, str]) -> bool:
         return value != ""
     if key.startswith("zookeeper.ssl."):
         return value.lower() not in ("", "false")
-    if key == _MAP:
-        return "listeners" not in file and _is_protected("PLAINTEXT", value)
     naming = _NAMING.get(key)
     mapped = file.get(_MAP, "")
     return naming is not None and any(_is_protected(each, mapped) for each in naming.findall(value))

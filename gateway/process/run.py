@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import gc
-import socket
 import sys
 from dataclasses import replace
 from importlib import import_module
@@ -19,7 +18,8 @@ from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line.exit_codes import EXIT_UNREACHABLE
 
 if TYPE_CHECKING:
-    from gateway.config import GatewayConfig
+    from gateway.config import GatewayConfig, Listener
+    from gateway.server.listener import CannotListen
 
 
 THREAD_SWITCH_S = 1e-4
@@ -39,6 +39,16 @@ class StartedGateway(Protocol):
 
     @property
     def port(self) -> int: ...
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Return the listeners with the ports that they have."""
+        ...
+
+    @property
+    def http_port(self) -> int | None:
+        """Return the port of the web page, or None."""
+        ...
 
     @property
     def metrics_port(self) -> int | None:
@@ -96,6 +106,7 @@ async def _serve(config: GatewayConfig) -> int:
         gc.freeze()
         gc.set_threshold(*_COLLECT_AFTER)
         _say_started(config, gateway)
+        asked.ready()
         preloading = asyncio.get_running_loop().call_later(_PRELOAD_AFTER_S, _preload)
         code = await _ended(asked, gateway)
         preloading.cancel()
@@ -120,18 +131,22 @@ async def _start(config: GatewayConfig) -> StartedGateway:
     if config.zookeeper:
         return await _start_in_cluster(config)
     from gateway.process.embedded import start_embedded
+    from gateway.server.listener import CannotListen
     from ledger.errors import CorruptFormat, DirectoryInUse, ForeignDirectory
 
     try:
         return await start_embedded(config)
     except (CorruptFormat, DirectoryInUse, ForeignDirectory) as error:
         raise ConfigFault([f"--data {config.data}: {error}"]) from error
+    except CannotListen as error:
+        raise ConfigFault([_listen_fault(config, error)]) from error
     except (OSError, UnicodeError) as error:
         raise ConfigFault([_os_fault(config, error)]) from error
 
 
 async def _start_in_cluster(config: GatewayConfig) -> StartedGateway:
     from gateway.process.clustered import start_in_cluster
+    from gateway.server.listener import CannotListen
     from ledger.errors import ForeignLayout, LedgerError, MetadataUnavailable
 
     try:
@@ -145,24 +160,35 @@ async def _start_in_cluster(config: GatewayConfig) -> StartedGateway:
         ) from error
     except LedgerError as error:
         raise ConfigFault([str(error)]) from error
+    except CannotListen as error:
+        raise ConfigFault([_listen_fault(config, error)]) from error
     except (OSError, UnicodeError) as error:
         raise ConfigFault([_os_fault(config, error)]) from error
 
 
-def _os_fault(config: GatewayConfig, error: OSError | UnicodeError) -> str:
-    from gateway.metrics.http import MetricsUnavailable
-
-    if isinstance(error, MetricsUnavailable):
-        return str(error)
-    place = f"--host {config.host} --port {config.port}"
-    if isinstance(error, UnicodeError):  # of a host name that IDNA does not encode
+def _listen_fault(config: GatewayConfig, error: CannotListen) -> str:
+    """Return the fault of an address that cannot be listened on, beginning with its flags."""
+    listener, cause = error.listener, error.__cause__
+    host, port = listener.host, listener.port
+    place = f"--host {host} --port {port}"
+    in_use = f"--port {port}: in use on {host}; pass another --port"
+    if config.listeners:
+        shown = f"[{host}]" if ":" in host else host
+        place = f"--listener {listener.name}={shown}:{port}"
+        in_use = f"{place}: the port is in use; pass another one"
+    if isinstance(cause, UnicodeError):  # of a host name that IDNA does not encode
         return f"{place}: cannot listen there: this is not the name of a host"
-    if isinstance(error, socket.gaierror):
-        return f"{place}: cannot listen there: {error.strerror}"
-    if error.errno == errno.EADDRINUSE:
-        return f"--port {config.port}: in use on {config.host}; pass another --port"
-    if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES) and error.filename is None:
-        return f"{place}: cannot listen there: {error.strerror}"
+    assert isinstance(cause, OSError)
+    if cause.errno == errno.EADDRINUSE:
+        return in_use
+    return f"{place}: cannot listen there: {cause.strerror or cause}"
+
+
+def _os_fault(config: GatewayConfig, error: OSError | UnicodeError) -> str:
+    from gateway.process.assemble import PortUnavailable
+
+    if isinstance(error, PortUnavailable | UnicodeError):
+        return str(error)
     if config.zookeeper:
         return str(error)
     inside = error.filename not in (None, str(config.data))
@@ -177,11 +203,29 @@ def _say_started(config: GatewayConfig, gateway: StartedGateway) -> None:
         place = f"zookeeper={config.zookeeper}" if config.zookeeper else f"data={config.data}"
         print(f"gateway started: bootstrap.servers={host}:{gateway.port} {place}")
         print(f"Started Kafka API server; [KafkaServer id={config.node_id}] started")
+        for each in config.listeners and gateway.listeners:
+            print("listener:", _shown(each))
         if gateway.ledger_port is not None:
             print(f"ledgers: grpc://127.0.0.1:{gateway.ledger_port}")
+        if gateway.http_port is not None:
+            page = config.http.host
+            page = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(page, page)
+            page = f"[{page}]" if ":" in page else page
+            print(f"page: {config.http.scheme}://{page}:{gateway.http_port}/")
         if gateway.metrics_port is not None:
-            print(f"metrics: http://{host}:{gateway.metrics_port}/metrics")
+            print(f"metrics: {config.http.scheme}://{host}:{gateway.metrics_port}/metrics")
         sys.stdout.flush()  # prints all lines at once, for programs that wait for one line
+
+
+def _shown(listener: Listener) -> str:
+    """Return a listener, and the address that its clients are given."""
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    line = f"{listener.name}={host}:{listener.port}"
+    if not listener.advertised_host:
+        return line
+    host = listener.advertised_host
+    host = f"[{host}]" if ":" in host else host
+    return f"{line} advertised={host}:{listener.advertised_port}"
 
 
 def _preload() -> None:

@@ -11,12 +11,16 @@ from gateway.process.dev import (
     answered,
     connection_limits,
     group_limits,
+    http_config,
+    http_faults,
+    listener_faults,
+    listeners_of,
     print_faults,
     server_options,
     session_faults,
     topic_defaults,
 )
-from gateway.process.server_settings import PORT_MAX, serve_table
+from gateway.process.server_settings import PORT_MAX, WORKERS_MAX, serve_table
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_UNREACHABLE
 from ledger.command_line.failure import print_failure
@@ -74,8 +78,9 @@ def _supervise(settings: Settings, words: list[str]) -> int:
 
     # Workers that start again later have the same settings, even if the file has changed.
     os.environ.update(settings.of_file())
-    names = ("workers", "node-id", "port", "metrics-port")
-    return supervise(commands(words, *(settings[name] for name in names)))
+    names = ("workers", "node-id", "port", "metrics-port", "http-port")
+    named = bool(settings["listener"])
+    return supervise(commands(words, *(settings[name] for name in names), named=named))
 
 
 @prints(PRINTED)
@@ -89,6 +94,8 @@ serve = Command(
         *server_options(TABLE),
         # The process that started this worker: the worker ends with it.
         Option(["--supervisor"], type=Value("pid", units.integer), hidden=True),
+        # The place of this worker among several, from 0; it is added to ports of named listeners.
+        Option(["--place"], type=Value("number", units.whole(0, WORKERS_MAX)), hidden=True),
     ],
     help="Run one gateway of a cluster, with ZooKeeper and bookies.",
     callback=_callback,
@@ -100,10 +107,12 @@ def faults_of(settings: Settings) -> list[str]:
     return [
         *_missing_faults(settings),
         *settings.faults,
+        *listener_faults(settings),
         *session_faults(settings),
         *_address_faults(settings),
         *_row_faults(settings),
         *_tls_faults(settings),
+        *http_faults(settings),
     ]
 
 
@@ -132,7 +141,8 @@ def _address_faults(settings: Settings) -> list[str]:
 def _row_faults(settings: Settings) -> list[str]:
     """Return the faults of the ports and the node id of the last of several workers."""
     more = settings["workers"] - 1
-    bounds = (("port", PORT_MAX), ("metrics-port", PORT_MAX), ("node-id", units.INT32_MAX))
+    ports = ((name, PORT_MAX) for name in ("port", "metrics-port", "http-port"))
+    bounds = (*ports, ("node-id", units.INT32_MAX))
     return [
         f"{settings.place('workers')}: --{name} of the last one would be {settings[name] + more}, "
         f"above {most}"
@@ -165,11 +175,14 @@ def _tls_faults(settings: Settings) -> list[str]:
 def config_of(settings: Settings) -> GatewayConfig:
     """Return the configuration that the settings make. They must have no faults."""
     cert, key, authority = _tls_files(settings).values()
+    listeners = listeners_of(settings, settings.flags.place or 0)
     return GatewayConfig(
+        listeners=listeners,
+        inter_broker_listener=settings["inter-broker-listener-name"] or "",
         zookeeper=settings["zookeeper"],
         session_ms=round(settings["session"] * 1000),
-        host=settings["host"],
-        port=settings["port"],
+        host=listeners[0].host if listeners else settings["host"],
+        port=listeners[0].port if listeners else settings["port"],
         advertised_host=settings["advertised-host"],
         peer_host=settings["peer-host"],
         peer_port=settings["peer-port"],
@@ -178,6 +191,7 @@ def config_of(settings: Settings) -> GatewayConfig:
         reader_slow_shards_detection=settings["reader-slow-shards-detection"],
         workers=settings["workers"],
         metrics_port=settings["metrics-port"],
+        http=http_config(settings),
         log_segment_based_subscriptions_store_enabled=(
             settings["log-segment-based-subscriptions-store-enabled"]
         ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.config import (
     CLUSTER_TAIL_CACHE_BYTES,
@@ -21,6 +21,7 @@ from ledger.ports.bookies import BookieTransport
 
 PORT_MAX: Final = 65_535
 LEDGER_PORT: Final = 3181
+PAGE_PORT: Final = 9080
 REPLICATION_FACTOR: Final = 3
 WORKERS_MAX: Final = 64
 _PREFIX: Final = "GATEWAY"
@@ -31,6 +32,83 @@ _TIMEOUT_S_MAX: Final = units.INT32_MAX / 1000
 _MEMORY_MIN: Final = 2 * _DEFAULT.connection.frame_bytes_max
 _PORT: Final = units.whole(0, PORT_MAX)
 _OTHERS_PORT: Final = units.whole(1, PORT_MAX)  # a client cannot connect to port 0
+_LISTENER_NAME: Final = re.compile(r"[A-Z0-9_]{1,64}")
+# `NAME=HOST:PORT`, or `NAME://HOST:PORT` as in Kafka.
+_ADDRESS: Final = re.compile(
+    r"([^=:/]*)(=|://)(\[[0-9A-Fa-f:.]*\]|[^\s\[\]:/,]*):(\d{1,5})", re.ASCII
+)
+_MAPPED: Final = re.compile(r"([^\s,:]+):([A-Za-z_]+)", re.ASCII)
+_ALL_ZERO: Final = re.compile(r"[0.:]*")  # the addresses that stand for all of a machine
+_HOST_CHARACTERS_MAX: Final = 255
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Kafka's protocols of listeners. Only the first one is served yet."""
+
+
+class NamedAddress(NamedTuple):
+    """A value of `--listener` and `--advertise`."""
+
+    name: str
+    host: str
+    port: int
+
+    @property
+    def is_anywhere(self) -> bool:
+        """True if the host stands for all addresses of the machine."""
+        return _ALL_ZERO.fullmatch(self.host) is not None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}={host}:{self.port}"
+
+
+class NamedProtocol(NamedTuple):
+    """A value of `--listener-security-protocol-map`."""
+
+    name: str
+    protocol: str
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.protocol}"
+
+
+def _named_address(value: object, port_min: int) -> NamedAddress:
+    match = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("must be NAME=HOST:PORT, such as CLIENTS=localhost:9092")
+    name = _listener_name(match[1].upper() if match[2] == "://" else match[1])
+    if len(match[3]) > _HOST_CHARACTERS_MAX:
+        raise ValueError(f"its host must have at most {_HOST_CHARACTERS_MAX} characters")
+    if not port_min <= int(match[4]) <= PORT_MAX:
+        raise ValueError(f"its port must be between {port_min} and {PORT_MAX}")
+    return NamedAddress(name, match[3].strip("[]"), int(match[4]))
+
+
+def _listener(value: object) -> NamedAddress:
+    """Parse an address to listen on. Without a host it is every address, as in Kafka."""
+    found = _named_address(value, 0)
+    return found if found.host else found._replace(host="0.0.0.0")
+
+
+def _advertise(value: object) -> NamedAddress:
+    found = _named_address(value, 1)
+    if found.is_anywhere:
+        shown = found.host or "an empty host"
+        raise ValueError(f"clients cannot connect to {shown}; name a host that they can")
+    return found
+
+
+def _listener_name(value: object) -> str:
+    if not isinstance(value, str) or not _LISTENER_NAME.fullmatch(value):
+        raise ValueError("the name must have 1 to 64 characters: A to Z, digits and _")
+    return value
+
+
+def _named_protocol(value: object) -> NamedProtocol:
+    match = _MAPPED.fullmatch(value) if isinstance(value, str) else None
+    protocol = match[2].upper() if match is not None else ""
+    if match is None or protocol not in PROTOCOLS:
+        raise ValueError(f"must be NAME:PROTOCOL, and the protocol {units.listed(PROTOCOLS)}")
+    return NamedProtocol(match[1].upper(), protocol)
 
 
 def _host(value: object) -> str:
@@ -45,6 +123,16 @@ def _host_or_none(value: object) -> str:
 
 def _text_or_none(value: object) -> str:
     return "" if value == "" else units.text(value)
+
+
+def _names(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be host names, separated by commas")
+    for name in value.split(","):
+        _host(name)
+        if ":" in name and not (name.startswith("[") and name.endswith("]")):
+            raise ValueError("must be host names without ports; IPv6 addresses have brackets")
+    return value
 
 
 def _bookies(value: object) -> int:
@@ -87,6 +175,7 @@ def _listening() -> list[Setting]:
             default=_DEFAULT.host,
             help="Address to listen on.",
         ),
+        *_listeners(),
         Setting(
             name="node-id",
             kind="ID",
@@ -115,6 +204,94 @@ def _listening() -> list[Setting]:
             parse=_PORT,
             default=_DEFAULT.metrics_port,
             help="Port of the metrics page for Prometheus, on --host; 0 takes any free port.",
+        ),
+    ]
+
+
+def _page(port: int | None) -> list[Setting]:
+    page = _DEFAULT.http
+    shown = None if port is None else f"{port}, or no page if it is taken"
+    files = (
+        ("http-password-file", "File with names and hashes, made by `gateway http-password`."),
+        ("http-cert", "PEM file with the certificate that the web page shows to browsers."),
+        ("http-key", "PEM file with its private key; only its owner may read it."),
+    )
+    switches = (
+        ("http-write", page.write, "Let the page change topics, groups and records."),
+        ("http-hide-values", page.hide_values, "Show no keys, values and headers of records."),
+        ("http-open-metrics", page.open_metrics, "Serve /metrics without a password."),
+        (
+            "allow-insecure",
+            page.allow_insecure,
+            "Serve the page to other machines without TLS and passwords.",
+        ),
+    )
+    return [
+        Setting(
+            name="http-port",
+            kind="PORT",
+            parse=_PORT,
+            default=port,
+            shown=shown,
+            off="Serve no web page.",
+            help="Port of the web page; 0 takes any free port.",
+        ),
+        Setting(
+            name="http-host",
+            kind="HOST",
+            parse=_host,
+            default=page.host,
+            help="Address of the web page. One that other machines reach needs --http-cert, "
+            "--http-key and --http-password-file, or --allow-insecure.",
+        ),
+        Setting(
+            name="http-name",
+            kind="NAMES",
+            parse=_names,
+            help="Host names of the web page, separated by commas, in addition to localhost.",
+        ),
+        *(Setting(name=name, default=default, help=text) for name, default, text in switches),
+        *(Setting(name=name, kind="FILE", parse=units.path, help=text) for name, text in files),
+    ]
+
+
+PAGE_NAMES: Final = tuple(row.name for row in _page(None) if row.name != "http-port")
+"""The settings of the web page besides its port."""
+
+
+def _listeners() -> list[Setting]:
+    """Return the rows that name listeners, in place of `--host`, `--port` and `--advertised-*`."""
+    return [
+        Setting(
+            name="listener",
+            kind="NAME=HOST:PORT",
+            parse=_listener,
+            many=True,
+            default=(),
+            shown="PLAINTEXT at --host and --port",
+            kafka=(KafkaKey("listeners"),),
+            help="Address to listen on, with a name; repeatable. Clients get the addresses that "
+            "other gateways advertise for the same name.",
+        ),
+        Setting(
+            name="advertise",
+            kind="NAME=HOST:PORT",
+            parse=_advertise,
+            many=True,
+            default=(),
+            shown="the address of the listener",
+            kafka=(KafkaKey("advertised.listeners"),),
+            help="Address that clients of a listener connect to; repeatable.",
+        ),
+        Setting(
+            name="listener-security-protocol-map",
+            kind="NAME:PROTOCOL",
+            parse=_named_protocol,
+            many=True,
+            default=(),
+            shown="PLAINTEXT for all",
+            kafka=(KafkaKey("listener.security.protocol.map"),),
+            help="Protocol of a listener; repeatable. Only PLAINTEXT is served yet.",
         ),
     ]
 
@@ -175,9 +352,9 @@ def _groups() -> list[Setting]:
     ]
 
 
-def _common(tail_cache_bytes: int) -> list[Setting]:
-    """Return the rows that `dev` and `serve` have in common, with this default of one."""
-    return [*_listening(), *_memory(tail_cache_bytes), *_groups()]
+def _common(tail_cache_bytes: int, page_port: int | None) -> list[Setting]:
+    """Return the rows that `dev` and `serve` have in common, with these defaults of two."""
+    return [*_listening(), *_page(page_port), *_memory(tail_cache_bytes), *_groups()]
 
 
 def _storing() -> list[Setting]:
@@ -287,6 +464,14 @@ def _serve_addresses() -> list[Setting]:
             shown="--port",
             help="Port at which the other gateways reach this one.",
         ),
+        Setting(
+            name="inter-broker-listener-name",
+            kind="NAME",
+            parse=_listener_name,
+            shown="PLAINTEXT, or the first listener",
+            kafka=(KafkaKey("inter.broker.listener.name"),),
+            help="Listener whose advertised address the other gateways connect to.",
+        ),
     ]
 
 
@@ -365,7 +550,7 @@ def dev_table() -> Table:
     """Return the settings of `gateway dev`."""
     return Table(
         _PREFIX,
-        [*_common(TAIL_CACHE_BYTES), *_storing(), *_dev_addresses()],
+        [*_common(TAIL_CACHE_BYTES, PAGE_PORT), *_storing(), *_dev_addresses()],
         one_start=("accept-loss", "until-stdin-ends"),
         foreign=_foreign,
     )
@@ -377,7 +562,7 @@ def serve_table() -> Table:
         _PREFIX,
         [
             *_zookeepers(),
-            *_common(CLUSTER_TAIL_CACHE_BYTES),
+            *_common(CLUSTER_TAIL_CACHE_BYTES, None),
             *_serve_addresses(),
             *_cluster(),
             *_reaching_bookies(),

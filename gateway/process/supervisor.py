@@ -18,6 +18,7 @@ import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from gateway.log import logger
 from ledger.adapters.system.clock import SystemClock
@@ -28,6 +29,9 @@ from ledger.command_line.exit_codes import (
     EXIT_UNREACHABLE,
 )
 from ledger.ports.clock import Clock
+
+if TYPE_CHECKING:
+    from ledger.adapters.system.service_manager import ServiceManager
 
 _LINE_BYTES_MAX = 65_536
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
@@ -51,11 +55,19 @@ class WorkerPace:
 
 
 def commands(
-    words: Sequence[str], workers: int, node_id: int, port: int, metrics_port: int | None = None
+    words: Sequence[str],
+    workers: int,
+    node_id: int,
+    port: int,
+    metrics_port: int | None = None,
+    http_port: int | None = None,
+    *,
+    named: bool = False,
 ) -> list[list[str]]:
     """Return a command line for each worker; `words` are the options of `gateway serve`, as given.
 
-    Node ids and ports rise by one with each worker; port 0 stays 0.
+    Node ids and ports rise by one with each worker; port 0 stays 0. With `named` listeners, a
+    worker finds their ports by its place.
     """
 
     def at(first: int, place: int) -> str:
@@ -64,12 +76,16 @@ def commands(
     ours = [sys.executable, "-m", "gateway", "serve", *words, "--workers", "1"]
     ours += ["--supervisor", str(os.getpid())]
     rows = [
-        [*ours, "--node-id", str(node_id + place), "--port", at(port, place)]
+        [
+            *(*ours, "--node-id", str(node_id + place)),
+            *(("--place", str(place)) if named else ("--port", at(port, place))),
+        ]
         for place in range(workers)
     ]
-    if metrics_port is None:
-        return rows
-    return [[*row, "--metrics-port", at(metrics_port, place)] for place, row in enumerate(rows)]
+    for name, first in (("--metrics-port", metrics_port), ("--http-port", http_port)):
+        if first is not None:
+            rows = [[*row, name, at(first, place)] for place, row in enumerate(rows)]
+    return rows
 
 
 def end_with(supervisor: int) -> None:
@@ -127,6 +143,9 @@ class _Supervisor:
         self._code: int | None = None  # exit code; set as soon as all workers must end
         self._killed = False
         self._all_told = False
+        # The link to systemd, which the workers do not have; None without systemd.
+        self._manager = _service_manager()
+        self._ping_due_s = clock.monotonic_s()
         self._any_started = False
 
     def run(self) -> int:
@@ -134,12 +153,22 @@ class _Supervisor:
             try:
                 while self._code is None or self._living():
                     self._start_due()
+                    self._ping()
                     self._listen()
                     self._reap()
             finally:
                 self._send(signal.SIGKILL)
         assert self._code is not None
         return self._code
+
+    def _ping(self) -> None:
+        """Report to systemd that the supervision works, once the workers have started."""
+        manager, now_s = self._manager, self._clock.monotonic_s()
+        if manager is None or manager.ping_s is None or not self._all_told:
+            return
+        if self._ping_due_s <= now_s:
+            manager.ping()
+            self._ping_due_s = now_s + manager.ping_s
 
     def _listen(self) -> None:
         """Wait for an event: output or the end of a worker, a signal, or a start that is due."""
@@ -182,6 +211,8 @@ class _Supervisor:
             self._send(signal.SIGKILL)
             return
         self._asked = signal.Signals(number)
+        if self._manager is not None:
+            self._manager.stopping()
         self._code = EXIT_INTERRUPTED if self._asked is signal.SIGINT else EXIT_OK
         self._send(self._asked)
 
@@ -202,10 +233,12 @@ class _Supervisor:
         return any(worker.process is not None for worker in self._workers)
 
     def _wait_s(self) -> float | None:
-        """Return the seconds until the next start, or None if none is due."""
+        """Return the seconds until the next start or ping, or None if none is due."""
         if self._code is not None:
             return None
         due = [worker.due_s for worker in self._workers if worker.process is None]
+        if self._manager is not None and self._manager.ping_s is not None and self._all_told:
+            due.append(self._ping_due_s)
         return max(0.0, min(due) - self._clock.monotonic_s()) if due else None
 
     def _start_due(self) -> None:
@@ -225,6 +258,7 @@ class _Supervisor:
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 process_group=0,
+                env=_environment(),
             )
         except OSError as error:  # no memory, or too many processes
             self._again(worker, str(error))
@@ -264,6 +298,8 @@ class _Supervisor:
             self._all_told = True
             servers = ",".join(addresses)
             _say(f"gateways started: bootstrap.servers={servers} workers={len(addresses)}".encode())
+            if self._manager is not None:
+                self._manager.ready()
 
     # -- ends ------------------------------------------------------------------------------------
 
@@ -309,6 +345,20 @@ class _Supervisor:
         worker.due_s = now_s + wait_s
         place = self._workers.index(worker)
         logger().warning("a worker ended", worker=place, reason=why, again_in_s=wait_s)
+
+
+def _service_manager() -> ServiceManager | None:
+    if "NOTIFY_SOCKET" not in os.environ:
+        return None
+    from ledger.adapters.system.service_manager import ServiceManager
+
+    return ServiceManager(os.environ)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a worker: systemd watches the supervisor alone."""
+    ours = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+    return {name: value for name, value in os.environ.items() if name not in ours}
 
 
 def _on_child(_number: int, _frame: FrameType | None) -> None:

@@ -34,7 +34,8 @@ _LOG_LINES: Final = 20  # of the log, in an error
 
 def _environment() -> dict[str, str]:
     """Return the environment without settings of other gateways: `options` alone count."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+    ours = ("GATEWAY_", "KAFKA_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 class GatewayFailed(RuntimeError):
@@ -162,6 +163,9 @@ class Gateway:
         # `-P`: a folder `gateway` of the application under test must not hide this package
         words = [self._python, "-P", "-m", "gateway", "dev", "--until-stdin-ends"]
         words += ["--port", str(self._port), "--ledger-port", "0"]
+        # Its default port is left to the gateway that a person starts.
+        if not any(each.startswith("--http-port") for each in self._options):
+            words.append("--no-http-port")
         words += ["--data", str(self._kept or self._directory / "data"), *self._options]
         with open(self._directory / "gateway.log", "ab") as log:
             try:

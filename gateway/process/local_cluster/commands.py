@@ -80,6 +80,17 @@ _count = Value("count", units.whole(1, _COUNT_MAX))
     help="Directory with ZooKeeper's jars.",
 )
 @option(
+    "--http-port",
+    type=Value("port", units.whole(1, _PORT_MAX)),
+    shown="as before, none at first",
+    help="Port of the first gateway's web page; the others follow.",
+)
+@option(
+    "--http-write",
+    is_flag=True,
+    help="Serve changes there too: records, topics, groups, and killing these processes.",
+)
+@option(
     "--foreground",
     is_flag=True,
     help="Stay, start again what ends, and stop all at Ctrl-C.",
@@ -91,6 +102,8 @@ def up(
     gateways: int | None,
     bookies: int | None,
     jars: Path | None,
+    http_port: int | None,
+    http_write: bool,
     foreground: bool,
     output: Output,
 ) -> None:
@@ -102,11 +115,15 @@ def up(
     """
     from gateway.process.local_cluster.faults import LocalClusterError
     from gateway.process.local_cluster.launcher import Launcher
+    from gateway.process.local_cluster.services import Web
 
+    if http_write and http_port is None:
+        usage("--http-write needs --http-port", output)
     line = ProgressLine()
     launcher = Launcher(data, line.text, jars=jars, tied=foreground)
+    web = None if http_port is None else Web(http_port, http_write)
     try:
-        state = launcher.up(_size(launcher, gateways, bookies), port)
+        state = launcher.up(_size(launcher, gateways, bookies), port, web)
         line.clear()
         if foreground:
             _stay(launcher, state)

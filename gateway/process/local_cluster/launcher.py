@@ -21,8 +21,18 @@ from gateway.process.local_cluster import zookeeper
 from gateway.process.local_cluster.faults import LocalClusterError
 from gateway.process.local_cluster.pids import ProcessId, identify
 from gateway.process.local_cluster.ports import choose_ports
-from gateway.process.local_cluster.services import AUDIT, LOOPBACK, ZOOKEEPER, Size, words_of
+from gateway.process.local_cluster.services import (
+    AUDIT,
+    LOOPBACK,
+    ZOOKEEPER,
+    Size,
+    Web,
+    words_of,
+)
 from gateway.process.local_cluster.state import State, forget, load, load_existing, locked, save
+
+DIRECTORY_VARIABLE: Final = "LEDGER_CLUSTER_DIRECTORY"
+"""Names the directory of the cluster in the environment of its processes."""
 
 _START_S_MAX: Final = 60.0
 _STOP_S_MAX: Final = 60.0  # twice what a gateway may take to hand over
@@ -59,8 +69,10 @@ class Launcher:
 
     # start
 
-    def up(self, size: Size | None, first_port: int | None) -> State:
+    def up(self, size: Size | None, first_port: int | None, web: Web | None = None) -> State:
         """Start all processes that do not run, and wait until they serve.
+
+        Without `web`, gateways serve their pages as the last time; at first, none.
 
         If one does not come up, those that this call started are stopped again. Without a size, it
         is that of the last time. Raises LocalClusterError.
@@ -68,6 +80,7 @@ class Launcher:
         with locked(self.directory):
             state = load(self.directory) or State()
             wanted = state.size if size is None else size
+            state.web = web or state.web
             _refuse_fewer(state, wanted)
             missing = [name for name in wanted.names if not state.alive(name)]
             programs = self._programs() if ZOOKEEPER in missing else None
@@ -111,7 +124,7 @@ class Launcher:
             zookeeper.configure(self.directory, state.ports[name])
             words = zookeeper.command(programs.java, programs.class_path, self.directory)
         else:
-            module, *rest = words_of(name, state.ports, self.directory)
+            module, *rest = words_of(name, state.ports, self.directory, state.web)
             words = [sys.executable, "-P", "-m", module, *rest]
         log = self.log(name)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +136,7 @@ class Launcher:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env=_environment(),
+                env=child_environment(self.directory, self._jars),
             )
         self._children[name] = child
         found = identify(child.pid)
@@ -237,10 +250,15 @@ def _refuse_fewer(state: State, wanted: Size) -> None:
         )
 
 
-def _environment() -> dict[str, str]:
-    """Let children import these packages, wherever the command runs."""
+def child_environment(directory: Path, jars: Path | None = None) -> dict[str, str]:
+    """Let children import these packages, wherever the command runs, and name the cluster.
+
+    A gateway may start ZooKeeper again, so it is told where the jars are.
+    """
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    given = {} if jars is None else {zookeeper.JARS_VARIABLE: str(jars.absolute())}
+    own = {"PYTHONPATH": os.pathsep.join(paths), DIRECTORY_VARIABLE: str(directory)}
+    return {**os.environ, **own, **given}
 
 
 def rows(state: State, directory: Path) -> list[dict[str, Any]]:

@@ -46,7 +46,16 @@ class Size(NamedTuple):
         return [name for stage in self.stages for name in stage]
 
 
-def words_of(name: str, ports: Mapping[str, int], directory: Path) -> Sequence[str]:
+class Web(NamedTuple):
+    """The web pages of the gateways: the port of the first, the others follow; with changes."""
+
+    port: int
+    write: bool = False
+
+
+def words_of(
+    name: str, ports: Mapping[str, int], directory: Path, web: Web | None = None
+) -> Sequence[str]:
     """Return the module and the arguments of a process, all but ZooKeeper."""
     zookeeper = ("--zookeeper", f"{LOOPBACK}:{ports[ZOOKEEPER]}")
     if name == AUDIT:
@@ -60,7 +69,11 @@ def words_of(name: str, ports: Mapping[str, int], directory: Path) -> Sequence[s
         return ("ledger", "serve", *zookeeper, *data, *here, *place, *local)
     here = ("--host", LOOPBACK, "--advertised-host", LOOPBACK, "--peer-host", LOOPBACK)
     identity = ("--node-id", number, "--rack", f"r{number}", "--session", SESSION)
-    return ("gateway", "serve", *zookeeper, *here, *place, *identity)
+    page: Sequence[str] = ()
+    if web is not None:
+        page = ("--http-port", str(web.port + int(number) - 1))
+        page = (*page, "--http-write") if web.write else page
+    return ("gateway", "serve", *zookeeper, *here, *place, *identity, *page)
 
 
 def bootstrap_of(size: Size, ports: Mapping[str, int]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gateway.process.local_cluster.faults import CannotStart, LocalClusterError
 from gateway.process.local_cluster.pids import ProcessId
-from gateway.process.local_cluster.services import LOOPBACK, ZOOKEEPER, Size, bootstrap_of
+from gateway.process.local_cluster.services import LOOPBACK, ZOOKEEPER, Size, Web, bootstrap_of
 
 _VERSION: Final = 1
 _FILE: Final = "cluster.json"
@@ -30,6 +30,8 @@ class State:
     ports: dict[str, int] = field(default_factory=dict[str, int])
     # The last run of each process that was started and not stopped, alive or not.
     processes: dict[str, ProcessId] = field(default_factory=dict[str, ProcessId])
+    # Where the gateways serve their pages; None if they serve none.
+    web: Web | None = None
 
     def alive(self, name: str) -> bool:
         found = self.processes.get(name)
@@ -72,7 +74,14 @@ def _decode(document: Any) -> State:
             str(name): ProcessId(int(each["pid"]), int(each["started"]), str(each["boot"]))
             for name, each in document["processes"].items()
         },
+        _web_of(document),
     )
+
+
+def _web_of(document: Any) -> Web | None:
+    """Return where pages are served. Earlier releases wrote nothing about them."""
+    port = document.get("http_port")
+    return None if port is None else Web(int(port), bool(document.get("http_write")))
 
 
 def load_existing(directory: Path) -> State:
@@ -94,6 +103,8 @@ def save(directory: Path, state: State) -> None:
         "gateways": state.size.gateways,
         "bookies": state.size.bookies,
         "ports": state.ports,
+        "http_port": None if state.web is None else state.web.port,
+        "http_write": state.web is not None and state.web.write,
         "processes": {name: each._asdict() for name, each in state.processes.items()},
     }
     draft = directory / f"{_FILE}.new"

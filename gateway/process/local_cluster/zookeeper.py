@@ -43,10 +43,13 @@ def find_java() -> str:
 
 
 def find_jars(given: Path | None) -> str:
-    """Return the class path of ZooKeeper: of the option, else of known places.
+    """Return the class path of ZooKeeper: of the option or its variable, else of known places.
 
     Raises CannotStart.
     """
+    named = os.environ.get(JARS_VARIABLE)
+    if given is None and named:
+        given = Path(named)
     if given is not None:
         if not any(given.glob(_JAR)):
             raise CannotStart(f"--zookeeper-jars {given}: no {_JAR} is there", "NO_ZOOKEEPER")

@@ -1,0 +1,165 @@
+"""Several listeners: the faults of their settings, and the configuration that they make.
+
+Loaded only if a setting of listeners is given. Source: KIP-103, KIP-291; Kafka, KafkaConfig and
+AbstractKafkaConfig.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gateway.config import PLAINTEXT, Listener
+from gateway.process.server_settings import PORT_MAX, PROTOCOLS, NamedAddress
+from ledger.command_line.settings import Settings
+
+_ROWS: Final = ("listener", "advertise", "listener-security-protocol-map")
+_INTER_BROKER: Final = "inter-broker-listener-name"
+# The replacement of each setting of the short form.
+_INSTEAD: Final = {
+    "host": "--listener NAME=HOST:PORT",
+    "port": "--listener NAME=HOST:PORT",
+    "advertised-host": "--advertise NAME=HOST:PORT",
+    "advertised-port": "--advertise NAME=HOST:PORT",
+    "peer-host": f"--{_INTER_BROKER} NAME",
+    "peer-port": f"--{_INTER_BROKER} NAME",
+}
+
+
+def faults_of(settings: Settings) -> list[str]:
+    """Return the faults of the settings of listeners. Their values could all be parsed."""
+    if settings.faulty.intersection((*_ROWS, _INTER_BROKER)):
+        return []
+    listening, advertised = _given(settings, "listener"), _given(settings, "advertise")
+    return [
+        *_mixed(settings),
+        *_unused(settings, listening),
+        *_doubled(settings, "listener", listening),
+        *_doubled(settings, "advertise", advertised),
+        *_without_listener(settings, listening, advertised),
+        *_ports(settings, listening, advertised),
+        *_unserved(settings, listening),
+        *_of_cluster(settings, listening, advertised),
+    ]
+
+
+def made(settings: Settings, shift: int = 0) -> tuple[Listener, ...]:
+    """Return the listeners that the settings make. They must have no faults.
+
+    Ports are `shift` above the given ones, for one of several workers.
+    """
+    addresses = {each.name: each for each in _given(settings, "advertise")}
+
+    def listener(each: NamedAddress) -> Listener:
+        shown = addresses.get(each.name)
+        port = each.port + shift if each.port else 0
+        if shown is None:
+            return Listener(each.name, each.host, port)
+        return Listener(each.name, each.host, port, shown.host, shown.port + shift)
+
+    return tuple(map(listener, _given(settings, "listener")))
+
+
+def _given(settings: Settings, row: str) -> list[NamedAddress]:
+    """Return the addresses of a row, without those of Kafka's controllers."""
+    names = settings.foreign.get("controller.listener.names", "").split(",")
+    left_out = {name.strip().upper() for name in names}
+    addresses: Sequence[NamedAddress] = settings[row]
+    return [each for each in addresses if each.name not in left_out]
+
+
+def _mixed(settings: Settings) -> Iterator[str]:
+    """Yield a fault for each setting of the short form beside the long form."""
+    long = next((name for name in ("listener", "advertise") if settings[name]), None)
+    if long is None:
+        return
+    for name, instead in _INSTEAD.items():
+        if name in settings.table.rows and not settings.is_default(name):
+            place = settings.place(name)
+            yield f"{place}: cannot be used with {settings.place(long)}; pass {instead} instead"
+
+
+def _unused(settings: Settings, listening: Sequence[NamedAddress]) -> Iterator[str]:
+    if settings["listener"] and not listening:
+        yield f"{settings.place('listener')}: names only controllers; add a listener for clients"
+
+
+def _doubled(settings: Settings, row: str, addresses: Sequence[NamedAddress]) -> Iterator[str]:
+    for name, count in Counter(each.name for each in addresses).items():
+        if count > 1:
+            yield f"{settings.place(row)}: {name} is named {count} times; keep one"
+
+
+def _without_listener(
+    settings: Settings, listening: Sequence[NamedAddress], advertised: Sequence[NamedAddress]
+) -> Iterator[str]:
+    names = {each.name for each in listening}
+    for each in advertised:
+        if each.name not in names:
+            place = settings.place_of("advertise", str(each))
+            instead = f"pass --listener {each.name}=HOST:PORT"
+            yield f"{place}: there is no listener {each.name}; {instead}"
+
+
+def _workers(settings: Settings) -> int:
+    return settings["workers"] if "workers" in settings.table.rows else 1
+
+
+def _ports(
+    settings: Settings, listening: Sequence[NamedAddress], advertised: Sequence[NamedAddress]
+) -> Iterator[str]:
+    """Yield faults of ports that two listeners have, or that the last worker cannot have."""
+    workers = _workers(settings)
+    owners: dict[int, NamedAddress] = {}
+    for each in listening:
+        for port in range(each.port, each.port + workers) if each.port else ():
+            other = owners.setdefault(port, each)
+            if other is not each:
+                place = settings.place_of("listener", str(each))
+                beside = f" with {workers} workers" if workers > 1 else ""
+                yield f"{place}: {other.name} has port {port} too{beside}; take another port"
+                break
+    for row, addresses in (("listener", listening), ("advertise", advertised)):
+        for each in addresses:
+            if each.port + workers - 1 > PORT_MAX:
+                place = settings.place_of(row, str(each))
+                last = each.port + workers - 1
+                yield f"{place}: the port of the last worker would be {last}, above {PORT_MAX}"
+
+
+def _unserved(settings: Settings, listening: Sequence[NamedAddress]) -> Iterator[str]:
+    """Yield faults of listeners whose protocol is not PLAINTEXT."""
+    mapped = {each.name: each.protocol for each in settings["listener-security-protocol-map"]}
+    for name in [each.name for each in listening] or [PLAINTEXT]:
+        # Without a map, a listener with the name of a protocol has this protocol, as in Kafka.
+        default = PLAINTEXT if mapped or name not in PROTOCOLS else name
+        if mapped and name not in mapped and listening:
+            place = settings.place("listener-security-protocol-map")
+            yield f"{place}: has no protocol for the listener {name}; add {name}:{PLAINTEXT}"
+        elif (protocol := mapped.get(name, default)) != PLAINTEXT:
+            row = "listener-security-protocol-map" if name in mapped else "listener"
+            yield (
+                f"{settings.place(row)}: the protocol {protocol} of the listener {name} is not "
+                f"supported yet: without it the port is open; only {PLAINTEXT} is served"
+            )
+
+
+def _of_cluster(
+    settings: Settings, listening: Sequence[NamedAddress], advertised: Sequence[NamedAddress]
+) -> Iterator[str]:
+    """Yield faults of a gateway that registers its addresses for others."""
+    if _INTER_BROKER not in settings.table.rows:
+        return
+    names = {each.name for each in advertised}
+    for each in listening:
+        if each.is_anywhere and each.name not in names:
+            place = settings.place_of("listener", str(each))
+            yield (
+                f"{place}: clients cannot connect to this address; pass one that they can with "
+                f"--advertise {each.name}=HOST:PORT"
+            )
+    chosen = settings[_INTER_BROKER]
+    known = [each.name for each in listening] or [PLAINTEXT]
+    if chosen is not None and chosen not in known:
+        yield f"{settings.place(_INTER_BROKER)}: there is no such listener; take {known[0]}"
