@@ -102,6 +102,9 @@ proof-spark-newest: $(RUN)/.ready $(DEV)/.ready $(NEWEST)/.ready ## tests of pip
 proof-hostile: $(RUN)/.ready $(DEV)/.ready ## random hostile requests beside honest clients (MINUTES=)
 	$(DEV)/bin/python -m tests.hostile.crowd --minutes $(or $(MINUTES),10)
 
+screenshots: $(RUN)/.ready $(DEV)/.ready ## a picture of each page in docs/images, from a real gateway (NAMES=)
+	$(DEV)/bin/python -m tests.browser.screenshots $(NAMES)
+
 demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and Spark, compared
 	$(DEV)/bin/python -m tests.demo
 
@@ -148,9 +151,15 @@ bench-reading: $(RUN)/.ready $(DEV)/.ready ## what a slow bookie costs readers, 
 bench-archive: $(DEV)/.ready ## what 30 days of commits cost an archive: opening, checkpoints, metadata.json
 	$(DEV)/bin/python -m tests.bench.archive_growth
 
+bench-cli: $(RUN)/.ready $(DEV)/.ready ## how long people wait: commands, a gateway for a test, printed records; ratios (BEFORE=DIR)
+	$(DEV)/bin/python -m tests.bench.cli $(if $(RUNS),--runs $(RUNS)) $(if $(BEFORE),--before $(BEFORE))
+
+bench-page: $(RUN)/.ready $(DEV)/.ready ## the web page with 100 and 10,000 topics and groups, and what it costs producers (RUNS=1 QUICK=1)
+	$(DEV)/bin/python -m tests.bench.page $(if $(RUNS),--runs $(RUNS)) $(if $(QUICK),--quick)
+
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
 .PHONY: help run cluster check test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
-	proof-spark proof-spark-newest proof-hostile demo spark bench \
-	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-start bench-wire
+	proof-spark proof-spark-newest proof-hostile screenshots demo spark bench \
+	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-page bench-start bench-cli bench-wire

@@ -12,6 +12,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _SOURCES = (".py", ".pyi", ".proto")
+_PAGE = ("gateway/http/templates/", "gateway/http/static/")
 _PACKAGES = ("gateway", "ledger", "subscriptions")
 
 
@@ -49,7 +50,9 @@ class CommitHook(BuildHookInterface[Any]):
             commit = f"{commit}-dirty"
         untracked = _ask_git(root, "ls-files", "--others", "--exclude-standard", "--", *_PACKAGES)
         stray = [
-            name for name in untracked.splitlines() if name.endswith((".py", ".pyi", ".proto"))
+            name
+            for name in untracked.splitlines()
+            if name.endswith(_SOURCES) or name.startswith(_PAGE)
         ]
         if stray:
             raise RuntimeError(f"not in the repository: {', '.join(stray)}; add or remove them")
