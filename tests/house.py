@@ -92,11 +92,13 @@ _MAY_BE_UNCERTAIN = re.compile(
 # Where the world may be looked at, and why.
 UNCERTAIN_ALLOWED = {
     "ledger/adapters/": "the ports' real ends",
+    "ledger/ports/clock.py": "measures how long requests and adds take, and decides nothing",
     "ledger/events.py": "gives events their times, as the log gives them to its lines",
     "ledger/command_line/progress.py": "shows how long people wait, and decides nothing",
     "gateway/process/embedded.py": "puts the real ends behind the ports",
     "gateway/process/assemble.py": "hands chance to what needs it",
     "gateway/admin/": "a command-line client of the gateway, outside of it",
+    "gateway/http/": "draws secrets of forms and passwords; a client of the cluster as well",
     "gateway/pipelines/": "jobs on Spark, clients as well",
     "gateway/process/local_cluster/": "starts processes of this machine and waits for them",
     "gateway/testing/": "runs in the tests of applications, which wait for a process",

@@ -5,6 +5,8 @@ python -m tests.licences --write     writes docs/licences.md
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import sys
 import tomllib
@@ -27,9 +29,17 @@ What an installation brings along, with the licence that each package states of 
 written by `python -m tests.licences --write`, and a test compares it with the pinned packages.
 
 The licence of this project itself is its owner's choice, and none is granted yet. `crc32c` is under
-the LGPL: it is used as a package of its own, which users may replace. No file of another project is
-copied into this one.
+the LGPL: it is used as a package of its own, which users may replace.
 """
+_COPIES = """
+These files of other projects are copied into the web page, unchanged. The text of each licence lies
+beside them, in [static/](../gateway/http/static/).
+
+| file | from | licence | SHA-256 |
+|---|---|---|---|
+"""
+STATIC = ROOT / "gateway" / "http" / "static"
+OURS = frozenset({"site.css", "site.js", "time_travel.js", "VENDORED.json"})
 
 
 class Row(NamedTuple):
@@ -38,6 +48,29 @@ class Row(NamedTuple):
     name: str
     licence: str
     needed_by: str
+
+
+class Copy(NamedTuple):
+    """A file of another project in `gateway/http/static`, as VENDORED.json describes it."""
+
+    file: str
+    package: str
+    version: str
+    path: str
+    licence: str
+    text: str
+    sha256: str
+
+
+def copies() -> list[Copy]:
+    """Return the files of other projects that the web page brings along."""
+    found = json.loads((STATIC / "VENDORED.json").read_text())
+    return [Copy(name, **each) for name, each in sorted(found.items())]
+
+
+def sha256(file: str) -> str:
+    """Return the SHA-256 of a file of the web page."""
+    return hashlib.sha256((STATIC / file).read_bytes()).hexdigest()
 
 
 def pinned(kind: str) -> dict[str, set[str]]:
@@ -90,7 +123,13 @@ def rows() -> list[Row]:
 def page() -> str:
     """Return the text of the page."""
     lines = [f"| {row.name} | {row.licence} | {row.needed_by} |" for row in rows()]
-    return "\n".join([_HEAD, "| package | licence | needed by |", "|---|---|---|", *lines, ""])
+    copied = [
+        f"| {each.file} | npm {each.package} {each.version}, {each.path} | {each.licence} "
+        f"| `{each.sha256}` |"
+        for each in copies()
+    ]
+    head = [_HEAD, "| package | licence | needed by |", "|---|---|---|", *lines]
+    return "\n".join([*head, _COPIES + "\n".join(copied), ""])
 
 
 def main(words: list[str]) -> int:

@@ -31,7 +31,11 @@ OWN: dict[object, Needs] = {
     ZooKeeper: frozenset({"process", "zookeeper"}),
     simulate: frozenset({"sim"}),
 }
-BY_NAME = {"pyspark": frozenset({"process", "spark"}), "subprocess": frozenset({"process"})}
+BY_NAME = {
+    "pyspark": frozenset({"process", "spark"}),
+    "playwright": frozenset({"process"}),
+    "subprocess": frozenset({"process"}),
+}
 FIXTURES = {"zookeeper": OWN[ZooKeeper], "spark": BY_NAME["pyspark"]}
 SERVERS = frozenset({"process", "zookeeper", "spark", "compat", "cluster"})
 KINDS = frozenset({"unit", "sim", "proof"}) | SERVERS

@@ -24,6 +24,8 @@ PLAIN = {
         "gateway/admin/record_writer.py",
         "RecordWriter.flush",
     ): "waited for there; `failure` has its error",
+    ("gateway/http/guard.py", "Guard._answer"): "waited for there; its error is the answer",
+    ("gateway/http/event_stream.py", "EventStream.__call__"): "cancelled and awaited there",
     ("gateway/process/run.py", "_ended"): "awaited there; waits for a signal and does not fail",
     (
         "gateway/process/run.py",

@@ -52,30 +52,36 @@ def records_per_s(argv: Sequence[str], bootstrap: str, count: int) -> float:
     return count / (time.monotonic() - began_s)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--bytes", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
-    flags = parser.parse_args()
+def consume_ratio(records: int, size: int, rounds: int) -> tuple[float, float, float]:
+    """Return the ratio of the worst round of ours to the best of kcat's, and both, per second."""
     ours: list[float] = []
     kcat: list[float] = []
     with (
         tempfile.TemporaryDirectory() as directory,
         Gateway(Path(directory) / "data", ["--journal-sync", "never"]) as gateway,
     ):
-        fill(gateway.bootstrap, flags.records, flags.bytes)
+        fill(gateway.bootstrap, records, size)
         consume = [install.gateway_python(), "-m", "gateway", "topic", "consume", TOPIC]
         by_kcat = [install.kcat(), "-b", gateway.bootstrap, "-C", "-t", TOPIC, "-e", "-q"]
-        for number in range(flags.rounds):
-            ours.append(records_per_s(consume, gateway.bootstrap, flags.records))
-            kcat.append(records_per_s(by_kcat, gateway.bootstrap, flags.records))
+        for number in range(rounds):
+            ours.append(records_per_s(consume, gateway.bootstrap, records))
+            kcat.append(records_per_s(by_kcat, gateway.bootstrap, records))
             print(f"round {number + 1}: gateway {ours[-1]:,.0f}/s, kcat {kcat[-1]:,.0f}/s")
+    return round(min(ours) / max(kcat), 3), min(ours), max(kcat)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--bytes", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    flags = parser.parse_args()
+    ratio, ours, kcat = consume_ratio(flags.records, flags.bytes, flags.rounds)
     row = {
         "bench": "cli",
-        "consume_raw_vs_kcat": round(min(ours) / max(kcat), 3),
-        "consume_raw_per_s": round(min(ours)),
-        "kcat_per_s": round(max(kcat)),
+        "consume_raw_vs_kcat": ratio,
+        "consume_raw_per_s": round(ours),
+        "kcat_per_s": round(kcat),
     }
     print(json.dumps(row))
 

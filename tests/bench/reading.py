@@ -42,8 +42,8 @@ from tests.cluster.world import World
 from tests.peers import install
 from tests.peers.gateway import ClusterGateway
 from tests.peers.install import CACHE
-from tests.peers.processes import wait_until
-from tests.peers.proxy import TO_CLIENT
+from tests.peers.processes import free_port, wait_until
+from tests.peers.proxy import TO_CLIENT, Proxy
 
 SLOWER_S = 0.05
 READ_BYTES = 4 * 1024
@@ -153,7 +153,17 @@ class Stage:
         self.asked = asked
         self.directory = directory
         self.world = World(directory, 3)
+        if asked.before is not None:
+            self._proxy_grpc()
         self._started = 0
+
+    def _proxy_grpc(self) -> None:
+        """Put proxies before the gRPC ports: gateways of earlier trees know no others."""
+        for number, bookie in enumerate(self.world.bookies):
+            port = free_port()
+            bookie.options += ["--grpc-port", str(port)]
+            host = f"127.0.0.{11 + number}"
+            self.world.proxies.append(Proxy(port, host=host, listen_port=port))
 
     def __enter__(self) -> Stage:
         self.world.start()

@@ -25,7 +25,7 @@ from ledger.node.options import NodeSettings
 from tests.histories.workload import make_topic
 from tests.peers import compose
 from tests.peers.bookie import SHARED_DISK
-from tests.peers.compose import LocalCluster, local_command, services
+from tests.peers.compose import LocalCluster, local_command, services, with_one_listener
 from tests.peers.gateway import ports_in_a_row
 from tests.peers.processes import Process, free_port, wait_until
 from tests.peers.zookeeper import ZooKeeper
@@ -95,17 +95,21 @@ def test_each_gateway_is_a_broker_of_its_own_on_the_rack_of_a_bookie():
         for name in OURS
         if name.startswith("gateway")
     ]
-    assert [(one["port"], one["node-id"], one["rack"]) for one in found] == [
+    assert [(one["listener"][0].port, one["node-id"], one["rack"]) for one in found] == [
         (9092, 1, "r1"),
         (9093, 2, "r2"),
         (9094, 3, "r3"),
     ]
+    assert {one["listener"][1].port for one in found} == {29092}
     racks = {
         option_of(services()[name]["command"], "--rack") for name in OURS if name[:6] == "bookie"
     }
     assert racks == {"/r1", "/r2", "/r3", "/r4"}
     for name, one in zip(("gateway-1", "gateway-2", "gateway-3"), found, strict=True):
-        assert services()[name]["ports"] == [f"{one['port']}:{one['port']}"]
+        (outside, inside), port = one["advertise"], one["listener"][0].port
+        assert services()[name]["ports"] == [f"{port}:{port}"]
+        assert (outside, inside) == (("OUTSIDE", "localhost", port), ("INSIDE", name, 29092))
+        assert one["inter-broker-listener-name"] == "INSIDE"
 
 
 def option_of(words, flag):
@@ -117,7 +121,7 @@ def test_make_cluster_listens_where_the_file_says(tmp_path):
     assert cluster.bootstrap == "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
     for name in cluster.gateways:
         words = services()[name]["command"]
-        assert option_of(words, "--port") == str(cluster.ports[name])
+        assert option_of(words, "--listener") == f"OUTSIDE=0.0.0.0:{cluster.ports[name]}"
 
 
 def test_no_service_draws_the_port_of_a_gateway(tmp_path):
@@ -160,8 +164,8 @@ def test_every_volume_and_dependency_that_is_named_exists():
 
 def test_only_places_differ_between_the_file_and_the_local_processes(tmp_path):
     for name in OURS:
-        words = services()[name]["command"]
-        local = local_command(words, "127.0.0.1:1", tmp_path, 2)
+        words = with_one_listener(services()[name]["command"])
+        local = local_command(services()[name]["command"], "127.0.0.1:1", tmp_path, 2)
         assert tuple(local[len(words) :]) == (SHARED_DISK if name.startswith("bookie-") else ())
         changed = {
             words[place - 1]

@@ -7,66 +7,22 @@ leaves it running.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.gateway.admin_commands import invoke
 from tests.peers import install
-from tests.peers.processes import Process, free_port, ports_in_a_row, wait_until
+from tests.peers.local_cluster import UP_S_MAX, LocalCluster
+from tests.peers.processes import Process, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.cluster]
 NAMES = ["zookeeper", "bookie-1", "bookie-2", "audit", "gateway-1", "gateway-2"]
-UP_S_MAX = 120.0
-
-
-class Cluster:
-    """The commands beside the directory of one cluster."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.port = ports_in_a_row(2)[0]
-        path = f"{Path(install.java()).parent}:{os.environ['PATH']}"
-        self.environment = {
-            "GATEWAY_CLUSTER_DATA": str(directory),
-            "GATEWAY_ZOOKEEPER_JARS": str(install.zookeeper_jars()),
-            "PATH": path,
-        }
-        directory.mkdir()
-        (directory / "env").write_text(
-            f"export GATEWAY_ZOOKEEPER=127.0.0.1:{free_port()}\n"  # not 2181: others take it too
-        )
-
-    def words(self, *words):
-        return [install.gateway_python(), "-m", "gateway", "cluster", *words]
-
-    def run(self, *words):
-        environment = {**os.environ, **self.environment}
-        done = subprocess.run(
-            self.words(*words), env=environment, capture_output=True, text=True, timeout=UP_S_MAX
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    def up(self):
-        sizes = ("--gateways", "2", "--bookies", "2")
-        code, out, errors = self.run("up", "--port", str(self.port), *sizes, "-o", "json")
-        assert code == 0, errors
-        return json.loads(out)
-
-    def states(self):
-        found = json.loads(self.run("status", "-o", "json")[1])
-        return {row["name"]: row["state"] for row in found["processes"]}
-
-    def pids(self):
-        return {each.stem: int(each.read_text()) for each in self.directory.glob("*.pid")}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    running = Cluster(tmp_path_factory.mktemp("local") / "cluster")
+    running = LocalCluster(tmp_path_factory.mktemp("local") / "cluster")
     running.up()
     yield running
     running.run("down")
@@ -133,7 +89,7 @@ def test_it_stops_and_leaves_its_data(cluster):
 
 @pytest.mark.proof
 def test_a_start_that_fails_leaves_no_process(tmp_path):
-    failing = Cluster(tmp_path / "c")
+    failing = LocalCluster(tmp_path / "c")
     shutil.copytree(install.zookeeper_jars(), tmp_path / "jars")
     for jar in (tmp_path / "jars").glob("zookeeper-jute*.jar"):
         jar.unlink()

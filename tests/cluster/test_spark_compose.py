@@ -43,20 +43,16 @@ def test_the_file_keeps_to_the_schema_and_names_what_exists():
             assert {each.split(":")[0] for each in service["volumes"]} <= set(document["volumes"])
 
 
-def test_gateways_differ_only_in_the_name_that_they_advertise():
+def test_the_jobs_use_the_listener_that_gateways_have_inside():
+    servers = spark_cluster.services()["submit"]["environment"]["GATEWAY_BOOTSTRAP"]
+    advertised = []
     for name in GATEWAYS:
-        outside, inside = (
-            each[name]["command"] for each in (compose.services(), spark_cluster.services())
-        )
-        assert not serve.faults_of(serve.settings_of(flags_of(serve.serve, inside[4:])))
-        at = outside.index("--peer-host")  # inside, clients and gateways use the same name
-        outside = [*outside[:at], *outside[at + 2 :]]
-        changed = {
-            outside[at - 1]: here
-            for at, (there, here) in enumerate(zip(outside, inside, strict=True))
-            if there != here
-        }
-        assert changed == {"--advertised-host": name}
+        words = compose.services()[name]["command"][4:]
+        settings = serve.settings_of(flags_of(serve.serve, words))
+        assert not serve.faults_of(settings)
+        _, inside = settings["advertise"]
+        advertised.append(f"{inside.host}:{inside.port}")
+    assert servers.split(",") == advertised
 
 
 def test_the_programs_of_the_commands_come_with_pyspark():

@@ -204,6 +204,7 @@ def test_small_clean_segments_are_merged_and_clients_notice_nothing(tmp_path: Pa
         assert read_by_java(gateway) == values
 
 
+@pytest.mark.proof
 def test_transactions_of_a_compacted_topic_are_read_whole_or_not_at_all(tmp_path: Path):
     with Gateway(tmp_path, OPTIONS) as gateway:
         prepared(gateway)
@@ -221,6 +222,7 @@ def test_transactions_of_a_compacted_topic_are_read_whole_or_not_at_all(tmp_path
         assert read(gateway)[0] == writer.expected()
 
 
+@pytest.mark.proof
 def test_readers_that_begin_while_the_log_is_cleaned_restore_every_key(tmp_path: Path):
     with Gateway(tmp_path, OPTIONS) as gateway:
         prepared(gateway, **{"cleanup.policy": "compact,delete"})

@@ -54,6 +54,7 @@ class DirectLink:
     """A connection to the broker without a network."""
 
     peer = "broker"
+    is_over = False
 
     def __init__(self, cluster):
         self._cluster = cluster

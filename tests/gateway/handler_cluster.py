@@ -38,6 +38,7 @@ class Epochs:
 class Cluster:
     def __init__(self, supported=THIS, **settings):
         self.config = GatewayConfig(node_id=3, **settings)
+        self.peer = PEER
         self.store = SimMetadata()
         self.catalog = Catalog(self.store, self.config.topics, bookies=lambda: self.config.bookies)
         self.context = Context(
@@ -69,7 +70,7 @@ class Cluster:
         frame = encode_request(api.key, version, 1, None, fields)
         flexible = 1 if frame[HEADER : HEADER + 1] == b"\0" and _flexible(api.key, version) else 0
         body = decode_request(api.key, version, frame, HEADER + flexible)
-        reply = api.handle(Request(api.key, version, 1, None, PEER, body), self.context)
+        reply = api.handle(Request(api.key, version, 1, None, self.peer, body), self.context)
         if inspect.isawaitable(reply):
             reply = await reply
         assert encode_response(api.key, version, 1, reply)

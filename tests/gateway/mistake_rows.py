@@ -419,6 +419,26 @@ READING = (
         "gateway: --format %q: %q is unknown; known are %t %p %o %k %s %T %h %S %K %%",
     ),
     Mistake(
+        "An expression that ends too early",
+        "topic consume orders --where 'value.total >'",
+        2,
+        "gateway: --where: column 14: mismatched input '<EOF>'",
+    ),
+    Mistake(
+        "A variable of an expression that there is not",
+        "topic consume orders --where 'valeu.total > 3'",
+        2,
+        "gateway: --where: column 1: no variable valeu; there are topic, partition, offset, "
+        "timestamp, time, key, key_size, value, value_size, headers",
+    ),
+    Mistake(
+        "An option of Kafka's console consumer",
+        "topic consume orders --from-beginning",
+        2,
+        "gateway: no option --from-beginning: here it is --from start; "
+        "see `gateway topic consume --help`",
+    ),
+    Mistake(
         "A regular expression that never closes",
         "topic consume orders --grep '('",
         2,

@@ -5,9 +5,10 @@ import asyncio
 from gateway.cluster.port import ClusterMember, Leader
 
 
-def member(node_id, rack="", *, leaving=False):
+def member(node_id, rack="", *, leaving=False, listeners=()):
+    token = f"token{node_id}"
     return ClusterMember(
-        node_id, f"host{node_id}", 9000 + node_id, rack, f"token{node_id}", leaving
+        *(node_id, f"host{node_id}", 9000 + node_id, rack, token, leaving), listeners=listeners
     )
 
 

@@ -92,6 +92,9 @@ class Port:
     def registered(self):
         return {self.name: BookieInfo()}
 
+    async def stats(self, bookie):
+        return await self.bookie.stats()
+
     def add(self, bookie, ledger, entry, master_key, body, on_added, *, recovery=False):
         self.adds += 1
         self.bytes_added += sum(map(len, body)) if isinstance(body, list | tuple) else len(body)

@@ -16,7 +16,8 @@ from gateway.admin.client import AdminError, Unreachable
 from gateway.handlers import k32_describe_configs
 from gateway.metrics.samples import Samples
 from gateway.process.greylist_view import avoided_bookies
-from gateway.topics.greylist_report import GREYLIST, parse_report
+from gateway.topics.broker_configs import GREYLIST
+from gateway.topics.greylist_report import parse_report
 from ledger.client.health import Answer
 from ledger.core.bookie_health import SlowDetection
 from ledger.core.latency import SampleKind

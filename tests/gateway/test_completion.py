@@ -94,6 +94,65 @@ def test_a_server_that_never_answers_completes_nothing(monkeypatch):
         assert completed(*words, monkeypatch=monkeypatch, bootstrap=address) == []
 
 
+PROFILES = """
+current = "near"
+[profiles.near]
+bootstrap = "127.0.0.1:1"
+[profiles.northern]
+bootstrap = "127.0.0.1:2"
+[profiles.sealed]
+tls = { "security.protocol" = "SSL" }
+"""
+
+
+@pytest.fixture
+def profiles(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("GATEWAY_PROFILE", raising=False)
+    place = tmp_path / "config" / "ledger-gateway" / "config.toml"
+    place.parent.mkdir(parents=True)
+    place.write_text(PROFILES)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("topic", "list", "--profile", "n"), ["near", "northern", "none"]),
+        (("profile", "use", "nor"), ["northern"]),
+        (("profile", "delete", "se"), ["sealed"]),
+        (("topic", "delete", "t", "--yes-on", "ne"), ["near"]),
+    ],
+)
+def test_names_of_profiles_are_completed(words, found, monkeypatch, profiles):
+    assert completed(*words, monkeypatch=monkeypatch) == found
+
+
+def test_topics_are_those_of_the_servers_of_the_profile(monkeypatch, profiles):
+    completion._write(completion._file("topics", "127.0.0.1:1"), ["of-near"])
+    completion._write(completion._file("topics", "127.0.0.1:2"), ["of-northern"])
+    asked = ("topic", "describe", "of")
+    assert completed(*asked, monkeypatch=monkeypatch, bootstrap="") == ["of-near"]
+    named = ("topic", "describe", "--profile", "northern", "of")
+    assert completed(*named, monkeypatch=monkeypatch, bootstrap="") == ["of-northern"]
+
+
+def test_a_profile_that_needs_tls_is_asked_for_no_names_in_plain_text(monkeypatch, profiles):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.0)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        words = ("topic", "describe", "--profile", "sealed", "-b", address, "o")
+        assert completed(*words, monkeypatch=monkeypatch) == []
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_a_damaged_file_of_profiles_completes_nothing(monkeypatch, profiles):
+    profiles.write_text("[")
+    assert completed("profile", "use", "n", monkeypatch=monkeypatch) == []
+    assert completed("topic", "describe", "o", monkeypatch=monkeypatch) == []
+
+
 # -- real shells ------------------------------------------------------------------------------
 
 

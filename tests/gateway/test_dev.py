@@ -24,7 +24,7 @@ from tests.peers.processes import Process
 
 START_S_MAX = 30
 COMMAND = [sys.executable, "-m", "gateway"]
-PORTS = ["--port", "0", "--ledger-port", "0"]
+PORTS = ["--port", "0", "--ledger-port", "0", "--no-http-port"]
 IMPORTS = "import sys, gateway.process.embedded, gateway.process.assemble, gateway.handlers.table"
 MODULES_MAX = 720
 

@@ -20,6 +20,7 @@ from gateway.handlers import changes, many_rows, private_questions
 from gateway.handlers.table import rows
 from gateway.wire import private_request
 from gateway.wire.messages import PRIVATE_KEY, MalformedMessage
+from ledger.add_times import add_times
 from ledger.events import PROCESS, EventKind, events, note_event
 from tests.gateway.admin_commands import heeding, produced, run
 from tests.peers import install
@@ -41,7 +42,11 @@ def asked(body, allowed=lambda *_: True, topic=None):
 
     catalog = SimpleNamespace(by_id=lambda _: topic)
     ctx = SimpleNamespace(
-        process_report=None, allowed=decide, catalog=catalog, cluster=SimpleNamespace(node_id=3)
+        process_report=None,
+        allowed=decide,
+        catalog=catalog,
+        cluster=SimpleNamespace(node_id=3),
+        questions={},
     )
     frame = memoryview(private_request.encode_request(9, "c", body))
     start = len(frame) - len(json.dumps(body).encode())
@@ -97,6 +102,9 @@ def test_an_answer_about_events_has_a_bound_and_leaves_out_none():
         ({"ask": "events", "after": True}, "INVALID_REQUEST"),
         ({"ask": "events", "count": "9"}, "INVALID_REQUEST"),
         ({"ask": "events", "after": 1e300}, "INVALID_REQUEST"),
+        ({"ask": "acknowledgements"}, "INVALID_REQUEST"),
+        ({"ask": "acknowledgements", "ledger": 1, "entry": "2"}, "INVALID_REQUEST"),
+        ({"ask": "acknowledgements", "ledger": -1, "entry": 2}, "INVALID_REQUEST"),
     ],
 )
 def test_a_bad_question_is_refused_with_a_code(body, code):
@@ -104,7 +112,18 @@ def test_a_bad_question_is_refused_with_a_code(body, code):
     assert found["error"] == code and found["message"]
 
 
-@pytest.mark.parametrize("ask", ["events", "process"])
+def test_acknowledgements_of_an_entry_are_answered_or_null():
+    add_times.add([2**40, 17, 3.0, "b1", 3.0025, "b2", 3.5])
+    found, _ = asked({"ask": "acknowledgements", "ledger": 2**40, "entry": 17})
+    assert found["acknowledgements"] == [
+        {"bookie": "b1", "after_ms": 2.5},
+        {"bookie": "b2", "after_ms": 500.0},
+    ]
+    found, _ = asked({"ask": "acknowledgements", "ledger": 2**40, "entry": 18})
+    assert found["acknowledgements"] is None
+
+
+@pytest.mark.parametrize("ask", ["acknowledgements", "events", "process", "topics", "groups"])
 def test_whoever_may_not_describe_the_cluster_learns_nothing(ask):
     found, rights = asked({"ask": ask}, allowed=lambda *_: False)
     assert found.keys() == {"error", "message"}

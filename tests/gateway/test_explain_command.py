@@ -122,6 +122,9 @@ def test_each_field_is_as_the_files_of_the_process_have_it(gateway, offset):
     assert (found["batch"]["codec"], found["batch"]["crc"]) == ("lz4", "correct")
     assert found["acknowledged"]["at_least"] == 2
     assert found["acknowledged"]["proof"] == "LAC >= entry"
+    times = found["acknowledged"]["times"]
+    assert {row["bookie"] for row in times} == {row["bookie"] for row in found["copies"]}
+    assert all(0 <= row["after_ms"] < 60_000 for row in times)
     assert found["leader"]["address"] == gateway.bootstrap
 
 

@@ -1,18 +1,21 @@
 """Goal: the metrics page tells where partitions and groups stand, in kafka_exporter's names and
-labels, at a bounded cost; its port serves that page and nothing else.
+labels, at a bounded cost; its port serves that page, health and nothing else.
 
 Method: the page of a real gateway, read by prometheus_client's parser and compared with what was
-done; groups beyond the bounds on virtual time; the port by plain sockets.
+done; groups beyond the bounds on virtual time; the port by plain requests. The limits of a port
+are those of the web page, in test_page_limits.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
+import json
 import re
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -23,20 +26,24 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import MetricsLimits
-from gateway.metrics.http import CONNECTIONS_MAX, HEAD_BYTES_MAX, MetricsServer
-from gateway.metrics.page import Family, family_text
-from tests.gateway.admin_commands import consumer, invoke, produced
+from gateway.metrics.process_samples import DECLARED
+from gateway.metrics.samples import Samples
+from ledger.exposition import Family, family_text
+from tests.gateway.admin_commands import consumer, invoke, produced, run
 from tests.gateway.group_world import World
+from tests.gateway.stream_cluster import batch, started_cluster
 from tests.peers.gateway import Gateway
-from tests.peers.processes import until, wait_until
+from tests.peers.processes import wait_until
+from tests.steps import counted
 
 RECORDS = 10
+STEPS_MAX = 100_000  # about 5 ms
 QUERY = "spark-kafka-relation-0f8fad5b-d9cb-469f-a165-70867728950e-executor"
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory):
-    options = ["--metrics-port", "0", "--group-initial-rebalance-delay-ms", "0"]
+    options = ["--metrics-port", "0", "--http-port", "0", "--group-initial-rebalance-delay-ms", "0"]
     with Gateway(tmp_path_factory.mktemp("data"), options) as broker:
         assert invoke("topic", "create", "t", "-p", "2", bootstrap=broker.bootstrap)[0] == 0
         for partition in range(2):
@@ -146,6 +153,182 @@ def test_a_read_only_group_lags_by_what_it_has_not_fetched(gateway):
         ("0", "t"): RECORDS
     }
     assert values(gateway, "gateway_consumergroup_info", **of_group) == {("Stable", "read-only"): 1}
+
+
+# --- its own work ----------------------------------------------------------------------------
+
+
+def test_requests_topics_and_connections_are_counted(gateway):
+    def now():
+        produces = values(gateway, "gateway_requests", api="Produce", error="NONE")[()]
+        written = values(gateway, "gateway_topic_records", topic="t", direction="in")[()]
+        received = values(gateway, "gateway_network_bytes", direction="in")[()]
+        return produces, written, received
+
+    before = now()
+    produced(gateway, "t", 0)
+    produced(gateway, "work", RECORDS)
+    after = now()
+    assert after[0] > before[0]
+    assert after[1] == before[1] == 2 * RECORDS
+    assert after[2] > before[2]
+    assert values(gateway, "gateway_topic_records", topic="work", direction="in") == {(): RECORDS}
+    assert values(gateway, "gateway_connections")[()] >= 0
+    assert values(gateway, "gateway_connections_refused")[("not-kafka",)] == 0
+    assert values(gateway, "gateway_ready") == {(): 1}
+    assert values(gateway, "gateway_segments")[()] >= 1
+
+
+def test_times_are_histograms_with_a_bucket_for_each_bound(gateway):
+    produced(gateway, "t", 0)
+    families = {family.name: family for family in page(gateway)}
+    for name in ("gateway_request_seconds", "gateway_add_seconds", "gateway_takeover_seconds"):
+        assert families[name].type == "histogram"
+        counts = [each for each in families[name].samples if each.name == f"{name}_count"]
+        assert sum(each.value for each in counts) > 0
+    buckets = [
+        each.labels["le"]
+        for each in families["gateway_request_seconds"].samples
+        if each.labels.get("api") == "Produce" and "le" in each.labels
+    ]
+    assert (len(buckets), buckets[0], buckets[-1]) == (15, "0.0005", "+Inf")
+
+
+def test_the_errors_of_requests_have_kafkas_names(gateway):
+    reader = consumer(gateway, "beyond")
+    reader.assign([TopicPartition("t", 0, 10_000)])
+    reader.poll(1.0)
+    reader.close()
+    errors = values(gateway, "gateway_requests", api="Fetch")
+    assert errors[("OFFSET_OUT_OF_RANGE",)] >= 1
+
+
+def test_a_group_lags_by_the_age_of_the_first_record_that_it_has_not_read(gateway):
+    now_ms = time.time_ns() // 1_000_000
+    for number in range(3):  # a batch for each
+        produced(gateway, "aged", 1, timestamp=now_ms - 1000 * (300 - 100 * number))
+    for group, offset in (("first", 0), ("second", 1), ("done", 3)):
+        reader = consumer(gateway, group)
+        reader.commit(offsets=[TopicPartition("aged", 0, offset)], asynchronous=False)
+        reader.close()
+
+    def lag(group):
+        return values(gateway, "gateway_consumergroup_lag_seconds", consumergroup=group)
+
+    assert lag("first") == {("0", "aged"): pytest.approx(300, abs=30)}
+    assert lag("second") == {("0", "aged"): pytest.approx(200, abs=30)}
+    assert lag("done") == {("0", "aged"): 0}
+
+
+def test_the_new_families_have_few_samples(gateway):
+    new = [
+        each
+        for family in page(gateway)
+        for each in family.samples
+        if family.name in {name.removesuffix("_total") for name in DECLARED}
+    ]
+    assert 500 < len(new) < 2_500  # up to 500 topics and 10,000 lags come on top
+
+
+def test_the_slowest_requests_have_their_stages(gateway):
+    produced(gateway, "t", 0)
+    code, out, errors = run("slow", "--api", "Produce", "-o", "json", bootstrap=gateway.bootstrap)
+    assert (code, errors) == (0, "")
+    rows = json.loads(out)
+    assert 1 <= len(rows) <= 20
+    assert [row["total_ms"] for row in rows] == sorted(
+        (row["total_ms"] for row in rows), reverse=True
+    )
+    first = rows[0]
+    assert (first["api"], first["error"], first["node_id"]) == ("Produce", "NONE", 0)
+    assert first["topic"] in {"t", "work", "aged", "cut", "more"}
+    assert first["quorum_ms"] > 0 <= first["append_ms"]
+    assert first["journal_ms"] is None
+    assert first["bytes"] > 0
+    assert first["decode_ms"] + first["append_ms"] + first["quorum_ms"] == pytest.approx(
+        first["total_ms"], abs=0.1
+    )
+    table = run("slow", "-n", "5", bootstrap=gateway.bootstrap)[1].splitlines()
+    assert table[0].split()[:4] == ["AT", "GATEWAY", "API", "MS"]
+    assert len(table) == 6
+
+
+def test_a_view_of_top_has_requests_of_half_a_second(gateway):
+    reader = consumer(gateway, "slowly")  # its JoinGroup waits for a second member
+    reader.subscribe(["t"])
+    wait_until(lambda: reader.poll(0.1) is not None, "the member to read")
+    code, out, _ = run("top", "--once", "-o", "json", bootstrap=gateway.bootstrap)
+    reader.close()
+    assert code == 0
+    (look,) = json.loads(out) if out.startswith("[") else [json.loads(out)]
+    assert all(each["total_ms"] >= 500 for each in look["slow"])
+    assert len(look["slow"]) <= 10
+
+
+def test_a_gateway_that_takes_requests_is_healthy(gateway):
+    code, out, errors = run("health", bootstrap=gateway.bootstrap)
+    assert (code, out, errors) == (0, "gateway 0 is ready\n", "")
+    code, out, _ = run("health", "-o", "json", bootstrap=gateway.bootstrap)
+    assert json.loads(out) == {"node_id": 0, "ready": True, "reasons": []}
+
+
+@pytest.mark.parametrize("command", ["health", "slow"])
+def test_without_a_server_there_is_one_line(command):
+    code, out, errors = invoke(command)
+    assert (code, out, errors.count("\n")) == (69, "", 1)
+
+
+def test_an_api_that_no_request_has_shows_nothing(gateway):
+    code, out, _ = run("slow", "--api", "Nonsense", "-o", "json", bootstrap=gateway.bootstrap)
+    assert (code, json.loads(out)) == (0, [])
+
+
+def api(gateway, path):
+    """Status and object of the API of the page."""
+    place = re.search(r"page: (\S+)/", gateway.process.output())[1]
+    try:
+        with urllib.request.urlopen(f"{place}/api/v1{path}", timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_the_api_has_the_slow_requests_of_the_command(gateway):
+    produced(gateway, "more", 1)
+    status, found = api(gateway, "/slow?api=Produce&limit=5")
+    assert status == 200
+    words = ("slow", "--api", "Produce", "-n", "5", "-o", "json")
+    assert found["rows"] == json.loads(run(*words, bootstrap=gateway.bootstrap)[1])
+    assert found["total"] == len(found["rows"]) <= 5
+    assert (found["next"], found["silent"]) == (None, [])
+
+
+def test_each_plot_has_its_history(gateway):
+    status, found = api(gateway, "/plots?span=24h")
+    assert (status, len(found["plots"])) == (200, 11)
+    for plot in found["plots"]:
+        status, history = api(gateway, plot["href"].removeprefix("/api/v1"))
+        assert (status, history["unit"], history["step_s"]) == (200, plot["unit"], 60)
+        assert f"series={history['series']}&" in plot["href"] + "&"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/slow?api=%3Cscript%3E",
+        "/slow?cursor=x",
+        "/slow?limit=0",
+        "/plots?span=2h",
+        "/history",
+        "/history?series=x",
+        "/history?series=bytes_in&span=",
+        "/history?series=request_ms&of=Nonsense",
+        f"/history?series=lag_records&of={'g' * 501}",
+    ],
+)
+def test_what_the_api_cannot_show_is_refused(gateway, path):
+    status, found = api(gateway, path)
+    assert (status, found["error"]["code"]) == (400, "INVALID_REQUEST")
 
 
 def test_a_family_of_many_samples_is_described_once():
@@ -264,86 +447,71 @@ def test_head_has_the_length_and_no_page(gateway):
     assert int(headers["Content-Length"]) > 1_000
 
 
-@asynccontextmanager
-async def open_port():
-    """A port whose page is never asked for."""
-    server = MetricsServer(None)
-    await server.start("127.0.0.1", 0)
-    async with asyncio.timeout(30):
-        yield server
-        await server.stop()
+def test_its_port_has_health_and_no_page_of_people(gateway):
+    status, headers, body = asked(gateway, "GET", "/health/ready")
+    assert (status, json.loads(body)) == (200, {"status": "ok", "reasons": []})
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    for path in ("/static/site.css", "/api/v1/overview", "/topics"):
+        assert asked(gateway, "GET", path)[0] == 404
 
 
-@pytest.mark.real_loop
-@pytest.mark.parametrize("said", [b"\0" * 100, b"x" * (HEAD_BYTES_MAX + 1), b"GET /metrics"])
-async def test_who_speaks_no_http_is_cut_off(said):
-    async with open_port() as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(said)
-        writer.write_eof()
-        assert b"200" not in await reader.read()
-        writer.close()
-
-
-@pytest.mark.real_loop
-async def test_one_connection_too_many_is_closed_and_room_is_made_again():
-    async with open_port() as server:
-        waiting = [
-            await asyncio.open_connection("127.0.0.1", server.port) for _ in range(CONNECTIONS_MAX)
-        ]
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        assert await reader.read() == b""
-        writer.close()
-        for _, writer in waiting:
-            writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        for reader, writer in waiting:
-            assert b" 404 " in await reader.read()
-            writer.close()
-
-
-@pytest.mark.real_loop
-async def test_stopping_ends_connections_that_wait():
-    async with open_port() as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        await asyncio.sleep(0)
-        await server.stop()
-        assert await reader.read() == b""
-        writer.close()
-
-
-@pytest.mark.real_loop
-async def test_who_asks_and_does_not_read_is_cut_off_and_nothing_is_kept_for_it(monkeypatch):
-    monkeypatch.setattr("gateway.metrics.http.ANSWER_S_MAX", 0.1)
-    size = 32 * 1024 * 1024  # more than sockets hold
-
-    class Large(MetricsServer):
-        async def _answer(self, head):
-            return bytes(size)
-
-    server = Large(None)
-    await server.start("127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    await until(lambda: server._serving, "the connection to be served")
-    (serving,) = server._serving
-    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
-    await reader.readexactly(1)
-    monkeypatch.setattr("gateway.metrics.http.HEAD_S_MAX", 0.1)  # the time to close, too
-    async with asyncio.timeout(20):
-        await asyncio.wait([serving])
-    received = 1
-    with contextlib.suppress(ConnectionError):
-        while piece := await reader.read(1024 * 1024):
-            received += len(piece)
-    assert received < size
-    writer.close()
-    await server.stop()
+def test_a_scraper_may_know_the_gateway_by_any_name(gateway):
+    place = urlsplit(url_of(gateway))
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=10)
+    connection.request("HEAD", "/metrics", headers={"Host": "gateway-1.example.com:9308"})
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 def test_a_port_that_is_taken_is_a_fault_of_the_configuration(gateway, tmp_path):
     taken = str(urlsplit(url_of(gateway)).port)
     words = ("--port", "0", "--data", str(tmp_path / "data"), "--metrics-port", taken)
+    words += ("--ledger-port", "0", "--no-http-port")
     done = subprocess.run(
         [sys.executable, "-m", "gateway", "dev", *words], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 78
     assert f"metrics-port {taken}: cannot listen there" in done.stderr
+
+
+async def test_lags_of_many_positions_are_computed_in_short_slices():
+    """Steps of the interpreter between two turns stand for time, which other processes disturb."""
+    async with started_cluster() as cluster:
+        partition = await cluster.topic("t")
+        await cluster.sent(partition, batch())
+        samples = Samples(cluster.context)
+        for number in range(MetricsLimits().positions_max):
+            samples._stand("g", ("t" if number % 2 else f"gone{number}", 0), number % 3)
+        task = asyncio.ensure_future(samples._lags())
+        longest = 0
+        while not task.done():
+            with counted() as steps:
+                await asyncio.sleep(0)
+            longest = max(longest, steps.count)
+        task.result()
+        assert longest < STEPS_MAX
+
+
+async def test_the_lag_of_a_group_whose_offsets_do_not_all_fit_is_unknown():
+    async with started_cluster() as cluster:
+        samples = Samples(cluster.context)
+        samples._limits = MetricsLimits(positions_max=3)
+        samples._stands = []
+        for group, count in (("all", 2), ("some", 2), ("none", 2)):
+            for index, _ in samples._fitting(group, dict.fromkeys(range(count))):
+                samples._stand(group, ("t", index), 0)
+        ends = {("t", index): 5 for index in range(2)}
+
+        async def offsets_at(places, which):
+            return ends if which == -1 else {}
+
+        async def nothing():
+            pass
+
+        samples._offsets_at, samples._groups, samples._readers = offsets_at, nothing, nothing
+        assert await samples.group_lags() == {
+            "all": (10, None),
+            "some": (None, None),
+            "none": (None, None),
+        }
+        assert samples._left_out["positions"] == 3

@@ -75,7 +75,10 @@ def programs(wheel, tmp_path_factory) -> Path:
 def sources() -> set[str]:
     """The modules, types and message definitions of the product that are in the repository."""
     listed = run("git", "ls-files", "--", *package.PACKAGES, cwd=ROOT).splitlines()
-    found = {name for name in listed if name.endswith((".py", ".pyi", ".proto"))}
+    page = ("gateway/http/templates/", "gateway/http/static/")
+    found = {
+        name for name in listed if name.endswith((".py", ".pyi", ".proto")) or name.startswith(page)
+    }
     assert len(found) > 400
     return found
 

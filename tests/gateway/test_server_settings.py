@@ -39,7 +39,7 @@ TABLES = {
 POOL = (
     *("1", "3", "2", "true", "false", "300ms", "7s", "20m", "1GiB", "2GiB", "2MiB", "3MiB", "80%"),
     *("group", "never", "auto", "off", "tcp", "grpc", "enabled", "disabled", "a:1", "b:2", "/a"),
-    *("/b", "c", "d"),
+    *("/b", "c", "d", "A=h:1", "B=i:2", "A:PLAINTEXT", "B:PLAINTEXT", "A", "B"),
 )
 EACH = pytest.mark.parametrize(
     ("command", "name"), [(command, row.name) for command in TABLES for row in TABLES[command][1]]
@@ -178,7 +178,7 @@ def test_a_key_of_kafka_sets_the_same(command, name, key, tmp_path):
 def test_the_keys_are_those_of_kafka():
     removed = {"zookeeper.connect", "zookeeper.session.timeout.ms"}  # in Kafka 4
     names = {key.name for _, _, key in KAFKA}
-    assert names - removed <= STATIC_NAMES
+    assert names - removed <= STATIC_NAMES | BROKER_KEYS.keys()
     assert removed <= names
 
 
@@ -207,6 +207,15 @@ def test_the_file_of_an_apache_kafka_is_read_with_a_warning_for_each_key_without
     found = read("gateway dev", "--config", str(file))
     assert found.faults == []
     given = {row.name: found[row.name] for row in found.table if not found.is_default(row.name)}
+    names = ("listener", "advertise", "listener-security-protocol-map")
+    assert [" ".join(map(str, given.pop(name))) for name in names] == [
+        "PLAINTEXT=0.0.0.0:9092 CONTROLLER=0.0.0.0:9093",
+        "PLAINTEXT=localhost:9092 CONTROLLER=localhost:9093",
+        "CONTROLLER:PLAINTEXT PLAINTEXT:PLAINTEXT SSL:SSL",
+    ]
+    assert dev.listener_faults(found) == []
+    (only,) = dev.listeners_of(found)  # there is no controller
+    assert only == ("PLAINTEXT", "0.0.0.0", 9092, "localhost", 9092)
     assert given == {
         "node-id": 1,
         "data": Path("/tmp/kraft-combined-logs"),
@@ -216,14 +225,17 @@ def test_the_file_of_an_apache_kafka_is_read_with_a_warning_for_each_key_without
     warned = [line.removeprefix(f"{file}:").split(": ")[1] for line in found.warnings]
     keys = [line.partition("=")[0] for line in SERVER_PROPERTIES.splitlines()[1:]]
     set_here = {"node.id", "log.dirs", "num.partitions", "group.initial.rebalance.delay.ms"}
+    set_here |= {"listeners", "advertised.listeners", "listener.security.protocol.map"}
     assert warned == [key for key in keys if key not in set_here]
-    assert found.warnings[2] == (
-        f"{file}:5: listeners: has no effect here; pass host and port instead"
+    assert found.warnings[3] == (
+        f"{file}:8: controller.listener.names: has no effect here; there is no controller, and "
+        "its listeners are left out"
     )
 
 
 def test_each_key_of_kafka_sets_something_or_is_a_warning():
     answers = {key: answer(key, "1", {}) for key in STATIC_NAMES | BROKER_KEYS.keys()}
+    assert serve.TABLE.find_kafka("listeners") is not None
     assert None not in answers.values()
     refused = {key for key, found in answers.items() if found and found.is_fault}
     assert refused == {"authorizer.class.name", "ssl.client.auth"}
@@ -255,10 +267,13 @@ def test_each_key_of_kafka_sets_something_or_is_a_warning():
 def test_a_key_that_promises_protection_is_refused(line, is_refused, tmp_path):
     file = tmp_path / "a.properties"
     file.write_text(line)
-    found = read("gateway serve", "--config", str(file))
-    assert (len(found.faults), len(found.warnings)) == (is_refused, not is_refused)
+    found = read("gateway dev", "--config", str(file))
+    faults = [*found.faults, *dev.listener_faults(found)]
+    key = line.partition("=")[0]
+    is_setting = found.table.find_kafka(key) is not None
+    assert (len(faults), len(found.warnings)) == (is_refused, not is_refused and not is_setting)
     if is_refused:
-        assert "is not supported yet" in found.faults[0]
+        assert "is not supported yet" in faults[0]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +281,7 @@ def test_a_key_that_promises_protection_is_refused(line, is_refused, tmp_path):
     [
         ("listeners", "CLIENT://:9092", True),
         ("listeners", "OTHER://:9092,client://[::1]:9093", True),
-        ("advertised.listeners", "CLIENT://a:9092", True),
+        ("security.inter.broker.protocol", "CLIENT", True),
         ("inter.broker.listener.name", "CLIENT", True),
         ("listeners", "OTHER://:9092", False),
         ("inter.broker.listener.name", "OTHER", False),
@@ -279,10 +294,14 @@ def test_a_listener_whose_protocol_is_protected_is_refused(
     file = tmp_path / "a.properties"
     lines = [f"{key}={value}", "listener.security.protocol.map=Client:sasl_ssl, OTHER:PLAINTEXT"]
     file.write_text("\n".join(lines if is_first else lines[::-1]))
-    faults = read("gateway serve", "--config", str(file)).faults
-    line = 1 if is_first else 2
-    refusal = "is not supported yet: without it the port is open; remove it"
-    assert faults == ([f"{file}:{line}: {key}: {refusal}"] if is_refused else [])
+    found = read("gateway dev", "--config", str(file))
+    faults = [*found.faults, *dev.listener_faults(found)]
+    # The map gives a listener its protocol; another key asks for one that the map describes.
+    line = 1 if is_first == (key != "listeners") else 2
+    assert len(faults) == is_refused
+    if is_refused:
+        assert faults[0].startswith(f"{file}:{line}: ")
+        assert "is not supported yet: without it the port is open" in faults[0]
 
 
 def test_a_value_with_a_nul_is_refused(tmp_path):
@@ -403,7 +422,7 @@ def test_a_start_without_a_file_loads_no_parser_of_files():
 def test_a_gateway_runs_as_its_file_says(tmp_path):
     file = tmp_path / "gateway.toml"
     file.write_text(
-        f'port = 0\nledger-port = "off"\ndata = "{tmp_path}/data"\nnode.id = 7\n'
+        f'port = 0\nledger-port = "off"\nhttp-port = "off"\ndata = "{tmp_path}/data"\nnode.id = 7\n'
         "num.partitions = 5\nlog.retention.hours = 1\n"
     )
     argv = [sys.executable, "-m", "gateway", "dev", "--config", str(file)]
@@ -421,5 +440,5 @@ def test_a_gateway_runs_as_its_file_says(tmp_path):
     finally:
         process.stop(START_S_MAX)
     assert (tmp_path / "errors").read_text() == (
-        f"gateway: warning: {file}:6: log.retention.hours: has no effect here\n"
+        f"gateway: warning: {file}:7: log.retention.hours: has no effect here\n"
     )

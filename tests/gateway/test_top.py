@@ -41,7 +41,12 @@ def a_look(topics=12, groups=3, bookies=4, name="orders", **more):
         "over_s": 2.0,
         "topic_count": topics,
         "topics": [
-            {"name": f"{name}{number}", "partitions": 6, "records_per_s": 1000.0 - number}
+            {
+                "name": f"{name}{number}",
+                "partitions": 6,
+                "records_per_s": 1000.0 - number,
+                "bytes_per_s": 2048.0,
+            }
             for number in range(min(topics, 50))
         ],
         "group_count": groups,
@@ -77,8 +82,8 @@ def test_80_columns_show_every_column_and_the_tables_share_24_lines():
     assert lines[:4] == [
         "12:00:01 UTC  10,000 topics  3 groups  4 bookies  rates of the last 2 s",
         "",
-        "TOPIC 10 of 10,000                                       RATE  PARTITIONS",
-        "orders0                                                1000/s           6",
+        "TOPIC 10 of 10,000                                  RATE     BYTES/S  PARTITIONS",
+        "orders0                                           1000/s      2.0KiB           6",
     ]
     assert lines[13:] == [
         "",
@@ -159,6 +164,22 @@ def test_bookies_out_of_reach_are_one_line_that_says_why():
 def test_a_bookie_that_is_away_has_another_colour():
     parts = [line.part for line in picture(a_look(), [], 80, 24)[-4:]]
     assert parts == [Part.row, Part.warning, Part.row, Part.row]
+
+
+def test_slow_requests_are_the_last_table_and_only_if_there_are_any():
+    slow = {
+        "request": f"Produce {HOSTILE}",
+        "total_ms": 1234.5,
+        "age_s": 70,
+        "client_id": None,
+        "address": "10.0.0.1:50000",
+    }
+    lines = texts(a_look(slow=[slow]), [], 80, 40)
+    at = next(at for at, line in enumerate(lines) if line.startswith("SLOW REQUEST"))
+    assert "1,234.5" in lines[at + 1]
+    assert all(text_width(line) <= 80 and line.isprintable() for line in lines)
+    for other in ([], None):
+        assert not any("SLOW" in line for line in texts(a_look(slow=other), [], 80, 40))
 
 
 def test_before_the_first_look_there_is_a_title():
@@ -247,7 +268,7 @@ def test_one_view_has_topics_groups_and_bookies(gateway):
     code, out, errors = run("top", "--once", bootstrap=gateway.bootstrap)
     assert (code, errors) == (0, "")
     words = [line.split() for line in out.splitlines()]
-    assert words[3] == ["fresh", "50/s", "1"]
+    assert (words[3][:2], words[3][-1]) == (["fresh", "50/s"], "1")
     assert words[8] == ["readers", "29", "1", "Empty"]
     assert words[11][1] == "rw"
 
@@ -259,6 +280,11 @@ def test_apache_kafka_has_topics_and_groups_and_one_line_about_bookies(tmp_path)
         assert run("topic", "create", "busy", bootstrap=broker.bootstrap)[0] == 0
         produced(broker, "busy", 300)
         code, out, errors = run("top", "--once", bootstrap=broker.bootstrap)
+        for command in ("slow", "health"):
+            refused = run(command, bootstrap=broker.bootstrap)
+            assert refused[:2] == (1, "")
+            assert refused[2].count("\n") == 1
+            assert "is not a ledger gateway" in refused[2]
     assert (code, errors) == (0, "")
     lines = out.splitlines()
     assert lines[3].split() == ["busy", "5/s", "1"]

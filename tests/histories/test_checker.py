@@ -295,7 +295,7 @@ def sound(records, keys=4, seed=1):
     return ops
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_hundred_thousand_records_are_judged_in_seconds():
     ops = sound(100_000)
     began_s = time.process_time()

@@ -14,6 +14,7 @@ from ledger.errors import (
     AddFailed,
     StorageFull,
 )
+from ledger.events import EventKind, events
 from ledger.ports.bookies import Status
 from tests.ledger.calm_cluster import cluster, create, held_by
 from tests.ledger.failing_cluster import (
@@ -46,6 +47,27 @@ async def test_a_bookie_that_refuses_is_replaced_at_once_and_nothing_is_lost(sta
     assert writer.metadata == world.metadata_of(writer.ledger)
     assert await writer.close() == 7
     await nothing_was_lost(world, writer.ledger)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (Status.READ_ONLY, "no-space"),
+        (Status.IO_ERROR, "unhealthy"),
+        (Status.UNREACHABLE, "unhealthy"),
+        (Status.NO_LEDGER, "other"),
+    ],
+)
+async def test_a_replaced_bookie_is_counted_by_its_reason_and_adds_by_their_time(status, reason):
+    world, writer, told = await writing()
+    before = dict(events.counts)
+    Answers(world, ensemble_of(world, writer)[1]).refuse(status)
+    await told.add_all(5, pause_s=0.001)
+    found = {key: count - before.get(key, 0) for key, count in events.counts.items()}
+    assert {key: count for key, count in found.items() if count} == {
+        (EventKind.ENSEMBLE_CHANGE, reason): 1
+    }
+    assert sum(writer._added.counts) == 8
 
 
 async def test_the_new_fragment_starts_at_the_first_entry_not_acknowledged():

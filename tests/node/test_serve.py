@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import resource
 import shutil
 import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from tests.ledger.authority import Authority
 from tests.node.cluster_rig import Cluster
 from tests.peers.bookie import BookieProcess
 from tests.peers.copies import copy_at_work
-from tests.peers.processes import free_port
+from tests.peers.processes import free_port, wait_until
 from tests.peers.zookeeper import ZooKeeper
 from tests.sim.bookie_world import entry_bytes
 
@@ -112,6 +114,24 @@ async def test_it_says_where_it_is_and_is_registered_there_until_it_stops(bookie
         assert cookie.instance_id == await read_instance_id(cluster.store)
         assert await off_loop(bookie.stop) == 0
         await cluster.until_gone(bookie.id)
+
+
+def test_it_serves_its_metrics_and_health_if_it_has_an_http_port(bookie, tmp_path):
+    bookie.options = ["--http-port", "0"]
+    bookie.start()
+    url = wait_until(lambda: re.search(r"^metrics: (\S+)$", bookie.output(), re.M), "its port")[1]
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    assert f'bookie_info{{bookie="{bookie.id}",release="' in text
+    assert "bookie_sync_seconds_count" in text
+    with urllib.request.urlopen(url.replace("/metrics", "/health/ready"), timeout=10) as answer:
+        assert answer.read() == b'{"status": "ok", "reasons": []}'
+    taken = url.rpartition(":")[2].partition("/")[0]
+    other = BookieProcess(tmp_path / "other", bookie.zookeeper, ["--http-port", taken])
+    with ended_with(other):
+        assert other.begin().wait_exit() == 78
+        (line,) = other.output().splitlines()
+        assert f"cannot listen on 127.0.0.1 port {taken}" in line
 
 
 @pytest.mark.parametrize("kill", [False, True])

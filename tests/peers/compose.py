@@ -1,9 +1,10 @@
 """The services of a compose file as processes of this machine, with the commands it has.
 
-Only what a container would give is replaced: service names and 0.0.0.0 become 127.0.0.1, ports
-become free ones, /data a directory for each service, `python` the run environment's; and a bookie's
-disk is one that it shares with everything else here. The commands of the file are read without a
-library for YAML, because the benches run without one.
+Only what a container would give is replaced: service names and 0.0.0.0 become 127.0.0.1, the
+listeners of a gateway one listener on a free port, other ports free ones, /data a directory for
+each service, `python` the run environment's; and a bookie's disk is one that it shares with
+everything else here. The commands of the file are read without a library for YAML, because the
+benches run without one.
 `python -m tests.peers.compose` (`make cluster`) finds Java and ZooKeeper's jars, and becomes
 `gateway cluster up --foreground`.
 """
@@ -26,6 +27,7 @@ FILE = install.ROOT / "compose" / "cluster.yaml"
 START_S_MAX = 60.0
 LOOPBACK = "127.0.0.1"
 _SERVICE = re.compile(r"^  ([a-z0-9-]+):$", re.MULTILINE)
+LISTENERS = ("--listener", "--advertise", "--inter-broker-listener-name")
 _COMMAND = re.compile(r"^    command: \[([^\]]*)\]$", re.MULTILINE)
 
 
@@ -55,11 +57,23 @@ def local_command(words: list[str], zookeeper: str, data: Path, port: int) -> li
     """The command of a service as it runs here."""
     changed = {"--zookeeper": zookeeper, "--data": str(data), "--port": str(port)}
     changed |= {"--host": LOOPBACK, "--advertised-host": LOOPBACK, "--peer-host": LOOPBACK}
+    words = with_one_listener(words)
     before = ["", *words]
     local = [changed.get(flag, word) for flag, word in zip(before, words, strict=False)]
     if words[1:4] == ["-m", "ledger", "serve"]:
         local += SHARED_DISK
     return [install.gateway_python() if word == "python" else word for word in local]
+
+
+def with_one_listener(words: list[str]) -> list[str]:
+    """Return the command with one listener, by the short form, in place of named ones."""
+    if LISTENERS[0] not in words:
+        return words
+    first = words.index(LISTENERS[0])
+    after = zip(["", *words], words, strict=False)
+    others = [word for before, word in after if not {before, word}.intersection(LISTENERS)]
+    short = ["--host", "", "--advertised-host", "", "--peer-host", "", "--port", ""]
+    return [*others[:first], *short, *others[first:]]
 
 
 class LocalCluster:

@@ -39,6 +39,8 @@ class Gateway(Broker):
     def argv(self) -> list[str]:
         place = ["--port", str(self.port), "--data", str(self.data)]
         place += ["--ledger-port", str(self.ledger_port)]
+        if not self.python and "--http-port" not in self.options:
+            place.append("--no-http-port")  # earlier releases have no page
         return [
             self.python or install.gateway_python(),
             "-m",

@@ -1,4 +1,4 @@
-"""Installs what the tests speak to: Maven jars, Spark's Kafka connector, kcat, strace, Java.
+"""Installs what the tests speak to: Maven jars, Spark's Kafka connector, kcat, Chromium, Java.
 
 Everything lands under `.cache/`; a second call finds it there. What cannot be had raises
 PeerMissing with the one line that says what did not run.
@@ -52,6 +52,7 @@ BOOKKEEPER_COORDINATES = (
 COMPILER_VERSION = "3.33.0"
 COMPILER_COORDINATES = (("org.eclipse.jdt", "ecj", COMPILER_VERSION),)
 JAVA_MAJOR_MIN = 17
+AXE_VERSION = "4.14.1"
 FRANZ_GO_VERSION = "v1.22.2"
 INSTALL_S_MAX = 600
 
@@ -126,6 +127,51 @@ def kcat() -> str:
 
 def strace() -> str:
     return _debian("strace", "strace")
+
+
+@functools.cache
+def prometheus(program: str) -> str:
+    """Return the path of `prometheus` or `promtool`, of Debian's package as it is unpacked.
+
+    The package is not installed: it would start a server.
+    """
+    place = CACHE / "prometheus"
+    path = place / "usr/bin" / program
+    with _alone():
+        if path.exists():
+            return str(path)
+        if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+            raise PeerMissing(f"{program} did not run: this is no Debian")
+        _announce("prometheus")
+        place.mkdir(parents=True, exist_ok=True)
+        download = ["sh", "-c", f"cd {place} && apt-get download -qq prometheus"]
+        try:
+            _run(download)
+        except PeerMissing:  # stale or empty package lists
+            _run(["apt-get", "update", "-qq"])
+            _run(download)
+        (package,) = place.glob("prometheus_*.deb")
+        _run(["dpkg-deb", "-x", str(package), str(place)])
+        package.unlink()
+    return str(path)
+
+
+def promtool() -> str:
+    return prometheus("promtool")
+
+
+def chromium() -> str:
+    """Return the path of Chromium without windows, which playwright drives."""
+    return _debian("chromium-headless-shell", "chromium-headless-shell")
+
+
+def axe() -> Path:
+    """Return the script of axe-core, which judges the accessibility of a page in a browser."""
+    return node_module("axe-core", AXE_VERSION) / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def systemd_analyze() -> str:
+    return _debian("systemd-analyze", "systemd")
 
 
 def shell(name: str) -> str:
@@ -438,8 +484,9 @@ def main() -> int:
     from tests.peers import iceberg_rest, recipes, registry, s3
 
     servers = (kafka_jars, zookeeper_jars, bookkeeper_jars, s3.s3proxy_jar, iceberg_rest.rest_jars)
+    browser = (chromium, axe)
     of_proofs = () if of_commit else (registry.registry_jar, recipes.recipe_jars)
-    for what in (java, *servers, kcat, strace, spark_jars, *of_proofs):
+    for what in (java, *servers, kcat, strace, promtool, *browser, spark_jars, *of_proofs):
         try:
             what()
             print(f"{what.__name__}: ready")

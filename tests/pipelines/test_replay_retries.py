@@ -114,8 +114,18 @@ ORIGINALS = [record("source", 0, offset).value for offset in range(COUNT)]
 @pytest.mark.parametrize(
     ("calls", "codes"),
     [
-        pytest.param(range(1, 3), ["FILE_SYSTEM"] * 2, id="while-the-archive-is-proved"),
-        pytest.param(range(2, 3), ["SPARK_FAILED"], id="while-the-records-are-measured"),
+        pytest.param(
+            range(1, 3),
+            ["FILE_SYSTEM"] * 2,
+            id="while-the-archive-is-proved",
+            marks=pytest.mark.proof,
+        ),
+        pytest.param(
+            range(2, 3),
+            ["SPARK_FAILED"],
+            id="while-the-records-are-measured",
+            marks=pytest.mark.proof,
+        ),
         pytest.param(range(4, 7), ["SPARK_FAILED"] * 3, id="after-a-chunk"),
     ],
 )

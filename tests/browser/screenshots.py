@@ -1,0 +1,55 @@
+"""Writes a picture of each page, light and dark, from one run on a real cluster of this machine.
+
+python -m tests.browser.screenshots [NAME...]      writes docs/images/NAME-light.png, NAME-dark.png
+
+The records and groups are fixed; times of events and figures of this machine differ in each run.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from itertools import product
+from pathlib import Path
+
+from gateway.http.rows import PAGES
+from tests.browser.browser import Browser, Tab, Theme
+from tests.browser.local_page import local_page
+from tests.browser.png import smaller
+from tests.browser.rig import EXAMPLES
+from tests.peers.install import ROOT
+from tests.peers.processes import wait_until
+
+IMAGES = ROOT / "docs" / "images"
+BYTES_MAX = 120_000
+THEMES: tuple[Theme, ...] = ("light", "dark")
+
+
+def main(names: list[str]) -> int:
+    """Write the pictures of these pages, or of all. Returns 1 if one is too large."""
+    wanted = [page.name for page in PAGES if not names or page.name in names]
+    IMAGES.mkdir(exist_ok=True)
+    too_large = 0
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        local_page(Path(directory)) as origin,
+        Browser() as browser,
+    ):
+        for theme, name in product(THEMES, wanted):
+            with browser.tab(origin, theme=theme) as tab:
+                tab.open(EXAMPLES[name])
+                picture = smaller(_picture(tab))
+            (IMAGES / f"{name}-{theme}.png").write_bytes(picture)
+            print(f"docs/images/{name}-{theme}.png: {len(picture):,} bytes")
+            too_large |= len(picture) >= BYTES_MAX
+    return int(too_large)
+
+
+def _picture(tab: Tab) -> bytes:
+    """Return a PNG of the window, once scripts have drawn the plots."""
+    wait_until(lambda: tab.page.locator(".canvas > svg").count() == 0, "the plots")
+    return tab.page.screenshot(animations="disabled")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

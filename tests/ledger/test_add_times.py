@@ -1,0 +1,116 @@
+"""Goal: for the newest entries, it is known which bookies acknowledged them and after how long.
+
+Method: a ledger writer on virtual time, over bookies that answer when the test says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ledger.adapters.system.clock import SystemClock
+from ledger.add_times import ENTRIES_MAX, AddTimes
+from ledger.client import writer as writer_module
+from ledger.client.client import LedgerClient
+from ledger.client.config import LedgerClientConfig
+from ledger.ports.bookies import BookieInfo, Status
+from tests.sim.metadata import SimMetadata
+
+
+@pytest.fixture
+def ring(monkeypatch):
+    """The ring of this test: other tests use the same ids of ledgers."""
+    found = AddTimes()
+    monkeypatch.setattr(writer_module, "add_times", found)
+    monkeypatch.setattr(writer_module, "measured_s", lambda: asyncio.get_running_loop().time())
+    return found
+
+
+class WaitingBookies:
+    """Three bookies that answer adds only when they are told to."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def available(self):
+        return ("b0", "b1", "b2")
+
+    def registered(self):
+        return dict.fromkeys(self.available(), BookieInfo())
+
+    def add(self, bookie, ledger, entry, master_key, body, on_added, *, recovery=False):
+        self.waiting.append((bookie, entry, on_added))
+
+    def answer(self, bookie, entry, status=Status.OK):
+        for each in self.waiting:
+            if each[:2] == (bookie, entry):
+                each[2](status)
+
+
+async def written(bookies, entries=1):
+    client = LedgerClient(SimMetadata(), bookies, SystemClock(), LedgerClientConfig())
+    writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    for _ in range(entries):
+        writer.add([b"x"], lambda error: None)
+    return writer.ledger
+
+
+async def test_each_acknowledgement_has_its_bookie_and_its_milliseconds_in_their_order(ring):
+    bookies = WaitingBookies()
+    ledger = await written(bookies, 2)
+    assert ring.find(ledger, 0) == []
+    await asyncio.sleep(0.002)
+    bookies.answer("b2", 0)
+    await asyncio.sleep(0.003)
+    bookies.answer("b0", 0)
+    bookies.answer("b0", 1)
+    await asyncio.sleep(1)  # after the entry is confirmed
+    bookies.answer("b1", 0)
+    assert [tuple(each) for each in ring.find(ledger, 0)] == [
+        ("b2", 2.0),
+        ("b0", 5.0),
+        ("b1", 1005.0),
+    ]
+    assert [tuple(each) for each in ring.find(ledger, 1)] == [("b0", 5.0)]
+
+
+async def test_a_refusal_is_no_acknowledgement(ring):
+    bookies = WaitingBookies()
+    ledger = await written(bookies)
+    bookies.answer("b1", 0, Status.IO_ERROR)
+    bookies.answer("b2", 0)
+    assert [each.bookie for each in ring.find(ledger, 0)] == ["b2"]
+
+
+async def test_while_many_entries_are_in_flight_each_64th_is_remembered(ring):
+    bookies = WaitingBookies()
+    ledger = await written(bookies, 200)
+    remembered = [entry for entry in range(200) if ring.find(ledger, entry) is not None]
+    assert remembered == [0, 1, 64, 128, 192]
+
+
+async def test_while_few_entries_are_in_flight_each_is_remembered(ring):
+    class Answering(WaitingBookies):
+        def add(self, bookie, ledger, entry, master_key, body, on_added, *, recovery=False):
+            self.waiting.append(on_added)
+
+    bookies = Answering()
+    client = LedgerClient(SimMetadata(), bookies, SystemClock(), LedgerClientConfig())
+    writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    for _ in range(200):
+        writer.add([b"x"], lambda error: None)
+        waiting, bookies.waiting = bookies.waiting, []
+        for on_added in waiting:
+            on_added(Status.OK)
+    for entry in range(200):
+        assert len(ring.find(writer.ledger, entry)) == 3
+
+
+def test_a_ring_holds_no_more_than_its_size():
+    ring = AddTimes()
+    for entry in range(ENTRIES_MAX + 1):
+        ring.add([7, entry, 1.0, "b", 1.5])
+    assert ring.find(7, 0) is None
+    assert [tuple(each) for each in ring.find(7, 1)] == [("b", 500.0)]
+    assert ring.find(8, 1) is None
