@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 from gateway.handlers.api import LocalProcessError, LocalProcesses
 from gateway.http.change_form import confirmed
@@ -10,6 +11,10 @@ from gateway.http.pages import Asked, Json, Refused
 
 if TYPE_CHECKING:
     from gateway.http.site import Site
+
+
+_LOOKS_MAX: Final = 100
+_LOOK_S: Final = 0.02
 
 
 async def processes(asked: Asked, site: Site) -> Json:
@@ -36,7 +41,16 @@ async def kill_process(asked: Asked, site: Site) -> Json:
         local.kill(name)
     except LocalProcessError as error:
         raise Refused(409, error.code, str(error)) from error
+    await _wait_ended(local, name)
     return {"killed": name, "sentence": f"Killed {name}."}
+
+
+async def _wait_ended(local: LocalProcesses, name: str) -> None:
+    """Wait for at most 2 s until a killed process has ended: the page that follows shows it."""
+    for _ in range(_LOOKS_MAX):
+        if (name, "running") not in {(row["name"], row["state"]) for row in local.rows() or ()}:
+            return
+        await asyncio.sleep(_LOOK_S)
 
 
 async def start_process(asked: Asked, site: Site) -> Json:
