@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from gateway.topics.reply_memory import ReplyMemory
     from gateway.transactions.coordinators import TransactionCoordinators
     from gateway.transactions.local_markers import LocalMarkers
-    from ledger.ports.clock import Clock
-    from ledger.ports.disk import LoopBlocked
+    from ledger.ports.clock import Clock, Histogram
     from ledger.streams.services import StreamServices
 
 ALL_PARTITIONS_MAX = 110_000
@@ -198,7 +197,7 @@ class Context:
     # The clock, release and limits of this process; None in a process without a port.
     process_report: Callable[[], Mapping[str, Any]] | None = None
     # How long the disks of embedded bookies blocked the event loop, one item per bookie.
-    disks_blocked: Sequence[LoopBlocked] = ()
+    disks_blocked: Sequence[Histogram] = ()
     # Parts that begin when they are first needed, by name. They are closed once no request can ask.
     lazy: dict[str, LazyPart] = field(default_factory=dict[str, "LazyPart"])
     # Private questions that a layer above the handlers answers, by name.

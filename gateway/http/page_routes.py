@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
-from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
@@ -20,6 +19,7 @@ from gateway.http.compressed import encoded
 from gateway.http.event_stream import EventStream
 from gateway.http.file_stream import FileStream, first_piece
 from gateway.http.forms import form_of, place_after, require_own_page
+from gateway.http.hrefs import url_part
 from gateway.http.pages import (
     Action,
     Asked,
@@ -70,7 +70,7 @@ class PageRoutes:
         )
         # A name as a part of a path: unlike `urlencode`, it also encodes slashes.
         filters = cast("dict[str, Any]", self._templates.filters)
-        filters["url_part"] = partial(quote, safe="")
+        filters["url_part"] = url_part
         shared = cast("dict[str, Any]", self._templates.globals)
         shared["menu"] = [page for page in rows.pages if page.in_menu]
         shared["site"] = site

@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
-from urllib.parse import quote
 
 from gateway.admin.consume_batches import Record
 from gateway.admin.consume_output import as_json
 from gateway.admin.consume_values import parse_json
+from gateway.http.hrefs import record_href
 from gateway.http.pages import Json
 from ledger.escapes import escape_json, escape_lines
 
@@ -108,7 +108,7 @@ def row_of(topic: str, index: int, record: CutRecord, show: str, *, hidden: bool
         "headers_cut": not hidden and record.headers_cut,
         "key_shown": None if shown.key is None else as_shown(shown.key, "text"),
         "value_shown": None if shown.value is None else as_shown(shown.value, show),
-        "offset_href": f"/topics/{quote(topic, safe='')}/{index}/{record.offset}",
+        "offset_href": record_href(topic, index, record.offset),
     }
 
 

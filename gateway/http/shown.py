@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
 
 from gateway.http import plots
+from gateway.http.hrefs import url_part
 from gateway.http.pages import Asked, Json, Page, api_path
 
 OK: Final = frozenset(
@@ -228,7 +229,7 @@ def next_href(found: Json, asked: Asked) -> str | None:
 
 def json_href(page: Page, asked: Asked) -> str:
     """Return the address of what this page shows, as JSON."""
-    path = _NAME.sub(lambda each: quote(asked.path[each[1]], safe=""), api_path(page))
+    path = _NAME.sub(lambda each: url_part(asked.path[each[1]]), api_path(page))
     return path + ("?" + urlencode(asked.query) if asked.query else "")
 
 

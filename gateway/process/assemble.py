@@ -44,7 +44,7 @@ from gateway.wire.messages import PRIVATE_KEY
 from ledger.errors import LedgerError
 from ledger.ids import Buffer
 from ledger.streams.stream import StreamServices
-from ledger.tasks import report, start_once
+from ledger.tasks import in_thread, report, start_once
 from subscriptions.store import SubscriptionsStore
 
 if TYPE_CHECKING:
@@ -439,8 +439,7 @@ def _begin_history(ctx: Context) -> None:
 
 
 async def _import_history(ctx: Context) -> None:
-    loop = asyncio.get_running_loop()
-    module: Any = await loop.run_in_executor(None, import_module, "gateway.metrics.history")
+    module: Any = await in_thread(import_module, "gateway.metrics.history")
     if ctx.phase is Phase.SERVING:
         module.begin(ctx)
 

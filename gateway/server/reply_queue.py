@@ -68,7 +68,7 @@ class ReplyQueue:
         # Total bytes of the replies from `fill` that wait for an earlier reply. Error replies from
         # `end` are small and not counted.
         self.waiting_bytes = 0
-        # Called once their slots have left the queue. Empty but for slow requests.
+        # Slow requests, noted once their slots have left the queue.
         self._leaving: list[tuple[ReplySlot, SlowRequest]] = []
         # Bytes of the largest waiting reply since the last `relax`. `overflows` does not count it,
         # because a client may expect one large reply.

@@ -27,8 +27,8 @@ from ledger.ports.bookies import (
     ReadReply,
     Status,
 )
-from ledger.ports.clock import Clock
-from ledger.ports.disk import Disk, IoMode, LoopBlocked
+from ledger.ports.clock import Clock, Histogram
+from ledger.ports.disk import Disk, IoMode
 from ledger.tasks import do_each
 
 
@@ -239,7 +239,7 @@ class LocalBookie:
         self._identity = identity
 
     @property
-    def blocked(self) -> LoopBlocked:
+    def blocked(self) -> Histogram:
         """How long this bookie's writes blocked the event loop."""
         return self._disk.blocked
 

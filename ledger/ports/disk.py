@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol
 
@@ -18,24 +17,7 @@ by io_uring where it works.
 BLOCKED_S: Final = (
     *(5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 1.0),
 )
-"""Upper bounds of the classes in which `LoopBlocked` counts, in seconds."""
-
-
-class LoopBlocked:
-    """How long the event loop was blocked in calls that write to the disk, by classes of time."""
-
-    __slots__ = ("counts", "total_s")
-
-    def __init__(self) -> None:
-        # Calls of each class of `BLOCKED_S`; the last number counts all longer ones.
-        self.counts = [0] * (len(BLOCKED_S) + 1)
-        # Sum of the times of all calls.
-        self.total_s = 0.0
-
-    def add(self, took_s: float) -> None:
-        """Count one call."""
-        self.counts[bisect_left(BLOCKED_S, took_s)] += 1
-        self.total_s += took_s
+"""Upper bounds of the classes of calls that blocked the event loop, in seconds."""
 
 
 class LogFile(Protocol):

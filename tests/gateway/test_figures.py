@@ -29,7 +29,8 @@ from gateway.figures.rows import (
 from gateway.figures.slices import Refreshed, Slices, sorted_in_slices
 from gateway.figures.tables import BadCursor, Table
 from gateway.figures.versions import VersionedRows
-from gateway.http.views.listing import group_href, matcher
+from gateway.http.hrefs import group_href
+from gateway.http.views.listing import matcher
 
 # --- formulas ------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.figures.parts import timeline_of
+from gateway.http.hrefs import topic_href
 from gateway.http.pages import Refused
-from gateway.http.views.listing import topic_href
 from ledger.events import EventKind
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.admin.client import AdminError
 from gateway.admin.group_lag import lag_rows
 from gateway.admin.groups import assigned, committed, find_group
+from gateway.http.hrefs import topic_href
 from gateway.http.pages import Refused
-from gateway.http.views.listing import argument, following, place_of, topic_href
+from gateway.http.views.listing import argument, following, place_of
 
 if TYPE_CHECKING:
     from gateway.http.pages import Asked, Json

@@ -6,7 +6,8 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from gateway.figures.parts import mirror_of
-from gateway.http.views.listing import group_href, order_of, page_of, silent_rows
+from gateway.http.hrefs import group_href
+from gateway.http.views.listing import listed, order_of
 
 if TYPE_CHECKING:
     from gateway.figures.merged import GroupFigures
@@ -21,15 +22,7 @@ async def groups(asked: Asked, site: Site) -> Json:
     """Return groups with their lag; a search finds a text or a glob."""
     order = order_of(asked, ORDERS)
     mirror = await mirror_of(site.ctx).fresh()
-    found = await page_of(mirror.groups, asked, order)
-    return {
-        "sort": order,
-        "search": asked.query.get("search", ""),
-        "rows": [group_row(each) for each in found.rows],
-        "next": found.next,
-        "total": found.total,
-        "silent_gateways": silent_rows(mirror),
-    }
+    return await listed(asked, mirror, mirror.groups, order, group_row)
 
 
 def group_row(row: GroupFigures) -> Json:

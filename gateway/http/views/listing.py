@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import translate
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import quote
 
 from gateway.figures.tables import BadCursor, Matches, Rows, Table
 from gateway.http.pages import Refused
 
 if TYPE_CHECKING:
     from gateway.figures.mirror import Mirror
-    from gateway.http.pages import Asked
+    from gateway.http.pages import Asked, Json
 
 Row = TypeVar("Row")
 
 SEARCH_MAX: Final = 255
 """Characters of a search; a longer one is refused."""
 
-_WILD: Final = frozenset("*?[")
-
-
-def topic_href(name: str) -> str:
-    """Return the path of the page of a topic. The guard keeps an encoded slash in a name."""
-    return f"/topics/{quote(name, safe='')}"
-
-
-def group_href(name: str) -> str:
-    """Return the path of the page of a group, whatever its name contains."""
-    return f"/groups/{quote(name, safe='')}"
+WILD: Final = frozenset("*?[")
+"""Characters that make a search a glob."""
 
 
 def order_of(asked: Asked, orders: Sequence[str]) -> str:
@@ -50,7 +40,7 @@ def matcher(text: str) -> Matches | None:
         return None
     if len(text) > SEARCH_MAX:
         raise Refused(400, "INVALID_REQUEST", f"search has more than {SEARCH_MAX} characters")
-    if _WILD.intersection(text):
+    if WILD.intersection(text):
         pattern = re.compile(translate(text))
         return lambda name: pattern.match(name) is not None
     lower = text.lower()
@@ -64,6 +54,21 @@ async def page_of(table: Table[Row], asked: Asked, order: str) -> Rows[Row]:
         return await table.page(order, asked.cursor, asked.limit, search)
     except BadCursor as error:
         raise Refused(400, "INVALID_REQUEST", str(error)) from None
+
+
+async def listed(
+    asked: Asked, mirror: Mirror, table: Table[Row], order: str, row_of: Callable[[Row], Json]
+) -> Json:
+    """Return the rows of a table that a request asks for, with what every list has."""
+    found = await page_of(table, asked, order)
+    return {
+        "sort": order,
+        "search": asked.query.get("search", ""),
+        "rows": [row_of(each) for each in found.rows],
+        "next": found.next,
+        "total": found.total,
+        "silent_gateways": silent_rows(mirror),
+    }
 
 
 def place_of(asked: Asked, size: int) -> int:

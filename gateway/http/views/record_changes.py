@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from gateway.access import Operation, Resource, ResourceType
 from gateway.admin.bad_input import BadInput
@@ -17,6 +16,7 @@ from gateway.admin.consume_batches import BadName
 from gateway.admin.consume_batches import Record as ReadRecord
 from gateway.admin.record_json import Record, decode_record
 from gateway.http.change_form import confirmed, field, pairs_of, require, ticked
+from gateway.http.hrefs import record_href
 from gateway.http.pages import Asked, Json, Refused
 from gateway.http.record_filter import Conditions, open_conditions, read_query
 from gateway.http.record_search import Bounds, Search, found_in
@@ -68,7 +68,7 @@ async def produce_record(asked: Asked, site: Site) -> Json:
         "partition": place,
         "offset": spread.first_offset,
         "sentence": f"Wrote offset {spread.first_offset} of partition {place}.",
-        "href": f"/topics/{quote(topic, safe='')}/{place}/{spread.first_offset}",
+        "href": record_href(topic, place, spread.first_offset),
     }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.figures.parts import mirror_of
 from gateway.http.views.groups import group_row
-from gateway.http.views.listing import order_of, page_of, silent_rows
+from gateway.http.views.listing import listed, order_of
 
 if TYPE_CHECKING:
     from gateway.figures.merged import GroupFigures
@@ -30,15 +30,11 @@ async def spark(asked: Asked, site: Site) -> Json:
     """Return the queries, the largest lag first."""
     order = order_of(asked, ORDERS)
     mirror = await mirror_of(site.ctx).fresh()
-    found = await page_of(mirror.queries, asked, order)
-    return {
-        "sort": order,
-        "search": asked.query.get("search", ""),
-        "rows": [_row(each, mirror.positions(each.group)) for each in found.rows],
-        "next": found.next,
-        "total": found.total,
-        "silent_gateways": silent_rows(mirror),
-    }
+
+    def row_of(row: GroupFigures) -> Json:
+        return _row(row, mirror.positions(row.group))
+
+    return await listed(asked, mirror, mirror.queries, order, row_of)
 
 
 def _row(row: GroupFigures, positions: dict[str, tuple[tuple[int, int], ...]]) -> Json:

@@ -6,7 +6,8 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from gateway.figures.parts import mirror_of
-from gateway.http.views.listing import argument, order_of, page_of, silent_rows, topic_href
+from gateway.http.hrefs import topic_href
+from gateway.http.views.listing import WILD, argument, listed, order_of
 
 if TYPE_CHECKING:
     from gateway.figures.merged import TopicFigures
@@ -14,22 +15,13 @@ if TYPE_CHECKING:
     from gateway.http.site import Site
 
 ORDERS: Final = ("name", "rate", "size", "records")
-_WILD: Final = frozenset("*?[")
 
 
 async def topics(asked: Asked, site: Site) -> Json:
     """Return topics with their figures; a search finds a text or a glob."""
     order = order_of(asked, ORDERS)
     mirror = await mirror_of(site.ctx).fresh()
-    found = await page_of(mirror.topics, asked, order)
-    return {
-        "sort": order,
-        "search": asked.query.get("search", ""),
-        "rows": [topic_row(each) for each in found.rows],
-        "next": found.next,
-        "total": found.total,
-        "silent_gateways": silent_rows(mirror),
-    }
+    return await listed(asked, mirror, mirror.topics, order, topic_row)
 
 
 def topic_row(row: TopicFigures) -> Json:
@@ -69,5 +61,5 @@ def command(asked: Asked) -> str:
         words += ["--sort", order]
     search = asked.query.get("search", "")
     if search:
-        words += argument(search if _WILD.intersection(search) else f"*{search}*")
+        words += argument(search if WILD.intersection(search) else f"*{search}*")
     return shlex.join(words)
