@@ -1,6 +1,6 @@
-"""What an add costs between a client and its bookies over gRPC, at both ends.
+"""What adds and reads cost between a client and its bookies over gRPC or TCP, at both ends.
 
-    python -m tests.bench.grpc_add [--bytes 1024 16384 131072] [--seconds 2] [--loop uvloop]
+    python -m tests.bench.grpc_add [--bytes 1024 16384 131072] [--seconds 2] [--transport grpc]
 
 "stub" is a bookie that answers at once; "real" one writes its log to disk. Bookies run in child
 processes. CPU is that of whole processes, gRPC's own threads included; the client's includes
@@ -24,9 +24,13 @@ from pathlib import Path
 from ledger.adapters.grpc.grpc_bookies import GrpcBookies
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
 from ledger.adapters.links.client_streams import AddStream
+from ledger.adapters.links.remote_bookies import RemoteBookies
+from ledger.adapters.tcp.tcp_bookies import TcpBookies
+from ledger.adapters.tcp.tcp_config import TcpClientConfig, TcpServerConfig
 from ledger.bookie.config import BookieConfig
 from ledger.bookie.grpc_server import BookieServer
 from ledger.bookie.in_process import open_local_bookie
+from ledger.bookie.tcp_server import TcpServer
 from ledger.ports.bookies import BookieInfo, Status
 from tests.bench.bookie_add import KEY, entry_of
 
@@ -53,14 +57,17 @@ class StubBookie:
             on_added(Status.OK)
 
 
-async def serve(kind: str, path: Path) -> None:
+async def serve(kind: str, path: Path, transport: str) -> None:
     """A bookie until stdin ends; prints its port and id."""
     if kind == "stub":
         opened, bookie = None, StubBookie()
     else:
         opened = await open_local_bookie(path, config=BookieConfig(headroom_bytes=0))
         bookie = opened.bookie
-    server = BookieServer(bookie, GrpcServerConfig())
+    if transport == "tcp":
+        server = TcpServer(bookie, TcpServerConfig())
+    else:
+        server = BookieServer(bookie, GrpcServerConfig())
     print(await server.start("127.0.0.1", 0), bookie.bookie_id, flush=True)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
@@ -68,6 +75,15 @@ async def serve(kind: str, path: Path) -> None:
     await server.stop(0)
     if opened is not None:
         await opened.close()
+
+
+def client_of(ports: dict[str, int], transport: str) -> RemoteBookies:
+    """Return a client of the bookies at these ports, by their names."""
+    if transport == "tcp":
+        infos = {name: BookieInfo(tcp_port=port) for name, port in ports.items()}
+        return TcpBookies(lambda: infos, TcpClientConfig())
+    infos = {name: BookieInfo(port=port) for name, port in ports.items()}
+    return GrpcBookies(lambda: infos, GrpcClientConfig())
 
 
 def cpu_s(pid: int) -> float:
@@ -108,7 +124,7 @@ class Messages:
 class Load:
     """`in_flight` adds at any time, each to all bookies, done when most of them have it."""
 
-    def __init__(self, bookies: GrpcBookies, size: int, in_flight: int) -> None:
+    def __init__(self, bookies: RemoteBookies, size: int, in_flight: int) -> None:
         self.bookies = bookies
         self.names = bookies.available()
         self.needed = len(self.names) // 2 + 1
@@ -156,14 +172,23 @@ class Load:
             self.ended.set_result(None)
 
 
-async def measure(children, size: int, seconds: float, in_flight: int, ledger: int) -> None:
-    registered = {name: BookieInfo(port=port) for _, port, name in children}
-    bookies = GrpcBookies(lambda: registered, GrpcClientConfig())
+def _per_message(own: float, theirs: float, copies: int, sent: int, received: int) -> str:
+    """Say what a message of gRPC's streams costs; TCP's frames are not counted."""
+    return (
+        f"per message: client {own / sent * 1e6:>4.0f} bookie {theirs / sent * 1e6:>4.0f}"
+        f" | copies per message {copies / sent:.1f}, per answer {copies / received:.1f}"
+    )
+
+
+async def measure(
+    children, size: int, asked: argparse.Namespace, in_flight: int, ledger: int
+) -> None:
+    bookies = client_of({name: port for _, port, name in children}, asked.transport)
     messages = Messages()
     load = Load(bookies, size, in_flight)
     started = time.perf_counter()
     await load.run(ledger, WARM_ADDS)
-    adds = max(50, int(WARM_ADDS / (time.perf_counter() - started) * seconds))
+    adds = max(50, int(WARM_ADDS / (time.perf_counter() - started) * asked.seconds))
     adds = min(adds, 1_500_000_000 // size)
     sent, received = messages.sent, messages.received
     pids = [child.pid for child, _, _ in children]
@@ -178,8 +203,7 @@ async def measure(children, size: int, seconds: float, in_flight: int, ledger: i
         f"{size:>7} B, {in_flight:>3} in flight: {adds / wall:>8,.0f} adds/s "
         f"{adds * size / wall / 1e6:>5.0f} MB/s {wall / adds * in_flight * 1e3:>6.2f} ms each | "
         f"CPU us per copy: client {own / copies * 1e6:>4.0f} bookie {theirs / copies * 1e6:>4.0f}"
-        f" | per message: client {own / sent * 1e6:>4.0f} bookie {theirs / sent * 1e6:>4.0f}"
-        f" | copies per message {copies / sent:.1f}, per answer {copies / received:.1f}"
+        + (f" | {_per_message(own, theirs, copies, sent, received)}" if sent else "")
         + (f" | {load.overloaded} refused by one that lags" if load.overloaded else ""),
         flush=True,
     )
@@ -187,10 +211,13 @@ async def measure(children, size: int, seconds: float, in_flight: int, ledger: i
     await bookies.close()
 
 
-def start(kind: str, path: Path, loop: str):
+def start(kind: str, path: Path, loop: str, transport: str):
     command = [sys.executable, "-m", "tests.bench.grpc_add", "--serve", kind, "--data", str(path)]
     child = subprocess.Popen(
-        [*command, "--loop", loop], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*command, "--loop", loop, "--transport", transport],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     port, name = child.stdout.readline().split()
     return child, int(port), name
@@ -210,13 +237,14 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, nargs="+", default=[1024, 16 * 1024, 128 * 1024])
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="uvloop")
+    parser.add_argument("--transport", choices=["grpc", "tcp"], default="grpc")
     parser.add_argument("--kinds", nargs="+", default=["stub", "real", "three"])
     parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 64])
     parser.add_argument("--serve", default="")
     parser.add_argument("--data", type=Path, default=None)
     arguments = parser.parse_args()
     if arguments.serve:
-        run(serve(arguments.serve, arguments.data), arguments.loop)
+        run(serve(arguments.serve, arguments.data, arguments.transport), arguments.loop)
         return
     run(measure_all(arguments), arguments.loop)
 
@@ -227,7 +255,9 @@ async def measure_all(arguments: argparse.Namespace) -> None:
         top = Path(tempfile.mkdtemp(dir=arguments.data))
         what = "stub" if kind == "stub" else "real"
         count = 3 if kind == "three" else 1
-        children = [start(what, top / str(n), arguments.loop) for n in range(count)]
+        children = [
+            start(what, top / str(n), arguments.loop, arguments.transport) for n in range(count)
+        ]
         try:
             await measure_kind(children, arguments, kind)
         finally:
@@ -240,20 +270,20 @@ async def measure_all(arguments: argparse.Namespace) -> None:
 async def measure_kind(children, arguments: argparse.Namespace, kind: str) -> None:
     loads = [(size, many) for size in arguments.bytes for many in arguments.in_flight]
     for number, (size, in_flight) in enumerate(loads):
-        await measure(children, size, arguments.seconds, in_flight, 2 * number)
+        await measure(children, size, arguments, in_flight, 2 * number)
     if kind == "real":
         for number, (size, _) in enumerate(loads):
-            await measure_reads(children[0], size, arguments.seconds, 2 * number + 1)
+            await measure_reads(children[0], size, arguments, 2 * number + 1)
 
 
-async def measure_reads(child, size: int, seconds: float, ledger: int) -> None:
+async def measure_reads(child, size: int, asked: argparse.Namespace, ledger: int) -> None:
     """Two questions for a mebibyte under way at any time, from begin to end, again and again."""
     process, port, name = child
-    bookies = GrpcBookies(lambda: {name: BookieInfo(port=port)}, GrpcClientConfig())
+    bookies = client_of({name: port}, asked.transport)
     await bookies.read_lac(name, ledger)
     step = max(1, (1 << 20) // size)
     read = 0
-    ends_s = time.perf_counter() + seconds
+    ends_s = time.perf_counter() + asked.seconds
 
     async def reader(first: int) -> None:
         nonlocal read
