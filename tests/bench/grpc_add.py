@@ -1,4 +1,4 @@
-"""What adds and reads cost between a client and its bookies over gRPC or TCP, at both ends.
+"""The cost of adds and reads between a client and its bookies over gRPC or TCP, at both ends.
 
     python -m tests.bench.grpc_add [--bytes 1024 16384 131072] [--seconds 2] [--transport grpc]
 
@@ -64,26 +64,34 @@ async def serve(kind: str, path: Path, transport: str) -> None:
     else:
         opened = await open_local_bookie(path, config=BookieConfig(headroom_bytes=0))
         bookie = opened.bookie
-    if transport == "tcp":
-        server = TcpServer(bookie, TcpServerConfig())
-    else:
-        server = BookieServer(bookie, GrpcServerConfig())
-    print(await server.start("127.0.0.1", 0), bookie.bookie_id, flush=True)
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
-    await ended.wait()
-    await server.stop(0)
+    await serve_until_stdin_ends(server_of(bookie, transport), bookie.bookie_id)
     if opened is not None:
         await opened.close()
 
 
+def server_of(bookie, transport: str) -> BookieServer | TcpServer:
+    """Return a server of the bookie that has not started."""
+    if transport == "grpc":
+        return BookieServer(bookie, GrpcServerConfig())
+    return TcpServer(bookie, TcpServerConfig())
+
+
+async def serve_until_stdin_ends(server: BookieServer | TcpServer, *words: str) -> None:
+    """Serve at a free port, and print it with the words first."""
+    print(await server.start("127.0.0.1", 0), *words, flush=True)
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
+    await ended.wait()
+    await server.stop(0)
+
+
 def client_of(ports: dict[str, int], transport: str) -> RemoteBookies:
     """Return a client of the bookies at these ports, by their names."""
-    if transport == "tcp":
-        infos = {name: BookieInfo(tcp_port=port) for name, port in ports.items()}
-        return TcpBookies(lambda: infos, TcpClientConfig())
-    infos = {name: BookieInfo(port=port) for name, port in ports.items()}
-    return GrpcBookies(lambda: infos, GrpcClientConfig())
+    if transport == "grpc":
+        infos = {name: BookieInfo(port=port) for name, port in ports.items()}
+        return GrpcBookies(lambda: infos, GrpcClientConfig())
+    infos = {name: BookieInfo(tcp_port=port) for name, port in ports.items()}
+    return TcpBookies(lambda: infos, TcpClientConfig())
 
 
 def cpu_s(pid: int) -> float:

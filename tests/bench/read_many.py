@@ -11,21 +11,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+from tests.peers.install import ROOT
+from tests.peers.release import environment_of, python_of
+
 TRANSPORTS = ("tcp", "grpc")
-HERE = Path(__file__).resolve().parents[2]
 
 
 def cpu_us(tree: Path, transport: str | None) -> int:
     """Return the CPU of the bookie in us per MiB, in the source tree `tree`."""
-    command = [str(tree / Path(sys.executable).relative_to(HERE)), "-m", "tests.bench.grpc_add"]
+    command = [python_of(tree), "-m", "tests.bench.grpc_add"]
     command += ["--kinds", "real", "--bytes", "1024", "--in-flight", "64", "--seconds", "4"]
     command += ["--transport", transport] if transport else []
-    done = subprocess.run(command, cwd=tree, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environment_of(tree)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     found = re.search(r"read_many.*bookie +(\d+)", done.stdout)
     assert found, done.stdout
     return int(found[1])
@@ -39,7 +47,7 @@ def main() -> None:
     has_tcp = (asked.before / "tests/bench/read_many.py").exists()
     worst = dict.fromkeys(TRANSPORTS, 0.0)
     for _ in range(asked.runs):
-        ours = {each: cpu_us(HERE, each) for each in TRANSPORTS}
+        ours = {each: cpu_us(ROOT, each) for each in TRANSPORTS}
         before = cpu_us(asked.before, None)
         theirs = {"grpc": before, "tcp": cpu_us(asked.before, "tcp") if has_tcp else before}
         for each in TRANSPORTS:

@@ -22,16 +22,17 @@ import time
 from itertools import count
 from pathlib import Path
 
-from ledger.adapters.grpc.grpc_bookies import GrpcBookies
-from ledger.adapters.grpc.grpc_config import GrpcClientConfig, GrpcServerConfig
-from ledger.adapters.links.remote_bookies import RemoteBookies
-from ledger.adapters.tcp.tcp_bookies import TcpBookies
-from ledger.adapters.tcp.tcp_config import TcpClientConfig, TcpServerConfig
-from ledger.bookie.grpc_server import BookieServer
-from ledger.bookie.tcp_server import TcpServer
-from ledger.ports.bookies import BookieInfo, ReadManyReply, ReadReply, Status
+from ledger.ports.bookies import ReadManyReply, ReadReply, Status
 from tests.bench.bookie_add import KEY, entry_of
-from tests.bench.grpc_add import Load, StubBookie, cpu_s, run
+from tests.bench.grpc_add import (
+    Load,
+    StubBookie,
+    client_of,
+    cpu_s,
+    run,
+    serve_until_stdin_ends,
+    server_of,
+)
 
 SIDES = ("tcp", "grpc")
 LOADS = ((1024, 1), (16 * 1024, 1), (1024, 64), (16 * 1024, 64), (128 * 1024, 1), (128 * 1024, 64))
@@ -41,16 +42,7 @@ WARM_ADDS = 500
 
 async def serve(side: str) -> None:
     """A stub bookie until stdin ends; prints its port."""
-    bookie = ReadingBookie()
-    if side != "grpc":
-        server = TcpServer(bookie, TcpServerConfig())
-    else:
-        server = BookieServer(bookie, GrpcServerConfig())
-    print(await server.start("127.0.0.1", 0), flush=True)
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
-    await ended.wait()
-    await server.stop(0)
+    await serve_until_stdin_ends(server_of(ReadingBookie(), side))
 
 
 class ReadingBookie(StubBookie):
@@ -70,8 +62,8 @@ class ReadingBookie(StubBookie):
 async def mixed(side: str, port: int, bookie_pid: int, seconds: float) -> None:
     """Print the latency of lone adds in us, p50 and p99, MB/s read, and CPU per MB of both ends."""
     name = StubBookie.bookie_id
-    writer = client_of(side, port)
-    reader = client_of(side, port) if side == "two" else writer
+    writer = client_of({StubBookie.bookie_id: port}, side)
+    reader = client_of({StubBookie.bookie_id: port}, side) if side == "two" else writer
     payload, read, times = os.urandom(1024), 0, []
     ends_s = time.perf_counter() + seconds
 
@@ -106,16 +98,9 @@ async def mixed(side: str, port: int, bookie_pid: int, seconds: float) -> None:
         await reader.close()
 
 
-def client_of(side: str, port: int) -> RemoteBookies:
-    name = StubBookie.bookie_id
-    if side == "grpc":
-        return GrpcBookies(lambda: {name: BookieInfo(port=port)}, GrpcClientConfig())
-    return TcpBookies(lambda: {name: BookieInfo(tcp_port=port)}, TcpClientConfig())
-
-
 async def drive(side: str, port: int, bookie_pid: int, seconds: float) -> None:
     """Run all loads against the bookie; prints for each the CPU us per copy of both ends."""
-    bookies = client_of(side, port)
+    bookies = client_of({StubBookie.bookie_id: port}, side)
     for number, (size, in_flight) in enumerate(LOADS):
         load = Load(bookies, size, in_flight)
         began_s = time.perf_counter()

@@ -140,7 +140,7 @@ def test_each_match_is_found_once_over_all_pages(drawn, filtered, backward, limi
 def test_a_window_that_ends_inside_a_batch_leaves_the_rest_of_it():
     logs = [Log(0, [(0, 40)])]
     conditions = Conditions([], None)
-    found, _ = asyncio.run(every_page(logs, conditions, False, 3, Bounds(), 3))
+    found, _ = asyncio.run(every_page(logs, conditions, False, 3, UNHURRIED, 3))
     assert [row.offset for row in found] == list(range(40))
 
 
