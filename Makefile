@@ -40,12 +40,22 @@ cluster: $(RUN)/.ready ## ZooKeeper, 4 bookies, 3 gateways, auditor as local pro
 	@exec $(RUN)/bin/python -m tests.peers.compose --port $(PORT) --data $(DATA)/cluster
 
 check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules; hints about words
+	@$(MAKE) --no-print-directory -j2 check-types check-rules
+	@$(DEV)/bin/python -m tests.plain_words
+
+# Pyright keeps one processor busy, and for longest.
+check-types: $(DEV)/.ready
+	$(DEV)/bin/pyright
+
+check-rules: $(DEV)/.ready
 	$(DEV)/bin/ruff check .
 	$(DEV)/bin/ruff format --check .
-	$(DEV)/bin/pyright
 	$(DEV)/bin/lint-imports
 	$(DEV)/bin/python -m pytest -q -n 0 tests/test_house.py
-	@$(DEV)/bin/python -m tests.plain_words
+
+# Compile the tests once. On a fresh machine each of the processes of `make test` would do it for itself.
+compiled: $(DEV)/.ready
+	@$(DEV)/bin/python -m pytest -q -n 0 --collect-only >/dev/null
 
 test-fast: $(DEV)/.ready ## every test that needs no server: about five minutes on two cores
 	$(DEV)/bin/python -m pytest -q -m "$(FAST)" -n 2 --dist worksteal
@@ -66,6 +76,7 @@ endif
 
 proof: $(RUN)/.ready $(DEV)/.ready $(NEWEST)/.ready ## the long proofs; the last result is in docs/proof.md
 	$(DEV)/bin/python -m pytest -q -s -m proof
+	EXAMPLES=all $(DEV)/bin/python -m pytest -q -m "drawn and not proof" -n 2 --dist loadfile
 
 proof-ledger: $(DEV)/.ready ## the ledger tier under faults: seeds, all states, mistakes (SEEDS=)
 	$(DEV)/bin/python -m tests.sim.proof_ledger --seeds $(or $(SEEDS),20000)
@@ -160,6 +171,6 @@ bench-page: $(RUN)/.ready $(DEV)/.ready ## the web page with 100 and 10,000 topi
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
 	$(DEV)/bin/python -m tests.bench.start
 
-.PHONY: help run cluster check test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
+.PHONY: help run cluster check check-types check-rules compiled test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile screenshots demo spark bench \
 	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-page bench-start bench-cli bench-wire

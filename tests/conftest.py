@@ -16,7 +16,14 @@ from tests.peers.s3 import S3Server
 from tests.peers.spark import reach
 from tests.peers.zookeeper import ZooKeeper
 
-pytest_plugins = ("pytester", "tests.async_tests", "tests.marks")
+pytest_plugins = (
+    "pytester",
+    "tests.async_tests",
+    "tests.drawn",
+    "tests.marks",
+    "tests.schedule",
+    "tests.standstill",
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
