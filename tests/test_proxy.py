@@ -39,7 +39,7 @@ def proxy(echo):
 
 @pytest.fixture
 def client(proxy):
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as connection:
         yield connection
 
 
@@ -80,7 +80,7 @@ def test_frozen_bytes_are_held_and_flow_on_when_healed(client, proxy, echo):
     with pytest.raises(TimeoutError):
         client.recv(1)
     assert not echo.heard
-    client.settimeout(10)
+    client.settimeout(60)
     proxy.heal()
     assert hear(client, 3) == b"one"
 
@@ -89,13 +89,13 @@ def test_held_bytes_arrive_after_their_connection_was_closed(client, proxy, echo
     held = proxy.hold(TO_SERVER, lambda data: data.startswith(b"late"))
     assert say(client, b"first") == b"first"
     client.sendall(b"late")
-    assert held.caught.wait(10)
+    assert held.caught.wait(60)
     client.close()
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as other:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as other:
         assert say(other, b"late too") == b"late too"
         assert not held.answered.is_set()
         proxy.release(held)
-        assert held.answered.wait(10)
+        assert held.answered.wait(60)
     assert bytes(echo.heard) == b"firstlate toolate"
 
 
@@ -113,7 +113,7 @@ def test_no_new_connection_is_made_over_a_link_that_is_cut_one_way(client, proxy
     client.sendall(b"lost")
     wait_until(lambda: proxy.lost_bytes(TO_CLIENT) == 4, "the answer to be swallowed")
     assert echo.heard == b"lost"
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as second:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as second:
         second.sendall(b"nothing")
         wait_until(lambda: proxy.open_connections == 2, "the connection to be accepted")
         proxy.heal()
@@ -127,7 +127,7 @@ def test_cut_at_next_loses_the_answer_of_what_was_done(client, proxy, echo):
     with pytest.raises(ConnectionResetError):
         client.recv(1)
     assert echo.heard == b"done"
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as second:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as second:
         assert say(second, b"again") == b"again"
 
 
@@ -152,11 +152,11 @@ def test_refused_connections_end_at_once_until_healed(proxy):
     proxy.refuse()
     with (
         pytest.raises(ConnectionError),
-        socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection,
+        socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as connection,
     ):
         say(connection, b"x")
     proxy.heal()
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as connection:
         assert say(connection, b"x") == b"x"
 
 
@@ -179,6 +179,6 @@ def test_a_server_that_is_not_there_looks_like_a_reset():
     with (
         Proxy(nobody) as proxy,
         pytest.raises(ConnectionError),
-        socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection,
+        socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as connection,
     ):
         say(connection, b"x")

@@ -42,7 +42,7 @@ def _write_until_plots_have_lines(bootstrap: str, origin: str) -> None:
         for number in range(40):
             producer.produce("invoices", f"invoice {number}".encode())
         producer.flush(10)
-        with urlopen(f"{origin}/api/v1/history?series=bytes_in", timeout=10) as answer:
+        with urlopen(f"{origin}/api/v1/history?series=bytes_in", timeout=60) as answer:
             lines = json.load(answer)["lines"]
         known = [each for line in lines for each in line["points"] if each is not None]
         return len(known) >= POINTS

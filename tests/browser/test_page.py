@@ -179,7 +179,7 @@ def test_a_page_that_does_not_exist_says_so_and_is_accessible(browser, site):
 @EACH_PAGE
 def test_a_page_and_its_files_are_small(site, name):
     def fetch(path):
-        with urlopen(site.origin + path, timeout=10) as answer:
+        with urlopen(site.origin + path, timeout=60) as answer:
             return answer.read()
 
     if name in OF_LOCAL_CLUSTERS:  # its 404 has the size of any other

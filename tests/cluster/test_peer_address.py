@@ -53,7 +53,7 @@ def lags(gateways):
     found = {}
     for gateway in gateways:
         url = re.search(r"metrics: (\S+)", gateway.output())[1]
-        text = urllib.request.urlopen(url, timeout=10).read().decode()
+        text = urllib.request.urlopen(url, timeout=60).read().decode()
         found |= {
             int(each.labels["partition"]): int(each.value)
             for family in text_string_to_metric_families(text)

@@ -79,7 +79,7 @@ def told(gateways, name, group):
     found = []
     for gateway in gateways:
         url = re.search(r"metrics: (\S+)", gateway.output())[1]
-        text = urllib.request.urlopen(url, timeout=10).read().decode()
+        text = urllib.request.urlopen(url, timeout=60).read().decode()
         samples = [
             each
             for family in text_string_to_metric_families(text)

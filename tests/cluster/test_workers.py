@@ -89,7 +89,7 @@ def addresses(ports):
 
 def brokers(admin):
     """Node id and port of each."""
-    return {(one.id, one.port) for one in admin.list_topics(timeout=10.0).brokers.values()}
+    return {(one.id, one.port) for one in admin.list_topics(timeout=60).brokers.values()}
 
 
 def more(load, what):

@@ -38,7 +38,7 @@ def _receive(connection: socket.socket, count: int) -> bytes:
 
 def stored_batches(port: int, topic: str) -> list[Batch]:
     """The batches of partition 0, read by one Fetch of version 4 from offset 0."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10.0) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(_fetch_v4(topic))
         (size,) = struct.unpack(">i", _receive(connection, 4))
         answer = _receive(connection, size)

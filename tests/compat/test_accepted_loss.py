@@ -315,7 +315,7 @@ def test_kcat_reads_across_an_accepted_loss_to_the_end(lossy: Gateway, log: Log,
 def samples(gateway: Gateway, name: str, label: str) -> dict[tuple[str, str], float]:
     """The samples of a metric by topic and another label."""
     url = re.findall(r"metrics: (\S+)", gateway.process.output())[-1]
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     return {
         (sample.labels["topic"], sample.labels[label]): sample.value

@@ -411,7 +411,7 @@ async def test_who_reads_when_told_ends_with_the_last_change(opened):
 
         changing = asyncio.ensure_future(change())
         seen = b"0"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while seen != b"40":
                 await told.wait()
                 told.clear()

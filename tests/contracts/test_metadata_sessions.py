@@ -56,7 +56,7 @@ def opened(request):
 
 async def patient(call):
     """The answer of the first call that gets one."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await call()

@@ -7,12 +7,17 @@ from contextlib import contextmanager
 from html.parser import HTMLParser
 from urllib.parse import quote, urlencode
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from gateway.http.record_search import Bounds
+from gateway.http.views import messages, record_changes
 from tests.gateway.page_rig import PageRig, ask
 
 FIRST_MS = 1_600_000_000_000
+# A machine that stands still for seconds ends no search.
+UNHURRIED = Bounds(seconds=3_600.0)
 HOSTILE = [
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -77,8 +82,11 @@ class Pages:
 
 @contextmanager
 def pages(directory):
-    with PageRig(directory / "data", ledger_port=0, any_ledger_port=True) as rig:
-        yield Pages(rig)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "BOUNDS", UNHURRIED)
+        patch.setattr(record_changes, "COPY_BOUNDS", UNHURRIED)
+        with PageRig(directory / "data", ledger_port=0, any_ledger_port=True) as rig:
+            yield Pages(rig)
 
 
 def path_of(topic, page, **query):

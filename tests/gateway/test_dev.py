@@ -230,7 +230,7 @@ def test_clients_are_told_the_advertised_address(tmp_path):
     words = ["--advertised-host", "broker.example", "--advertised-port", "19092"]
     with Gateway(tmp_path / "data", words) as gateway:
         found = AdminClient({"bootstrap.servers": gateway.bootstrap, "log_level": 0})
-        (broker,) = found.list_topics(timeout=10).brokers.values()
+        (broker,) = found.list_topics(timeout=60).brokers.values()
         assert (broker.host, broker.port) == ("broker.example", 19092)
 
 

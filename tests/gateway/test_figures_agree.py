@@ -55,7 +55,7 @@ def url_of(gateway, what, path):
 def get(gateway, path):
     """The status and the body of a page."""
     try:
-        with urllib.request.urlopen(url_of(gateway, "page", path), timeout=10) as answer:
+        with urllib.request.urlopen(url_of(gateway, "page", path), timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -74,7 +74,7 @@ def command(gateway, *words):
 
 
 def metric(gateway, name, **labels):
-    with urllib.request.urlopen(url_of(gateway, "metrics", "/metrics"), timeout=10) as answer:
+    with urllib.request.urlopen(url_of(gateway, "metrics", "/metrics"), timeout=60) as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     return sum(
         each.value

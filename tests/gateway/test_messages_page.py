@@ -26,6 +26,7 @@ from tests.gateway.admin_commands import invoke
 from tests.gateway.page_rig import ask
 from tests.gateway.records_rig import (
     FIRST_MS,
+    UNHURRIED,
     check_harmless,
     found,
     hostile,
@@ -146,7 +147,9 @@ def test_the_pages_of_a_search_have_each_match_once_and_in_order(page, query, wa
 
 
 @pytest.mark.parametrize("begin", ["newest", "oldest"])
-@pytest.mark.parametrize("bounds", [Bounds(records=80), Bounds(bytes=8_000)])
+@pytest.mark.parametrize(
+    "bounds", [UNHURRIED._replace(records=80), UNHURRIED._replace(bytes=8_000)]
+)
 def test_a_search_that_reaches_a_bound_says_so_and_goes_on(page, monkeypatch, begin, bounds):
     monkeypatch.setattr(messages_view, "BOUNDS", bounds)
     query = {"from": begin, "text": '"odd": true', "limit": "500"}
@@ -166,7 +169,7 @@ def test_a_search_ends_in_time_and_goes_on(page, monkeypatch):
     answer = found(page.plain, path_of("orders", "messages"))
     assert (answer["rows"], answer["ended_by"]) == ([], "time")
     assert answer["sentence"] == "searched 0 of 300: go on"
-    monkeypatch.setattr(messages_view, "BOUNDS", Bounds())
+    monkeypatch.undo()
     rest = found(page.plain, path_of("orders", "messages", cursor=answer["next"]))
     assert ids(rest["rows"]) == list(range(299, 249, -1))
 
@@ -322,7 +325,7 @@ def test_the_file_has_the_lines_of_topic_consume(page):
 
 
 def test_a_file_that_is_not_complete_says_so_in_its_last_line(page, monkeypatch):
-    monkeypatch.setattr(messages_view, "BOUNDS", Bounds(records=100))
+    monkeypatch.setattr(messages_view, "BOUNDS", UNHURRIED._replace(records=100))
     lines = ask(page.plain, path_of("orders", "messages.jsonl")).text.splitlines()
     assert len(lines) < 300
     last = json.loads(lines[-1])

@@ -33,6 +33,7 @@ from ledger.events import events
 from tests.gateway.page_rig import ask
 from tests.gateway.records_rig import (
     FIRST_MS,
+    UNHURRIED,
     check_harmless,
     found,
     hostile,
@@ -163,7 +164,7 @@ def test_a_copy_takes_only_what_matches_and_keeps_the_order(page):
 
 
 def test_a_copy_that_reaches_a_bound_says_so_and_goes_on(page, monkeypatch):
-    monkeypatch.setattr(record_changes, "COPY_BOUNDS", Bounds(records=20))
+    monkeypatch.setattr(record_changes, "COPY_BOUNDS", UNHURRIED._replace(records=20))
     page.create("parts", 1)
     cursor, sentences = "", []
     while cursor is not None:

@@ -20,6 +20,7 @@ from tests.gateway.captured import without_clients
 from tests.gateway.page_rig import PageRig, ask, opened, raw, rest, status_of
 from tests.gateway.page_rows import Seen, rows
 from tests.peers.processes import wait_until
+from tests.peers.stalls import Stalls
 
 HOST = b"Host: localhost\r\n"
 LAST = HOST + b"Connection: close\r\n"
@@ -74,9 +75,12 @@ def test_connections_that_wait_for_the_import_have_the_same_limits(rig):
         first, second = opened(port), opened(port)
         first.sendall(GET + LAST + b"\r\n")
         assert status_of(raw(port, b"")) == 503
-        began_s = time.monotonic()
-        assert rest(first) == rest(second) == b""
-        assert 0.2 < time.monotonic() - began_s < 5.0
+        with Stalls() as stalls:
+            began_s = time.monotonic()
+            assert rest(first) == rest(second) == b""
+            took_s = time.monotonic() - began_s
+        assert took_s > 0.2
+        assert took_s - stalls.longest_s < 5.0
     finally:
         ready.set()
     first.close()
@@ -154,12 +158,14 @@ def has_ended(connection):
 @pytest.mark.parametrize("drips", [False, True])
 def test_a_slow_head_ends_the_connection(short, drips):
     began_s = time.monotonic()
-    with opened(short) as connection:
+    with Stalls() as stalls, opened(short) as connection:
         connection.sendall(b"GET /")
-        while not has_ended(connection) and time.monotonic() - began_s < 10.0:
+        while not has_ended(connection) and time.monotonic() - began_s < 60.0:
             with contextlib.suppress(ConnectionError):  # it has ended just now
                 connection.sendall(b"x" * drips)
-    assert 0.3 < time.monotonic() - began_s < 3.0
+        took_s = time.monotonic() - began_s
+    assert took_s > 0.3
+    assert took_s - stalls.longest_s < 3.0
 
 
 def test_a_slow_body_gets_408(short):
@@ -183,7 +189,7 @@ def test_a_view_that_takes_too_long_is_ended_and_answered_with_503(rig):
     answer = ask(port, "/api/v1/slow")
     assert answer.status == 503
     assert json.loads(answer.body)["error"]["code"] == "REQUEST_TIMED_OUT"
-    assert seen.ended.wait(5.0)
+    assert seen.ended.wait(60.0)
 
 
 @pytest.mark.parametrize("path", [b"/slow", b"/tail?wait=1&count=1"])
@@ -192,9 +198,9 @@ def test_work_stops_when_its_browser_leaves(rig, path):
     port = rig.serve(rows(seen))
     with opened(port) as connection:
         connection.sendall(b"GET " + path + b" HTTP/1.1\r\n" + HOST + b"\r\n")
-        assert seen.began.wait(10.0)
+        assert seen.began.wait(60.0)
         assert not seen.ended.is_set()
-    assert seen.ended.wait(5.0)
+    assert seen.ended.wait(60.0)
 
 
 def test_a_stream_may_take_longer_than_a_request(rig):
@@ -202,9 +208,9 @@ def test_a_stream_may_take_longer_than_a_request(rig):
     port = rig.serve(rows(seen), **SHORT)
     with opened(port) as connection:
         connection.sendall(b"GET /tail?wait=1&count=2 HTTP/1.1\r\n" + HOST + b"\r\n")
-        assert seen.began.wait(10.0)
+        assert seen.began.wait(60.0)
         assert not seen.ended.wait(1.5)  # twice the time of a request
-    assert seen.ended.wait(5.0)
+    assert seen.ended.wait(60.0)
 
 
 def test_a_tail_that_never_reads_is_dropped(rig):
@@ -212,7 +218,7 @@ def test_a_tail_that_never_reads_is_dropped(rig):
     port = rig.serve(rows(seen), **SHORT)
     with opened(port) as connection:
         connection.sendall(b"GET /tail?size=10000 HTTP/1.1\r\n" + HOST + b"\r\n")
-        assert seen.ended.wait(10.0)
+        assert seen.ended.wait(60.0)
         received = len(rest(connection))
     assert received < 16 * 1024 * 1024  # what two sockets hold, of 10 GB
 

@@ -149,7 +149,7 @@ def write_records(bootstrap, count, topic="t"):
 
 def test_promtool_finds_only_the_sums_of_kafka_exporter(gateway):
     url = re.search(r"metrics: (\S+)", gateway.process.output())[1]
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         text = answer.read().decode()
     _, said = promtool("check", "metrics", stdin=text)
     assert {line.split()[0] for line in said.splitlines() if line.strip()} == KAFKA_EXPORTERS, said
@@ -198,7 +198,7 @@ class Prometheus(ServerProcess):
 
     def get(self, path, **query):
         url = f"http://127.0.0.1:{self.port}{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.read().decode()
 
     def ask(self, expr):

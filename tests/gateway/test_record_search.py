@@ -146,6 +146,7 @@ def test_a_window_that_ends_inside_a_batch_leaves_the_rest_of_it():
 
 def test_a_record_larger_than_the_bound_is_found_all_the_same():
     logs = [Log(0, [(0, 12), (0, 12)])]
-    found, ends = asyncio.run(every_page(logs, Conditions([], None), True, 5, Bounds(bytes=1), 5))
+    bounds = UNHURRIED._replace(bytes=1)
+    found, ends = asyncio.run(every_page(logs, Conditions([], None), True, 5, bounds, 5))
     assert [row.offset for row in found] == list(range(23, -1, -1))
     assert set(ends[:-1]) == {BYTES}

@@ -38,7 +38,7 @@ class Background(Lifecycle):
     def stop(self) -> None:
         self.run(self._cancel_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10.0)
+        self._thread.join(60.0)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._loop.close()
 

@@ -17,7 +17,7 @@ from tests.ledger.remote_world import CONFIG, Client, Served
 from tests.peers.processes import until
 from tests.sim.bookie_world import entry_bytes
 
-ENDS_S_MAX = 10.0
+ENDS_S_MAX = 60.0
 
 
 class LeapingLoop(asyncio.SelectorEventLoop):

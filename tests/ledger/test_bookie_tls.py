@@ -57,14 +57,14 @@ async def refused_by_grpc(served, authority):
         f"127.0.0.1:{served.port}", grpc.ssl_channel_credentials(root_certificates=ca)
     )
     with pytest.raises(aio.AioRpcError) as refused:
-        await channel.unary_unary("/ledger.wire.Bookie/Info")(b"", timeout=10)
+        await channel.unary_unary("/ledger.wire.Bookie/Info")(b"", timeout=60)
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     await channel.close()
 
 
 async def hung_up_on(served, first, context=None):
     """Send these bytes; the bookie closes the connection without an answer."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with suppress(OSError):
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port, ssl=context)
             writer.write(first)

@@ -333,7 +333,7 @@ class Hostile(socketserver.BaseRequestHandler):
     def handle(self):
         self.request.recv(4096)
         self.request.sendall(self.server.answer)
-        self.server.over.wait(10)
+        self.server.over.wait(60)
 
 
 @contextmanager

@@ -120,11 +120,11 @@ def test_it_serves_its_metrics_and_health_if_it_has_an_http_port(bookie, tmp_pat
     bookie.options = ["--http-port", "0"]
     bookie.start()
     url = wait_until(lambda: re.search(r"^metrics: (\S+)$", bookie.output(), re.M), "its port")[1]
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         text = answer.read().decode()
     assert f'bookie_info{{bookie="{bookie.id}",release="' in text
     assert "bookie_sync_seconds_count" in text
-    with urllib.request.urlopen(url.replace("/metrics", "/health/ready"), timeout=10) as answer:
+    with urllib.request.urlopen(url.replace("/metrics", "/health/ready"), timeout=60) as answer:
         assert answer.read() == b'{"status": "ok", "reasons": []}'
     taken = url.rpartition(":")[2].partition("/")[0]
     other = BookieProcess(tmp_path / "other", bookie.zookeeper, ["--http-port", taken])

@@ -194,20 +194,20 @@ class Proxy(Lifecycle):
             target=lambda: asyncio.run(self._serve(ready)), name="proxy", daemon=True
         )
         self._thread.start()
-        assert ready.wait(10), "the proxy did not start"
+        assert ready.wait(60), "the proxy did not start"
         return self
 
     def stop(self) -> None:
         assert self._thread is not None, "not started"
         self._do(self._stopping.set)
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "the proxy did not end"
 
     def _do(self, change: Callable[[], Any]) -> None:
         async def run() -> None:
             change()
 
-        asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result(60)
 
     def _for_each(self, lanes: Any, change: Callable[[_Lane], None]) -> None:
         def run() -> None:

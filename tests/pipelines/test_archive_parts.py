@@ -184,7 +184,7 @@ def test_the_page_shows_a_running_job():
     metrics.on_set_aside("c", JobError("lost", "DATA_LOST"))
     metrics.on_recovered("c", JobError("lost", "DATA_LOST"))
     with served(metrics, "127.0.0.1", 0) as address:
-        page = urllib.request.urlopen(address, timeout=10).read().decode()
+        page = urllib.request.urlopen(address, timeout=60).read().decode()
         port = int(address.rpartition(":")[2].partition("/")[0])
         taken = served(metrics, "127.0.0.1", port)
         with pytest.raises(JobError, match=f"metrics-port {port}: cannot listen"), taken:

@@ -52,7 +52,7 @@ def stands(gateway, group):
 def lags(gateway, group):
     """Return {partition: lag} from the metrics page."""
     url = re.search(r"metrics: (\S+)", gateway.process.output())[1]
-    text = urllib.request.urlopen(url, timeout=10).read().decode()
+    text = urllib.request.urlopen(url, timeout=60).read().decode()
     return {
         int(sample.labels["partition"]): sample.value
         for family in text_string_to_metric_families(text)

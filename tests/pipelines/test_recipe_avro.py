@@ -238,7 +238,7 @@ def test_a_registry_that_is_away_fails_the_batch_and_the_next_run_repeats_it(
 
 def test_planted_mistakes_are_found(world: World, tmp_path: Path, loading: str) -> None:
     any_error = {'if error.code == 404 and b"40403" in error.read():': "if True:"}
-    not_asked = {"urllib.request.urlopen(READY, timeout=10).close()": "pass"}
+    not_asked = {"urllib.request.urlopen(READY, timeout=60).close()": "pass"}
     loads = {f"127.0.0.1:{world.registry.port}": loading}
     no_default = {'F.col("row.decoded")': 'F.col("row").isNotNull()'}
     programs = {

@@ -134,10 +134,10 @@ def read(world: World, topic: str) -> dict[int, list[Record]]:
     """Read all records by partition and offset. Offsets must have no gaps."""
     consumer = Consumer({"bootstrap.servers": world.gateway.bootstrap, "group.id": "judge"})
     found: dict[int, list[Record]] = {}
-    for partition in consumer.list_topics(topic, 10).topics[topic].partitions:
+    for partition in consumer.list_topics(topic, 60).topics[topic].partitions:
         place = TopicPartition(topic, partition, 0)
         consumer.assign([place])
-        _, end = consumer.get_watermark_offsets(place, timeout=10)
+        _, end = consumer.get_watermark_offsets(place, timeout=60)
         messages: list[Message] = []
         while len(messages) < end:
             messages += consumer.consume(end - len(messages), 10.0)
@@ -296,7 +296,7 @@ def archive_more(spark: SparkSession, world: World, archive: Archive, start: int
 def produce(world: World, topic: str, partition: int = 0) -> None:
     producer = Producer({"bootstrap.servers": world.gateway.bootstrap})
     producer.produce(topic, b"foreign", partition=partition)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
 
 @pytest.mark.proof
@@ -396,7 +396,7 @@ def test_a_replay_into_another_cluster_is_another_replay(
     spark: SparkSession, world: World, unused: Callable[[], str], tmp_path: Path
 ):
     bootstrap, plans = world.gateway.bootstrap, FilePlans(spark, str(tmp_path))
-    here = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).cluster_id
+    here = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).cluster_id
     assert cluster_id(bootstrap) == here
     request = ReplayRequest(SOURCE, unused(), offsets={0: (0, 1)}, create=True, cluster="here")
     run_replay(spark, world.archive, bootstrap, request, plans)

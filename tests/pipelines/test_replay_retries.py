@@ -98,7 +98,7 @@ class Watched(ReplayWatcher):
 def values(bootstrap: str, topic: str) -> list[bytes | None]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "judge"})
     place = TopicPartition(topic, 0, 0)
-    _, end = consumer.get_watermark_offsets(place, timeout=10)
+    _, end = consumer.get_watermark_offsets(place, timeout=60)
     consumer.assign([place])
     found = []
     while len(found) < end:

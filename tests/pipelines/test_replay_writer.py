@@ -90,7 +90,7 @@ def read(broker: Broker, topic: str) -> list[bytes]:
     consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
     place = TopicPartition(topic, 0, 0)
     consumer.assign([place])
-    _, end = consumer.get_watermark_offsets(place, timeout=10)
+    _, end = consumer.get_watermark_offsets(place, timeout=60)
     found: list[bytes] = []
     while len(found) < end:
         found += [one.value() for one in consumer.consume(1_000, 1.0) if not one.error()]
@@ -205,7 +205,7 @@ def test_it_gives_up_without_progress(gateway: Gateway, topic: Callable[[], str]
 def produce(broker: Broker, topic: str) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(topic, b"foreign", partition=0)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
 
 @pytest.mark.parametrize("at", [0, 1_000, 2_900])
