@@ -16,6 +16,9 @@ from subscriptions.committed_offset import CommittedOffset
 from tests.gateway.group_world import World
 
 DAY_S = 86_400.0
+# A short retention: each second of a long one costs a little.
+SHORT = {"offsets_retention_minutes": 120}
+SHORT_S = 7_200.0
 
 
 @asynccontextmanager
@@ -325,10 +328,10 @@ async def test_a_commit_to_an_empty_group_renews_its_own_offset_and_no_other():
 
 @pytest.mark.slow
 async def test_offsets_of_a_resting_group_expire_after_a_restart():
-    async with new_world() as world:
+    async with new_world(**SHORT) as world:
         await world.commit("g", 5)
         async with world.crashed() as again:
-            await asyncio.sleep(7 * DAY_S - 60)
+            await asyncio.sleep(SHORT_S - 60)
             assert again.loaded == {}
             assert len(await again.groups.list()) == 1
             await asyncio.sleep(EXPIRE_S + 60)
@@ -350,9 +353,9 @@ async def test_an_offset_with_a_retention_of_its_own_goes_when_it_ends():
 
 @pytest.mark.slow
 async def test_a_sweep_does_not_remove_a_commit_that_is_under_way():
-    async with new_world() as world:
+    async with new_world(**SHORT) as world:
         await world.commit("g", 5)
-        await asyncio.sleep(7 * DAY_S - 1)
+        await asyncio.sleep(SHORT_S - 1)
         assert await world.committed("g") == 5
         world.metadata.delay_s = 2 * EXPIRE_S  # the old offset expires with the new one on its way
         committing = asyncio.ensure_future(world.commit("g", 6))
@@ -376,9 +379,9 @@ async def test_a_sweep_does_not_delete_a_group_whose_first_commit_is_under_way()
 
 @pytest.mark.slow
 async def test_a_sweep_that_empties_a_group_spares_a_commit_that_came_meanwhile():
-    async with new_world() as world:
+    async with new_world(**SHORT) as world:
         await world.commit("g", 5, 0)
-        await asyncio.sleep(7 * DAY_S - 1)
+        await asyncio.sleep(SHORT_S - 1)
         world.metadata.delay_s = 1.0
         while "g" not in world.loaded or not world.loaded["g"].writes:
             await asyncio.sleep(0.1)

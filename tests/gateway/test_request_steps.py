@@ -157,44 +157,57 @@ async def test_batches_for_many_partitions_are_accepted_in_parts(monkeypatch):
         assert most <= 500
 
 
+TURN = 50
+WIDE = 60  # batches of a request: more than one turn takes
+
+
+@pytest.fixture
+def short_turns(monkeypatch):
+    """Let other tasks run after each `TURN` rows: hundreds of partitions take long to make."""
+    monkeypatch.setattr("gateway.handlers.many_rows._ROWS_PER_TURN", TURN)
+
+
+@pytest.mark.usefixtures("short_turns")
 @pytest.mark.parametrize("version", [3, 8, 12])
 async def test_each_of_many_batches_gets_its_own_result(version):
     async with started_cluster() as cluster:
-        await cluster.topic(partitions=510)
-        named = {"t": dict.fromkeys(range(510), batch()), "nosuch": {0: batch()}}
-        named["t"][505] = batch()[:-1]
+        await cluster.topic(partitions=WIDE)
+        named = {"t": dict.fromkeys(range(WIDE), batch()), "nosuch": {0: batch()}}
+        named["t"][WIDE - 5] = batch()[:-1]
         reply = await cluster.answer(PRODUCE, version, **producing(named))
         found = {
             (topic.name, each.index): (each.error_code.name, each.base_offset)
             for topic in reply.responses
             for each in topic.partition_responses
         }
-        expected = {("t", at): ("none", 0) for at in range(510)}
-        expected["t", 505] = ("corrupt_message", -1)
+        expected = {("t", at): ("none", 0) for at in range(WIDE)}
+        expected["t", WIDE - 5] = ("corrupt_message", -1)
         expected["nosuch", 0] = ("unknown_topic_or_partition", -1)
         assert found == expected
 
 
+@pytest.mark.usefixtures("short_turns")
 async def test_a_topic_that_is_deleted_between_two_parts_gets_no_later_batch(monkeypatch):
     """Whatever topic has its name by then: the request gives the id."""
     async with started_cluster() as cluster:
-        await cluster.topic(partitions=510)
+        await cluster.topic(partitions=WIDE)
         topic = cluster.catalog.by_name("t")
         lookups = iter([topic])  # by the id; the name stays, as if a new topic had it
         monkeypatch.setattr(cluster.catalog, "by_id", lambda _: next(lookups, None))
-        fields = producing({"t": dict.fromkeys(range(510), batch())})
+        fields = producing({"t": dict.fromkeys(range(WIDE), batch())})
         fields["topic_data"][0]["topic_id"] = topic.topic_id
         reply = await cluster.answer(PRODUCE, 13, **fields)
         codes = [each.error_code.name for each in reply.responses[0].partition_responses]
-        assert codes == ["none"] * 499 + ["unknown_topic_id"] * 11
+        assert codes == ["none"] * (TURN - 1) + ["unknown_topic_id"] * (WIDE - TURN + 1)
 
 
+@pytest.mark.usefixtures("short_turns")
 async def test_many_batches_are_refused_with_the_leader_of_each_partition():
     two = member(2)
     cluster_of_two = PaperCluster(1, [member(1), two], leader_of_others=Leader(2, 7))
     async with started_cluster(cluster=cluster_of_two) as cluster:
-        await cluster.catalog.create("t", 510, 1, {})
-        named = {"t": dict.fromkeys(range(510), batch())}
+        await cluster.catalog.create("t", WIDE, 1, {})
+        named = {"t": dict.fromkeys(range(WIDE), batch())}
         reply = await cluster.answer(PRODUCE, 12, **producing(named))
         rows = reply.responses[0].partition_responses
         assert {each.error_code.name for each in rows} == {"not_leader_or_follower"}
@@ -203,6 +216,7 @@ async def test_many_batches_are_refused_with_the_leader_of_each_partition():
         assert [(each.node_id, each.host) for each in reply.node_endpoints] == [(2, two.host)]
 
 
+@pytest.mark.usefixtures("short_turns")
 @pytest.mark.parametrize(
     ("transactional_id", "refused"),
     [
@@ -214,10 +228,10 @@ async def test_nothing_of_many_transactional_batches_of_two_producers_is_stored(
     transactional_id, refused
 ):
     async with started_cluster() as cluster:
-        partition = await cluster.topic(partitions=510)
+        partition = await cluster.topic(partitions=WIDE)
         words = {"attributes": 0x10, "epoch": 0, "sequence": 0}
-        named = dict.fromkeys(range(510), plain_batch([1_000], producer=5, **words))
-        named[509] = plain_batch([1_000], producer=6, **words)
+        named = dict.fromkeys(range(WIDE), plain_batch([1_000], producer=5, **words))
+        named[WIDE - 1] = plain_batch([1_000], producer=6, **words)
         fields = producing({"t": named}) | {"transactional_id": transactional_id}
         reply = await cluster.answer(PRODUCE, 12, **fields)
         rows = reply.responses[0].partition_responses
@@ -225,17 +239,18 @@ async def test_nothing_of_many_transactional_batches_of_two_producers_is_stored(
         assert partition.high_watermark == 0
 
 
+@pytest.mark.usefixtures("short_turns")
 @pytest.mark.parametrize("acks", [-1, 0])
-@pytest.mark.parametrize("width", [1, 510])
+@pytest.mark.parametrize("width", [1, WIDE])
 async def test_a_batch_does_not_overtake_an_earlier_one_among_many(acks, width):
     """In the same connection, for the same partition: the second one continues the first."""
     async with started_cluster() as cluster:
-        await cluster.topic(partitions=510)
-        many = {"t": {at: batch(0, producer=7) for at in range(510)}}
+        await cluster.topic(partitions=WIDE)
+        many = {"t": {at: batch(0, producer=7) for at in range(WIDE)}}
         first = cluster.ask(PRODUCE, 12, **producing(many, acks=acks))[1]
-        after = {"t": {at: batch(2, producer=7) for at in range(510 - width, 510)}}
+        after = {"t": {at: batch(2, producer=7) for at in range(WIDE - width, WIDE)}}
         request, second = cluster.ask(PRODUCE, 12, **producing(after))
-        third = cluster.ask(PRODUCE, 12, **producing({"t": {509: batch(4, producer=7)}}))
+        third = cluster.ask(PRODUCE, 12, **producing({"t": {WIDE - 1: batch(4, producer=7)}}))
         await first
         for each, offset in ((second, 2), (third[1], 4)):
             (topic,) = cluster.decoded(request, await each).responses
@@ -244,10 +259,11 @@ async def test_a_batch_does_not_overtake_an_earlier_one_among_many(acks, width):
             assert found == {("none", offset)}
 
 
+@pytest.mark.usefixtures("short_turns")
 async def test_nothing_follows_batches_that_are_refused_without_a_reply():
     async with started_cluster() as cluster:
         partition = await cluster.topic()
-        many = {"nosuch": dict.fromkeys(range(510), batch())}
+        many = {"nosuch": dict.fromkeys(range(WIDE), batch())}
         first = cluster.ask(PRODUCE, 12, **producing(many, acks=0))[1]
         second = cluster.ask(PRODUCE, 12, **producing({"t": {0: batch()}}, acks=0))[1]
         for each in (first, second):

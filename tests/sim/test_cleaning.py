@@ -33,7 +33,7 @@ def run(seed):
     return run_world(CleaningWorld, seed)
 
 
-@pytest.mark.parametrize("block", first_at_commit(range(BLOCKS), 2))
+@pytest.mark.parametrize("block", first_at_commit(range(BLOCKS), 1))
 def test_a_cleaned_partition_keeps_what_no_cleaning_dropped(block):
     for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
         assert run(seed) == [], f"repeat with: python -m tests.sim.test_cleaning {seed}"

@@ -33,7 +33,7 @@ def run(seed):
     return run_world(ClusterOwnershipWorld, seed)
 
 
-@pytest.mark.parametrize("block", first_at_commit(range(BLOCKS), 2))
+@pytest.mark.parametrize("block", first_at_commit(range(BLOCKS), 1))
 def test_every_promise_of_a_cluster_is_kept(block):
     for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
         assert run(seed) == [], f"repeat with: python -m tests.sim.test_shared_streams {seed}"

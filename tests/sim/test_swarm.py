@@ -37,7 +37,7 @@ SEEDS = 1_000
 AT_ONCE = 100
 # A repair replaced a bookie in one step, and asked for a spare in its place in the next one.
 ONCE_WRONG = [7032]
-SEEDS_OF_COMMITS = 500  # the others run with the proofs
+SEEDS_OF_COMMITS = 200  # the others run with the proofs
 MUTATION_SEEDS_MAX = 2_000
 COVERAGE_SEEDS = 60  # of each family
 STORIES = "from tests.sim.swarm import story; print([story(seed) for seed in range(20)])"
