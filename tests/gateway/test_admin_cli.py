@@ -1,6 +1,7 @@
 """Goal: the admin commands do what they say, in columns and in JSON, and fail in one line.
 
-Method: the command as users run it, in a process of its own, against one real gateway process.
+Method: the commands in this process, and a few as users run them, each in its own process,
+against one real gateway process.
 """
 
 import json
@@ -8,11 +9,12 @@ import os
 import signal
 import socket
 import subprocess
+from functools import partial
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.gateway.admin_commands import consumer, heeding, produced, run, to_full_disk
+from tests.gateway.admin_commands import consumer, heeding, invoke, produced, run, to_full_disk
 from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.processes import Process, wait_until
@@ -27,7 +29,7 @@ def gateway(tmp_path_factory):
 
 @pytest.fixture
 def cli(gateway):
-    return lambda *words: run(*words, bootstrap=f"127.0.0.1:{gateway.port}")
+    return lambda *words: invoke(*words, bootstrap=f"127.0.0.1:{gateway.port}")
 
 
 def created(cli, name, *options):
@@ -50,7 +52,7 @@ def created(cli, name, *options):
     ],
 )
 def test_without_a_server_the_exit_code_is_69_and_one_line_says_what_to_do(words):
-    code, out, errors = run(*words)
+    code, out, errors = invoke(*words)
     assert (code, out) == (69, "")
     assert errors.count("\n") == 1
     assert "no server at 127.0.0.1:1: Connection refused" in errors
@@ -87,7 +89,7 @@ def test_a_failure_is_json_when_json_was_asked_for():
     ],
 )
 def test_wrong_usage_exits_with_2_and_names_the_word(words, hint):
-    code, out, errors = run(*words)
+    code, out, errors = invoke(*words)
     assert (code, out) == (2, "")
     assert hint in errors
     assert errors.count("\n") == 1
@@ -173,7 +175,8 @@ def test_ctrl_c_exits_with_130_and_no_traceback(tmp_path):
 # Topics
 
 
-def test_a_topic_is_created_listed_described_and_deleted(cli):
+def test_a_topic_is_created_listed_described_and_deleted(gateway):
+    cli = partial(run, bootstrap=f"127.0.0.1:{gateway.port}")  # in processes, as users do
     code, out, _ = cli("topic", "create", "flow", "-p", "3", "-c", "retention.ms=3600000")
     assert (code, out) == (0, "Created topic flow.\n")
     code, out, _ = cli("topic", "list")

@@ -1,13 +1,13 @@
 """Goal: topics are altered and truncated from the command line, and what cannot be is said.
 
-Method: the command as users run it, in a process of its own, against one real gateway process.
+Method: the command in this process, against one real gateway process.
 """
 
 import json
 
 import pytest
 
-from tests.gateway.admin_commands import produced, run
+from tests.gateway.admin_commands import invoke, produced
 from tests.peers.gateway import Gateway
 
 
@@ -19,7 +19,7 @@ def gateway(tmp_path_factory):
 
 @pytest.fixture
 def cli(gateway):
-    return lambda *words: run(*words, bootstrap=f"127.0.0.1:{gateway.port}")
+    return lambda *words: invoke(*words, bootstrap=f"127.0.0.1:{gateway.port}")
 
 
 def described(cli, name):

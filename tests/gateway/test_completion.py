@@ -19,7 +19,7 @@ import pytest
 
 from gateway.admin import completion
 from gateway.process.cli import program
-from tests.gateway.admin_commands import consumer, produced, run
+from tests.gateway.admin_commands import consumer, invoke, produced
 from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
@@ -160,7 +160,7 @@ def test_a_damaged_file_of_profiles_completes_nothing(monkeypatch, profiles):
 def gateway(tmp_path_factory):
     with Gateway(tmp_path_factory.mktemp("completion") / "data") as broker:
         address = f"127.0.0.1:{broker.port}"
-        assert run("topic", "create", "orders-of-may", bootstrap=address)[0] == 0
+        assert invoke("topic", "create", "orders-of-may", bootstrap=address)[0] == 0
         produced(broker, "orders-of-may", 1)
         reader = consumer(broker, "readers-of-may")
         reader.subscribe(["orders-of-may"])

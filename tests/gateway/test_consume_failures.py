@@ -22,7 +22,7 @@ from gateway.admin.consume_output import raw
 from gateway.admin.consume_stdout import Stdout
 from gateway.admin.consume_values import plain_bytes
 from tests.batches import raw_batch, record
-from tests.gateway.admin_commands import run
+from tests.gateway.admin_commands import invoke
 from tests.gateway.broken_broker import BrokenBroker
 from tests.peers import install
 from tests.peers.processes import status_bytes
@@ -33,7 +33,7 @@ DAMAGED = NEXT[:-3] + b"X" + NEXT[-2:]
 
 
 def consumed(broker, *words):
-    return run("topic", "consume", "t", "--retry", "300ms", *words, bootstrap=broker.bootstrap)
+    return invoke("topic", "consume", "t", "--retry", "300ms", *words, bootstrap=broker.bootstrap)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from gateway.admin.consume_stdout import Stdout
 from gateway.admin.consume_values import plain_bytes
 from gateway.wire.client_link import Link
 from tests.batches import raw_batch, record, varint
-from tests.gateway.admin_commands import run
+from tests.gateway.admin_commands import invoke
 from tests.peers.gateway import Gateway
 
 PLACE = TopicPartition("t", 0)
@@ -45,12 +45,12 @@ async def append(broker, batch):
 @pytest.mark.compat
 def test_a_record_that_aiokafka_cannot_decode_is_named(tmp_path):
     with Gateway(tmp_path / "data") as broker:
-        assert run("topic", "create", "t", bootstrap=broker.bootstrap)[0] == 0
+        assert invoke("topic", "create", "t", bootstrap=broker.bootstrap)[0] == 0
         records = record(0, 0, None, b"good") + with_header(NO_UTF_8)
         asyncio.run(append(broker, raw_batch(record(0, 0, None, b"first"))))
         asyncio.run(append(broker, raw_batch(records, 2)))
         words = ("topic", "consume", "t", "-g", "readers", "-o", "json")
-        code, _, errors = run(*words, bootstrap=broker.bootstrap)
+        code, _, errors = invoke(*words, bootstrap=broker.bootstrap)
     assert code == 1
     assert "t/0@2: the record cannot be decoded: " in errors
     assert errors.count("\n") == 1

@@ -29,7 +29,7 @@ from gateway.config import MetricsLimits
 from gateway.metrics.process_samples import DECLARED
 from gateway.metrics.samples import Samples
 from ledger.exposition import Family, family_text
-from tests.gateway.admin_commands import consumer, invoke, produced, run
+from tests.gateway.admin_commands import consumer, invoke, produced
 from tests.gateway.group_world import World
 from tests.gateway.stream_cluster import batch, started_cluster
 from tests.peers.gateway import Gateway
@@ -56,7 +56,7 @@ def url_of(gateway):
 
 
 def page(gateway):
-    with urllib.request.urlopen(url_of(gateway), timeout=10) as answer:
+    with urllib.request.urlopen(url_of(gateway), timeout=60) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=")
         return list(text_string_to_metric_families(answer.read().decode()))
 
@@ -232,7 +232,9 @@ def test_the_new_families_have_few_samples(gateway):
 
 def test_the_slowest_requests_have_their_stages(gateway):
     produced(gateway, "t", 0)
-    code, out, errors = run("slow", "--api", "Produce", "-o", "json", bootstrap=gateway.bootstrap)
+    code, out, errors = invoke(
+        "slow", "--api", "Produce", "-o", "json", bootstrap=gateway.bootstrap
+    )
     assert (code, errors) == (0, "")
     rows = json.loads(out)
     assert 1 <= len(rows) <= 20
@@ -248,7 +250,7 @@ def test_the_slowest_requests_have_their_stages(gateway):
     assert first["decode_ms"] + first["append_ms"] + first["quorum_ms"] == pytest.approx(
         first["total_ms"], abs=0.1
     )
-    table = run("slow", "-n", "5", bootstrap=gateway.bootstrap)[1].splitlines()
+    table = invoke("slow", "-n", "5", bootstrap=gateway.bootstrap)[1].splitlines()
     assert table[0].split()[:4] == ["AT", "GATEWAY", "API", "MS"]
     assert len(table) == 6
 
@@ -257,7 +259,7 @@ def test_a_view_of_top_has_requests_of_half_a_second(gateway):
     reader = consumer(gateway, "slowly")  # its JoinGroup waits for a second member
     reader.subscribe(["t"])
     wait_until(lambda: reader.poll(0.1) is not None, "the member to read")
-    code, out, _ = run("top", "--once", "-o", "json", bootstrap=gateway.bootstrap)
+    code, out, _ = invoke("top", "--once", "-o", "json", bootstrap=gateway.bootstrap)
     reader.close()
     assert code == 0
     (look,) = json.loads(out) if out.startswith("[") else [json.loads(out)]
@@ -266,9 +268,9 @@ def test_a_view_of_top_has_requests_of_half_a_second(gateway):
 
 
 def test_a_gateway_that_takes_requests_is_healthy(gateway):
-    code, out, errors = run("health", bootstrap=gateway.bootstrap)
+    code, out, errors = invoke("health", bootstrap=gateway.bootstrap)
     assert (code, out, errors) == (0, "gateway 0 is ready\n", "")
-    code, out, _ = run("health", "-o", "json", bootstrap=gateway.bootstrap)
+    code, out, _ = invoke("health", "-o", "json", bootstrap=gateway.bootstrap)
     assert json.loads(out) == {"node_id": 0, "ready": True, "reasons": []}
 
 
@@ -279,7 +281,7 @@ def test_without_a_server_there_is_one_line(command):
 
 
 def test_an_api_that_no_request_has_shows_nothing(gateway):
-    code, out, _ = run("slow", "--api", "Nonsense", "-o", "json", bootstrap=gateway.bootstrap)
+    code, out, _ = invoke("slow", "--api", "Nonsense", "-o", "json", bootstrap=gateway.bootstrap)
     assert (code, json.loads(out)) == (0, [])
 
 
@@ -287,7 +289,7 @@ def api(gateway, path):
     """Status and object of the API of the page."""
     place = re.search(r"page: (\S+)/", gateway.process.output())[1]
     try:
-        with urllib.request.urlopen(f"{place}/api/v1{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{place}/api/v1{path}", timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -298,7 +300,7 @@ def test_the_api_has_the_slow_requests_of_the_command(gateway):
     status, found = api(gateway, "/slow?api=Produce&limit=5")
     assert status == 200
     words = ("slow", "--api", "Produce", "-n", "5", "-o", "json")
-    assert found["rows"] == json.loads(run(*words, bootstrap=gateway.bootstrap)[1])
+    assert found["rows"] == json.loads(invoke(*words, bootstrap=gateway.bootstrap)[1])
     assert found["total"] == len(found["rows"]) <= 5
     assert (found["next"], found["silent"]) == (None, [])
 
@@ -420,7 +422,7 @@ async def test_few_groups_are_read_for_one_page_and_the_rest_for_the_next():
 
 def asked(gateway, method, path):
     place = urlsplit(url_of(gateway))
-    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=10)
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
     connection.request(method, path)
     answer = connection.getresponse()
     return answer.status, answer.headers, answer.read()
@@ -457,7 +459,7 @@ def test_its_port_has_health_and_no_page_of_people(gateway):
 
 def test_a_scraper_may_know_the_gateway_by_any_name(gateway):
     place = urlsplit(url_of(gateway))
-    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=10)
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
     connection.request("HEAD", "/metrics", headers={"Host": "gateway-1.example.com:9308"})
     assert connection.getresponse().status == 200
     connection.close()

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from gateway.admin.record_json import decode_record
 from tests.command_output import check_output
-from tests.gateway.admin_commands import heeding, run
+from tests.gateway.admin_commands import heeding, invoke
 from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.kafka import ApacheKafka
@@ -99,7 +99,7 @@ def consumed(broker, *words):
 
 
 def refused(broker, *words):
-    return run("topic", "consume", *words, bootstrap=broker.bootstrap)
+    return invoke("topic", "consume", *words, bootstrap=broker.bootstrap)
 
 
 def numbers(broker, *words):
@@ -229,7 +229,7 @@ def transaction(server, topic, name, values, *, commit):
 
 def test_aborted_and_open_transactions_are_hidden_from_committed_readers(server):
     if isinstance(server, Gateway):
-        assert run("feature", "describe", bootstrap=server.bootstrap)[0] == 0
+        assert invoke("feature", "describe", bootstrap=server.bootstrap)[0] == 0
     create(server, "paid")
     transaction(server, "paid", "one", [b"a", b"b"], commit=True)
     transaction(server, "paid", "two", [b"no", b"no"], commit=False)
@@ -324,7 +324,7 @@ def test_an_offset_out_of_range_is_refused_with_the_range(server):
     create(server, "cut")
     write(server, "cut", [b"a", b"b", b"c"])
     words = ("topic", "truncate", "cut", "--to", "2", "--yes")
-    assert run(*words, bootstrap=server.bootstrap)[0] == 0
+    assert invoke(*words, bootstrap=server.bootstrap)[0] == 0
     code, _, errors = refused(server, "cut", "--from", "1", "-o", "json")
     assert code == 1
     assert json.loads(errors) == {
@@ -351,8 +351,8 @@ def test_unknown_topics_and_partitions_name_what_exists(gateway):
 
 
 def test_no_server_is_said_as_by_other_commands():
-    expected = run("topic", "list", bootstrap=f"127.0.0.1:{free_port()}")
-    code, out, errors = run("topic", "consume", "t", bootstrap="127.0.0.1:1")
+    expected = invoke("topic", "list", bootstrap=f"127.0.0.1:{free_port()}")
+    code, out, errors = invoke("topic", "consume", "t", bootstrap="127.0.0.1:1")
     assert (code, out) == (69, "")
     assert errors.partition(": Connection")[2] == expected[2].partition(": Connection")[2] != ""
 
@@ -382,7 +382,7 @@ def test_no_server_is_said_as_by_other_commands():
 )
 def test_wrong_usage_is_one_line(words, text):
     topic = ("t",) if words else ()
-    code, out, errors = run("topic", "consume", *topic, *words)
+    code, out, errors = invoke("topic", "consume", *topic, *words)
     assert (code, out, errors.count("\n")) == (2, "", 1)
     assert text in errors
 
