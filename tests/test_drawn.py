@@ -9,7 +9,7 @@ from tests.drawn import ALL, EXAMPLES_MIN, examples_of
 
 COUNTS = """
 from hypothesis import given, settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 counts = {}
 
@@ -26,6 +26,10 @@ class Walk(RuleBasedStateMachine):
     @initialize(number=st.integers())
     def begin(self, number):
         counts["walk"] = counts.get("walk", 0) + 1
+
+    @rule()
+    def stay(self):
+        pass
 
 TestWalk = Walk.TestCase
 TestWalk.settings = settings(max_examples=90, stateful_step_count=2, database=None)

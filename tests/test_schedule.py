@@ -6,6 +6,8 @@ Method: the choice of the next file, on tables of seconds; then pytest runs file
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.schedule import FILE, next_file
 
 SPARK, OTHER = "tests/pipelines/test_a.py", "tests/ledger/test_a.py"
@@ -42,6 +44,7 @@ def test_every_file_with_seconds_is_there():
     assert [path for path in noted if not (FILE.parents[1] / path).exists()] == []
 
 
+@pytest.mark.process
 def test_each_test_runs_once_in_the_process_of_its_file(pytester):
     for name in "abcdef":
         pytester.makepyfile(**{f"test_{name}": TESTS})

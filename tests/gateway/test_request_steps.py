@@ -163,8 +163,9 @@ WIDE = 60  # batches of a request: more than one turn takes
 
 @pytest.fixture
 def short_turns(monkeypatch):
-    """Let other tasks run after each `TURN` rows: hundreds of partitions take long to make."""
-    monkeypatch.setattr("gateway.handlers.many_rows._ROWS_PER_TURN", TURN)
+    """Let other tasks run after each `TURN` batches: hundreds of partitions take long to make."""
+    for module in ("handlers.k00_produce", "handlers.transactional_produce", "wire.produce_reply"):
+        monkeypatch.setattr(f"gateway.{module}.PER_PART", TURN)
 
 
 @pytest.mark.usefixtures("short_turns")

@@ -183,9 +183,7 @@ async def test_it_waits_no_longer_than_a_session_and_was_never_sent(sessions):
         began_s = monotonic_s()
         with Stalls() as stalls, pytest.raises(MetadataUnavailable):
             await world.far.create("/a")
-        took_s = monotonic_s() - began_s
-        assert took_s >= SHORT_MS / 1000
-        assert took_s - stalls.longest_s < 10
+        assert SHORT_MS / 1000 <= monotonic_s() - began_s < 10 + stalls.longest_s
         world.proxy.heal()
         await patient(lambda: world.far.sync("/"))
         assert not await world.near.exists("/a")
@@ -211,15 +209,14 @@ async def test_a_silent_connection_is_dropped_even_under_a_stream_of_requests(se
     async with sessions(session_ms=SHORT_MS) as world:
         world.proxy.freeze(TO_CLIENT)
         began_s = monotonic_s()
-        with Stalls() as stalls:
-            first = asyncio.ensure_future(world.far.get("/"))
+        first = asyncio.ensure_future(world.far.get("/"))
+        with Stalls() as stalls, pytest.raises(MetadataUnavailable):
             while not first.done():  # each request is a sign of life of ours, not of the server's
                 asking = asyncio.ensure_future(world.far.get("/"))
                 await asyncio.wait([first, asking], timeout=0.01)
                 asking.cancel()
-        with pytest.raises(MetadataUnavailable):
             await first
-        assert monotonic_s() - began_s - stalls.longest_s < 10
+        assert monotonic_s() - began_s < 10 + stalls.longest_s
         world.proxy.heal()
         assert await patient(lambda: world.far.exists("/"))
 
