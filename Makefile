@@ -61,8 +61,8 @@ test-fast: $(DEV)/.ready ## every test that needs no server: about five minutes 
 	$(DEV)/bin/python -m pytest -q -m "$(FAST)" -n 2 --dist worksteal
 
 test: $(RUN)/.ready $(DEV)/.ready ## every test of a commit; installs what it needs
-	$(DEV)/bin/python -m pytest -q -m "not proof" -n 3 --dist loadfile --ignore tests/cluster
-	$(DEV)/bin/python -m pytest -q -m "not proof" -n 2 --dist loadfile tests/cluster
+	$(DEV)/bin/python -m pytest -q -m "not proof and not alone" -n 3 --dist loadfile
+	$(DEV)/bin/python -m pytest -q -m "not proof and alone" -n 2 --dist loadfile tests/cluster
 
 peers: $(RUN)/.ready $(DEV)/.ready ## install what the tests of a commit speak to: Java, kcat, Kafka's jars and others
 	@$(DEV)/bin/python -m tests.peers.install --commit

@@ -17,6 +17,8 @@ from tests.cluster.world import LOOK_S, MORE, World, fill, small_disk, wait
 from tests.peers.bookie import BookieProcess
 from tests.peers.processes import wait_until
 
+pytestmark = pytest.mark.alone
+
 SMALL_MIB = 384  # the disk of the first bookie
 STILL_S = 4.0  # longer than any session here
 LONG = 100  # entries of a ledger that a slow auditor copies for a second or so

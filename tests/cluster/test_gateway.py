@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 import signal
 
+import pytest
+
 from tests.cluster.world import World, wait
 from tests.crash.load import Load, judge, read_all
 from tests.histories import workload
 from tests.peers.gateway import ClusterGateway
 from tests.peers.processes import wait_until
+
+pytestmark = pytest.mark.alone
 
 SEGMENT_BYTES = 1024 * 1024
 PARTITIONS = 2

@@ -17,6 +17,8 @@ from tests.histories.history import save
 from tests.histories.report import counts, table
 from tests.peers.stalls import Stalls
 
+pytestmark = pytest.mark.alone
+
 PAUSE_S = 3.0  # three sessions
 TRIES = 3  # a machine that stands still may cost a gateway its connections, which clients notice
 STALL_S = 0.2

@@ -19,6 +19,8 @@ from tests.cluster.world import MORE, ONCE, World, wait
 from tests.peers.bookie import SESSION
 from tests.peers.processes import wait_until
 
+pytestmark = pytest.mark.alone
+
 BIG_BYTES = 64 * 1024
 FILE_BYTES = BookieConfig().file_bytes
 # Longer than a busy machine stands still: of three bookies, no other one could replace one whose

@@ -32,6 +32,8 @@ from tests.histories.background import Background
 from tests.peers.processes import wait_until
 from tests.peers.stalls import Stalls
 
+pytestmark = pytest.mark.alone
+
 TOPIC, PARTITIONS, MORE = "followed", 2, 3_000
 LOCAL = 40  # fetches
 NEAR = 0.9  # of the fetches of a consumer go to the gateway of its rack

@@ -16,6 +16,8 @@ from tests.histories.workload import make_topic
 from tests.peers.processes import wait_until
 from tests.peers.zookeeper import SESSION_MS_MAX
 
+pytestmark = pytest.mark.alone
+
 TAKEN_OVER_S_MAX = 30.0  # half of the session
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.cluster.test_gateway import make_topic
@@ -17,6 +18,8 @@ from tests.gateway.admin_commands import run
 from tests.peers.gateway import ClusterGateway
 from tests.peers.processes import wait_until
 from tests.peers.proxy import TO_CLIENT
+
+pytestmark = pytest.mark.alone
 
 RECORDS = 6_000
 SLOWER_S = 0.2  # clear of the noise of a busy machine; a later answer counts as a failure

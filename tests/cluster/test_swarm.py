@@ -13,6 +13,8 @@ import pytest
 
 from tests.cluster import swarm
 
+pytestmark = pytest.mark.alone
+
 SHORT_S = 10.0
 LONG_S = float(os.environ.get("PROOF_SECONDS", "180"))
 SEEDS = (1, 2, 3)
