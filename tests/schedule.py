@@ -3,9 +3,9 @@
 `--dist loadfile` begins with the files that have the most tests. A file of a few long tests begins
 last, and the other processes wait for its end. Here the seconds of a file decide, as
 `file_seconds.json` has them. They only save time: a file that is not there takes as long as its
-tests are many. The files of a folder in `TOGETHER` share servers that take long to start. They stay
-with the process that began with the folder, while the others have anything else to do.
-To rewrite the seconds:
+tests are many. Files that share a server which takes long to start, Spark or the brokers of
+`tests/compat`, stay with the process that began with one of them, while the others have anything
+else to do. To rewrite the seconds:
 
     NOTE_SECONDS=1 make test
 """
@@ -17,33 +17,46 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+ROOT = Path(__file__).resolve().parents[1]
 FILE = Path(__file__).with_name("file_seconds.json")
 NOTE = "NOTE_SECONDS"
 NOTED_S_MIN = 2.0
 TEST_S = 0.05  # of a test in a file without a note
-TOGETHER = ("tests/pipelines/", "tests/compat/")
+ON_SPARK = ("SparkSession", '"spark"')  # words of a file whose tests use the fixture
 
 
-def folder_of(path: str) -> str:
-    """Return the folder of `TOGETHER` in which a file lies, or an empty string."""
-    return next((folder for folder in TOGETHER if path.startswith(folder)), "")
+class Waiting(NamedTuple):
+    """A file that waits for a process: how long it takes, and the server that it shares."""
+
+    seconds: float
+    server: str = ""
 
 
-def next_file(waiting: Mapping[str, float], mine: Set[str], others: Set[str]) -> str:
-    """Return the file that a process takes next, of those that wait with their seconds.
+def server_of(path: str) -> str:
+    """Return what the tests of a file share with those of others, or an empty string."""
+    if not path.startswith(("tests/pipelines/", "tests/compat/")):
+        return ""
+    text = (ROOT / path).read_text()
+    if any(word in text for word in ON_SPARK):
+        return "spark"
+    return "brokers" if path.startswith("tests/compat/") else ""
 
-    `mine` are the folders that it began with, and `others` those of the other processes.
+
+def next_file(waiting: Mapping[str, Waiting], mine: Set[str], others: Set[str]) -> str:
+    """Return the file that a process takes next.
+
+    `mine` are the servers that it has started, and `others` those of the other processes.
     """
 
     def order(path: str) -> tuple[bool, bool, float, str]:
-        folder = folder_of(path)
-        return folder in others, folder not in mine, -waiting[path], path
+        seconds, server = waiting[path]
+        return server in others, server not in mine, -seconds, path
 
     return min(waiting, key=order)
 
@@ -53,20 +66,21 @@ class LongestFirst(LoadFileScheduling):
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
-        noted: dict[str, float] = json.loads(FILE.read_text())
-        self._noted = noted
-        # Folder of TOGETHER -> the process that began with it.
+        self._noted: dict[str, float] = json.loads(FILE.read_text())
+        # File -> its seconds and its server. Filled when the first file is given away.
+        self._waiting: dict[str, Waiting] = {}
+        # Server -> the process that began with it.
         self._owners: dict[str, WorkerController] = {}
         # Process -> test -> its number there. Filled when a process gets its first file.
         self._numbers: dict[WorkerController, dict[str, int]] = {}
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         """Send the next file to a process, and forget its files that have ended."""
-        waiting = {path: self._seconds(path, len(unit)) for path, unit in self.workqueue.items()}
-        mine = {folder for folder, owner in self._owners.items() if owner is node}
+        waiting = {path: self._waits(path, len(unit)) for path, unit in self.workqueue.items()}
+        mine = {server for server, owner in self._owners.items() if owner is node}
         path = next_file(waiting, mine, self._owners.keys() - mine)
-        if folder := folder_of(path):
-            self._owners.setdefault(folder, node)
+        if server := waiting[path].server:
+            self._owners.setdefault(server, node)
         unit = self.workqueue.pop(path)
         under_way = self.assigned_work.setdefault(node, {})
         for ended in [each for each, tests in under_way.items() if all(tests.values())]:
@@ -75,8 +89,11 @@ class LongestFirst(LoadFileScheduling):
         numbers = self._numbers_of(node)
         node.send_runtest_some([numbers[test] for test, ended in unit.items() if not ended])
 
-    def _seconds(self, path: str, tests: int) -> float:
-        return self._noted.get(path, TEST_S * tests)
+    def _waits(self, path: str, tests: int) -> Waiting:
+        if path not in self._waiting:
+            seconds = self._noted.get(path, TEST_S * tests)
+            self._waiting[path] = Waiting(seconds, server_of(path))
+        return self._waiting[path]
 
     def _numbers_of(self, node: WorkerController) -> dict[str, int]:
         if node not in self._numbers:

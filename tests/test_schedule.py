@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedule import FILE, next_file
+from tests.schedule import FILE, Waiting, next_file, server_of
 
 SPARK, OTHER = "tests/pipelines/test_a.py", "tests/ledger/test_a.py"
 OPTIONS = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "tests.schedule")
@@ -25,18 +25,35 @@ def test_one(number):
 """
 
 
+def waiting(spark_s, other_s):
+    return {SPARK: Waiting(spark_s, "spark"), OTHER: Waiting(other_s)}
+
+
 def test_the_longest_file_begins():
-    assert next_file({"a.py": 1.0, "b.py": 3.0, "c.py": 2.0}, set(), set()) == "b.py"
+    assert next_file(waiting(1.0, 3.0), set(), set()) == OTHER
+    assert next_file(waiting(3.0, 1.0), set(), set()) == SPARK
 
 
-def test_a_process_goes_on_with_the_folder_that_it_began_with():
-    assert next_file({SPARK: 1.0, OTHER: 3.0}, {"tests/pipelines/"}, set()) == SPARK
+def test_a_process_goes_on_with_the_server_that_it_began_with():
+    assert next_file(waiting(1.0, 3.0), {"spark"}, set()) == SPARK
 
 
-def test_the_folder_of_another_process_comes_last():
-    waiting = {SPARK: 3.0, OTHER: 1.0}
-    assert next_file(waiting, set(), {"tests/pipelines/"}) == OTHER
-    assert next_file({SPARK: 3.0}, set(), {"tests/pipelines/"}) == SPARK
+def test_what_needs_the_server_of_another_process_comes_last():
+    assert next_file(waiting(3.0, 1.0), set(), {"spark"}) == OTHER
+    assert next_file({SPARK: Waiting(3.0, "spark")}, set(), {"spark"}) == SPARK
+
+
+@pytest.mark.parametrize(
+    ("path", "server"),
+    [
+        ("tests/pipelines/test_losses.py", "spark"),
+        ("tests/pipelines/test_decode.py", ""),
+        ("tests/compat/test_confluent.py", "brokers"),
+        ("tests/gateway/test_dev.py", ""),
+    ],
+)
+def test_files_share_spark_by_their_fixtures_and_brokers_by_their_folder(path, server):
+    assert server_of(path) == server
 
 
 def test_every_file_with_seconds_is_there():
