@@ -7,6 +7,7 @@ tests.gateway.test_transaction_mistakes` prints how many seeds each mistake take
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -20,6 +21,7 @@ from gateway.topics.partition import Partition
 from gateway.topics.partition_state import PartitionState
 from tests.gateway.test_read_committed import play
 from tests.gateway.transaction_races import race
+from tests.sim import first_seeds
 from tests.sim.loop import simulate
 from tests.sim.transaction_mistakes import (
     EncodesTooMuch,
@@ -126,22 +128,30 @@ MISTAKES = [
 ]
 
 
+def shows(mistake, seed):
+    """Return how a seed shows a mistake that is planted, or an empty string if it does not."""
+    try:
+        simulate(mistake.run(seed))
+    except AssertionError as error:
+        return str(error).partition("\n")[0] or "an assertion"
+    return ""
+
+
 def hunt(mistake):
     """Return the number of seeds until the mistake was found, and how. 0 and "" if it was not."""
     with pytest.MonkeyPatch.context() as patch:
         mistake.plant(patch)
         for seed in range(SEEDS_MAX):
-            try:
-                simulate(mistake.run(seed))
-            except AssertionError as error:
-                return seed + 1, str(error).partition("\n")[0]
+            if how := shows(mistake, seed):
+                return seed + 1, how
     return 0, ""
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
-def test_a_planted_mistake_is_found(mistake):
-    seeds, _ = hunt(mistake)
-    assert seeds
+def test_a_planted_mistake_is_found(mistake, monkeypatch):
+    mistake.plant(monkeypatch)
+    found = partial(shows, mistake)
+    assert first_seeds.found("partition", mistake.name, found, SEEDS_MAX)
 
 
 def main():
