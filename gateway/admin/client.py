@@ -128,9 +128,13 @@ class AdminClient:
                 faults.append(str(error))
         raise Unreachable("; ".join(faults))
 
+    def place_of(self, broker: Broker) -> tuple[str, int]:
+        """Return host and port at which this broker is reached from here."""
+        node_id, host, port = broker
+        reach = self.settings.reach
+        return (host, port) if reach is None else reach(node_id, host, port)
+
     async def _link(self, host: str, port: int) -> Link:
-        if self.settings.reach is not None:
-            host, port = self.settings.reach(host, port)
         link = self._links.get((host, port))
         if link is not None and link.is_over:
             await self._forget(link)
@@ -138,12 +142,22 @@ class AdminClient:
         if link is None:
             link = Link(host, port, self._answer_s_max)
             await link.open(self._connect_s_max)
+            await self._introduce(link)
             other = self._links.get((host, port))
             if other is not None:  # another task was faster
                 await link.close()
                 return other
             self._links[host, port] = link
         return link
+
+    async def _introduce(self, link: Link) -> None:
+        if self.settings.opened is None:
+            return
+        try:
+            await self.settings.opened(link)
+        except BaseException:  # it was cancelled
+            await link.close()
+            raise
 
     async def _forget(self, link: Link) -> None:
         """Close a connection that failed.
@@ -193,7 +207,7 @@ class AdminClient:
     async def at_broker(
         self, broker: Broker, key: int, fields: Fields, version_max: int = VERSION_MAX
     ) -> Any:
-        link = await self._link(broker.host, broker.port)
+        link = await self._link(*self.place_of(broker))
         version = link.version(key, version_max)
         return await self._send(link, key, fields(version), version_max)
 
@@ -224,7 +238,7 @@ class AdminClient:
 
         async def ask(broker: Broker) -> dict[str, Any] | AdminError | Unreachable:
             try:
-                link = await self._link(broker.host, broker.port)
+                link = await self._link(*self.place_of(broker))
                 return await self._ask_privately(link, body(broker))
             except (AdminError, Unreachable) as error:
                 return error

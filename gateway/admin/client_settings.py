@@ -6,10 +6,13 @@ yet. So no command falls back to plain text where another protocol was asked for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.admin.addresses import parse_bootstrap
+
+if TYPE_CHECKING:
+    from gateway.wire.client_link import Link
 
 PROTOCOL: Final = "security.protocol"
 PLAINTEXT: Final = "PLAINTEXT"
@@ -68,16 +71,23 @@ class UnsupportedSecurity(Exception):
     """A connection needs a protocol that is not supported yet. Nothing was sent."""
 
 
-Reach = Callable[[str, int], tuple[str, int]]
-"""Maps the address that a broker has for clients to the one at which it is reached from here."""
+Reach = Callable[[int, str, int], tuple[str, int]]
+"""Maps a broker, by node id and address for clients, to where it is reached from here."""
+
+Opened = Callable[["Link"], Awaitable[None]]
+"""Called with each new connection to a broker, before its first request. Raises nothing."""
 
 
 class ClientSettings(NamedTuple):
-    """The servers to connect to, Kafka's client keys, and where brokers are reached."""
+    """The servers to connect to, Kafka's client keys, and where brokers are reached.
+
+    The bootstrap servers are reached as they are written. Connections of aiokafka are not `opened`.
+    """
 
     bootstrap: str
     keys: Mapping[str, str] = {}
     reach: Reach | None = None
+    opened: Opened | None = None
 
     @property
     def servers(self) -> list[tuple[str, int]]:

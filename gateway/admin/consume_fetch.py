@@ -299,7 +299,7 @@ class PartitionReader:
 
     async def _read(self, leader: Broker, cursors: list[_Cursor]) -> list[_Cursor]:
         """Read these partitions to their end. Returns those that this broker does not lead."""
-        link = Link(leader.host, leader.port, _ANSWER_S_MAX)
+        link = Link(*self._client.place_of(leader), _ANSWER_S_MAX)
         lost: list[_Cursor] = []
         try:
             await link.open(_CONNECT_S_MAX)

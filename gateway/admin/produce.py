@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaProducer, errors  # pyright: ignore[reportMissingTy
 
 from gateway.admin.bad_input import BadInput
 from gateway.admin.client import AdminClient, AdminError, Unreachable, raise_for
-from gateway.admin.client_settings import ClientSettings
+from gateway.admin.client_settings import ClientSettings, Reach
 from gateway.admin.input_chunks import STDIN, InputFile
 from gateway.admin.record_input import (
     BrokenInput,
@@ -280,6 +280,8 @@ async def _started(connection: ClientSettings, plan: Plan, topic: _Topic) -> Asy
         max_batch_size=max(1, min(_BATCH_BYTES, topic.bytes_max)),
         request_timeout_ms=_request_ms(plan),
     )
+    if connection.reach is not None:
+        _reach_by(producer.client.cluster, connection.reach)
     try:
         try:
             async with asyncio.timeout(_START_S_MAX):
@@ -294,6 +296,23 @@ async def _started(connection: ClientSettings, plan: Plan, topic: _Topic) -> Asy
         with contextlib.suppress(TimeoutError, errors.KafkaError):
             async with asyncio.timeout(_STOP_S_MAX):
                 await producer.stop()
+
+
+def _reach_by(cluster: Any, reach: Reach) -> None:
+    """Let a client of aiokafka connect to each broker where it is reached from here.
+
+    aiokafka looks up the address of a broker in its metadata before each new connection.
+    """
+    advertised = cluster.broker_metadata
+
+    def reached(node_id: int | str) -> Any:
+        broker = advertised(node_id)
+        if broker is None or isinstance(node_id, str):  # a bootstrap server has no number
+            return broker
+        host, port = reach(node_id, broker.host, broker.port)
+        return broker._replace(host=host, port=port)
+
+    cluster.broker_metadata = reached
 
 
 def _request_ms(plan: Plan) -> int:

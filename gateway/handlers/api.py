@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gateway.access import ANONYMOUS
 from gateway.config import PLAINTEXT, Listener
 from gateway.handlers.request_metrics import ConnectionCounts, RequestMetrics
 from gateway.settings.broker_overrides import BrokerOverrides
@@ -83,6 +84,9 @@ class Peer:
 
     Its result is True if later ones may begin.
     """
+    principal: str = ANONYMOUS
+    notes_changes: bool = False
+    """True for a page of a gateway, which notes its changes itself: see `page_connections`."""
 
 
 class LocalProcesses(Protocol):
@@ -143,7 +147,8 @@ class Request:
     begun_s: float = field(init=False)
     """The monotonic time at which its frame was there, then decoded, then started or accepted.
 
-    Not set while unknown, which costs nothing. `RequestMetrics` reads them when the request ends.
+    Not set while unknown, which costs nothing; frames of one turn of a connection begin together.
+    `RequestMetrics` reads them when the request ends.
     """
     decoded_s: float = field(init=False)
     started_s: float = field(init=False)
@@ -215,6 +220,8 @@ class Context:
     streams: StreamServices | None = None
     # Counts and times of requests, and the slowest of them.
     requests: RequestMetrics = field(default_factory=RequestMetrics)
+    # The keys of connections that the page is opening, with the principals it opens them for.
+    page_keys: dict[str, str] = field(default_factory=dict[str, str])
     altered: BrokerOverrides = field(init=False)
 
     def __post_init__(self) -> None:

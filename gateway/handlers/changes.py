@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from gateway.access import ANONYMOUS, ResourceType
+from gateway.access import ResourceType
 from gateway.handlers.api import Reply, Request
 from ledger.events import EventKind, note_event
 
@@ -78,12 +78,17 @@ def note_row(request: Request, path: tuple[str, ...], row: Reply) -> None:
 
 
 def note_change(request: Request, operation: str, resource: str, outcome: str) -> None:
-    """Note one change of a request: Kafka's names of the operation and of the error code."""
+    """Note one change of a request: Kafka's names of the operation and of the error code.
+
+    A change by a page of a gateway is noted there, with the browser's address.
+    """
+    if request.peer.notes_changes:
+        return
     request.changes += 1
     if request.changes <= EVENTS_MAX:
         note_event(
             EventKind.CHANGE,
-            principal=ANONYMOUS,
+            principal=request.peer.principal,
             address=request.peer.host,
             operation=operation,
             resource=resource,

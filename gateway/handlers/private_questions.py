@@ -4,8 +4,9 @@
 the events behind that number, at most `EVENTS_AT_ONCE` or `count`; `{"ask": "events", "last": 50}`
 the newest ones. `{"ask": "acknowledgements", "ledger": 3, "entry": 17}` returns which bookies
 acknowledged an entry of a writer of this process, and after how many ms; null if it is not among
-the newest. `Context.questions` has the questions of higher layers. A refusal has the key `error`
-with a code, and `message`. Everything is answered from memory.
+the newest. `page` and `page_key` are those of `page_connections`. `Context.questions` has the
+questions of higher layers. A refusal has the key `error` with a code, and `message`. Everything is
+answered from memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.access import ANONYMOUS, CLUSTER, Operation, allow_all
+from gateway.handlers import page_connections
 from gateway.handlers.api import Context, Request
 from gateway.wire import private_request
 from ledger.add_times import add_times
@@ -37,7 +39,9 @@ async def handle(request: Request, ctx: Context) -> list[Buffer]:
     asked: Mapping[str, Any] = request.body
     questions = {**ctx.questions, **_QUESTIONS}
     answer = questions.get(str(asked.get("ask")))
-    if not (ctx.allowed or allow_all)(ANONYMOUS, Operation.DESCRIBE, CLUSTER):
+    if asked.get("ask") == "page":  # it reads nothing, and brings its own proof
+        found = await page_connections.accept(request, ctx)
+    elif not (ctx.allowed or allow_all)(ANONYMOUS, Operation.DESCRIBE, CLUSTER):
         found = _refused("CLUSTER_AUTHORIZATION_FAILED", "not authorized to describe the cluster")
     elif answer is None:
         known = ", ".join(sorted(questions))
@@ -110,5 +114,6 @@ def _place(stream: str, ctx: Context) -> dict[str, str | int] | None:
 _QUESTIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Context], Awaitable[_Answer]]]] = {
     "acknowledgements": _acknowledgements,
     "events": events_of,
+    "page_key": page_connections.confirm,
     "process": _process,
 }

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.admin.client import AdminClient, AdminError, Place, raise_for
-from gateway.admin.client_settings import ClientSettings
 from gateway.admin.consume_batches import Record
 from gateway.admin.consume_bounds import END, START, Bound, LogRange
 from gateway.admin.consume_fetch import Chunk, PartitionReader, ranges
@@ -31,13 +30,14 @@ _UNKNOWN: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 @asynccontextmanager
-async def own_client(site: Site) -> AsyncGenerator[AdminClient]:
+async def own_client(site: Site, changing: Asked | None = None) -> AsyncGenerator[AdminClient]:
     """Yield a client of its own, whose connections end with it. Raises Unreachable.
 
-    A connection carries one request at a time, and a search holds it for long.
+    A connection carries one request at a time, and a search holds it for long. `changing` is the
+    request for which the client changes something.
     """
     client = AdminClient(
-        ClientSettings(site.bootstrap, reach=site.reach),
+        site.settings_for(changing),
         answer_s_max=site.settings.request_s_max,
         retry_s_max=_RETRY_S,
     )

@@ -7,6 +7,7 @@ The page is a client of the cluster, as the commands are. It looks up what this 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -14,6 +15,7 @@ from gateway.admin.client import AdminClient, parse_bootstrap
 from gateway.admin.client_settings import ClientSettings
 from gateway.admin.metadata_address import metadata_address
 from gateway.admin.storage import Storage, StorageConnection
+from gateway.handlers.page_connections import introduce
 from gateway.http.forms import Token
 from ledger.adapters.links.link_config import TlsFiles
 from ledger.ports.bookies import BookieTransport
@@ -21,6 +23,7 @@ from ledger.ports.bookies import BookieTransport
 if TYPE_CHECKING:
     from gateway.config import HttpConfig
     from gateway.handlers.api import Context
+    from gateway.http.pages import Asked
 
 
 SEARCHES_MAX: Final = 4
@@ -57,8 +60,9 @@ class Site:
         """Return the Kafka client of this site, connected. Raises Unreachable."""
         async with self._opening:
             if self._client is None:
-                settings = ClientSettings(self.bootstrap, reach=self.reach)
-                client = AdminClient(settings, answer_s_max=self.settings.request_s_max)
+                client = AdminClient(
+                    self.settings_for(None), answer_s_max=self.settings.request_s_max
+                )
                 self._client = await client.__aenter__()
             return self._client
 
@@ -82,17 +86,28 @@ class Site:
             tls = TlsFiles(cert=cert, key=key, ca=authority)
         return StorageConnection(address, tls, BookieTransport(config.bookie_transport))
 
-    def reach(self, host: str, port: int) -> tuple[str, int]:
+    def reach(self, node_id: int, host: str, port: int) -> tuple[str, int]:
         """Return where this process reaches a gateway to which clients connect at this address.
 
-        Clients may be in another network, where the address means something else than here.
+        Clients may be in another network, where the address means something else than here, or
+        nothing. This process reaches itself at its own listener, without a look at any address.
         """
         cluster = self.ctx.cluster
+        if node_id == cluster.node_id:
+            return parse_bootstrap(self.bootstrap)[0]
         for member in cluster.members():
-            if (member.host, member.port) == (host, port):
-                own = member.node_id == cluster.node_id
-                return parse_bootstrap(self.bootstrap)[0] if own else member.peer_address
+            if member.node_id == node_id:
+                return member.peer_address
         return host, port
+
+    def settings_for(self, asked: Asked | None) -> ClientSettings:
+        """Return the settings of a Kafka client of this site.
+
+        The changes that it makes for a request are noted with the request, so gateways are asked
+        not to note them again.
+        """
+        opened = None if asked is None else partial(introduce, self.ctx, asked.principal)
+        return ClientSettings(self.bootstrap, reach=self.reach, opened=opened)
 
     async def close(self) -> None:
         """Close every connection of this site."""

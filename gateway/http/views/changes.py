@@ -39,7 +39,7 @@ async def create_topic(asked: Asked, site: Site) -> Json:
     if bare is not None or len(given) > _SETTINGS_MAX:
         raise Refused(400, "INVALID_REQUEST", f"settings: at most {_SETTINGS_MAX} of key=value")
     values = {key.strip(): (value or "").strip() for key, value in given}
-    async with own_client(site) as client:
+    async with own_client(site, asked) as client:
         made = await topics.create_topic(client, name, partitions, copies, values)
     return {**made, "sentence": f"Created topic {name}."}
 
@@ -50,7 +50,7 @@ async def alter_topic(asked: Asked, site: Site) -> Json:
     confirmed(asked, topic)
     key = field(asked, "key", str)
     value = None if ticked(asked, "reset") else asked.form.get("value", "")
-    async with own_client(site) as client:
+    async with own_client(site, asked) as client:
         done = await configs.change(client, configs.topic(topic), {key: value})
     (row,) = done.rows
     sentence = f"{key} of topic {topic} is {row['after']}; it was {row['before']}."
@@ -61,7 +61,7 @@ async def delete_topic(asked: Asked, site: Site) -> Json:
     """Delete a topic with its records."""
     topic = asked.path["topic"]
     confirmed(asked, topic)
-    async with own_client(site) as client:
+    async with own_client(site, asked) as client:
         await topics.delete_topic(client, topic)
     return {"topic": topic, "sentence": f"Deleted topic {topic}."}
 
@@ -77,7 +77,7 @@ async def seek_group(asked: Asked, site: Site) -> Json:
         confirmed(asked, group)
     target = field(asked, "to", lambda word: read_target(word, _now_ms()))
     scope = Scope(field(asked, "topics", lambda words: read_topics(words.split()), {}))
-    async with own_client(site) as client:
+    async with own_client(site, asked) as client:
         steps = await plan(client, group, scope, target)
         if not only_plan:
             await execute(client, group, steps, _now_ms())
@@ -97,7 +97,7 @@ async def restore_group(asked: Asked, site: Site) -> Json:
     confirmed(asked, group)
     at_ms = read_at(field(asked, "at", str), 0)
     past = await past_of(site, group)
-    async with own_client(site) as client:
+    async with own_client(site, asked) as client:
         steps = await plan_restore(client, group, Scope(), positions_then(past, at_ms))
         await execute(client, group, steps, _now_ms())
     moved = sum(step.changes for step in steps)
@@ -113,7 +113,7 @@ async def remove_group(asked: Asked, site: Site) -> Json:
     """Delete a group without members, with its offsets."""
     group = asked.path["group"]
     confirmed(asked, group)
-    async with own_client(site) as client:
+    async with own_client(site, asked) as client:
         try:
             await delete_group(client, group)
         except AdminError as error:

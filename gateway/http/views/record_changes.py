@@ -61,7 +61,7 @@ async def produce_record(asked: Asked, site: Site) -> Json:
     async def one() -> AsyncGenerator[Record]:
         yield record
 
-    async with own_client(site) as client:
+    async with own_client(site, asked) as client:
         (place, spread), *_ = (await _write(client, topic, one())).items()
     return {
         "topic": topic,
@@ -143,7 +143,7 @@ async def copy_records(asked: Asked, site: Site) -> Json:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(searching(site))
         conditions = await stack.enter_async_context(open_conditions(query))
-        client = await stack.enter_async_context(own_client(site))
+        client = await stack.enter_async_context(own_client(site, asked))
         plan = await plan_search(client, place, query)
         if plan.backward:
             raise Refused(400, "INVALID_REQUEST", "cursor is not one of a copy")
