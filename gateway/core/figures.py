@@ -58,6 +58,19 @@ def total(values: Iterable[Number | None]) -> Number | None:
     return 0 if found is None else found
 
 
+def largest(values: Iterable[float | None]) -> float | None:
+    """Return the largest value, None if one of them is unknown. The largest of none is 0.
+
+    The lag of a group in seconds is the largest of its partitions.
+    """
+    found = 0.0
+    for value in values:
+        if value is None:
+            return None
+        found = max(found, value)
+    return found
+
+
 def by_size(value: float | None, name: str) -> tuple[float, str]:
     """Return the key by which rows are sorted: the largest value first, unknown ones last."""
     return (1.0 if value is None else -float(value), name)

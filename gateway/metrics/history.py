@@ -25,6 +25,7 @@ from gateway.core.history_rings import (
     quantile,
     slot_of,
 )
+from gateway.figures.parts import share_of
 from gateway.handlers.api import Context
 from gateway.metrics.peer_questions import ask_peers
 from gateway.metrics.samples import Samples
@@ -72,8 +73,11 @@ _KEPT_PER_TURN: Final = 50  # groups
 
 
 async def group_lags(ctx: Context) -> Lags:
-    """Return the lag of the groups of this gateway."""
-    return await Samples(ctx).group_lags()
+    """Return the lag of the groups of this gateway, as its share had them last.
+
+    The first call begins the samples of the share, and returns nothing: their points are missing.
+    """
+    return await Samples(ctx).group_lags(list(share_of(ctx).groups.rows.values()))
 
 
 class History:

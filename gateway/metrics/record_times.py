@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, cast
 
 from gateway.cluster.port import StreamKey
+from gateway.core.figures import age_s
 from gateway.handlers.api import Context
 from gateway.metrics.peer_questions import ask_peers
 
@@ -58,9 +59,22 @@ async def record_times(ctx: Context, positions: list[Position]) -> dict[Position
     return found
 
 
+async def ages(ctx: Context, behind: Collection[Position]) -> dict[Position, float]:
+    """Return the lag in seconds at each position that is not at its end: the age of its record.
+
+    Unknown ones are left out. Metrics, histories and lists of groups take it from here. It costs
+    no request for partitions that this gateway leads, and at most 8 to each other gateway.
+    """
+    times = await record_times(ctx, list(behind))
+    now_ms = ctx.clock.now_ms()
+    known = ((position, age_s(time_ms, now_ms)) for position, time_ms in times.items())
+    return {position: age for position, age in known if age is not None}
+
+
 async def _ask(
-    ctx: Context, parts: Mapping[int, list[list[Position]]], turn: int
+    ctx: Context, parts: dict[int, list[list[Position]]], turn: int
 ) -> dict[Position, int]:
+    """Ask each gateway for its next times. One that does not answer is not asked again."""
     asked = {node_id: each[turn] for node_id, each in parts.items() if turn < len(each)}
     answers = await ask_peers(
         ctx,
@@ -72,7 +86,10 @@ async def _ask(
     )
     found: dict[Position, int] = {}
     for node_id, answer in answers.items():
-        times: list[Any] = [] if answer is None else answer.get("times_ms", [])
+        if answer is None:
+            del parts[node_id]
+            continue
+        times: list[Any] = answer.get("times_ms", [])
         for position, time_ms in zip(asked[node_id], times, strict=False):
             if isinstance(time_ms, int):
                 found[position] = time_ms

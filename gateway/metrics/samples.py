@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -20,10 +20,11 @@ from gateway.cluster.port import ClusterMember, StreamKey
 from gateway.core.blocked_reads import AT_END, STALLED_S, STUCK_S, BlockedRead
 from gateway.core.figures import lag_in_records
 from gateway.core.group_members import State
+from gateway.figures.rows import GroupRow
 from gateway.groups.read_only_groups import TYPE as READ_ONLY
 from gateway.handlers.api import Context
 from gateway.handlers.broker_endpoints import live_brokers
-from gateway.metrics.record_times import record_times
+from gateway.metrics.record_times import ages
 from gateway.topics.catalog import Topic
 from gateway.topics.greylist_report import REASONS
 from gateway.topics.partition import Partition
@@ -145,13 +146,17 @@ class Samples:
             self._say("gateway_metrics_left_out", count, what)
         return list(self._families.values())
 
-    async def group_lags(self) -> dict[str, tuple[float | None, float | None]]:
-        """Return the lag of each group in records and in seconds; None if unknown.
+    async def group_lags(
+        self, rows: Iterable[GroupRow]
+    ) -> dict[str, tuple[float | None, float | None]]:
+        """Return the lag of groups in records and in seconds; None if unknown.
 
-        Runs in place of `gather`.
+        `rows` are the groups of this gateway, with their positions. Runs in place of `gather`.
         """
-        await self._groups()
-        await self._readers()
+        for number, row in enumerate(islice(rows, self._limits.groups_max), 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+            self._take(row)
         await self._lags()
         records: dict[str, float | None] = dict.fromkeys(self._partial)
         for number, ((group, _, _), lag) in enumerate(self._of("kafka_consumergroup_lag"), 1):
@@ -160,14 +165,27 @@ class Samples:
             before = records.get(group, 0.0)
             records[group] = None if before is None or lag < 0 else before + lag
         seconds: dict[str, float] = {}
-        ages = self._of("gateway_consumergroup_lag_seconds")
-        for number, ((group, _, _), age_s) in enumerate(ages, 1):
+        found = self._of("gateway_consumergroup_lag_seconds")
+        for number, ((group, _, _), age_s) in enumerate(found, 1):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
             seconds[group] = max(seconds.get(group, 0.0), age_s)
         for group in self._partial:
             seconds.pop(group, None)
         return {group: (lag, seconds.get(group)) for group, lag in records.items()}
+
+    def _take(self, row: GroupRow) -> None:
+        """Take the positions of a group, as far as there is room."""
+        if row.positions is None:
+            self._partial.add(row.group)
+            return
+        places = {
+            (topic, index): offset
+            for topic, each in row.positions.items()
+            for index, offset in each
+        }
+        for place, offset in self._fitting(row.group, places):
+            self._stand(row.group, place, offset)
 
     def _of(self, name: str) -> Iterator[tuple[tuple[str, ...], float]]:
         family = self._families.get(name)
@@ -388,11 +406,9 @@ class Samples:
         async for each in self._each_stand():
             if each.offset < ends.get(each.place, each.offset):
                 behind.add((*each.place, each.offset))
-        times = await record_times(self._ctx, list(behind))
-        now_ms = self._ctx.clock.now_ms()
+        known = await ages(self._ctx, behind)
         async for each in self._each_stand():
-            time_ms = times.get((*each.place, each.offset))
-            age_s = None if time_ms is None else max(0, now_ms - time_ms) / 1000
+            age_s = known.get((*each.place, each.offset))
             if each.offset >= ends.get(each.place, each.offset + 1):
                 age_s = 0.0
             if age_s is not None:

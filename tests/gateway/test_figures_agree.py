@@ -104,6 +104,14 @@ def test_the_lag_is_the_same_everywhere_and_does_not_count_below_the_start(gatew
     assert [each["lag"] for each in top["groups"] if each["group"] == GROUP] == [lag]
 
 
+def test_the_lag_in_seconds_of_a_list_is_that_of_the_metrics(gateway):
+    wait_until(lambda: row_of(gateway, "/groups", "group", GROUP)["lag_s"] is not None, "a lag")
+    name = "gateway_consumergroup_lag_seconds"
+    ages = [metric(gateway, name, consumergroup=GROUP, partition=index) for index in ("0", "1")]
+    listed = row_of(gateway, "/groups", "group", GROUP)["lag_s"]
+    assert 0 < max(ages) <= listed <= max(ages) + 10  # the list was asked for later
+
+
 def test_sizes_records_and_segments_are_the_same_everywhere(gateway):
     def is_the_same():  # the page is a second or two behind
         size = command(gateway, "topic", "describe", "t")["size_bytes"]

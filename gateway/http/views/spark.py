@@ -11,7 +11,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from gateway.figures.parts import mirror_of
-from gateway.http.views.groups import group_row
+from gateway.http.views.groups import add_seconds, group_row
 from gateway.http.views.listing import listed, order_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ async def spark(asked: Asked, site: Site) -> Json:
     def row_of(row: GroupFigures) -> Json:
         return _row(row, mirror.positions(row.group))
 
-    return await listed(asked, mirror, mirror.queries, order, row_of)
+    found = await listed(asked, mirror, mirror.queries, order, row_of)
+    await add_seconds(site, mirror, found["rows"])
+    return found
 
 
 def _row(row: GroupFigures, positions: dict[str, tuple[tuple[int, int], ...]]) -> Json:
