@@ -25,6 +25,7 @@ from gateway.admin.client_settings import (
 )
 from gateway.admin.profile_place import COLORS, NO_PROFILE, OUTPUTS
 from ledger.command_line import program, units
+from ledger.command_line.secret_files import others_read
 
 BOOKIES: Final = "bookies"
 """The key in the table `tls` for the directory of `--tls`."""
@@ -32,7 +33,6 @@ BOOKIES: Final = "bookies"
 BYTES_MAX: Final = 65_536
 _DEPTH_MAX: Final = 8  # of keys with dots; Kafka's have up to six parts
 _SHOWN_MAX: Final = 100  # characters of a key
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _PLACE: Final = re.compile(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", re.DOTALL)
 _REGISTRY: Final = re.compile(r"https?://(?:[^/@\s]+@)?[^/@\s?#]+(?:/[^@\s?#]*)?")
 
@@ -170,7 +170,7 @@ def load(path: Path) -> ProfileFile:
         raise ProfileFault(f"{path}: {error.strerror}") from None
     text, mode = read(path)
     found = parse(path, text)
-    if mode & _OTHERS:
+    if others_read(mode):
         _refuse_secrets(path, found)
     return found
 

@@ -12,8 +12,8 @@ held for each partition and 1.6 KB for each group: 38 MB for 30,000 partitions a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from gateway.cluster.port import ClusterMember, StreamKey
 from gateway.figures.held import GROUPS, TOPICS, HeldShare, Silence, groups_from, parts_from
@@ -36,8 +36,11 @@ from gateway.figures.tables import Table
 if TYPE_CHECKING:
     from gateway.figures.peer_questions import Ask
     from gateway.figures.share import Share
+    from gateway.figures.versions import VersionedRows
     from gateway.handlers.api import Context
     from gateway.topics.catalog import Topic
+
+Row = TypeVar("Row")
 
 SILENT_S: Final = 3.0
 """How long a silent gateway is not asked, so that the figures of the others do not wait for it."""
@@ -167,19 +170,29 @@ class Mirror:
             own.silent = "its first sample is not complete"
             return
         own.silent, own.answered_s = None, share.sampled_s
-        more = True
+        await self._take_table(
+            TOPICS, share.topics, part_bytes, own.take_parts, self._due_topics, slices
+        )
+        await self._take_table(
+            GROUPS, share.groups, group_bytes, own.take_groups, self._due_groups, slices
+        )
+
+    async def _take_table(
+        self,
+        what: str,
+        table: VersionedRows[Any, Row],
+        bytes_of: Callable[[Row], int],
+        take: Callable[[list[Row], list[Any]], Iterable[str]],
+        due: set[str],
+        slices: Slices,
+    ) -> None:
+        """Take what changed in a table of this process, in pieces. Its names are due."""
+        own, more = self._own, True
         while more:
-            found = share.topics.changes(own.versions[TOPICS], part_bytes, _OWN_BYTES)
-            self._due_topics.update(own.forget(TOPICS) if found.whole else ())
-            self._due_topics.update(own.take_parts(found.rows, found.gone))
-            own.versions[TOPICS], more = found.version, found.more
-            await slices.rest()
-        more = True
-        while more:
-            found = share.groups.changes(own.versions[GROUPS], group_bytes, _OWN_BYTES)
-            self._due_groups.update(own.forget(GROUPS) if found.whole else ())
-            self._due_groups.update(own.take_groups(found.rows, found.gone))
-            own.versions[GROUPS], more = found.version, found.more
+            found = table.changes(own.versions[what], bytes_of, _OWN_BYTES)
+            due.update(own.forget(what) if found.whole else ())
+            due.update(take(found.rows, found.gone))
+            own.versions[what], more = found.version, found.more
             await slices.rest()
 
     async def _update(self, member: ClusterMember, held: HeldShare) -> None:

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ledger.command_line.secret_files import OTHERS_READ, others_read
+
 FILE_BYTES_MAX: Final = 1024 * 1024
 PASSWORD_BYTES_MAX: Final = 1024
 _NAME: Final = re.compile(r"[^\s:\x00-\x20\x7f]{1,100}")
@@ -66,8 +68,8 @@ def read_passwords(path: Path) -> Mapping[str, Hashed]:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise PasswordFault("is no file")
-            if status.st_mode & 0o077:
-                raise PasswordFault("other users can read it; run chmod 600")
+            if others_read(status.st_mode):
+                raise PasswordFault(OTHERS_READ)
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise PasswordFault((error.strerror or str(error)).lower()) from error

@@ -6,6 +6,8 @@ import ipaddress
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ledger.command_line.secret_files import OTHERS_READ, others_read
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -38,8 +40,8 @@ def _secret_faults(settings: Settings, name: str, path: Path) -> Iterator[str]:
     try:
         if not path.is_file():
             yield f"{settings.place(name)}: no such file"
-        elif path.stat().st_mode & 0o077:
-            yield f"{settings.place(name)}: other users can read it; run chmod 600"
+        elif others_read(path.stat().st_mode):
+            yield f"{settings.place(name)}: {OTHERS_READ}"
     except OSError as error:
         yield f"{settings.place(name)}: {error.strerror}"
 

@@ -32,6 +32,7 @@ from ledger.command_line.program import (
     flags_given,
     words_given,
 )
+from ledger.command_line.secret_files import OTHERS_READ, others_read
 from ledger.command_line.settings import Settings
 from ledger.command_line.settings_shape import PRINTED
 from ledger.command_line.shape import prints
@@ -166,9 +167,8 @@ def _tls_faults(settings: Settings) -> list[str]:
         elif not path.is_file():
             faults.append(f"{settings.place(name)}: no such file")
     key = files["bookie-tls-key"]
-    if key and key.is_file() and key.stat().st_mode & 0o077:
-        place = settings.place("bookie-tls-key")
-        faults.append(f"{place}: other users can read it; run chmod 600")
+    if key and key.is_file() and others_read(key.stat().st_mode):
+        faults.append(f"{settings.place('bookie-tls-key')}: {OTHERS_READ}")
     return faults
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from ledger.command_line.secret_files import others_read
 from ledger.command_line.settings import (
     HIDDEN,
     NOTICES_MAX,
@@ -54,7 +54,7 @@ def take_file(settings: Settings, written: str) -> None:
     """Take the values of the file that `--config` names, and note all its faults."""
     file = Path(written)
     try:
-        content, others_read = _read(file)
+        content, is_read = _read(file)
         is_text = file.suffix == ".properties"
         entries = list(_of_properties(content) if is_text else _of_toml(content))
     except _LineFault as fault:
@@ -64,7 +64,7 @@ def take_file(settings: Settings, written: str) -> None:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         settings.fault(f"--config {file}: {reason}")
         return
-    _Taker(settings, file, is_text=is_text, others_read=others_read).take_all(entries)
+    _Taker(settings, file, is_text=is_text, others_read=is_read).take_all(entries)
 
 
 def _read(file: Path) -> tuple[bytes, bool]:
@@ -74,7 +74,7 @@ def _read(file: Path) -> tuple[bytes, bool]:
         content = opened.read(FILE_BYTES_MAX + 1)
     if len(content) > FILE_BYTES_MAX:
         raise ValueError("is longer than 1 MiB")
-    return content, bool(mode & (stat.S_IROTH | stat.S_IWOTH))
+    return content, others_read(mode, group_may=True)
 
 
 class _LineFault(ValueError):

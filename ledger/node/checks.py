@@ -6,13 +6,13 @@ import errno
 import ipaddress
 import os
 import socket
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from ledger.adapters.posix.uring import why_unavailable
 from ledger.bookie.directory import VERSION, check_directory
+from ledger.command_line.secret_files import OTHERS_READ, others_read
 from ledger.command_line.settings import Settings
 from ledger.errors import ForeignDirectory
 
@@ -95,8 +95,8 @@ def _file_faults(place: str, file: Path, *, secret: bool) -> Iterator[str]:
         return
     if not pem:
         yield f"{place}: is not a PEM file"
-    if secret and mode & (stat.S_IROTH | stat.S_IWOTH):
-        yield f"{place}: other users can read it; run chmod 600"
+    if secret and others_read(mode, group_may=True):
+        yield f"{place}: {OTHERS_READ}"
 
 
 def _listener_faults(settings: Settings) -> Iterator[str]:
