@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from gateway.cleaning.process import CleanerProcess
-from gateway.cleaning.report import NOTHING, CleaningReport
-from gateway.cleaning.round import LogRound, Progress, RoundEnded
+from gateway.cleaning.report import NOTHING, CleaningReport, Progress
 from gateway.cleaning.settings import CleanerSettings
 from gateway.core.cleaning_choice import NEVER_MS, IoPace, LogSegment, cleanable
 from gateway.core.cleaning_results import PoisonedBatch
@@ -28,6 +27,9 @@ from ledger.ports.clock import Clock
 from ledger.streams.listed_stream import Segment
 from ledger.tasks import report as report_failure
 from ledger.tasks import start_restarting
+
+if TYPE_CHECKING:
+    from gateway.cleaning.process import CleanerProcess
 
 _PARTITIONS_PER_TURN = 50
 _FIRST_TIMES_PER_LOOK = 16  # batches of one partition that are read to learn their time
@@ -51,7 +53,8 @@ class Cleaner:
         self._features = features
         self._clock = clock
         self._settings = settings
-        self.process = CleanerProcess()
+        # Made by the first round: many gateways have no compacted topic.
+        self.process: CleanerProcess | None = None
         self._pace = IoPace()
         # The reports of compacted partitions that this broker leads, since the last look.
         self._reports: dict[Partition, CleaningReport] = {}
@@ -67,7 +70,11 @@ class Cleaner:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self.process.stop()
+        await self._end_process()
+
+    async def _end_process(self) -> None:
+        if self.process is not None:
+            await self.process.stop()
 
     def reports(self) -> Iterator[CleaningReport]:
         """Yield the reports of the compacted partitions that this broker leads."""
@@ -81,7 +88,7 @@ class Cleaner:
                 await asyncio.sleep(0)  # a round that finds nothing to do may not have waited
                 continue
             if self._clock.monotonic_s() - self._worked_s >= _IDLE_S_MAX:
-                await self.process.stop()
+                await self._end_process()
             await asyncio.sleep(self._settings().backoff_ms / 1000)
 
     async def clean_once(self) -> bool:
@@ -198,10 +205,14 @@ class Cleaner:
     # -- cleaning -----------------------------------------------------------------------------
 
     async def _clean(self, partition: Partition, each: CleaningReport, config: TopicConfig) -> None:
+        from gateway.cleaning.process import CleanerProcess
+        from gateway.cleaning.round import LogRound, RoundEnded
+
         progress = each.progress = Progress()
+        process = self.process = self.process or CleanerProcess()
         work = LogRound(
             partition,
-            self.process,
+            process,
             self._pace,
             self._settings,
             self._clock,
@@ -209,7 +220,7 @@ class Cleaner:
             lambda: self._config_of(each.topic, partition) is not None,
         )
         try:
-            await self.process.start()
+            await process.start()
             await work.run(each.cleanable.end, config.delete_retention_ms)
             await work.merge(config.segment_bytes)
         except RoundEnded:
@@ -228,7 +239,7 @@ class Cleaner:
             report_failure(f"the cleaning of {partition.name}", error)
             self._failed(partition, each, error)
         else:
-            self.process.succeeded()
+            process.succeeded()
             each.round_error, each.pause_s = None, 0.0
             each.cleaned_ms, each.last = self._clock.now_ms(), progress
         finally:

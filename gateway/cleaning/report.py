@@ -6,13 +6,28 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gateway.cleaning.round import Progress
 from gateway.core.cleaning_choice import Cleanable
 from gateway.topics.broker_configs import CLEANING
 from gateway.topics.config_keys import ConfigEntry, ConfigKey, ConfigSource, ConfigType
 
 _REPORTS_MAX = 1_000
 NOTHING = Cleanable(0, 0, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a round is, in bytes of segments. Pass 1 and pass 2 count each."""
+
+    bytes_total: int = 0
+    bytes_done: int = 0
+    segments_replaced: int = 0
+    segments_merged: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+
+    @property
+    def share(self) -> float:
+        return min(self.bytes_done / self.bytes_total, 1.0) if self.bytes_total else 0.0
 
 
 @dataclass(slots=True)

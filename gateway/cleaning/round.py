@@ -15,13 +15,13 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
 from typing import NamedTuple, Protocol, TypeVar
 
 from gateway.cleaning import frames
 from gateway.cleaning.frames import Kind
+from gateway.cleaning.report import Progress
 from gateway.cleaning.settings import CleanerSettings
 from gateway.cleaning.slots import SLOTS
 from gateway.core.aborted_lists import SegmentAborted
@@ -76,22 +76,6 @@ class Asks(Protocol):
         request after this one is sent.
         """
         ...
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far a round is, in bytes of segments. Pass 1 and pass 2 count each."""
-
-    bytes_total: int = 0
-    bytes_done: int = 0
-    segments_replaced: int = 0
-    segments_merged: int = 0
-    records_read: int = 0
-    records_kept: int = 0
-
-    @property
-    def share(self) -> float:
-        return min(self.bytes_done / self.bytes_total, 1.0) if self.bytes_total else 0.0
 
 
 class _Copies:

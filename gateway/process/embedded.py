@@ -34,18 +34,15 @@ from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.system.memory import keep_freed_memory
 from ledger.bookie.bookie import Bookie
 from ledger.bookie.config import BookieConfig
-from ledger.bookie.gc.collector import collect
 from ledger.bookie.in_process import LocalBookie, LocalBookies, open_local_bookie
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.bookie_health import SlowDetection
 from ledger.errors import LedgerError, MetadataUnavailable
-from ledger.losses.acceptance import LossAcceptor
 from ledger.node.cluster_ledgers import ClusterLedgers
 from ledger.node.identity import BookieIdentity
 from ledger.registry.ledger_ids import first_unused_ledger
-from ledger.repair.entry_ranges import count
 from ledger.streams.config import StreamLimits
 from ledger.streams.plain_log import LogQuorum, PlainLogs
 from ledger.streams.segment_store import ROOT as STREAMS
@@ -301,6 +298,9 @@ async def _accept_losses(
     Copies that rotted count as lost too, so all entries are read. A ledger that cannot be settled
     now stays in limbo, so the next start tries again.
     """
+    from ledger.losses.acceptance import LossAcceptor  # few starts accept losses
+    from ledger.repair.entry_ranges import count
+
     config = LedgerClientConfig()
     store = LedgerMetadataStore(metadata, config)
     acceptor = LossAcceptor(client, store, bookies, SystemClock(), config)
@@ -346,6 +346,8 @@ class _Collector:
             except TimeoutError:
                 pass
             self._asked.clear()
+            from ledger.bookie.gc.collector import collect  # no start waits for it
+
             for bookie, ledgers in self._bookies:
                 try:
                     await collect(bookie, ledgers.list_all, ledger_exists=ledgers.exists)

@@ -17,9 +17,9 @@ from gateway.core.fetch_session import FetchPartition, FetchSession
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.errors import partition_code
 from gateway.topics.partition import Partition
-from gateway.topics.partitions import Partitions, ReadablePartition
+from gateway.topics.partitions import Partitions
 from gateway.topics.reads_ahead import ReadsAhead, within
-from gateway.topics.replica import ReplicaPartition
+from gateway.topics.replica import ReadablePartition, ReplicaPartition
 from gateway.topics.reply_memory import UNCOUNTED_BYTES, ReplyMemory, ReservedReply
 from ledger.errors import LedgerError
 from ledger.ids import Buffer

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from itertools import count, takewhile
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -38,7 +38,6 @@ from gateway.topics.produce_path import ProducePath
 from gateway.topics.produced import OnProduced, Produced
 from gateway.topics.producer_ids import learn_certain_id
 from gateway.topics.timestamp_search import SearchBudget, TimestampSearch
-from gateway.topics.topic_traffic import Traffic
 from gateway.topics.verification import Verifier
 from ledger.errors import (
     LedgerError,
@@ -52,6 +51,9 @@ from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import Stream, StreamServices
 from ledger.streams.tail_cache import StoredRecord
 from ledger.tasks import start_restarting
+
+if TYPE_CHECKING:
+    from gateway.topics.topic_traffic import Traffic
 
 _REOPEN_S_FIRST, _REOPEN_S_MAX = 0.05, 5.0
 _WHOLE_ATTEMPTS = 5  # failed openings after which a partition whose state waits is readable only

@@ -2,14 +2,14 @@
 
     gained ─▶ (opening: batches wait) ─▶ serving ─▶ handed over │ abandoned: lost or deleted
 
-A background task rolls old segments, deletes expired ones, and deletes orphans once an hour.
+`Maintenance` rolls old segments, deletes expired ones and orphans; `Followers` has the partitions
+that other brokers lead.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -25,37 +25,28 @@ from gateway.topics.catalog import Catalog, Topic
 from gateway.topics.configs import TopicConfig
 from gateway.topics.empty_partition import EmptyPartition
 from gateway.topics.long_work import LongWork
+from gateway.topics.maintenance import Maintenance
 from gateway.topics.opening_turns import OpeningTurns
-from gateway.topics.orphans import Orphans, delete_stream_and_ledgers
+from gateway.topics.orphans import delete_stream_and_ledgers
 from gateway.topics.partition import DELETED, LOST, Partition
 from gateway.topics.partition_host import PartitionHost
-from gateway.topics.replica import ReplicaPartition, preferred_read_replica
-from gateway.topics.replica_transactions import LOADING_AT_ONCE
-from gateway.topics.topic_traffic import TopicTraffic
 from gateway.topics.unopened_epochs import UnopenedEpochs
 from gateway.topics.verification import Verifier
-from ledger.errors import LedgerError, NodeExists
+from ledger.errors import NodeExists
 from ledger.ids import BookieId
 from ledger.streams.config import StreamConfig
 from ledger.streams.segment_store import create_streams
 from ledger.streams.stream import StreamServices
 from ledger.streams.tail_cache import TailCache
-from ledger.tasks import reported, start_once, start_restarting
+from ledger.tasks import reported, start_once
 
 if TYPE_CHECKING:
+    from gateway.topics.followers import Followers
+    from gateway.topics.replica import ReadablePartition, ReplicaPartition, StoredPartition
     from gateway.topics.stored_bytes import Shares, StoredBytes
+    from gateway.topics.topic_traffic import TopicTraffic
 
-StoredPartition = Partition | ReplicaPartition
-"""A partition with a stream: led by this broker, or followed."""
-
-ReadablePartition = StoredPartition | EmptyPartition
-"""A partition that a fetch can read."""
-
-MAINTENANCE_S = 5.0
 _CLOSING_AT_ONCE = 64
-_ROUNDS_PER_HOUR = 720
-_OPENED_PER_ROUND = 64
-_PARTITIONS_PER_TURN = 50  # the number of partitions between two pauses for other tasks
 
 
 def _ignore_opened(key: StreamKey, epoch: int) -> None:
@@ -110,25 +101,27 @@ class Partitions:
         self._internal: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[StreamKey, Partition] = {}
         self._names: dict[StreamKey, tuple[str, int]] = {}
-        # The followers. None is of a partition in `_by_key`. Created at the first read, and closed
-        # when this broker gains the partition or its topic is deleted.
-        self._replicas: dict[StreamKey, ReplicaPartition] = {}
+        # The followers, from the first one on. None is of a partition in `_by_key`.
+        self._followers: Followers | None = None
         self._empty = EmptyPartition()  # every partition of a topic without streams
         self._empty_was_read = False  # True once a client has fetched one, which is logged
         # Partitions handed over to another broker. They stay closed until they are gained or lost.
         self._handed_over: set[StreamKey] = set()
         # Background tasks that close partitions. `stop` waits for them.
         self._ending: set[asyncio.Task[None]] = set()
-        # Decides which partitions are opened first. Limits the replicas that read a snapshot.
-        self._opening, self._loading = OpeningTurns(), asyncio.Semaphore(LOADING_AT_ONCE)
+        self._opening = OpeningTurns()  # decides which partitions are opened first
         # Checks and searches of records that take long, of all partitions.
         self._long_work = LongWork()
         self._stored: StoredBytes | None = None  # made by the first request about disk usage
-        self.traffic = TopicTraffic()
-        # The orphans of the last hourly round. The next round deletes them if still orphaned.
-        self._orphans = Orphans(catalog, services)
-        # The maintenance task, from `start` to `stop`.
-        self._maintenance: asyncio.Task[None] | None = None
+        self._traffic: TopicTraffic | None = None  # made with the first partition, or when asked
+        self.maintenance = Maintenance(
+            catalog,
+            services,
+            self.cluster,
+            (self.find, self.led, self._serves),
+            on_disk_freed,
+            alone=not config.zookeeper,
+        )
         # True once `stop` has ended the maintenance. No partition is opened any more then.
         self._stopping = False
         catalog.on_created.append(self._topic_created)
@@ -136,6 +129,15 @@ class Partitions:
         catalog.on_forgotten.append(self._topic_forgotten)
 
     # -- lookups ------------------------------------------------------------------------------
+
+    @property
+    def traffic(self) -> TopicTraffic:
+        """The bytes and records of each topic here."""
+        if self._traffic is None:
+            from gateway.topics.topic_traffic import TopicTraffic  # no start waits for it
+
+            self._traffic = TopicTraffic()
+        return self._traffic
 
     @property
     def tail_cache(self) -> TailCache:
@@ -218,19 +220,24 @@ class Partitions:
         if known is None or not 0 <= index < known.partitions:
             return None
         key = StreamKey(known.topic_id, index)
-        replica = self._replicas.get(key)
+        replica = None if self._followers is None else self._followers.find(key)
         if replica is None and key not in self._by_key and not self._stopping:
-            replica = self._replicas[key] = ReplicaPartition(
-                stream_name(known.topic_id, index),
-                self._services,
-                self._topic_config(known),
-                lambda: self.cluster.leader_epoch(key),
-                named=(known.name, index),
-                transactional=self.verifier is not None,
-                loading=self._loading,
-            )
-            replica.traffic = self.traffic.of(known.name)
+            return self._follow(known, key)
         return replica
+
+    def _follow(self, topic: Topic, key: StreamKey) -> ReplicaPartition:
+        from gateway.topics.followers import Followed, Followers  # few gateways follow any
+
+        followed = Followed(
+            stream_name(*key),
+            (topic.name, key.partition),
+            self._topic_config(topic),
+            lambda: self.cluster.leader_epoch(key),
+            self.traffic.of(topic.name),
+            transactional=self.verifier is not None,
+        )
+        self._followers = self._followers or Followers(self._services, self._end)
+        return self._followers.follow(key, followed)
 
     def find_for_fetch(
         self, topic: Hashable, index: int, rack: str
@@ -288,16 +295,17 @@ class Partitions:
     def preferred_read_replica(self, topic: Hashable, index: int, rack: str, listener: str) -> int:
         """Return the broker in `rack` with this listener that should serve the rack, or -1."""
         assert isinstance(topic, str | UUID)
+        from gateway.topics.followers import preferred_read_replica
+
         known = self._catalog.by_name_or_id(topic)
         if known is None:
             return -1
         key = StreamKey(known.topic_id, index)
         return preferred_read_replica(self.cluster, key, known.replication_factor, rack, listener)
 
-    def _close_replica(self, key: StreamKey) -> None:
-        replica = self._replicas.pop(key, None)
-        if replica is not None:
-            self._end(replica.close())
+    def _close_follower(self, key: StreamKey) -> None:
+        if self._followers is not None:
+            self._followers.close(key)
 
     def opened(self, topic: str, index: int) -> Partition | None:
         """Return the partition if this broker leads it and it is open. This does not open it."""
@@ -308,7 +316,7 @@ class Partitions:
         """Yield every partition that this broker leads or follows, with its topic and index."""
         for key, partition in self._by_key.items():
             yield *self._names[key], partition
-        for key, replica in self._replicas.items():
+        for key, replica in self._followers.all() if self._followers else ():
             topic = self._catalog.by_id(key.topic_id)
             if topic is not None:
                 yield topic.name, key.partition, replica
@@ -411,7 +419,7 @@ class Partitions:
     def gained(self, key: StreamKey) -> None:
         """See `StreamListener`."""
         self._handed_over.discard(key)
-        self._close_replica(key)
+        self._close_follower(key)
         known = self._by_key.get(key)
         if known is not None and known.closed:  # an unfinished hand-over left the partition closed
             self._abandon(key)
@@ -496,7 +504,7 @@ class Partitions:
         abandoned: list[Partition] = []
         for index in range(topic.partitions):
             key = StreamKey(topic.topic_id, index)
-            self._close_replica(key)
+            self._close_follower(key)
             partition = self._forget(key)
             if partition is not None:
                 partition.abandon(DELETED)
@@ -513,77 +521,28 @@ class Partitions:
         for index in range(topic.partitions):
             key = StreamKey(topic.topic_id, index)
             self._abandon(key, DELETED)
-            self._close_replica(key)
+            self._close_follower(key)
 
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the maintenance task."""
-        self._maintenance = start_restarting("the maintenance of partitions", self._maintain)
+        """Start the maintenance."""
+        self.maintenance.start()
 
     async def stop(self) -> None:
         """Close every partition and complete its last segment."""
-        if self._maintenance is not None:
-            self._maintenance.cancel()
-            await asyncio.gather(self._maintenance, return_exceptions=True)
+        await self.maintenance.stop()
         self._stopping = True
         partitions = list(self._by_key.values())
         for at in range(0, len(partitions), _CLOSING_AT_ONCE):
             await asyncio.gather(*map(_close, partitions[at : at + _CLOSING_AT_ONCE]))
-        for key in list(self._replicas):
-            self._close_replica(key)
+        if self._followers is not None:
+            self._followers.close_all()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    async def _maintain(self) -> None:
-        while True:
-            with reported("the deletion of orphans"):
-                await self._delete_orphans()
-            for _ in range(_ROUNDS_PER_HOUR):
-                await asyncio.sleep(MAINTENANCE_S)
-                await self.maintain_once()
-
-    async def _delete_orphans(self) -> None:
-        """Delete orphans, on one broker of the cluster."""
-        members = self.cluster.members()
-        alone = len(members) == 1 and not self._config.zookeeper
-        if not alone and (not members or members[0].node_id != self.cluster.node_id):
-            self._orphans.forget()
-            return
-        try:
-            if await self._orphans.round(alone=alone):
-                await self._on_disk_freed()
-        except LedgerError:
-            pass  # the next hourly round tries again
-
     async def maintain_once(self) -> None:
-        """Roll old segments and delete expired ones, in every partition that this broker leads.
-
-        Opens up to `_OPENED_PER_ROUND` closed partitions to maintain them.
-        """
-        removed, opened = 0, 0
-        topics = [t for t in self._catalog.all() if t.has_streams and self._serves(t)]
-        named = [(topic.name, index) for topic in topics for index in range(topic.partitions)]
-        for seen, key in enumerate(named):
-            if seen % _PARTITIONS_PER_TURN == 0:
-                await asyncio.sleep(0)
-            known = self.led(*key) is not None
-            opened += not known
-            if known or opened <= _OPENED_PER_ROUND:
-                removed += await self._maintain_one(*key)
-        if removed:
-            await self._on_disk_freed()
-
-    async def _maintain_one(self, topic: str, index: int) -> int:
-        """Maintain one partition. Return the number of deleted segments."""
-        partition = self.find(topic, index)
-        if partition is None or not partition.readable:
-            return 0
-        # Whatever fails, the next round tries again, and this round goes on with the others.
-        with reported(f"the maintenance of {partition.name}"), suppress(LedgerError):
-            await partition.expire_producers()
-            partition.stream.roll_if_old()
-            return await partition.expire()
-        return 0
+        """Run one round of the maintenance now."""
+        await self.maintenance.round()
 
 
 async def _close(partition: Partition) -> None:

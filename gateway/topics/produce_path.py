@@ -26,7 +26,6 @@ from gateway.topics.partition_state import PartitionState
 from gateway.topics.partition_warnings import PartitionWarnings, ProduceWatch
 from gateway.topics.produced import OUTCOME_UNKNOWN, OnProduced, OwnBatch, Produced, ProducedBatch
 from gateway.topics.producer_ids import learn_certain_id
-from gateway.topics.topic_traffic import Traffic
 from gateway.topics.transaction_path import QueuedMarker, TransactionalBatch, TransactionPath
 from gateway.topics.verification import Verifier
 from gateway.wire import batches
@@ -147,6 +146,8 @@ class ProducePath:
         self._beginning: asyncio.Task[None] | None = None
         # The newest assigned log append time. It never falls, even if the clock is set back.
         self._appended_ms = -1
+        from gateway.topics.topic_traffic import Traffic  # no start waits for it
+
         self.traffic = Traffic()  # set once, by `Partition.count_in`
 
     # -- the state that the watch reads -------------------------------------------------------

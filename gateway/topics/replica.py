@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gateway.cluster.port import Cluster, StreamKey
 from gateway.core.partition_transactions import AbortedTransaction
 from gateway.topics.configs import TopicConfig
+from gateway.topics.empty_partition import EmptyPartition
 from gateway.topics.loss_delivery import LossDelivery
-from gateway.topics.partition import FetchWaiter
+from gateway.topics.partition import FetchWaiter, Partition
 from gateway.topics.partition_warnings import PartitionWarnings
 from gateway.topics.replica_transactions import LOADING_AT_ONCE, ReplicaTransactions
 from gateway.topics.topic_traffic import Traffic
@@ -299,21 +299,8 @@ class ReplicaPartition:
             waiter.on_data()
 
 
-def preferred_read_replica(
-    cluster: Cluster, key: StreamKey, replicas_max: int, rack: str, listener: str
-) -> int:
-    """Return the broker in the client's rack that should serve the client's fetches, or -1.
+StoredPartition = Partition | ReplicaPartition
+"""A partition with a stream: led by this broker, or followed."""
 
-    Only replicas qualify: clients reject a broker that is not in the partition's replica list. It
-    must have the listener by which the client connected.
-    Source: Kafka, RackAwareReplicaSelector.
-    """
-    near = [
-        each.node_id
-        for each in cluster.members()
-        if each.rack == rack and not each.leaving and each.address_of(listener) is not None
-    ]
-    if not near:
-        return -1
-    replicas = cluster.replicas(key, replicas_max)
-    return next((node for node in replicas if node in near and node != cluster.node_id), -1)
+ReadablePartition = StoredPartition | EmptyPartition
+"""A partition that a fetch can read."""

@@ -318,7 +318,7 @@ async def test_both_topics_are_the_same_after_a_restart():
         before = [await created(cluster.catalog, name) for name in BOTH]
         await cluster.restart()
         assert [cluster.catalog.by_name(name) for name in BOTH] == before
-        await cluster.partitions._orphans.round(alone=True)
+        await cluster.partitions.maintenance.orphans.round(alone=True)
         assert len(await list_streams(cluster.metadata)) == 50
 
 

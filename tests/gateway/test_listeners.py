@@ -38,7 +38,7 @@ from gateway.process.embedded import start_embedded
 from gateway.server.dispatch import Dispatcher
 from gateway.server.listener import CannotListen, Server
 from gateway.server.registry import REACH_S_MAX
-from gateway.topics.replica import preferred_read_replica
+from gateway.topics.followers import preferred_read_replica
 from gateway.wire.messages import encode_request
 from ledger.sealed import seal
 from tests.gateway.handler_cluster import loaded_cluster

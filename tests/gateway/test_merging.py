@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cleaning.round import LogRound, Progress
+from gateway.cleaning.report import Progress
+from gateway.cleaning.round import LogRound
 from gateway.core.cleaning_choice import MergePart, MergeRules, merge_groups
 from ledger.errors import LedgerError, MetadataUnavailable, NotOwner
 from ledger.streams.segment_store import SegmentStore
