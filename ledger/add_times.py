@@ -2,19 +2,21 @@
 
 As with the events, there is one ring in each process. A writer puts a list into it for an entry,
 and adds to that list with each acknowledgement. This costs about 2 µs for an entry, nearly half of
-what an add costs, so it is done for each entry only while few are in flight: then they are few, or
-large. Of others, each 64th is remembered.
+what an add costs. So a writer remembers an entry at most each 2 ms, which are all entries of a
+ledger that is written to rarely; and each 64th in any case.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 ENTRIES_MAX: Final = 1_024
-TIMED_IN_FLIGHT: Final = 2  # up to so many entries in flight, each is remembered
-TIMED_MASK: Final = 63  # of the others, those whose ids have none of these bits
+SAME_S: Final = 0.005
+"""An entry that was acknowledged within this time before another one stands for it."""
+_LOOKED_AT_MAX: Final = 128  # of the newest entries
 
 Times = list[Any]
 """Ledger, entry, and when it was sent; then bookie and time of each acknowledgement. In monotonic
@@ -52,6 +54,20 @@ class AddTimes:
         return [
             Acknowledgement(bookie, round((at_s - began_s) * 1000, 3)) for bookie, at_s in pairs
         ]
+
+    def first_s(self, ledgers: Collection[int], since_s: float, confirmed_s: float) -> float | None:
+        """Return when the first bookie acknowledged what was confirmed then, None if unknown.
+
+        It was sent to one of these ledgers from `since_s` on. An entry that was acknowledged with
+        it stands for it: bookies acknowledge a group of entries at once.
+        """
+        for times in islice(reversed(self._newest), _LOOKED_AT_MAX):
+            if times[0] not in ledgers or times[2] < since_s:
+                continue
+            at_s: list[float] = times[_HEAD + 1 :: 2]
+            if any(0 <= confirmed_s - each <= SAME_S for each in at_s):
+                return at_s[0]
+        return None
 
     def times_of(self, ledger: int, entry: int) -> Times | None:
         """Return what is remembered of an entry, None if nothing is."""

@@ -29,6 +29,27 @@ Each gateway reports its own share, so that sums over all gateways are right: th
 leads, the groups that it coordinates, its requests. `kafka_brokers`, `kafka_broker_info`,
 `gateway_bookies` and `gateway_ready` are what each of them sees.
 """
+_TAIL = """
+## Stages of slow requests
+
+`gateway slow`, the page `/slow` and `/api/v1/slow` show where the time of the slowest requests
+went. The stages do not overlap. One that is not known is null, or a dash, and never 0: the next
+stage has its time.
+
+- **queue**: behind earlier requests of its connection. Known of requests that are handled one after
+  another.
+- **decode**: to decode it. Known of a Produce or Fetch from 64 KiB on, and of all others.
+- **append**: of a Produce, to check its batches and put them into the queue of the writer.
+- **journal**: of a Produce, from there until the first bookie had synced its batches.
+- **quorum**: of a Produce, from there until enough bookies had synced them.
+- **write**: until its reply was handed to the socket.
+
+A gateway remembers when bookies acknowledged entries: of each ledger one entry in 2 ms, and each
+64th. An entry of the same ledger that was acknowledged together with the batches gives their stage
+journal, whether its bookies are in the process (`gateway dev`) or elsewhere. It is unknown if none
+was remembered, as may be while many entries are written at once. It is also unknown if more than
+5 ms went by between the acknowledgement and the reply.
+"""
 
 
 def unit_of(name: str) -> str:
@@ -66,7 +87,7 @@ def document() -> str:
             parts.append(
                 f"| `{name}` | {each.kind.value} | {unit_of(name)} | {labels} | {each.text} |\n"
             )
-    return "".join(parts)
+    return "".join([*parts, _TAIL])
 
 
 if __name__ == "__main__":

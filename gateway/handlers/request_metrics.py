@@ -16,7 +16,7 @@ from ledger.ports.clock import SECONDS, Histogram, measured_s
 
 if TYPE_CHECKING:
     from gateway.handlers.api import Request
-    from gateway.handlers.slow_requests import SlowRequest, SlowRequests
+    from gateway.handlers.slow_requests import FirstSynced, SlowRequest, SlowRequests
 
 _Row = dict[str, Any]
 _ERROR_DEPTH: Final = 2  # topics, then partitions
@@ -53,10 +53,12 @@ class ApiFigures:
 class RequestMetrics:
     """The requests of one process, by API."""
 
-    __slots__ = ("_now_s", "apis")
+    __slots__ = ("_now_s", "apis", "first_synced")
 
     def __init__(self, now_s: Callable[[], float] = measured_s) -> None:
         self._now_s = now_s
+        # Finds the stages of a slow Produce at the bookies. Set once; None in a process without.
+        self.first_synced: FirstSynced | None = None
         # By API key. Never shrinks; an API is there before its first request.
         self.apis: dict[int, ApiFigures] = {}
 
@@ -90,7 +92,7 @@ class RequestMetrics:
         if api.slow is None:
             from gateway.handlers.slow_requests import SlowRequests  # not before the first request
 
-            api.slow = SlowRequests(self._now_s)
+            api.slow = SlowRequests(self._now_s, self.first_synced)
         noted = api.slow.offer(request, seconds, reply)
         api.slow_above_s = api.slow.above_s
         return noted

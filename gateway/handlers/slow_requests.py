@@ -5,20 +5,29 @@ Times are compared without the time for which a Fetch waited because its client 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
-from typing import TYPE_CHECKING, Any, Final, cast
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from uuid import UUID
 
+from ledger.add_times import add_times
 from ledger.ids import Buffer
 
 if TYPE_CHECKING:
-    from gateway.handlers.api import Request
+    from gateway.handlers.api import Context, Request
+
+FirstSynced = Callable[["Request", float], "float | None"]
+"""Returns when the first bookie had synced the batches of a Produce that ended at this time.
+
+Both times are on the clock of `measured_s`. None is unknown.
+"""
 
 SLOWEST: Final = 100
 WINDOW_S: Final = 1800.0
 """Requests are kept in two windows: those of the last half hour at least, of an hour at most."""
+PARTITIONS_MAX: Final = 100  # of one Produce whose ledgers are looked up
 TEXT_MAX: Final = 200  # characters of what a client chose
 
 PRODUCE: Final = 0
@@ -41,10 +50,10 @@ class SlowRequest:
     bytes: int  # of the records of a Produce, otherwise of the reply
     error: int  # Kafka's code of the first error
     queue_s: float | None  # behind earlier requests of its connection
-    decode_s: float | None
+    decode_s: float | None  # of a small Produce or Fetch it is not known, and in `append_s`
     append_s: float | None  # a Produce: until its batches were checked and in the writer's queue
-    journal_s: float | None  # not known apart from the quorum yet
-    quorum_s: float | None  # a Produce: until enough bookies had synced its batches
+    journal_s: float | None  # from there until the first bookie had synced them; else in `quorum_s`
+    quorum_s: float | None  # from there until enough bookies had
     write_s: float | None  # from the reply until it was handed to the socket; 0: at once
     ended_s: float  # monotonic time at which the reply was ready
     at_ms: int | None = None  # wall time of its begin, once it was asked for
@@ -53,10 +62,11 @@ class SlowRequest:
 class SlowRequests:
     """The slowest requests of one API, at most `SLOWEST` of each window."""
 
-    __slots__ = ("_before", "_begun_s", "_heap", "_now_s", "_number", "above_s")
+    __slots__ = ("_before", "_begun_s", "_first_synced", "_heap", "_now_s", "_number", "above_s")
 
-    def __init__(self, now_s: Callable[[], float]) -> None:
+    def __init__(self, now_s: Callable[[], float], first_synced: FirstSynced | None = None) -> None:
         self._now_s = now_s
+        self._first_synced = first_synced
         # The slowest of the present window as a heap, and those of the one before. The number
         # decides between equal times.
         self._heap: list[tuple[float, int, SlowRequest]] = []
@@ -85,7 +95,7 @@ class SlowRequests:
         if own_s <= self.above_s:
             return None
         self._number += 1
-        noted = _noted(request, seconds, reply)
+        noted = _noted(request, seconds, reply, self._first_synced)
         item = (own_s, self._number, noted)
         if len(self._heap) < SLOWEST:
             heappush(self._heap, item)
@@ -109,11 +119,39 @@ def _wanted_wait_s(request: Request) -> float:
     return max(0, getattr(request.body, "wait_ms", 0)) / 1000
 
 
-def _noted(request: Request, seconds: float, reply: Sequence[Buffer]) -> SlowRequest:
-    ended_s = request.begun_s + seconds
+class _Stages(NamedTuple):
+    append_s: float | None = None
+    journal_s: float | None = None
+    quorum_s: float | None = None
+
+
+def _stages(
+    request: Request, decoded_s: float, ended_s: float, first_synced: FirstSynced | None
+) -> _Stages:
+    """Return the stages of a Produce that was accepted. Of another request they are unknown."""
     accepted_s: float | None = getattr(request, "accepted_s", None)
+    if request.key != PRODUCE or accepted_s is None:
+        return _Stages()
+    append_s, synced_s = accepted_s - decoded_s, None
+    if first_synced is not None and not request.error:
+        synced_s = first_synced(request, ended_s)
+    if synced_s is None:
+        return _Stages(append_s, None, ended_s - accepted_s)
+    synced_s = max(synced_s, accepted_s)  # the batches may have been sent before the stamp
+    return _Stages(append_s, synced_s - accepted_s, ended_s - synced_s)
+
+
+def _noted(
+    request: Request,
+    seconds: float,
+    reply: Sequence[Buffer],
+    first_synced: FirstSynced | None = None,
+) -> SlowRequest:
+    ended_s = request.begun_s + seconds
+    decoded_s: float | None = getattr(request, "decoded_s", None)
     started_s: float | None = getattr(request, "started_s", None)
-    produces = request.key == PRODUCE and accepted_s is not None
+    known_s = request.begun_s if decoded_s is None else decoded_s
+    stages = _stages(request, known_s, ended_s, first_synced)
     topic, topics, record_bytes = _topics_of(request)
     return SlowRequest(
         seconds=seconds,
@@ -124,14 +162,36 @@ def _noted(request: Request, seconds: float, reply: Sequence[Buffer]) -> SlowReq
         topics=topics,
         bytes=sum(map(len, reply)) if record_bytes is None else record_bytes,
         error=request.error,
-        queue_s=None if started_s is None else started_s - request.decoded_s,
-        decode_s=request.decoded_s - request.begun_s,
-        append_s=accepted_s - request.decoded_s if produces and accepted_s else None,
-        journal_s=None,
-        quorum_s=ended_s - accepted_s if produces and accepted_s else None,
+        queue_s=None if started_s is None else started_s - known_s,
+        decode_s=None if decoded_s is None else decoded_s - request.begun_s,
+        append_s=stages.append_s,
+        journal_s=stages.journal_s,
+        quorum_s=stages.quorum_s,
         write_s=0.0,
         ended_s=ended_s,
     )
+
+
+def first_synced_s(ctx: Context, request: Request, ended_s: float) -> float | None:
+    """Implement `FirstSynced` by the acknowledgements that the ledger client remembers.
+
+    Looks at the newest ledgers of the partitions, at most `PARTITIONS_MAX`.
+    """
+    ledgers: set[int] = set()
+    for topic, index in islice(_places_of(request), PARTITIONS_MAX):
+        known = ctx.catalog.by_name_or_id(topic)
+        partition = None if known is None else ctx.partitions.led(known.name, index)
+        if partition is not None and partition.stream.segments:
+            ledgers.add(partition.stream.segments[-1].ledger)
+    return add_times.first_s(ledgers, request.begun_s, ended_s) if ledgers else None
+
+
+def _places_of(request: Request) -> Iterator[tuple[str | UUID, int]]:
+    data: Any = getattr(request.body, "topic_data", ())
+    for topic in data:
+        name = getattr(topic, "name", None) or getattr(topic, "topic_id", "")
+        for part in topic.partition_data:
+            yield name, part.index
 
 
 def _topics_of(request: Request) -> tuple[str | None, int, int | None]:

@@ -277,6 +277,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
             **dict.fromkeys(("health", "history", "record_times", "slow"), _ask_metrics),
         },
     )
+    ctx.requests.first_synced = partial(_first_synced, ctx)
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
     stops.append(add_transactions(ctx, shared))
     dispatcher = Dispatcher({**rows(), PRIVATE_KEY: _private_questions()}, ctx, ctx.requests)
@@ -300,6 +301,12 @@ def _process_report(running: Running, session_ms: int) -> dict[str, Any]:
     from gateway.process.process_report import process_report  # few gateways are asked for it
 
     return process_report(running, session_ms)
+
+
+def _first_synced(ctx: Context, request: Request, ended_s: float) -> float | None:
+    from gateway.handlers.slow_requests import first_synced_s  # not before a slow request
+
+    return first_synced_s(ctx, request, ended_s)
 
 
 async def _close_lazy_parts(ctx: Context) -> None:

@@ -228,6 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         memory = self._registry.memory
         host = self._received.host
         much = reader.pending_bytes > FREE_BYTES_MAX
+        begun_s = 0.0  # when the frames of this turn were there; read once, with the first one
         if (much and memory.full(host)) or (reader.large_is_whole and memory.crowded(host)):
             self._hold(_MEMORY)
         while not self._held:
@@ -240,10 +241,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._admit(reader)
                 return
             self.frames += 1
+            begun_s = begun_s or measured_s()
             if self._received.large_frame is None:
-                self._accept(frame)
+                self._accept(frame, begun_s)
             else:
-                self._accept_large(frame)
+                self._accept_large(frame, begun_s)
 
     def _admit(self, reader: FrameReader) -> None:
         """Give a large frame the buffer that it needs, or stop reading. Raises RequestRefused."""
@@ -254,22 +256,22 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._hold(_MEMORY)
 
-    def _accept_large(self, frame: bytes | memoryview) -> None:
+    def _accept_large(self, frame: bytes | memoryview, begun_s: float) -> None:
         """Accept a frame with a buffer of its own. Its bytes count once: as a request from now on.
 
         Raises RequestRefused.
         """
         self._received.end_large_frame()
         try:
-            self._accept(frame)
+            self._accept(frame, begun_s)
         finally:
             self._registry.memory.notify()
 
-    def _accept(self, frame: bytes | memoryview) -> None:
+    def _accept(self, frame: bytes | memoryview, begun_s: float) -> None:
         """Start the handler of one request, or queue the request. Raises RequestRefused."""
         dispatcher = self._registry.dispatcher
         assert self._peer is not None
-        request, handle = dispatcher.open(frame, self._peer)
+        request, handle = dispatcher.open(frame, self._peer, begun_s)
         if self._chain.running and request.key not in HOT_KEYS:
             self._chain.add(self._slot(request, held_bytes(request, frame)), handle)
             self._bound_line()
@@ -284,7 +286,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if isinstance(result, asyncio.Future):
             request.accepted_s = measured_s()
-            slot = self._slot(request, held_bytes(request, frame))
+            produces = request.key == PRODUCE
+            slot = self._slot(request, len(frame) if produces else held_bytes(request, frame))
             slot.follow(cast("asyncio.Future[Any]", result))
             if request.key == FETCH:
                 self._bound_line()
@@ -308,7 +311,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         slot = self._slot(request, 0)
         self._replies.fill(slot, reply)
-        self._replies.note_left(slot, slow)
+        if slow is not None:
+            self._replies.note_left(slot, slow)
         self._bound_waiting()
 
     def _slot(self, request: Request, frame_bytes: int) -> RequestSlot:
@@ -326,13 +330,17 @@ class Connection(asyncio.BufferedProtocol):
     def finish(self, slot: RequestSlot, result: Any) -> None:
         """Queue the reply that the handler of `slot` returned."""
         reply: ReplyParts = ()
-        if not self.lost:
+        if result.__class__ is list:  # hot paths encode their replies themselves
+            reply = () if self.lost else result
+        elif not self.lost:
             try:
                 reply = self._registry.dispatcher.encode(slot.request, result)
             except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
                 self.fail(slot, error)
                 return
-        self._replies.note_left(slot, self._ended(slot.request, reply))
+        slow = self._ended(slot.request, reply)
+        if slow is not None:
+            self._replies.note_left(slot, slow)
         if self._replies.fill(slot, reply):
             self._drain()
         else:

@@ -31,8 +31,10 @@ from gateway.wire.schema import NoSuchSchema, response_class
 from ledger.ids import Buffer
 from ledger.ports.clock import measured_s
 
-PRODUCE = 0
+PRODUCE, FETCH = 0, 1
 API_VERSIONS = 18
+DECODE_TIMED_BYTES = 64 * 1024
+"""The decoding of a smaller Produce or Fetch is not timed: it is a small part of a slow one."""
 UNKNOWN_SERVER_ERROR = -1
 REQUEST_TIMED_OUT = 7
 UNSUPPORTED_VERSION = 35
@@ -58,6 +60,7 @@ class _Route(NamedTuple):
     codec: RequestCodec | None  # None for a request whose body is not decoded
     decode: Callable[[int, Buffer, int], Any] | None = None  # decodes the body in place of kio
     elements_max: int = 0  # array elements that the body may have
+    timed_from_bytes: int = 0  # the decoding of smaller requests is not timed
 
 
 class Dispatcher:
@@ -78,9 +81,14 @@ class Dispatcher:
         # The failures that were logged within a minute.
         self._throttle = ReasonThrottle()
 
-    def open(self, frame: bytes | memoryview, peer: Peer) -> tuple[Request, Handle]:
-        """Decode `frame`. Returns the request and its handler. Raises RequestRefused."""
-        begun_s = measured_s()
+    def open(
+        self, frame: bytes | memoryview, peer: Peer, begun_s: float = 0.0
+    ) -> tuple[Request, Handle]:
+        """Decode `frame`. Returns the request and its handler. Raises RequestRefused.
+
+        `begun_s` is when the whole frame was there, on the clock of `measured_s`; 0 is now.
+        """
+        begun_s = begun_s or measured_s()
         try:
             key, version, correlation_id, name_bytes = _head_of(frame)
         except struct.error:
@@ -100,7 +108,9 @@ class Dispatcher:
             except (OversizedMessage, MalformedMessage) as error:
                 raise RequestRefused(f"malformed {error}") from None
         request = Request(key, route.version, correlation_id, client_id, peer, body)
-        request.begun_s, request.decoded_s = begun_s, measured_s()
+        request.begun_s = begun_s
+        if len(frame) >= route.timed_from_bytes:
+            request.decoded_s = measured_s()
         return request, route.handle
 
     def start(self, request: Request, handle: Handle) -> Any:
@@ -171,7 +181,8 @@ class Dispatcher:
             codec = PRIVATE_CODEC if api.private else request_codec(key, version)
         except NoSuchSchema as error:
             raise RequestRefused(f"no schema for {error}") from None
-        route = _Route(version, api.handle, codec, api.decode, api.elements_max)
+        timed = DECODE_TIMED_BYTES if key in (PRODUCE, FETCH) else 0
+        route = _Route(version, api.handle, codec, api.decode, api.elements_max, timed)
         self._routes[key, version] = route
         return route
 

@@ -152,10 +152,9 @@ class ReplyQueue:
             self._call_left()
         return freed
 
-    def note_left(self, slot: ReplySlot, slow: SlowRequest | None) -> None:
-        """Note when this queued slot has left, if its request was slow."""
-        if slow is not None:
-            self._leaving.append((slot, slow))
+    def note_left(self, slot: ReplySlot, slow: SlowRequest) -> None:
+        """Note when this queued slot, of a slow request, has left."""
+        self._leaving.append((slot, slow))
 
     def _call_left(self) -> None:
         waiting, self._leaving = self._leaving, []

@@ -465,14 +465,14 @@ class Bookie:
         file_id, position = first
         index, add, written = self._index, RecordType.ADD, self._written
         deleted: list[int] = []
-        added = 0
+        added = len(records)  # and one less for each that adds no entry, which are few
         for record in records:
             state, status = record.ledger, Status.OK
             if record.kind is not add:
+                added -= 1
                 self._on_logged(record, file_id, deleted)
             elif not state.deleted:
                 length = record.size - RECORD_HEADER_BYTES
-                added += 1
                 fresh = state.recent.get(record.entry) is record  # neither moved nor a repair
                 index.put(
                     state,
@@ -484,6 +484,7 @@ class Bookie:
                 if written is not None:
                     self._cache(written, record, fresh=fresh)
             else:
+                added -= 1
                 state.recent.pop(record.entry, None)
                 status = Status.NO_LEDGER
             position += record.size

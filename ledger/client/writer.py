@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from ledger.add_times import TIMED_IN_FLIGHT, TIMED_MASK, Times, add_times
 from ledger.client.config import LedgerClientConfig
 from ledger.client.health import UNHEALTHY, BookieHealth
 from ledger.client.update_metadata import LedgerMetadataStore
@@ -41,6 +42,13 @@ from ledger.ids import BookieId, Buffer, EntryId, LedgerId
 from ledger.ports.bookies import Bookies, Status
 from ledger.ports.clock import Histogram, measured_s
 from ledger.tasks import do_each
+
+if TYPE_CHECKING:
+    from ledger.add_times import Times
+
+TIMED_EACH_S: Final = 0.002
+"""After so long since the last one, the acknowledgements of an entry are remembered."""
+TIMED_MASK: Final = 63  # entries whose ids have none of these bits are remembered always
 
 OnConfirmed = Callable[[LedgerError | None], None]
 Body = tuple[Buffer, ...]
@@ -87,6 +95,7 @@ class LedgerWriter:
         "_key",
         "_loop",
         "_metadata_store",
+        "_timed_from_s",
         "_waiters",
         "_writing",
         "failed",
@@ -106,6 +115,8 @@ class LedgerWriter:
         """Write the ledger. `added` counts the seconds from each add to its confirmation."""
         value = stored.metadata
         self._added = added or Histogram()
+        # The acknowledgements of the next entry from this time on are remembered.
+        self._timed_from_s = 0.0
         self.ledger: LedgerId = value.ledger
         # The error of the first failure, of an entry or the writer; None without one. Never reset.
         self.failed: LedgerError | None = None
@@ -190,13 +201,14 @@ class LedgerWriter:
         lac = adds.lac
         header = self._format.pack(self.ledger, entry, lac, length, payload)
         body = (header, *payload)
-        item = (body, on_confirmed, measured_s())
+        began_s = measured_s()
+        item = (body, on_confirmed, began_s)
         adds.add(size, item)
         sent = self._format.body(body)
         send, sets = self._bookies.add, self._change.sets
         on_answer = self._on_added
-        if entry - lac <= TIMED_IN_FLIGHT or not entry & TIMED_MASK:
-            on_answer = self._timed(entry, item[2])
+        if began_s >= self._timed_from_s or not entry & TIMED_MASK:
+            on_answer = self._timed(entry, began_s)
         for slot in sets[entry % len(sets)]:
             on_added = partial(on_answer, slot, entry, item)
             send(slot.bookie, self.ledger, entry, self._key, sent, on_added)
@@ -206,6 +218,9 @@ class LedgerWriter:
 
     def _timed(self, entry: EntryId, began_s: float) -> _OnAnswer:
         """Return `_on_added` for an entry whose acknowledgements are remembered."""
+        from ledger.add_times import add_times  # no start waits for it
+
+        self._timed_from_s = began_s + TIMED_EACH_S
         times: Times = [self.ledger, entry, began_s]
         add_times.add(times)
         return partial(self._on_timed, times)
@@ -219,6 +234,8 @@ class LedgerWriter:
 
     def _on_resent(self, entry: EntryId) -> _OnAnswer:
         """Return what the answer of a further bookie to an entry is passed to."""
+        from ledger.add_times import add_times
+
         times = add_times.times_of(self.ledger, entry)
         return self._on_added if times is None else partial(self._on_timed, times)
 
@@ -234,8 +251,11 @@ class LedgerWriter:
 
     def _confirm(self, items: list[_Item]) -> None:
         now_s, added = measured_s(), self._added
-        for item in items:
-            added.add(now_s - item[2])
+        bounds, counts = added.bounds, added.counts
+        for item in items:  # as `Histogram.add`, without a call for each entry
+            seconds = now_s - item[2]
+            counts[bisect_left(bounds, seconds)] += 1
+            added.total_s += seconds
         do_each("a confirmation", _confirm_item, items)
         if self.failed is not None:
             self._carry_out(self._writing.after_confirm())

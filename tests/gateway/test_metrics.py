@@ -244,12 +244,11 @@ def test_the_slowest_requests_have_their_stages(gateway):
     first = rows[0]
     assert (first["api"], first["error"], first["node_id"]) == ("Produce", "NONE", 0)
     assert first["topic"] in {"t", "work", "aged", "cut", "more"}
-    assert first["quorum_ms"] > 0 <= first["append_ms"]
-    assert first["journal_ms"] is None
+    assert first["quorum_ms"] >= 0 <= first["append_ms"]
+    assert any(row["journal_ms"] is not None for row in rows)  # its bookies are in the process
     assert first["bytes"] > 0
-    assert first["decode_ms"] + first["append_ms"] + first["quorum_ms"] == pytest.approx(
-        first["total_ms"], abs=0.1
-    )
+    stages = ("decode_ms", "append_ms", "journal_ms", "quorum_ms")
+    assert sum(first[stage] or 0 for stage in stages) == pytest.approx(first["total_ms"], abs=0.1)
     table = invoke("slow", "-n", "5", bootstrap=gateway.bootstrap)[1].splitlines()
     assert table[0].split()[:4] == ["AT", "GATEWAY", "API", "MS"]
     assert len(table) == 6
@@ -507,11 +506,8 @@ async def test_the_lag_of_a_group_whose_offsets_do_not_all_fit_is_unknown():
         async def offsets_at(places, which):
             return ends if which == -1 else {}
 
-        async def nothing():
-            pass
-
-        samples._offsets_at, samples._groups, samples._readers = offsets_at, nothing, nothing
-        assert await samples.group_lags() == {
+        samples._offsets_at = offsets_at
+        assert await samples.group_lags([]) == {
             "all": (10, None),
             "some": (None, None),
             "none": (None, None),

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from gateway.handlers.api import Api, Peer, Reply, Request
 from gateway.handlers.request_metrics import RequestMetrics, first_error
-from gateway.handlers.slow_requests import SLOWEST, WINDOW_S, SlowRequests
+from gateway.handlers.slow_requests import SLOWEST, WINDOW_S, SlowRequests, first_synced_s
+from gateway.server.dispatch import DECODE_TIMED_BYTES
 from gateway.server.registry import Refused
 from gateway.topics.topic_traffic import OTHER, TopicTraffic
-from ledger.ports.clock import SECONDS
+from ledger.add_times import add_times
+from ledger.ports.clock import SECONDS, measured_s
 from tests.gateway.stream_cluster import FETCH, PRODUCE, batch, started_cluster
 from tests.gateway.test_fetch import request as fetch_fields
 from tests.gateway.wire_peer import connect, hub_for, request, turns
@@ -233,6 +235,78 @@ def test_stages_are_those_that_are_known():
     other = offered(slow, 0.5, started_s=1000.2)
     assert round(other.queue_s, 6) == 0.199
     assert (other.append_s, other.quorum_s, other.bytes) == (None, None, 10)
+
+
+def test_the_journal_is_the_time_until_the_first_bookie_had_synced_the_batches():
+    asked = []
+
+    def first_synced(request, ended_s):
+        asked.append((request, ended_s))
+        return 1000.25
+
+    slow = SlowRequests(Clock(), first_synced)
+    noted = offered(slow, 0.5, key=PRODUCE, accepted_s=1000.004)
+    assert (round(noted.append_s, 6), round(noted.journal_s, 6)) == (0.003, 0.246)
+    assert round(noted.quorum_s, 6) == 0.25
+    assert [ended_s for _, ended_s in asked] == [1000.5]
+    before = offered(slow, 0.5, key=PRODUCE, accepted_s=1000.3)  # it was sent before the stamp
+    assert (before.journal_s, round(before.quorum_s, 6)) == (0.0, 0.2)
+    refused = offered(slow, 0.6, key=PRODUCE, accepted_s=1000.004, error=6)
+    assert (refused.journal_s, len(asked)) == (None, 2)
+    assert offered(slow, 0.7).journal_s is None  # no Produce
+
+
+async def test_a_produce_finds_when_the_bookies_of_its_partition_had_its_batch():
+    async with started_cluster() as cluster:
+        await cluster.topic()
+        topic = {"name": "t", "partition_data": [{"index": 0, "records": batch()}]}
+        fields = {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [topic]}
+        asked, handle = opened(cluster, PRODUCE, 9, fields)
+        await cluster.dispatcher.start(asked, handle)
+        now_s = measured_s()
+        synced_s = first_synced_s(cluster.context, asked, now_s)
+        assert synced_s is None or asked.begun_s <= synced_s <= now_s
+        assert first_synced_s(cluster.context, asked, now_s + 1) is None
+        (times,) = [each for each in list(add_times._newest)[-1:] if each[2] >= asked.begun_s]
+        assert first_synced_s(cluster.context, asked, times[4]) == times[4]
+        missing, _ = opened(cluster, PRODUCE, 9, {**fields, "topic_data": []})
+        assert first_synced_s(cluster.context, missing, times[4]) is None
+
+
+async def test_a_small_produce_has_no_stage_decode_and_a_large_one_has():
+    futures = []
+
+    def later(request, ctx):
+        futures.append(asyncio.get_running_loop().create_future())
+        return futures[-1]
+
+    registry = hub_for(Api(key=PRODUCE, name="Produce", versions=range(3, 14), handle=later))
+    wire = connect(registry)
+    for size in (100, DECODE_TIMED_BYTES):
+        topic = {"name": "t", "partition_data": [{"index": 0, "records": b"x" * size}]}
+        fields = {"acks": -1, "timeout": 1000, "topic_data": [topic]}
+        wire.send(request(PRODUCE, 9, size, fields))
+    for each in futures:
+        each.set_result([b"\0" * 8])
+    await turns()
+    small, large = sorted(figures(registry, PRODUCE).slow.slowest(), key=lambda each: each.bytes)
+    assert small.decode_s is None and large.decode_s is not None
+    for each in (small, large):
+        parts = [each.decode_s or 0, each.append_s, each.quorum_s]
+        assert abs(sum(parts) - each.seconds) < 1e-6
+
+
+async def test_requests_that_came_at_once_begin_together():
+    begun = []
+
+    def note(asked, ctx):
+        begun.append(asked.begun_s)
+        return Reply(error_code=0)
+
+    wire = connect(hub_for(heartbeat(note)))
+    wire.send(b"".join(request(HEARTBEAT, 4, number, BEAT) for number in range(3)))
+    wire.send(request(HEARTBEAT, 4, 3, BEAT))
+    assert begun[0] == begun[1] == begun[2] < begun[3]
 
 
 def test_what_a_client_chose_is_cut():

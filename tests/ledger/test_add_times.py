@@ -9,11 +9,13 @@ import asyncio
 
 import pytest
 
+from ledger import add_times
 from ledger.adapters.system.clock import SystemClock
-from ledger.add_times import ENTRIES_MAX, AddTimes
+from ledger.add_times import ENTRIES_MAX, SAME_S, AddTimes
 from ledger.client import writer as writer_module
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
+from ledger.client.writer import TIMED_EACH_S
 from ledger.ports.bookies import BookieInfo, Status
 from tests.sim.metadata import SimMetadata
 
@@ -22,7 +24,7 @@ from tests.sim.metadata import SimMetadata
 def ring(monkeypatch):
     """The ring of this test: other tests use the same ids of ledgers."""
     found = AddTimes()
-    monkeypatch.setattr(writer_module, "add_times", found)
+    monkeypatch.setattr(add_times, "add_times", found)
     monkeypatch.setattr(writer_module, "measured_s", lambda: asyncio.get_running_loop().time())
     return found
 
@@ -83,14 +85,26 @@ async def test_a_refusal_is_no_acknowledgement(ring):
     assert [each.bookie for each in ring.find(ledger, 0)] == ["b2"]
 
 
-async def test_while_many_entries_are_in_flight_each_64th_is_remembered(ring):
+async def test_of_many_entries_at_once_each_64th_is_remembered(ring):
     bookies = WaitingBookies()
     ledger = await written(bookies, 200)
     remembered = [entry for entry in range(200) if ring.find(ledger, entry) is not None]
-    assert remembered == [0, 1, 64, 128, 192]
+    assert remembered == [0, 64, 128, 192]
 
 
-async def test_while_few_entries_are_in_flight_each_is_remembered(ring):
+async def test_a_writer_that_is_busy_remembers_an_entry_each_two_ms(ring):
+    bookies = WaitingBookies()
+    client = LedgerClient(SimMetadata(), bookies, SystemClock(), LedgerClientConfig())
+    writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    for _ in range(50):
+        writer.add([b"x"], lambda error: None)
+        await asyncio.sleep(TIMED_EACH_S / 4)
+    remembered = [entry for entry in range(50) if ring.find(writer.ledger, entry) is not None]
+    assert remembered[0] == 0
+    assert 10 <= len(remembered) <= 13
+
+
+async def test_entries_that_are_written_rarely_are_all_remembered(ring):
     class Answering(WaitingBookies):
         def add(self, bookie, ledger, entry, master_key, body, on_added, *, recovery=False):
             self.waiting.append(on_added)
@@ -103,6 +117,7 @@ async def test_while_few_entries_are_in_flight_each_is_remembered(ring):
         waiting, bookies.waiting = bookies.waiting, []
         for on_added in waiting:
             on_added(Status.OK)
+        await asyncio.sleep(2 * TIMED_EACH_S)
     for entry in range(200):
         assert len(ring.find(writer.ledger, entry)) == 3
 
@@ -114,3 +129,16 @@ def test_a_ring_holds_no_more_than_its_size():
     assert ring.find(7, 0) is None
     assert [tuple(each) for each in ring.find(7, 1)] == [("b", 500.0)]
     assert ring.find(8, 1) is None
+
+
+def test_what_was_confirmed_then_was_first_acknowledged_with_an_entry_of_its_group():
+    ring = AddTimes()
+    ring.add([7, 1, 10.0, "b1", 10.1, "b2", 10.2])
+    ring.add([7, 2, 10.05, "b1", 10.3, "b2", 10.4])
+    ring.add([8, 1, 10.06, "b3", 10.39])
+    assert ring.first_s({7}, 9.9, 10.4 + SAME_S / 2) == 10.3
+    assert ring.first_s({7}, 9.9, 10.2) == 10.1
+    assert ring.first_s({7}, 10.01, 10.2) is None  # it was sent before what was asked about
+    assert ring.first_s({7}, 9.9, 10.4 + 2 * SAME_S) is None  # no group ended then
+    assert ring.first_s({9}, 9.9, 10.4) is None
+    assert ring.first_s({8}, 9.9, 10.39) == 10.39
