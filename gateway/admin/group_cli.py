@@ -54,6 +54,11 @@ group = CommandGroup(
             "lag",
             "Show how far groups are behind, in records and in seconds.",
         ),
+        "copy": Deferred(
+            "gateway.admin.group_copy_cli",
+            "copy",
+            "Carry the committed offsets of a group over to a copy of its topics.",
+        ),
     },
 )
 
