@@ -1,0 +1,1 @@
+"""The site of the documents: its navigation, its pages, and what is checked of it."""
