@@ -12,7 +12,14 @@ from functools import cache
 
 import pytest
 
-from tests import documents, house, settings_reference, settings_table, supervision
+from tests import (
+    documents,
+    house,
+    moving_reference,
+    settings_reference,
+    settings_table,
+    supervision,
+)
 from tests.house import Source
 
 Rule = Callable[[Source], Iterable[str]]
@@ -135,6 +142,12 @@ def test_the_settings_table_is_what_the_dataclasses_say() -> None:
 def test_the_reference_of_settings_is_what_their_rows_say() -> None:
     text = settings_reference.PAGE.read_text()
     assert settings_reference.page(text) == text, "run `python -m tests.settings_table`"
+
+
+def test_the_page_for_users_of_kafka_is_what_settings_clients_and_notes_say() -> None:
+    text = moving_reference.PAGE.read_text()
+    assert moving_reference.page(text) == text, "run `python -m tests.moving_reference`"
+    assert len(list(moving_reference.clients())) > 8
 
 
 def test_not_done_lists_every_api_with_its_versions_and_what_its_handler_leaves_out() -> None:

@@ -1,4 +1,4 @@
-"""Goal: whoever copies the README's cluster chapter into a terminal sees what it says.
+"""Goal: whoever copies docs/first-cluster.md into a terminal sees what it says.
 
 Method: its blocks run in order in one shell, as written but for the ports and the directory, beside
 a `make cluster`; stock clients go on while a gateway and a bookie are killed.
@@ -28,15 +28,15 @@ BETWEEN = "--- next block ---"
 
 def steps():
     """Each block to run, and what it must print."""
-    (readme,) = read_sources(["README.md"])
+    (page,) = read_sources(["docs/first-cluster.md"])
     return [
         (block.text, after.text if after.info == "text" else None)
-        for block, after in pairwise(code_blocks(readme))
+        for block, after in pairwise(code_blocks(page))
         if HERE in block.info
     ]
 
 
-def test_the_cluster_chapter_does_what_it_says(tmp_path):
+def test_the_page_of_a_first_cluster_does_what_it_says(tmp_path):
     install.kcat()
     script = f"\necho '{BETWEEN}'\n".join(text for text, _ in steps())
     ports = ports_in_a_row(len(SHOWN_PORTS))

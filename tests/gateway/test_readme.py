@@ -11,6 +11,8 @@ import json
 import os
 import re
 import subprocess
+import sys
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,10 +43,13 @@ def steps(blocks: list[Block]) -> list[tuple[Block, str | None]]:
 
 
 ELSEWHERE = {"docs/testing-applications.md"}  # run by test_package and test_testing
+TUTORIALS = "docs/tutorials/"  # run by test_tutorials, all at one gateway
 DOCUMENTS = [
     document
     for document in documents()
-    if document.path not in ELSEWHERE and steps(code_blocks(document))
+    if document.path not in ELSEWHERE
+    and not document.path.startswith(TUTORIALS)
+    and steps(code_blocks(document))
 ]
 
 
@@ -65,28 +70,65 @@ def plain(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
-def run_block(block: Block, gateway: Gateway, work: Path) -> str:
-    text = block.text.replace(SHOWN_PORT, str(gateway.port))
+def run_text(
+    text: str,
+    block: Block,
+    work: Path,
+    environment: Mapping[str, str],
+    timeout_s: float = BLOCK_S_MAX,
+) -> str:
+    """Run the text of a block with these variables besides. Returns what it prints.
+
+    `gateway`, `bookie` and `python` are on the path, as after an installation.
+    """
     if block.language == "python":
         script = work / "session.py"
         script.write_text(text)
         argv = [install.gateway_python(), str(script)]
     else:
         argv = ["bash", "-euo", "pipefail", "-c", text]
+    around = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    around |= {"PYTHONPATH": str(ROOT), **environment}
+    around["PATH"] = f"{programs(work)}{os.pathsep}{around['PATH']}"
     done = subprocess.run(
-        argv,
-        cwd=ROOT,
-        env={**os.environ, "GATEWAY_BOOTSTRAP": gateway.bootstrap},
-        capture_output=True,
-        text=True,
-        timeout=BLOCK_S_MAX,
+        argv, cwd=ROOT, env=around, capture_output=True, text=True, timeout=timeout_s
     )
     place = f"{block.path}:{block.line}"
     assert done.returncode == 0, f"{place} ended with {done.returncode}\n{done.stderr}"
-    if block.language == "python":
-        what = f"the transactions of {place} to be complete"
-        wait_until(lambda: all_complete(gateway), what, BLOCK_S_MAX, pause_s=0.2)
     return done.stdout
+
+
+def programs(work: Path) -> Path:
+    """Return a directory with the programs of an installation, which run this tree."""
+    place = work / "programs"
+    if not place.exists():
+        place.mkdir()
+        run = install.gateway_python()
+        commands = {
+            "gateway": f'"{run}" -m gateway',
+            "bookie": f'"{run}" -m ledger',
+            "python": f'"{sys.executable}"',
+        }
+        for name, command in commands.items():
+            (place / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            (place / name).chmod(0o755)
+    return place
+
+
+def check_printed(printed: str, shown: str | None, block: Block) -> None:
+    """Check that a block printed what the document shows, if it shows anything."""
+    if shown is not None:
+        place = f"{block.path}:{block.line}"
+        assert re.fullmatch(as_pattern(plain(shown)), plain(printed)), f"{place}\n{printed}"
+
+
+def run_block(block: Block, gateway: Gateway, work: Path) -> str:
+    text = block.text.replace(SHOWN_PORT, str(gateway.port))
+    printed = run_text(text, block, work, {"GATEWAY_BOOTSTRAP": gateway.bootstrap})
+    if block.language == "python":
+        what = f"the transactions of {block.path}:{block.line} to be complete"
+        wait_until(lambda: all_complete(gateway), what, BLOCK_S_MAX, pause_s=0.2)
+    return printed
 
 
 def all_complete(gateway: Gateway) -> bool:
@@ -103,10 +145,7 @@ def test_the_blocks_of_a_document_do_what_it_says(document, tmp_path):
     install.kcat()
     with Gateway(tmp_path / "data") as gateway:
         for block, shown in steps(code_blocks(document)):
-            printed = plain(run_block(block, gateway, tmp_path))
-            if shown is not None:
-                place = f"{block.path}:{block.line}"
-                assert re.fullmatch(as_pattern(plain(shown)), printed), f"{place}\n{printed}"
+            check_printed(run_block(block, gateway, tmp_path), shown, block)
 
 
 @pytest.mark.compat
@@ -124,7 +163,7 @@ def test_make_run_starts_a_gateway_and_ends_well(tmp_path):
         make.kill()
 
 
-def test_the_readme_has_each_target_of_make_with_its_variables():
+def test_the_page_of_make_has_each_target_with_its_variables():
     listed = subprocess.run(
         ["make", "-C", str(ROOT), "--no-print-directory"],
         env={**os.environ, "MAKEFLAGS": ""},
@@ -136,7 +175,9 @@ def test_the_readme_has_each_target_of_make_with_its_variables():
     helps = dict(line.split(maxsplit=1) for line in listed.splitlines() if line.strip())
     rows = dict(
         re.findall(
-            r"^\| `make ([\w-]+)` \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE
+            r"^\| `make ([\w-]+)` \| (.*) \|$",
+            (ROOT / "docs/make-targets.md").read_text(),
+            re.MULTILINE,
         )
     )
     assert rows.keys() == helps.keys() - {"help"}
@@ -149,9 +190,18 @@ def test_the_readme_has_each_target_of_make_with_its_variables():
     assert missing == []
 
 
-def test_the_readme_has_each_flag_of_gateway_dev():
+README_LINES_MAX = 120
+
+
+def test_the_readme_is_short_and_names_what_a_commit_must_pass():
     text = (ROOT / "README.md").read_text()
-    table = text.partition("## Settings\n")[2].partition("\n## ")[0]
+    assert len(text.splitlines()) <= README_LINES_MAX
+    assert "make check\nmake test\n" in text
+
+
+def test_the_page_of_commands_has_each_flag_of_gateway_dev():
+    text = (ROOT / "docs/command-line.md").read_text()
+    table = text.partition("## Flags of gateway dev\n")[2].partition("\n## ")[0]
     options = [each for each in dev.params if isinstance(each, click.Option) and not each.hidden]
     flags = {flag for each in options for flag in each.opts if flag.startswith("--")}
     flags -= {"--version", "--auto-create"}  # on every command; listed as --no-auto-create

@@ -21,8 +21,9 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.process.cli import program
-from tests.documents import Block, code_blocks
-from tests.gateway.test_readme import as_pattern, plain
+from tests.documents import RUN, Block, code_blocks
+from tests.gateway.test_readme import as_pattern, check_printed, plain, run_text
+from tests.gateway.test_readme import steps as shell_steps
 from tests.house import ROOT, read_sources
 from tests.peers.gateway import Gateway
 from tests.peers.install import spark_jars
@@ -37,12 +38,12 @@ INSTALL_S_MAX = 240
 SUBMIT_S_MAX = 240
 RECORDS = 1100
 """The records of the topic at the end: a recipe adds some."""
-COMMAND = re.compile(r"^\.venv(-spark)?/bin/python -m gateway ")
+COMMAND = re.compile(r"^(\.venv(-spark)?/bin/python -m )?gateway ")
 
 
-def steps() -> list[tuple[Block, str | None]]:
+def steps(path: str = "docs/spark.md") -> list[tuple[Block, str | None]]:
     """Return the blocks to run, each with its expected output."""
-    (document,) = read_sources(["docs/spark.md"])
+    (document,) = read_sources([path])
     blocks = code_blocks(document)
     return [
         (block, after.text if after.info == "text" else None)
@@ -129,6 +130,27 @@ def test_the_recipes_work_as_documented(spark, tmp_path: Path):
                 place = f"{block.path}:{block.line}"
                 assert re.fullmatch(as_pattern(plain(shown)), plain(printed)), f"{place}\n{printed}"
     assert archived(tmp_path / "submitted") == archived(tmp_path / "archive") == RECORDS
+
+
+@pytest.mark.proof
+def test_the_tutorial_works_as_documented(spark, tmp_path: Path):
+    """The blocks that need no Spark are run here too: they write what Spark reads."""
+    page = "docs/tutorials/spark.md"
+    (document,) = read_sources([page])
+    plain_steps = shell_steps(code_blocks(document))
+    names: dict[str, object] = {}
+    with Gateway(tmp_path / "gateway") as gateway:
+        for block, shown in sorted([*plain_steps, *steps(page)], key=lambda each: each[0].line):
+            text = block.text.replace("9092", str(gateway.port)).replace("data/", f"{tmp_path}/")
+            if block.info == PYTHON:
+                printed = run_python(text, names)
+            elif block.info == RUN:
+                around = {"GATEWAY_BOOTSTRAP": gateway.bootstrap}
+                printed = run_text(text, block, tmp_path, around)
+            else:
+                printed = run_commands(text, tmp_path)
+            check_printed(printed, shown, block)
+    assert archived(tmp_path / "archive") == 1000
 
 
 def archived(archive: Path) -> int:
