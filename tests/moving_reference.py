@@ -24,6 +24,31 @@ BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _FOR_KAFKA: Final = re.compile(r"<!-- kafka: begin -->\n(.*?)<!-- kafka: end -->", re.DOTALL)
 _ROW: Final = re.compile(r"^\| \d+ \| (\[.*?\)) \| (.*?) \|(.*)\|$")
 _OUTSIDE: Final = "bookkeeper"  # its classes are no client of ours
+_CLIENTS: Final = """\
+## Clients that were tried
+
+Each of them runs unchanged, against the gateway and against Apache Kafka 4.3. Other releases speak
+the same protocol and were not tried.
+
+| client | not tried with it |
+|---|---|"""
+_KEYS: Final = """
+## Settings by Kafka's names
+
+`gateway dev` and `gateway serve` take these keys from a `server.properties` and from the variables
+of Kafka's images ([how](settings.md#the-file)). Any other key of Kafka is a warning, or is refused
+if it promises protection. Settings of topics keep Kafka's names; [below](#topics) are those with an
+effect.
+
+| Kafka's key | flag | variable | meaning |
+|---|---|---|---|"""
+_DIFFERENCES: Final = """
+## Differences
+
+The same differences, and those that users of Kafka do not notice, are in
+[NOT_DONE.md](NOT_DONE.md). [kafka-api.md](kafka-api.md) compares the answers of each API field by
+field.
+"""
 
 
 def clients(root: Path = ROOT) -> Iterator[str]:
@@ -83,30 +108,11 @@ def differences(text: str) -> Iterator[str]:
 def reference() -> str:
     """Return the generated half of the page."""
     parts = [
-        "## Clients that were tried",
-        "",
-        "Each of them runs unchanged, against the gateway and against Apache Kafka 4.3. Other releases speak",
-        "the same protocol and were not tried.",
-        "",
-        "| client | not tried with it |",
-        "|---|---|",
+        _CLIENTS,
         *clients(),
-        "",
-        "## Settings by Kafka's names",
-        "",
-        "`gateway dev` and `gateway serve` take these keys from a `server.properties` and from the variables of",
-        "Kafka's images ([how](settings.md#the-file)). Any other key of Kafka is a warning, or is refused if it",
-        "promises protection. Settings of topics keep Kafka's names; [below](#topics) are those with an effect.",
-        "",
-        "| Kafka's key | flag | variable | meaning |",
-        "|---|---|---|---|",
+        _KEYS,
         *keys(),
-        "",
-        "## Differences",
-        "",
-        "The same differences, and those that users of Kafka do not notice, are in [NOT_DONE.md](NOT_DONE.md).",
-        "[kafka-api.md](kafka-api.md) compares the answers of each API field by field.",
-        "",
+        _DIFFERENCES,
         *differences(NOT_DONE.read_text()),
     ]
     return "\n".join(parts).strip()

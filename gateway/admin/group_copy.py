@@ -118,9 +118,7 @@ async def _logs(client: AdminClient, places: Sequence[Place]) -> dict[Place, Log
     return await ranges(client, places, START, END, committed=True)
 
 
-async def _unread(
-    client: AdminClient, place: Place, log: LogRange, position: Committed
-) -> Unread:
+async def _unread(client: AdminClient, place: Place, log: LogRange, position: Committed) -> Unread:
     name, offset = name_of(place), position.offset
     if offset > log.end:
         raise AdminError(

@@ -134,7 +134,7 @@ def text_of(name):
 
 def test_what_the_tutorial_of_kubernetes_names_is_in_its_files():
     text = text_of("kubernetes.md")
-    assert {name for name in re.findall(r"statefulset/(\w+)", text)} <= set(of_kind("StatefulSet"))
+    assert set(re.findall(r"statefulset/(\w+)", text)) <= set(of_kind("StatefulSet"))
     assert "bootstrap" in of_kind("Service")
     assert kustomization()["namespace"] == "ledger-gateway"
     files = re.findall(r"-f ([\w-]+\.yaml)", text)
