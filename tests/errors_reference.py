@@ -79,11 +79,11 @@ def answered_codes() -> set[str]:
         if path.relative_to(ROOT / "gateway").parts[0] in _NOT_ANSWERING:
             continue
         text = path.read_text()
-        found |= _named(ast.parse(text)) if "ErrorCode." in text else set()
+        found |= named(ast.parse(text)) if "ErrorCode." in text else set()
     return found - {"none"}
 
 
-def _named(tree: ast.AST) -> set[str]:
+def named(tree: ast.AST) -> set[str]:
     compared = {
         id(inner)
         for node in ast.walk(tree)

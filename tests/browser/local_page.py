@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.request import urlopen
 
 from confluent_kafka import Producer
@@ -19,9 +20,16 @@ POINTS = 6  # of a plot: a line, and not a dot
 HISTORY_S_MAX = 180.0
 
 
+class LocalPage(NamedTuple):
+    """Where the cluster and its page are."""
+
+    origin: str  # the address of the page, without a slash
+    bootstrap: str
+
+
 @contextmanager
-def local_page(directory: Path) -> Iterator[str]:
-    """Start one gateway and four bookies with fixed records. Yields the address of the page."""
+def local_page(directory: Path) -> Iterator[LocalPage]:
+    """Start one gateway and four bookies with fixed records. Yields their addresses."""
     port = free_port()
     cluster = LocalCluster(directory / "cluster", gateways=1, bookies=BOOKIES)
     try:
@@ -29,7 +37,7 @@ def local_page(directory: Path) -> Iterator[str]:
         content = Content(found["bootstrap"], hostile=False)
         origin = f"http://127.0.0.1:{port}"
         _write_until_plots_have_lines(found["bootstrap"], origin)
-        yield origin
+        yield LocalPage(origin, found["bootstrap"])
         content.close()
     finally:
         cluster.run("down")

@@ -1,6 +1,7 @@
-"""Writes a picture of each page, light and dark, from one run on a real cluster of this machine.
+"""Writes pictures of each page, light and dark, and of commands, from a real cluster of this machine.
 
 python -m tests.browser.screenshots [NAME...]      writes docs/images/NAME-light.png, NAME-dark.png
+                                                   and docs/images/terminal-NAME.svg
 
 The records and groups are fixed; times of events and figures of this machine differ in each run.
 """
@@ -17,6 +18,7 @@ from tests.browser.browser import Browser, Tab, Theme
 from tests.browser.local_page import local_page
 from tests.browser.png import smaller
 from tests.browser.rig import EXAMPLES
+from tests.browser.terminal import COMMANDS, drawn
 from tests.peers.install import ROOT
 from tests.peers.processes import wait_until
 
@@ -26,17 +28,21 @@ THEMES: tuple[Theme, ...] = ("light", "dark")
 
 
 def main(names: list[str]) -> int:
-    """Write the pictures of these pages, or of all. Returns 1 if one is too large."""
+    """Write the pictures of these pages and commands, or of all. Returns 1 if one is too large."""
     wanted = [page.name for page in PAGES if not names or page.name in names]
+    commands = [name for name in COMMANDS if not names or name in names]
     IMAGES.mkdir(exist_ok=True)
     too_large = 0
     with (
         tempfile.TemporaryDirectory() as directory,
-        local_page(Path(directory)) as origin,
+        local_page(Path(directory)) as local,
         Browser() as browser,
     ):
+        for command in commands:
+            (IMAGES / f"terminal-{command}.svg").write_text(drawn(command, local.bootstrap))
+            print(f"docs/images/terminal-{command}.svg")
         for theme, name in product(THEMES, wanted):
-            with browser.tab(origin, theme=theme) as tab:
+            with browser.tab(local.origin, theme=theme) as tab:
                 tab.open(EXAMPLES[name])
                 picture = smaller(_picture(tab))
             (IMAGES / f"{name}-{theme}.png").write_bytes(picture)
