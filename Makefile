@@ -39,7 +39,7 @@ spark: $(SPARK)/.ready ## install what the jobs on Spark need: .venv-spark
 cluster: $(RUN)/.ready ## ZooKeeper, 4 bookies, 3 gateways, auditor as local processes (PORT=, DATA=)
 	@exec $(RUN)/bin/python -m tests.peers.compose --port $(PORT) --data $(DATA)/cluster
 
-check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules; hints about words
+check: $(DEV)/.ready ## ruff, pyright strict, import contracts, house rules, spelling; hints about words
 	@$(MAKE) --no-print-directory -j2 check-types check-rules
 	@$(DEV)/bin/python -m tests.plain_words
 
@@ -51,7 +51,7 @@ check-rules: $(DEV)/.ready
 	$(DEV)/bin/ruff check .
 	$(DEV)/bin/ruff format --check .
 	$(DEV)/bin/lint-imports
-	$(DEV)/bin/python -m pytest -q -n 0 tests/test_house.py
+	$(DEV)/bin/python -m pytest -q -n 0 tests/test_house.py tests/test_spelling.py
 
 # Compile the tests once. On a fresh machine each of the processes of `make test` would do it for itself.
 compiled: $(DEV)/.ready
@@ -113,7 +113,10 @@ proof-spark-newest: $(RUN)/.ready $(DEV)/.ready $(NEWEST)/.ready ## tests of pip
 proof-hostile: $(RUN)/.ready $(DEV)/.ready ## random hostile requests beside honest clients (MINUTES=)
 	$(DEV)/bin/python -m tests.hostile.crowd --minutes $(or $(MINUTES),10)
 
-screenshots: $(RUN)/.ready $(DEV)/.ready ## a picture of each page in docs/images, from a real gateway (NAMES=)
+docs: $(DEV)/.ready ## the documents as a site: build/site (SOURCE=, where the code is published)
+	@$(DEV)/bin/python -m tests.site.build $(if $(SOURCE),--source $(SOURCE))
+
+screenshots: $(RUN)/.ready $(DEV)/.ready ## pictures of each page and of commands in docs/images, from a real gateway (NAMES=)
 	$(DEV)/bin/python -m tests.browser.screenshots $(NAMES)
 
 demo: $(RUN)/.ready $(DEV)/.ready ## 336,776 flights through producer, group and Spark, compared
@@ -172,5 +175,5 @@ bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, bes
 	$(DEV)/bin/python -m tests.bench.start
 
 .PHONY: help run cluster check check-types check-rules compiled test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
-	proof-spark proof-spark-newest proof-hostile screenshots demo spark bench \
+	proof-spark proof-spark-newest proof-hostile docs screenshots demo spark bench \
 	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-page bench-start bench-cli bench-wire

@@ -63,7 +63,8 @@ def box(left: int, top: int, width: int, height: int, kind: str, *lines: str) ->
 
 def label(left: float, top: float, text: str, kind: str = "small", anchor: str = "middle") -> str:
     """A line of text around a point, or from it with the anchor `start`."""
-    return f'<text class="{kind}" x="{left:g}" y="{top:g}" text-anchor="{anchor}">{escape(text)}</text>'
+    place = f'x="{left:g}" y="{top:g}" text-anchor="{anchor}"'
+    return f'<text class="{kind}" {place}>{escape(text)}</text>'
 
 
 def arrow(path: str, *, both: bool = False) -> str:
@@ -78,8 +79,8 @@ def architecture() -> str:
         960,
         560,
         "The processes of a cluster",
-        "Kafka clients, commands and browsers connect to gateways. Gateways write to bookies and keep "
-        "metadata in ZooKeeper. The auditor copies what lost bookies held.",
+        "Kafka clients, commands and browsers connect to gateways. Gateways write to bookies, and "
+        "keep metadata in ZooKeeper. The auditor copies what lost bookies held.",
         [
             box(30, 24, 260, 62, "box", "Kafka clients, kcat, Spark", "unchanged"),
             box(350, 24, 260, 62, "box", "gateway topic, group, top ...", "commands"),
@@ -116,15 +117,14 @@ def _gateways() -> Iterator[str]:
     }
     for number, (name, text) in enumerate(inner.items()):
         yield box(46 + 216 * number, 192, 202, 50, "open", name, text)
-    yield box(46, 252, 850, 46, "store", "streams: a partition is a chain of segments, a segment is a "
-              "ledger with one writer")
+    streams = "streams: a partition is a chain of segments, a segment is a ledger with one writer"
+    yield box(46, 252, 850, 46, "store", streams)
 
 
 def _bookies() -> Iterator[str]:
     for number in range(4):
-        yield box(
-            300 + 158 * number, 398, 144, 62, "store", f"bookie {number + 1}", "log, index in RocksDB"
-        )
+        name, left = f"bookie {number + 1}", 300 + 158 * number
+        yield box(left, 398, 144, 62, "store", name, "log, index in RocksDB")
 
 
 _SEGMENTS: Mapping[str, tuple[str, str, str]] = {
@@ -133,6 +133,13 @@ _SEGMENTS: Mapping[str, tuple[str, str, str]] = {
     "segment 3": ("offsets from 9,812 on", "ledger 31, open: the leader writes", "open"),
 }
 _ENTRIES = 6
+_LEDGER = "an entry holds batches, and three bookies store it"
+_FATE = (
+    "Two of three bookies must sync an entry before its records are acknowledged. Bookie 2 failed "
+    "after entry 3:",
+    "bookie 4 takes its place from entry 4 on, and the auditor copies the older entries to another "
+    "bookie.",
+)
 
 
 def partition() -> str:
@@ -142,7 +149,7 @@ def partition() -> str:
         parts.append(box(30 + 304 * number, 56, 290, 78, kind, name, offsets, ledger))
     parts += [
         arrow("M783 134V180"),
-        label(30, 176, "ledger 31: an entry holds batches, and three bookies store it", "name", "start"),
+        label(30, 176, f"ledger 31: {_LEDGER}", "name", "start"),
     ]
     for number in range(_ENTRIES):
         left = 180 + 126 * number
@@ -153,19 +160,12 @@ def partition() -> str:
         for number in range(_ENTRIES):
             if _holds(row, number):
                 parts.append(box(180 + 126 * number, top, 112, 36, "store", "copy"))
-    parts.append(
-        label(30, 464, "Two of three bookies must sync an entry before its records are acknowledged. "
-              "Bookie 2 failed after entry 3: bookie 4 takes", anchor="start")
-    )
-    parts.append(
-        label(30, 482, "its place from entry 4 on, and the auditor copies the older entries to another "
-              "bookie.", anchor="start")
-    )
+    parts += [label(30, 464 + 18 * number, line, anchor="start") for number, line in enumerate(_FATE)]
     return drawing(
         960,
         500,
         "A partition, its segments, and the copies of their entries",
-        "A partition is a chain of segments. Each is a ledger whose entries are stored by three bookies.",
+        "A partition is a chain of segments. Each is a ledger, whose entries three bookies store.",
         parts,
     )
 

@@ -41,7 +41,7 @@ EXITS: Final[Mapping[str, Words]] = {
         "restart the process, and report the line of the log with the traceback",
     ),
     "EXIT_DISK": Words(
-        "a sync on the disk of a bookie failed, or a command could not write its result or its file",
+        "a sync on the disk of a bookie failed, or a command could not write its result or file",
         "free or replace the disk, then start again",
     ),
     "EXIT_REFUSED": Words(

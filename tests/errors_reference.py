@@ -1,6 +1,6 @@
 """The reference of exit codes, of Kafka's error codes and of HTTP errors, written from the code.
 
-`python -m tests.errors_reference` rewrites docs/errors.md. Which codes exist, and which are answered,
+`python -m tests.errors_reference` rewrites docs/errors.md. Which codes exist and which are answered
 is read from the code; `error_words.py` and `kafka_error_words.py` have cause and fix of each.
 """
 
@@ -31,8 +31,8 @@ _HEAD = """\
 
 Exit codes of commands, Kafka's error codes and the errors of the web page, each with its cause and
 what to do. The codes are read from the code: `python -m tests.errors_reference`.
-[mistakes.md](mistakes.md) shows the lines of frequent mistakes, and [runbook.md](runbook.md) what to
-do when an alert fires.
+[mistakes.md](mistakes.md) shows the lines of frequent mistakes, and [runbook.md](runbook.md) what
+to do when an alert fires.
 """
 _EXITS = """\
 ## Exit codes
@@ -174,7 +174,7 @@ def _kafka_rows() -> Iterator[str]:
 def words_of(table: Mapping[Any, Words], key: object) -> Words:
     found = dict[object, Words](table.items()).get(key)
     if found is None:
-        raise LookupError(f"{key} has no cause and fix: add them to tests/{{kafka_,}}error_words.py")
+        raise LookupError(f"{key} has no cause and fix in tests/error_words.py or its neighbour")
     return found
 
 

@@ -39,23 +39,23 @@ All paths of the web page and of its JSON. This page is written from the code: `
 tests.http_reference`. [page.md](page.md) describes the port, passwords and who may do what, and
 [errors.md](errors.md#http) the errors with cause and fix.
 
-**Reading.** Each page is also JSON below `/api/v1`, from the same view. `GET` and `HEAD` are served.
+**Reading.** Each page is also JSON below `/api/v1`, from the same view, by `GET` and `HEAD`.
 Words in capitals in a path stand for names, percent-encoded: `%2F` is a part of a name. A parameter
 that is there twice is refused.
 
 **Lists.** The rows are in `rows`. `next` is the `cursor` of the rows that follow, or null. What is
 unknown is null, never 0.
 
-**Changes.** `POST` with a form (`application/x-www-form-urlencoded`). They need `--http-write`, a page
-of this gateway as their origin, and its `token` as a field. `back` is the path to which a browser
+**Changes.** `POST` with a form (`application/x-www-form-urlencoded`). They need `--http-write`, a
+page of this gateway as their origin, and its `token` as a field. `back` is the path to which a browser
 goes afterwards. With `Accept: application/json` the answer is JSON. Each change is an event.
 
 **Errors.** JSON is `{"error": {"code": "INVALID_REQUEST", "message": "limit must be 1 to 500"}}`.
 Each path may also answer with the [errors of all paths](#errors-of-all-paths). *Kafka's code* is
 the code of a request that the page made as a client of the cluster.
 
-**Rights.** Each path names the operation and the resource, in Kafka's words, that its principal must
-be allowed.
+**Rights.** Each path names the operation and the resource, in Kafka's words, that its principal
+must be allowed.
 """
 
 
@@ -263,8 +263,8 @@ def _bounds() -> Iterator[str]:
         "searches at a time": f"{site_module.SEARCHES_MAX}",
         "a copy": f"as a search, within {record_changes.COPY_BOUNDS.seconds:g} s",
         "tails at a time": f"{tail.TAILS_MAX}",
-        "a tail": f"{tail.ROWS_PER_S} records and {_kib(tail.BYTES_PER_S)} a second; the others are "
-        "counted",
+        "a tail": f"{tail.ROWS_PER_S} records and {_kib(tail.BYTES_PER_S)} a second; what is beyond "
+        "is counted",
         "key, value and headers in a list": f"{_kib(CUT_BYTES)} each",
         "key, value and headers of one record": f"{_kib(WHOLE_BYTES)} each",
     }
@@ -292,7 +292,7 @@ def _probes() -> Iterator[str]:
     yield from ("## Metrics and health", "", "Also at `--metrics-port`, under any host name.", "")
     yield from ("| path | answer | needs |", "|---|---|---|")
     yield from (
-        "| `GET /metrics` | the [metrics](metrics.md), as text for Prometheus | DESCRIBE on CLUSTER |",
+        "| `GET /metrics` | the [metrics](metrics.md), for Prometheus | DESCRIBE on CLUSTER |",
         "| `GET /health/live` | 200 while the process answers at all | nothing, no password |",
         "| `GET /health/ready`, `GET /health` | 200 if it takes requests of clients, else 503 with "
         "the reasons | nothing, no password |",

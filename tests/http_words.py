@@ -29,8 +29,8 @@ _AT = "A time in milliseconds since 1970."
 
 PARAMETERS: Final[Mapping[str, str]] = {
     "limit": f"Rows of the answer: 1 to {LIMIT_MAX}, default {LIMIT}.",
-    "cursor": f"Where the rows go on: `next` of the answer before. At most {CURSOR_CHARACTERS_MAX:,} "
-    "characters.",
+    "cursor": "Where the rows go on: `next` of the answer before. At most "
+    f"{CURSOR_CHARACTERS_MAX:,} characters.",
     "/slow cursor": "Refused: all rows are in one answer.",
     "/topics/{topic}/tail cursor": "Refused: a tail begins at the end.",
     "search": _SEARCH,
@@ -46,10 +46,10 @@ PARAMETERS: Final[Mapping[str, str]] = {
     "show": f"Form of keys and values: {_choice(SHOWN)}; the first is the default.",
     "at": _AT + " The answer has the offsets that the group had then. Default: now.",
     "from": f"Where records begin: {_choice(STARTS)}; the first is the default.",
-    "/topics/{topic}/copy from": "Where the copy begins: `oldest` (the default), `offset` or `time`.",
+    "/topics/{topic}/copy from": "Where it begins: `oldest` (the default), `offset` or `time`.",
     "/topics/{topic}/tail from": "Only `newest`: a tail begins at the end.",
     "offset": "Where `from=offset` begins.",
-    "time": "Where `from=time` begins: `2026-05-01T12:00`, `2h` for two hours ago, or milliseconds.",
+    "time": "Where `from=time` begins: `2026-05-01T12:00`, `2h` (two hours ago), or milliseconds.",
     "partition": "Partitions such as `0,2-4`; all without it.",
     "key": "A pattern that the whole key matches, such as `ann*`.",
     "text": "The value contains exactly this.",
@@ -72,12 +72,12 @@ FIELDS: Final[Mapping[str, str]] = {
     "form": "How `key`, `value` and the values of `headers` are written: `text`, `base64`, `hex`.",
     "tombstone": "Not empty: the value is null.",
     "/topics/{topic}/produce partition": "The partition. Default: the one that the key chooses.",
-    "record": "A line of JSON, as `topic consume -o jsonl` prints it, in place of the other fields.",
+    "record": "A line of JSON, as `topic consume -o jsonl` prints it, in place of other fields.",
     "/topics/{topic}/alter key": "The setting to change.",
     "/topics/{topic}/alter value": "Its new value.",
     "reset": "Not empty: back to the default.",
     "/topics/{topic}/copy to": "The topic to which records are copied.",
-    "/groups/{group}/seek to": "A position, as `group seek --to` takes it: `earliest`, `42`, `-1h`.",
+    "/groups/{group}/seek to": "A position of `group seek --to`: `earliest`, `42`, `-1h`.",
     "topics": "Only these topics, separated by spaces: `orders` or `orders:0,3`.",
     "plan": "Not empty: change nothing, and return what would be done. Needs no `confirm`.",
     "at": _AT,

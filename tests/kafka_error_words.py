@@ -142,8 +142,8 @@ KAFKA: Final[Mapping[str, Words]] = {
         "nothing: only tools send such markers",
     ),
     "policy_violation": Words(
-        "a bound of stored settings, quotas or transactions is reached, or records of a topic that is "
-        "only compacted were to be deleted",
+        "a bound of stored settings, quotas or transactions is reached, or records of a topic that "
+        "is only compacted were to be deleted",
         "the message names the bound; truncate only topics whose `cleanup.policy` has `delete`",
     ),
     "out_of_order_sequence_number": Words(
@@ -153,7 +153,7 @@ KAFKA: Final[Mapping[str, Words]] = {
     "duplicate_sequence_number": Words(
         "the batch was written before", "none: the producer takes it as written"
     ),
-    "invalid_producer_epoch": Words("a newer producer has taken over the transactional id", _RESTART),
+    "invalid_producer_epoch": Words("a newer producer has taken over", _RESTART),
     "invalid_txn_state": Words(
         "the transaction is in another state than the request needs",
         "abort the transaction, and begin again",

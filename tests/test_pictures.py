@@ -84,7 +84,8 @@ def test_a_planted_fault_of_a_picture_is_found(text, fault):
 
 
 def test_text_of_a_terminal_keeps_colours_and_runs_nothing():
-    hostile = "\x1b[31mred\x1b[0m <script>alert(1)</script> ]]> \x1b]8;;http://a/b\x1b\\link\x1b]8;;\x1b\\"
+    link = "\x1b]8;;http://a/b\x1b\\link\x1b]8;;\x1b\\"
+    hostile = f"\x1b[31mred\x1b[0m <script>alert(1)</script> ]]> {link}"
     text = as_svg(hostile, "a & b", 80, "planted")
     assert faults(text) == []
     assert "red" in text and "alert" in text and "#cc555a" in text

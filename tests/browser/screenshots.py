@@ -1,4 +1,4 @@
-"""Writes pictures of each page, light and dark, and of commands, from a real cluster of this machine.
+"""Writes pictures of each page, light and dark, and of commands, from a cluster of this machine.
 
 python -m tests.browser.screenshots [NAME...]      writes docs/images/NAME-light.png, NAME-dark.png
                                                    and docs/images/terminal-NAME.svg

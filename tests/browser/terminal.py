@@ -93,7 +93,9 @@ def written(command: Command, bootstrap: str, meanwhile: Callable[[], None] | No
     words = heeding([install.gateway_python(), "-m", "gateway", *command.words])
     environment = {**os.environ, "GATEWAY_BOOTSTRAP": bootstrap, "TERM": "xterm-256color"}
     environment.pop("NO_COLOR", None)
-    with subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as run:
+    with subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as run:
         os.close(theirs)
         shown = _read(ours, run, command.screens, meanwhile)
     os.close(ours)

@@ -21,8 +21,7 @@ _HEAD = """\
 The lines that commands print after frequent mistakes, and their exit codes. This page is written
 from [a table](../tests/gateway/mistake_rows.py) by `python -m tests.gateway.forty_mistakes`, and a
 test makes each mistake. The server has the topics `orders`, with three records, `inbox`, and one
-with a long name. `...` is text that varies. [OPERATING.md](OPERATING.md#exit-codes) lists all exit
-codes.
+with a long name. `...` is text that varies. [errors.md](errors.md#exit-codes) lists all exit codes.
 """
 
 

@@ -1,4 +1,4 @@
-"""What is checked of the site as it was built: links inside it, and what it loads from elsewhere."""
+"""What is checked of the site as it was built: its links, and what it loads from elsewhere."""
 
 from __future__ import annotations
 

@@ -93,7 +93,9 @@ def test_a_block_keeps_its_language_only_and_its_text():
 
 
 def test_llms_txt_has_each_page_of_the_navigation_with_its_first_sentence():
-    found = Navigation("Site", "What it is.", [Place((), "", "A.md"), Place(("S",), "T", "B.md")], ())
+    found = Navigation(
+        "Site", "What it is.", [Place((), "", "A.md"), Place(("S",), "T", "B.md")], ()
+    )
     pages = {"A.md": "# `A` page\n\n![x](y)\n\nOne [link](B.md)\nhere. Two.\n", "B.md": "# B\n"}
     assert llms.text(found, pages.__getitem__) == (
         "# Site\n\n> What it is.\n\n## Start\n\n- [A page](A.md): One link here.\n"
@@ -102,7 +104,8 @@ def test_llms_txt_has_each_page_of_the_navigation_with_its_first_sentence():
 
 
 def test_a_sentence_comes_from_prose_only():
-    assert llms.sentence("# A\n\n```text\nno. code\n```\n<!-- no. -->\n| no. | a |\n\nYes.") == "Yes."
+    text = "# A\n\n```text\nno. code\n```\n<!-- no. -->\n| no. | a |\n\nYes."
+    assert llms.sentence(text) == "Yes."
     assert llms.sentence("# A\n\n- a list.") == ""
     assert heading("text\n# A `b`\n# C") == "A b"
 
