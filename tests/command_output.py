@@ -28,8 +28,8 @@ CHECKED_MAX = 200  # rows of one output
 _HEAD = """\
 # What commands print
 
-This page and [its JSON schema](command-output.schema.json) are written from the code: `python -m
-tests.command_output`. A definition of the schema has the name of its command, such as
+The keys that commands print as JSON, with their types and meanings. This page and [its JSON
+schema](command-output.schema.json) are written from the code: `python -m tests.command_output`. A definition of the schema has the name of its command, such as
 `gateway topic list`.
 
 | `--output` | prints |

@@ -160,7 +160,8 @@ def partition() -> str:
         for number in range(_ENTRIES):
             if _holds(row, number):
                 parts.append(box(180 + 126 * number, top, 112, 36, "store", "copy"))
-    parts += [label(30, 464 + 18 * number, line, anchor="start") for number, line in enumerate(_FATE)]
+    for number, line in enumerate(_FATE):
+        parts.append(label(30, 464 + 18 * number, line, anchor="start"))
     return drawing(
         960,
         500,

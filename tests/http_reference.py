@@ -47,8 +47,8 @@ that is there twice is refused.
 unknown is null, never 0.
 
 **Changes.** `POST` with a form (`application/x-www-form-urlencoded`). They need `--http-write`, a
-page of this gateway as their origin, and its `token` as a field. `back` is the path to which a browser
-goes afterwards. With `Accept: application/json` the answer is JSON. Each change is an event.
+page of this gateway as their origin, and its `token` as a field. `back` is the path to which a
+browser goes afterwards. The answer is JSON unless `Accept` has `text/html`. Each is an event.
 
 **Errors.** JSON is `{"error": {"code": "INVALID_REQUEST", "message": "limit must be 1 to 500"}}`.
 Each path may also answer with the [errors of all paths](#errors-of-all-paths). *Kafka's code* is
@@ -263,8 +263,8 @@ def _bounds() -> Iterator[str]:
         "searches at a time": f"{site_module.SEARCHES_MAX}",
         "a copy": f"as a search, within {record_changes.COPY_BOUNDS.seconds:g} s",
         "tails at a time": f"{tail.TAILS_MAX}",
-        "a tail": f"{tail.ROWS_PER_S} records and {_kib(tail.BYTES_PER_S)} a second; what is beyond "
-        "is counted",
+        "a tail": f"{tail.ROWS_PER_S} records and {_kib(tail.BYTES_PER_S)} a second; others are "
+        "counted",
         "key, value and headers in a list": f"{_kib(CUT_BYTES)} each",
         "key, value and headers of one record": f"{_kib(WHOLE_BYTES)} each",
     }

@@ -17,7 +17,8 @@ _UNITS = ("seconds", "bytes")
 _HEAD = """\
 # Metrics
 
-This page is written from the code: `python -m tests.metrics_reference`.
+Every metric of gateways, bookies and auditors, with its type, unit, labels and meaning. This page
+is written from the code: `python -m tests.metrics_reference`.
 [OPERATING.md](OPERATING.md#metrics) says how to scrape a cluster, and [runbook.md](runbook.md) what
 the alerts mean. `compose/grafana/` has dashboards, and `compose/prometheus/` a configuration with
 rules.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from tests.site.navigation import Navigation, heading
 
 _LINK = re.compile(r"!?\[([^\]]+)\]\([^)]*\)")
-_TAG = re.compile(r"</?\w[^>]*>")
+_TAG = re.compile(r"(`[^`]*`)|</?\w[^>]*>")  # outside of code
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _FENCED = re.compile(r"^```.*?^```\s*$", re.DOTALL | re.MULTILINE)
 _NO_PROSE = re.compile(r"^(#|\||!|>|```|[-*+] |\d+\. |:?---)")
@@ -41,7 +41,7 @@ def sentence(markdown: str) -> str:
     plain = _FENCED.sub("", _COMMENT.sub("", markdown))
     for paragraph in re.split(r"\n\s*\n", plain):
         if paragraph.strip() and not _NO_PROSE.match(paragraph.strip()):
-            words = " ".join(_TAG.sub("", _LINK.sub(r"\1", paragraph)).split())
+            words = " ".join(_TAG.sub(r"\1", _LINK.sub(r"\1", paragraph)).split())
             first = _SENTENCE.match(words)
             return words if first is None else first[1]
     return ""

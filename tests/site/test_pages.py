@@ -106,6 +106,7 @@ def test_llms_txt_has_each_page_of_the_navigation_with_its_first_sentence():
 def test_a_sentence_comes_from_prose_only():
     text = "# A\n\n```text\nno. code\n```\n<!-- no. -->\n| no. | a |\n\nYes."
     assert llms.sentence(text) == "Yes."
+    assert llms.sentence("`/a/<b>` is <span>it</span>. No.") == "`/a/<b>` is it."
     assert llms.sentence("# A\n\n- a list.") == ""
     assert heading("text\n# A `b`\n# C") == "A b"
 

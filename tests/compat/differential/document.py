@@ -19,7 +19,8 @@ API_VERSIONS = 18
 
 HEAD = """# Kafka's APIs
 
-`make differential` writes this page. It sends
+The versions of Kafka's APIs that gateways serve, and how their answers compare with those of Apache
+Kafka 4.3. `make differential` writes this page. It sends
 [the same requests](../tests/compat/differential/cases) to Apache Kafka 4.3 and to the gateway, and
 compares the answers field by field, error messages included. Only ids, times, node ids, hosts and
 leader epochs are [replaced by symbols](../tests/compat/differential/normalise.py) first, and the
