@@ -29,8 +29,8 @@ _HEAD = """\
 # What commands print
 
 The keys that commands print as JSON, with their types and meanings. This page and [its JSON
-schema](command-output.schema.json) are written from the code: `python -m tests.command_output`. A definition of the schema has the name of its command, such as
-`gateway topic list`.
+schema](command-output.schema.json) are written from the code: `python -m tests.command_output`. A
+definition of the schema has the name of its command, such as `gateway topic list`.
 
 | `--output` | prints |
 |---|---|
