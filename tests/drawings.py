@@ -98,6 +98,7 @@ def architecture() -> str:
             label(632, 366, "adds and reads: a connection for each bookie", anchor="start"),
             box(30, 398, 220, 62, "store", "ZooKeeper", "metadata, no records"),
             *_bookies(),
+            arrow("M298 429H252"),
             box(30, 488, 220, 48, "box", "bookie audit", "re-replicates ledgers"),
             arrow("M140 488V462"),
             arrow("M250 512H640V462"),
