@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, Command] = {
     "explain": Command(("explain", "orders", "0", "1"), 116, 60),
 }
 COMMAND_S_MAX = 60.0
+_WRITTEN_S_MAX = 20.0
 _HOME = b"\x1b[H"  # a screen is drawn from the upper left
 _FONTS = re.compile(r"\s*@font-face \{\{.*?\}\}", re.DOTALL)
 _COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
@@ -51,7 +52,10 @@ _FORMAT = _COMMENT.sub("", _FONTS.sub("", CONSOLE_SVG_FORMAT)).replace("Fira Cod
 def drawn(name: str, bootstrap: str) -> str:
     """Run one of the commands, and return the picture of what it wrote."""
     command = COMMANDS[name]
-    text = written(command, bootstrap, _Traffic(bootstrap) if command.screens else None)
+    traffic = _Traffic(bootstrap) if command.screens else None
+    text = written(command, bootstrap, traffic)
+    if traffic is not None:
+        traffic.end()
     return as_svg(text, f"gateway {' '.join(command.words)}", command.columns, f"terminal-{name}")
 
 
@@ -83,6 +87,10 @@ class _Traffic:
                 self._count += 1
                 self._producer.produce(topic, f'{{"number": {self._count}}}'.encode())
         self._producer.poll(0)
+
+    def end(self) -> None:
+        """Wait until all records are written."""
+        assert self._producer.flush(_WRITTEN_S_MAX) == 0
 
 
 def written(command: Command, bootstrap: str, meanwhile: Callable[[], None] | None) -> str:
