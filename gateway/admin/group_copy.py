@@ -103,9 +103,23 @@ async def read_source(client: AdminClient, group: str, scope: Scope) -> dict[Pla
     if not positions:
         raise AdminError(f"Group '{group}' has no offsets to copy.", "NO_OFFSETS")
     logs = await _logs(client, list(positions))
+    await _refuse_open_transactions(client, logs)
     return {
         place: await _unread(client, place, logs[place], each) for place, each in positions.items()
     }
+
+
+async def _refuse_open_transactions(client: AdminClient, logs: Mapping[Place, LogRange]) -> None:
+    """Raise AdminError if a transaction is open: no copy has its records, nor those behind it."""
+    whole = await ranges(client, list(logs), START, END, committed=False)
+    for place, log in logs.items():
+        if whole[place].end > log.end:
+            raise AdminError(
+                f"{name_of(place)}: a transaction is open at offset {log.end} of the source, so "
+                "records are missing in a copy; end it, see `gateway transaction list`, and copy "
+                "the records again",
+                "OPEN_TRANSACTION",
+            )
 
 
 async def _logs(client: AdminClient, places: Sequence[Place]) -> dict[Place, LogRange]:
@@ -122,8 +136,7 @@ async def _unread(client: AdminClient, place: Place, log: LogRange, position: Co
     name, offset = name_of(place), position.offset
     if offset > log.end:
         raise AdminError(
-            f"{name}: offset {offset} is committed, but committed records end at {log.end}: "
-            "a transaction is open, or the log lost its end; see `gateway transaction list`",
+            f"{name}: offset {offset} is committed, but the log of the source ends at {log.end}",
             "OFFSET_OUT_OF_RANGE",
         )
     remark = ""

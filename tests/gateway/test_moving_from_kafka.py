@@ -272,6 +272,29 @@ def test_a_copy_with_other_records_gets_no_offsets(sides, keys):
         assert committed(target, group, topic)[0] < 0
 
 
+def test_an_open_transaction_at_the_source_is_named(sides):
+    source, target = sides
+    topic, group = "open", "open-readers"
+    for side in sides:
+        create(side, topic, **{"retention.ms": "-1"})
+        write(side, topic, ["a", "b"])
+    commit(source, group, topic, 1)
+    producer = Producer({"bootstrap.servers": source, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"value", "c", 0)
+    assert producer.flush(30) == 0
+    code, out, errors = copy(sides, group, "--execute", "-o", "json")
+    assert (code, out) == (1, "")
+    assert json.loads(errors)["code"] == "OPEN_TRANSACTION"
+    assert committed(target, group, topic)[0] < 0
+    producer.abort_transaction(30)
+    wait_ended(source, topic, PARTITIONS)
+    code, _, errors = copy(sides, group, "--execute")
+    assert (code, errors) == (0, "")
+    assert committed(target, group, topic)[0] == 1
+
+
 def test_what_cannot_be_copied_is_one_line(sides):
     source, target = sides
     assert copy(sides, "absent") == (
