@@ -19,7 +19,7 @@ from tests.house import ROOT
 
 PAGE: Final = ROOT / "docs/moving-from-kafka.md"
 NOT_DONE: Final = ROOT / "docs/NOT_DONE.md"
-FINDINGS: Final = "tests/compat/*/FINDINGS.md"
+FINDINGS: Final = "tests/compat/*/*.md"
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _FOR_KAFKA: Final = re.compile(r"<!-- kafka: begin -->\n(.*?)<!-- kafka: end -->", re.DOTALL)
 _ROW: Final = re.compile(r"^\| \d+ \| (\[.*?\)) \| (.*?) \|(.*)\|$")

@@ -10,7 +10,7 @@ before them, prove that the group goes on with the record that it would have rea
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ from gateway.admin.client import AdminClient, AdminError, Place
 from gateway.admin.consume import find_topics, visible
 from gateway.admin.consume_batches import DamagedBatch, Record
 from gateway.admin.consume_bounds import END, START, LogRange
-from gateway.admin.consume_fetch import PartitionReader, damaged, name_of, ranges
+from gateway.admin.consume_fetch import Chunk, PartitionReader, damaged, name_of, ranges
 from gateway.admin.group_seek import Scope, remembered, require_idle, within
 from gateway.admin.groups import Committed, commit, committed, no_such_group
 from gateway.admin.topics import Row
@@ -282,8 +282,13 @@ async def _records(
     reader = PartitionReader(client, wanted, committed=True, follow=False, retry_s=_RETRY_S)
     async with aclosing(reader.chunks()) as chunks:
         async for chunk in chunks:
-            try:
-                for some in visible(chunk, committed=True):
-                    yield some
-            except DamagedBatch as error:
-                raise damaged(place, error) from None
+            for some in _decoded(chunk):
+                yield some
+
+
+def _decoded(chunk: Chunk) -> Iterator[Sequence[Record]]:
+    """Yield the records that a committed reader sees. Raises AdminError for a damaged batch."""
+    try:
+        yield from visible(chunk, committed=True)
+    except DamagedBatch as error:
+        raise damaged(chunk.place, error) from None

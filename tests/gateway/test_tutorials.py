@@ -32,8 +32,8 @@ from tests.peers.processes import free_port
 PROGRAMS = {"gateway": gateway_program, "bookie": bookie_program}
 PAGES = [page for page in documents() if page.path.startswith(TUTORIALS)]
 LINES_MIN, LINES_MAX = 40, 120
-# Their blocks are run in `make proof`, because a commit has seconds for all tutorials.
-LONG = {"docs/tutorials/watch.md", "docs/tutorials/test-with-it.md"}
+# Its blocks are run in `make proof`, because a commit has seconds for all tutorials.
+LONG = {"docs/tutorials/test-with-it.md"}
 SHOWN_HTTP_PORT = "9080"
 
 
