@@ -3,8 +3,8 @@ processed twice.
 
 Method: the blocks of docs/moving-from-kafka.md run in order, as written but for the two addresses.
 librdkafka writes in transactions, some of which it aborts, and reads as a group, up to the move and
-on from there. This is a proof, and so is every test with Apache Kafka 4.3 as the source. A commit runs
-the others, with a gateway in its place: offsets behind gaps, and copies that are not what they
+on from there. This is a proof, and so is every test with Apache Kafka 4.3 as the source. A commit
+runs the others, with a gateway in its place: offsets behind gaps, and copies that are not what they
 should be.
 """
 
