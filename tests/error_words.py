@@ -117,8 +117,8 @@ HTTP: Final[Mapping[tuple[int, str], Words]] = {
         "the `Host` of the request is no name of this gateway", "pass that name to `--http-name`"
     ),
     (431, "HEAD_TOO_LARGE"): Words(
-        "the request line and headers are larger than 8 KiB", "send a shorter address or fewer "
-        "cookies",
+        "the request line and headers are larger than 8 KiB",
+        "send a shorter address or fewer cookies",
     ),
     (500, "UNKNOWN_SERVER_ERROR"): Words(
         "a bug of the page", "report it with the traceback in the log of the gateway"

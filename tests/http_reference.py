@@ -158,9 +158,8 @@ def found_in(code: Callable[..., Any]) -> Found:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 _note(node, found)
-            elif isinstance(node, ast.Attribute) and node.attr in ("cursor", "limit"):
-                if isinstance(node.value, ast.Name) and node.value.id == "asked":
-                    found.parameters.add(node.attr)
+            elif isinstance(node, ast.Attribute) and _last_name(node.value) == "asked":
+                found.parameters.update({"cursor", "limit"} & {node.attr})
     return found
 
 
