@@ -18,7 +18,7 @@ _CODE = re.compile(r"^`(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\(\))?`$")
 _PLACE = re.compile(
     r"`((?:gateway|ledger|subscriptions|tests|compose|docs)/[\w./{}*-]*[\w*}/])(?::\d+)?`"
 )
-_SPEAK_OF_DOCUMENTS = {"tests/test_house.py", "tests/house.py"}
+_SPEAK_OF_DOCUMENTS = {"tests/test_house.py", "tests/house.py", "tests/site/test_pages.py"}
 _ELSEWHERE = re.compile(r"\b(?:correction|trap|reliability|architecture section) [A-Z]?\d+\b")
 _SHELLS = {"bash", "shell", "console", "zsh", "shell-session"}
 

@@ -25,5 +25,5 @@ def test_no_word_is_misspelled():
 
 
 def test_a_misspelled_word_is_found(tmp_path):
-    (tmp_path / "a.md").write_text("The reco" + "rd was recie" + "ved.\n")
-    assert "received" in misspelled(str(tmp_path / "a.md"))
+    (tmp_path / "a.txt").write_text("The reco" + "rd was recie" + "ved.\n")
+    assert "received" in misspelled(str(tmp_path / "a.txt"))

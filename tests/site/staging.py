@@ -19,9 +19,9 @@ from tests.house import tree_files
 PAGES = "docs/"
 # Pages from outside of docs/, by their place on the site.
 BESIDE: Mapping[str, str] = {
-    "README.md": "project/readme.md",
-    "CHANGELOG.md": "project/changelog.md",
-    "CONTRIBUTING.md": "project/contributing.md",
+    "README.md": "project/README.md",
+    "CHANGELOG.md": "project/CHANGELOG.md",
+    "CONTRIBUTING.md": "project/CONTRIBUTING.md",
 }
 _FENCE = re.compile(r"^(?P<mark>\s*```+)(?P<language>[\w-]+) .*$")
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]+)\]\((?P<target>[^)\s]+)\)")

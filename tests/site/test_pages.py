@@ -65,10 +65,10 @@ def test_sections_may_be_inside_of_sections():
     [
         ("[b](sub/B.md#x)", "docs/A.md", "[b](sub/B.md#x)"),
         ("[a](../A.md)", "docs/sub/B.md", "[a](../A.md)"),
-        ("[r](../README.md#start)", "docs/A.md", "[r](project/readme.md#start)"),
+        ("[r](../README.md#start)", "docs/A.md", "[r](project/README.md#start)"),
         ("[b](docs/sub/B.md)", "README.md", "[b](../sub/B.md)"),
         ("![a](docs/images/a.svg)", "README.md", "![a](../images/a.svg)"),
-        ("[c](CHANGELOG.md)", "README.md", "[c](changelog.md)"),
+        ("[c](CHANGELOG.md)", "README.md", "[c](CHANGELOG.md)"),
         ("[`f`](../gateway/a.py)", "docs/A.md", '<span title="gateway/a.py">`f`</span>'),
         ("[c](../compose)", "docs/A.md", '<span title="compose">c</span>'),
         ("[x](gone.md)", "docs/A.md", "[x](gone.md)"),
