@@ -11,6 +11,7 @@ from gateway.wire.list_offsets_request import list_offsets_fields
 _LIST_OFFSETS, _METADATA, _CREATE, _DELETE, _DESCRIBE_CONFIGS = 2, 3, 19, 20, 32
 _DELETE_RECORDS, _CREATE_PARTITIONS, _INCREMENTAL_ALTER_CONFIGS = 21, 37, 44
 _CREATE_PARTITIONS_MS_MAX = 20_000
+_DELETE_MS_MAX = 20_000
 _SET, _REMOVE = 0, 1  # values of config_operation in IncrementalAlterConfigs
 _TRUNCATE_MS_MAX = 10_000
 LOOK_RETRY_S_MAX = 5.0
@@ -181,7 +182,8 @@ async def delete_topic(client: AdminClient, name: str) -> None:
         fields = {"topic_names": [name]}
     else:
         fields = {"topics": [{"name": name, "topic_id": None}]}
-    answer = await client.send(_DELETE, fields)
+    # Without a timeout Apache Kafka answers REQUEST_TIMED_OUT, though it deletes the topic.
+    answer = await client.send(_DELETE, {**fields, "timeout": _DELETE_MS_MAX})
     (deleted,) = answer.responses
     if deleted.error_code.name == "unknown_topic_or_partition":
         raise AdminError(f"Topic '{name}' does not exist.", "UNKNOWN_TOPIC_OR_PARTITION")
