@@ -3,7 +3,7 @@
 `first_seeds.json` has these seeds. They only save time: if schedules have changed, and such a seed
 finds nothing any more, all the others follow. To rewrite the file:
 
-    NOTE_FIRST_SEEDS=1 python -m pytest -m "not proof" -k mistake tests/sim tests/ledger tests/gateway
+    NOTE_FIRST_SEEDS=1 python -m pytest -m "not proof" -k mistake tests/{sim,ledger,gateway}
 """
 
 from __future__ import annotations
