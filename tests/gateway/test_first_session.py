@@ -12,7 +12,7 @@ import time
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.gateway.admin_commands import consumer, invoke, produced
+from tests.gateway.admin_commands import consumer, produced, run
 from tests.peers.gateway import Gateway
 from tests.peers.processes import free_port, wait_until
 
@@ -20,7 +20,7 @@ from tests.peers.processes import free_port, wait_until
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory):
     with Gateway(tmp_path_factory.mktemp("data")) as broker:
-        assert invoke("topic", "create", "t", bootstrap=broker.bootstrap)[0] == 0
+        assert run("topic", "create", "t", bootstrap=broker.bootstrap)[0] == 0
         produced(broker, "t", 9)
         yield broker
 
@@ -28,7 +28,7 @@ def gateway(tmp_path_factory):
 @pytest.fixture
 def cli(gateway):
     def command(*words):
-        code, out, errors = invoke(*words, "-o", "json", bootstrap=gateway.bootstrap)
+        code, out, errors = run(*words, "-o", "json", bootstrap=gateway.bootstrap)
         assert code == 0, errors
         return json.loads(out)
 
@@ -78,7 +78,7 @@ def test_history_survives_a_restart(gateway, cli):
 )
 def test_without_a_gateway_one_line_says_what_to_name(words):
     port = free_port()
-    code, out, errors = invoke(*words, "-b", f"127.0.0.1:{port}")
+    code, out, errors = run(*words, "-b", f"127.0.0.1:{port}")
     assert (code, out) == (69, "")
     assert errors == (
         f"gateway: no server at 127.0.0.1:{port}: Connection refused; name a gateway with "
@@ -88,7 +88,7 @@ def test_without_a_gateway_one_line_says_what_to_name(words):
 
 def test_a_gateway_without_a_ledger_port_says_what_to_do(tmp_path):
     with Gateway(tmp_path / "data", ["--no-ledger-port"]) as gateway:
-        code, out, errors = invoke("ledger", "list", bootstrap=gateway.bootstrap)
+        code, out, errors = run("ledger", "list", bootstrap=gateway.bootstrap)
     assert (code, out) == (1, "")
     assert errors == (
         "gateway: the server does not say where its ledgers are: pass --zookeeper host:port, or "

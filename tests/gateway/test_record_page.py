@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from gateway.http.life_drawing import draw_life
-from tests.gateway.admin_commands import invoke
+from tests.gateway.admin_commands import run
 from tests.gateway.page_rig import PageRig, ask
 from tests.gateway.records_rig import (
     HOSTILE,
@@ -69,7 +69,8 @@ def committed(page, group, *offsets):
 
 
 def explained(page, *words):
-    code, out, errors = invoke("explain", *words, "-o", "json", bootstrap=page.bootstrap)
+    """Return what the command prints. It has its own process: gRPC serves one loop of each."""
+    code, out, errors = run("explain", *words, "-o", "json", bootstrap=page.bootstrap)
     assert (code, errors) == (0, "")
     return json.loads(out)
 

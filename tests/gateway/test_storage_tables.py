@@ -13,7 +13,7 @@ import pytest
 
 from gateway.admin.ledger_owners import LedgerOwner, owner_of
 from ledger.command_line.output import show_bytes
-from tests.gateway.admin_commands import invoke, produced
+from tests.gateway.admin_commands import produced, run
 from tests.peers.gateway import Gateway
 
 TOPIC = UUID(int=7)
@@ -28,7 +28,7 @@ def gateway(tmp_path_factory):
 @pytest.fixture(scope="module")
 def cli(gateway):
     def command(*words):
-        code, out, errors = invoke(*words, bootstrap=gateway.bootstrap)
+        code, out, errors = run(*words, bootstrap=gateway.bootstrap)
         assert (code, errors) == (0, "")
         return out
 
@@ -67,10 +67,10 @@ def test_the_bookies_of_a_gateway_that_takes_writes_are_writable(gateway, cli):
 
 
 def test_a_gateway_with_its_own_bookies_does_not_compare_them(gateway):
-    code, out, errors = invoke("bookie", "status", bootstrap=gateway.bootstrap)
+    code, out, errors = run("bookie", "status", bootstrap=gateway.bootstrap)
     assert (code, out) == (0, "No bookie is greylisted.\n")
     assert errors == f"note: gateway 0 ({gateway.bootstrap}) does not compare bookies\n"
-    code, out, errors = invoke("bookie", "status", "-o", "json", bootstrap=gateway.bootstrap)
+    code, out, errors = run("bookie", "status", "-o", "json", bootstrap=gateway.bootstrap)
     [row] = json.loads(out)
     assert (code, errors) == (0, "")
     assert row == {
