@@ -277,7 +277,6 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
             **dict.fromkeys(("health", "history", "record_times", "slow"), _ask_metrics),
         },
     )
-    ctx.requests.first_synced = partial(_first_synced, ctx)
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
     stops.append(add_transactions(ctx, shared))
     dispatcher = Dispatcher({**rows(), PRIVATE_KEY: _private_questions()}, ctx, ctx.requests)
@@ -372,6 +371,7 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
     ctx.listeners = {each.name: each for each in running.server.listeners}
     ctx.altered.limit_connections(running.server.registry.limit_connections)
     ctx.connections = running.server.registry.counts
+    ctx.requests.first_synced = partial(_first_synced, ctx)
     if isinstance(ctx.cluster, SingleBroker):
         ctx.cluster.address = _advertised(running.server.listeners[0])[1:]
     if config.metrics_port is not None:

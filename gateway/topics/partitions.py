@@ -114,13 +114,10 @@ class Partitions:
         self._long_work = LongWork()
         self._stored: StoredBytes | None = None  # made by the first request about disk usage
         self._traffic: TopicTraffic | None = None  # made with the first partition, or when asked
+        lookups = (self.find, self.led, self._serves)
+        alone = not config.zookeeper
         self.maintenance = Maintenance(
-            catalog,
-            services,
-            self.cluster,
-            (self.find, self.led, self._serves),
-            on_disk_freed,
-            alone=not config.zookeeper,
+            catalog, services, self.cluster, lookups, on_disk_freed, alone=alone
         )
         # True once `stop` has ended the maintenance. No partition is opened any more then.
         self._stopping = False
