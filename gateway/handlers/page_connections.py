@@ -12,7 +12,6 @@ confirms it, once, at the address where the cluster knows it; so no client can h
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,21 +22,6 @@ if TYPE_CHECKING:
 
 _ANSWER_S_MAX: Final = 1.0
 _Answer = dict[str, Any]
-
-
-async def introduce(ctx: Context, principal: str, link: Link) -> None:
-    """Ask the gateway behind a new connection to leave the changes on it to this process.
-
-    A gateway of an earlier release refuses. It then notes the changes too.
-    """
-    key = secrets.token_hex(16)
-    ctx.page_keys[key] = principal
-    try:
-        await link.ask_privately({"ask": "page", "key": key, "node_id": ctx.cluster.node_id})
-    except (AdminError, Unreachable):
-        return
-    finally:
-        ctx.page_keys.pop(key, None)
 
 
 async def accept(request: Request, ctx: Context) -> _Answer:

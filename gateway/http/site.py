@@ -7,15 +7,15 @@ The page is a client of the cluster, as the commands are. It looks up what this 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from gateway.admin.client import AdminClient, parse_bootstrap
+from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_bootstrap
 from gateway.admin.client_settings import ClientSettings
 from gateway.admin.metadata_address import metadata_address
 from gateway.admin.storage import Storage, StorageConnection
-from gateway.handlers.page_connections import introduce
 from gateway.http.forms import Token
 from ledger.adapters.links.link_config import TlsFiles
 from ledger.ports.bookies import BookieTransport
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.config import HttpConfig
     from gateway.handlers.api import Context
     from gateway.http.pages import Asked
+    from gateway.wire.client_link import Link
 
 
 SEARCHES_MAX: Final = 4
@@ -106,8 +107,22 @@ class Site:
         The changes that it makes for a request are noted with the request, so gateways are asked
         not to note them again.
         """
-        opened = None if asked is None else partial(introduce, self.ctx, asked.principal)
+        opened = None if asked is None else partial(self._introduce, asked.principal)
         return ClientSettings(self.bootstrap, reach=self.reach, opened=opened)
+
+    async def _introduce(self, principal: str, link: Link) -> None:
+        """Ask the gateway behind a new connection to leave the changes on it to this process.
+
+        A gateway of an earlier release refuses. It then notes the changes too.
+        """
+        keys, node_id, key = self.ctx.page_keys, self.ctx.cluster.node_id, secrets.token_hex(16)
+        keys[key] = principal
+        try:
+            await link.ask_privately({"ask": "page", "key": key, "node_id": node_id})
+        except (AdminError, Unreachable):
+            return
+        finally:
+            keys.pop(key, None)
 
     async def close(self) -> None:
         """Close every connection of this site."""
