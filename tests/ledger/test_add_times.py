@@ -74,7 +74,7 @@ async def test_each_acknowledgement_has_its_bookie_and_its_milliseconds_in_their
         ("b0", 5.0),
         ("b1", 1005.0),
     ]
-    assert [tuple(each) for each in ring.find(ledger, 1)] == [("b0", 5.0)]
+    assert ring.find(ledger, 1) is None  # it was sent at the same moment
 
 
 async def test_a_refusal_is_no_acknowledgement(ring):
