@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path, PurePosixPath
 
@@ -24,7 +24,7 @@ BESIDE: Mapping[str, str] = {
     "CONTRIBUTING.md": "project/CONTRIBUTING.md",
 }
 _FENCE = re.compile(r"^(?P<mark>\s*```+)(?P<language>[\w-]+) .*$")
-_LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]+)\]\((?P<target>[^)\s]+)\)")
+_LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\[\]]+)\]\((?P<target>[^)\s]+)\)")
 
 
 def places(files: Iterable[str]) -> dict[str, str]:
@@ -65,19 +65,33 @@ def page(
     def link(found: re.Match[str]) -> str:
         return _link(found, path, known, exists, source)
 
-    lines: list[str] = []
+    return "".join(
+        part if is_code else _LINK.sub(link, part) for is_code, part in _parts(text.splitlines())
+    )
+
+
+def _parts(lines: Sequence[str]) -> Iterator[tuple[bool, str]]:
+    """Return blocks of code and what is between them: a link may go over two lines."""
     fence = ""
-    for line in text.splitlines():
+    held: list[str] = []
+    for line in lines:
         mark = line.strip()
         if fence:
-            fence = "" if mark == fence else fence
+            held.append(line)
+            if mark == fence:
+                yield True, _joined(held)
+                fence, held = "", []
         elif mark.startswith("```"):
+            yield False, _joined(held)
             fence = "`" * (len(mark) - len(mark.lstrip("`")))
-            line = _FENCE.sub(r"\g<mark>\g<language>", line)
+            held = [_FENCE.sub(r"\g<mark>\g<language>", line)]
         else:
-            line = _LINK.sub(link, line)
-        lines.append(line)
-    return "\n".join(lines) + "\n"
+            held.append(line)
+    yield bool(fence), _joined(held)
+
+
+def _joined(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _link(
@@ -88,8 +102,11 @@ def _link(
     source: str,
 ) -> str:
     file, hash_mark, anchor = found["target"].partition("#")
-    if not file or "://" in file or file.startswith("mailto:"):
+    if "://" in file or file.startswith("mailto:"):
         return found[0]
+    anchor = re.sub("-+", "-", anchor)  # GitHub keeps several in a row, Python-Markdown does not
+    if not file:
+        return f"[{found['text']}](#{anchor})"
     there = posixpath.normpath(posixpath.join(posixpath.dirname(path), file))
     if there in known:
         target = posixpath.relpath(known[there], posixpath.dirname(known[path]) or ".")

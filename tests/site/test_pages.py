@@ -70,6 +70,8 @@ def test_sections_may_be_inside_of_sections():
         ("![a](docs/images/a.svg)", "README.md", "![a](../images/a.svg)"),
         ("[c](CHANGELOG.md)", "README.md", "[c](CHANGELOG.md)"),
         ("[`f`](../gateway/a.py)", "docs/A.md", '<span title="gateway/a.py">`f`</span>'),
+        ("[k](sub/B.md#kill--9) [k](#kill--9)", "docs/A.md", "[k](sub/B.md#kill-9) [k](#kill-9)"),
+        ("[of\ntwo](../README.md)", "docs/A.md", "[of\ntwo](project/README.md)"),
         ("[c](../compose)", "docs/A.md", '<span title="compose">c</span>'),
         ("[x](gone.md)", "docs/A.md", "[x](gone.md)"),
         ("[w](https://example.org/a) [h](#here)", "docs/A.md", None),
