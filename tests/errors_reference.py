@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +25,7 @@ from tests.house import ROOT
 from tests.kafka_error_words import KAFKA
 
 DOCUMENT = ROOT / "docs/errors.md"
+_KEYS = 128  # numbers of APIs
 # What does not answer clients of Kafka: commands, jobs, the page, and libraries.
 _NOT_ANSWERING = ("admin", "pipelines", "native", "process", "http", "testing")
 _HEAD = """\
@@ -103,15 +105,23 @@ def named(tree: ast.AST) -> set[str]:
 def apis_by_code() -> Mapping[str, set[str]]:
     """The APIs whose recorded answers have a code, by the name of the code."""
     found: defaultdict[str, set[str]] = defaultdict(set)
-    for transactions in (False, True):
-        for key, name in case_files(transactions).items():
-            api = "".join(part.capitalize() for part in name.split("_")[1:])
-            for case in recorded_cases(key, transactions):
-                for step, answer in zip(case.steps, case.answers, strict=True):
-                    if answer is not None and step.key == key:
-                        for code in _codes_in(key, step.version, answer):
-                            found[code].add(api)
+    for transactions, each in product((False, True), range(_KEYS)):
+        name = case_files(transactions).get(each, "")
+        api = "".join(part.capitalize() for part in name.split("_")[1:])
+        for code in _recorded_codes(each, transactions):
+            found[code].add(api)
     return found
+
+
+def _recorded_codes(key: int, transactions: bool) -> set[str]:
+    """The names of the codes in Kafka's recorded answers of an API."""
+    return {
+        code
+        for case in recorded_cases(key, transactions)
+        for step, answer in zip(case.steps, case.answers, strict=True)
+        if answer is not None and step.key == key
+        for code in _codes_in(key, step.version, answer)
+    }
 
 
 def _codes_in(key: int, version: int, answer: object) -> list[str]:
@@ -125,17 +135,24 @@ def _codes_in(key: int, version: int, answer: object) -> list[str]:
 
 def http_errors(pattern: str = "**/*.py") -> set[tuple[int, str]]:
     """The statuses and codes that files of the page name."""
-    found: set[tuple[int, str]] = set()
-    for path in sorted((ROOT / "gateway/http").glob(pattern)):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and len(node.args) > 1:
-                if getattr(node.func, "id", "") in ("Refused", "raw_answer", "_Refusal"):
-                    found |= _pair(node.args[0], node.args[1])
-            elif isinstance(node, ast.Dict):
-                for key, value in zip(node.keys, node.values, strict=True):
-                    if isinstance(value, ast.Tuple) and key is not None and value.elts:
-                        found |= _pair(key, value.elts[0])
-    return found
+    return {
+        error
+        for path in sorted((ROOT / "gateway/http").glob(pattern))
+        for node in ast.walk(ast.parse(path.read_text()))
+        for status, code in _pairs(node)
+        for error in _pair(status, code)
+    }
+
+
+def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What may be a status and a code: of a call that refuses, or in a table of statuses."""
+    if isinstance(node, ast.Call) and len(node.args) > 1:
+        if getattr(node.func, "id", "") in ("Refused", "raw_answer", "_Refusal"):
+            yield node.args[0], node.args[1]
+    elif isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(value, ast.Tuple) and key is not None and value.elts:
+                yield key, value.elts[0]
 
 
 def _pair(status: ast.expr, code: ast.expr) -> set[tuple[int, str]]:
