@@ -13,6 +13,7 @@ import subprocess
 import sys
 from contextlib import closing, contextmanager, suppress
 from fcntl import ioctl
+from pathlib import Path
 from termios import FIONREAD
 
 import pytest
@@ -27,6 +28,7 @@ from tests.gateway.produce_command import argv, created, end_offset, produce, ru
 from tests.peers.gateway import Gateway
 from tests.peers.processes import wait_until
 
+ESTABLISHED = "01"  # a connection's state in /proc/net/tcp
 REFUSED_MS = 9 * 10**15  # a time that the server refuses
 
 
@@ -66,6 +68,14 @@ def paused(gateway):
         yield
     finally:
         gateway.resume()
+
+
+def unread_bytes(gateway):
+    """Return how many bytes of its clients wait in the receive queues of the gateway."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    port = f":{gateway.port:04X}"
+    ours = [row for row in rows if row[3] == ESTABLISHED and row[1].endswith(port)]
+    return sum(int(row[4].partition(":")[2], 16) for row in ours)
 
 
 def stands(child):
@@ -140,6 +150,7 @@ def test_a_command_that_stood_still_itself_reads_the_acknowledgement(gateway):
         wait_until(lambda: end_offset(gateway, topic) == 1, "the first record")
         with paused(gateway):
             pipe.send(b"two\n")
+            wait_until(lambda: unread_bytes(gateway), "the second record on its way")
             child.send_signal(signal.SIGSTOP)
         wait_until(lambda: end_offset(gateway, topic) == 2, "the second record")
         for _ in range(5):
