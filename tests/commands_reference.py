@@ -23,7 +23,7 @@ All commands of `gateway` and `bookie`, with their arguments and options. This p
 their parser: `python -m tests.commands_reference`. A command shows the same with `--help` (`-h`).
 `--version` of each prints version, commit and Python.
 [command-output.md](command-output.md) lists what they print, and [errors.md](errors.md) the exit
-codes. [settings.md](settings.md) has the variables and keys of servers.
+codes. Options of servers also have variables and keys in files: [settings.md](settings.md).
 
 A duration is `500ms`, `10s`, `5m`, `1h`, `7d` or `PT1H30M`, and a size `64KiB`, `256MiB` or `1GiB`.
 """
@@ -34,6 +34,8 @@ Sections below name these options and do not repeat them. Where a command has an
 another meaning for one of them, its section lists it.
 """
 _OPTION_HEAD = "| option | meaning | default | variable |\n|---|---|---|---|"
+_NO_VARIABLE = " - |"
+_NO_VARIABLE_HEAD = "| option | meaning | default |\n|---|---|---|"
 
 Path = tuple[str, ...]
 
@@ -58,6 +60,12 @@ def document() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+def defaults(path: Path, command: click.Command) -> dict[str, str]:
+    """The defaults that the page has for the options of a command, by their names."""
+    ctx = _context(path, command)
+    return {str(each.name): _default(each, ctx) for each in _options(command)}
+
+
 def differences() -> list[str]:
     """What to do if the document is not as the parser says."""
     if DOCUMENT.exists() and DOCUMENT.read_text() == document():
@@ -66,7 +74,8 @@ def differences() -> list[str]:
 
 
 def _context(path: Path, command: click.Command) -> click.Context:
-    return click.Context(command, info_name=" ".join(path))
+    """A context as the program makes it: with its settings, by which the help shows defaults."""
+    return click.Context(command, info_name=" ".join(path), **command.context_settings)
 
 
 def _options(command: click.Command) -> list[click.Option]:
@@ -89,10 +98,18 @@ def _section(path: Path, command: click.Command, shared: Sequence[str]) -> Itera
     rows = [_option_row(each, ctx) for each in _options(command)]
     own = [row for row in rows if row not in shared]
     if own:
-        yield from (_OPTION_HEAD, *own, "")
+        yield from (*_table(own), "")
     names = [_long_name(row) for row in rows if row in shared]
     if names:
         yield from (f"Also {', '.join(names)} ([shared](#options-of-many-commands)).", "")
+
+
+def _table(rows: Sequence[str]) -> Iterator[str]:
+    """The table of options; without the last column if no option has a variable."""
+    if any(not row.endswith(_NO_VARIABLE) for row in rows):
+        yield from (_OPTION_HEAD, *rows)
+    else:
+        yield from (_NO_VARIABLE_HEAD, *(row.removesuffix(_NO_VARIABLE) for row in rows))
 
 
 def _prose(command: click.Command) -> Iterator[str]:
@@ -116,12 +133,13 @@ def _option_row(option: click.Option, ctx: click.Context) -> str:
     assert record is not None
     extra = option.get_help_extra(ctx)
     variables = ", ".join(f"`{each}`" for each in extra.get("envvars", ())) or "-"
-    default = "required" if option.required else str(extra.get("default", "-"))
-    meaning = option.help or ""
-    if option.multiple and "repeat" not in meaning:
-        meaning += " May be repeated."
+    default = _default(option, ctx)
     names = f"`{record[0].replace('`', '')}`"
-    return f"| {names} | {_cell(meaning)} | {_cell(default)} | {variables} |"
+    return f"| {names} | {_cell(option.help or '')} | {_cell(default)} | {variables} |"
+
+
+def _default(option: click.Option, ctx: click.Context) -> str:
+    return "required" if option.required else str(option.get_help_extra(ctx).get("default", "-"))
 
 
 def _long_name(row: str) -> str:

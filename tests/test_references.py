@@ -9,11 +9,12 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from click.testing import CliRunner
 from kio.schema.errors import ErrorCode
 
 from gateway.http.pages import Asked, Refused
 from gateway.http.rows import ACTIONS, DOWNLOADS, PAGES, STREAMS
-from tests import commands_reference, drawings, errors_reference, http_reference
+from tests import command_output, commands_reference, drawings, errors_reference, http_reference
 from tests.error_words import EXITS, HTTP
 from tests.http_words import FIELDS, PARAMETERS
 from tests.kafka_error_words import KAFKA
@@ -45,6 +46,19 @@ def test_an_option_of_many_commands_is_described_once():
     assert text.count("\n| `--columns NAMES` |") == 1
     assert "`--columns`" in text.partition("## `gateway topic list`")[2].partition("\n## ")[0]
     assert "\n| `--to WHERE` |" in text
+
+
+def test_the_page_of_commands_shows_the_defaults_that_help_shows():
+    compared = 0
+    for path, command in commands_reference.tree():
+        shown = CliRunner().invoke(command_output.PROGRAMS[path[0]], [*path[1:], "--help"]).output
+        words = "".join(shown.split())
+        for name, default in commands_reference.defaults(path, command).items():
+            if default not in ("-", "required"):
+                assert f"default:{''.join(default.split())}]" in words, (path, name)
+                compared += 1
+    assert compared > 500
+    assert "| 127.0.0.1:9092 | `GATEWAY_BOOTSTRAP` |" in commands_reference.document()
 
 
 def test_every_route_is_a_section():

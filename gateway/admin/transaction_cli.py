@@ -42,7 +42,7 @@ transaction = CommandGroup("transaction", "List and describe transactions, and a
     "producer_ids",
     type=Value("id", units.whole(0, units.INT64_MAX)),
     multiple=True,
-    help="Only transactions of this producer id.",
+    help="Only transactions of this producer id; repeat for several.",
 )
 @option(
     "--longer-than",
