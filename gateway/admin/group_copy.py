@@ -21,7 +21,7 @@ from gateway.admin.consume_batches import DamagedBatch, Record
 from gateway.admin.consume_bounds import END, START, LogRange
 from gateway.admin.consume_fetch import Chunk, PartitionReader, damaged, name_of, ranges
 from gateway.admin.group_seek import Scope, remembered, require_idle, within
-from gateway.admin.groups import Committed, commit, committed, no_such_group
+from gateway.admin.groups import Committed, commit, committed
 from gateway.admin.topics import Row
 
 OVERLAP: Final = 100
@@ -29,6 +29,7 @@ OVERLAP: Final = 100
 _WINDOW_MIN, _WINDOW_MAX = 1_000, 1_000_000
 _RETRY_S: Final = 20.0
 _SIZE: Final = 4  # bytes of a length in a digest; all ones for null
+_UNKNOWN: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 _APPENDED: Final = 1  # timestamp_type of a record whose broker chose the time
 
 
@@ -91,18 +92,42 @@ class Carried(NamedTuple):
     remark: str
 
 
+async def look_at_copy(client: AdminClient, group: str) -> str | None:
+    """Return the id of the cluster with the copy. Raises AdminError if the group has members.
+
+    It comes before the source is read, which may take long.
+    """
+    await require_idle(client, group)
+    return await _cluster_id(client)
+
+
+async def _cluster_id(client: AdminClient) -> str | None:
+    """Return the id that the servers report; None at those that have none."""
+    return getattr(await client.metadata([]), "cluster_id", None)
+
+
 # the source
 
 
-async def read_source(client: AdminClient, group: str, scope: Scope) -> dict[Place, Unread]:
+async def read_source(
+    client: AdminClient, group: str, scope: Scope, cluster_of_copy: str | None
+) -> dict[Place, Unread]:
     """Return what the group has not read, by partition. Raises AdminError."""
+    servers = client.settings.bootstrap
+    if cluster_of_copy is not None and await _cluster_id(client) == cluster_of_copy:
+        message = f"{servers} is the cluster that the group would come to; name two clusters"
+        raise AdminError(message, "SAME_CLUSTER")
     if not await require_idle(client, group):
-        raise no_such_group(group)
+        raise AdminError(
+            f"Consumer group '{group}' does not exist at the source; "
+            f"see `gateway group list --bootstrap {servers}`",
+            "GROUP_ID_NOT_FOUND",
+        )
     found = await committed(client, group)
     positions = {place: each for place, each in sorted(found.items()) if within(scope, place)}
     if not positions:
         raise AdminError(f"Group '{group}' has no offsets to copy.", "NO_OFFSETS")
-    logs = await _logs(client, list(positions))
+    logs = await _logs(client, list(positions), "at the source; leave it out with --topic")
     await _refuse_open_transactions(client, logs)
     return {
         place: await _unread(client, place, logs[place], each) for place, each in positions.items()
@@ -122,13 +147,23 @@ async def _refuse_open_transactions(client: AdminClient, logs: Mapping[Place, Lo
             )
 
 
-async def _logs(client: AdminClient, places: Sequence[Place]) -> dict[Place, LogRange]:
-    """Return the offsets that committed readers see. Raises AdminError for an unknown partition."""
-    known = await find_topics(client, sorted({topic for topic, _ in places}))
+async def _logs(
+    client: AdminClient, places: Sequence[Place], missing: str
+) -> dict[Place, LogRange]:
+    """Return the offsets that committed readers see.
+
+    Raises AdminError for an unknown partition, with `missing`: on which side, and what to do.
+    """
+    try:
+        known = await find_topics(client, sorted({topic for topic, _ in places}))
+    except AdminError as error:
+        if error.code != _UNKNOWN:
+            raise
+        raise AdminError(f"{error}; {missing}", _UNKNOWN) from None
     for topic, index in places:
         if index not in known[topic]:
-            message = f"topic '{topic}' has no partition {index}; it has {len(known[topic])}"
-            raise AdminError(message, "UNKNOWN_TOPIC_OR_PARTITION")
+            has = f"it has {len(known[topic])}"
+            raise AdminError(f"topic '{topic}' has no partition {index}, {has}; {missing}", _UNKNOWN)
     return await ranges(client, places, START, END, committed=True)
 
 
@@ -157,7 +192,7 @@ async def plan_copy(
     """Find the offset of each partition at the copy. Raises AdminError if a copy differs."""
     exists = await require_idle(client, group)
     current = await committed(client, group) if exists else {}
-    logs = await _logs(client, list(source))
+    logs = await _logs(client, list(source), "this is the copy, so copy the topic first")
     return [
         Carried(
             place,

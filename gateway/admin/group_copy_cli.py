@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from gateway.admin.client_settings import ClientSettings
+from gateway.admin.confirm import confirm_protected, yes_on_option
 from gateway.admin.requests import ask, bootstrap_option
 from ledger.command_line.output import Output, note, output_option, usage
 from ledger.command_line.program import Command, option
 from ledger.command_line.shape import Shape, text, truth, whole
 
 if TYPE_CHECKING:
-    from gateway.admin.client import AdminClient
-    from gateway.admin.group_copy import Carried
+    from gateway.admin.client import AdminClient, Place
+    from gateway.admin.group_copy import Carried, Unread
+    from gateway.admin.group_seek import Scope
 
 COPIED: Final = Shape(
     fields=(
@@ -64,6 +66,8 @@ _FIX: Final = "name the servers that the group comes from with --from host:port"
     help="Topic, or topic:0,3 for some of its partitions; repeat for several.",
 )
 @option("--execute", is_flag=True, help="Commit the offsets; without it, only show them.")
+@option("--dry-run", is_flag=True, help="Only show what would be done, and change nothing.")
+@yes_on_option
 @bootstrap_option
 @output_option(COPIED)
 def copy(
@@ -71,6 +75,7 @@ def copy(
     source: str,
     topics: Sequence[str],
     execute: bool,
+    dry_run: bool,
     bootstrap: str,
     output: Output,
 ) -> None:
@@ -80,19 +85,20 @@ def copy(
     the same partitions. The unread records of both sides are read and compared: if they differ,
     nothing is committed.
     """
-    from gateway.admin import group_copy
-    from gateway.admin.group_seek import Scope
-    from gateway.admin.notation import read_topics
+    if execute and dry_run:
+        usage("--execute and --dry-run: pass only one of them", output)
+    scope = _scope(topics, source, output)
+    if execute:
+        confirm_protected(f"replaces offsets of group {name}", output)
 
-    try:
-        scope = Scope(read_topics(topics))
-    except ValueError as error:
-        usage(f"--topic: {error}", output)
-    try:
-        ClientSettings(source).servers  # noqa: B018 (read for its errors)
-    except ValueError as error:
-        usage(f"--from: {error}", output)
-    unread = ask(source, output, lambda one: group_copy.read_source(one, name, scope), _FIX)
+    from gateway.admin import group_copy
+
+    cluster = ask(bootstrap, output, lambda client: group_copy.look_at_copy(client, name))
+
+    async def read(client: AdminClient) -> dict[Place, Unread]:
+        return await group_copy.read_source(client, name, scope, cluster)
+
+    unread = ask(source, output, read, _FIX)
 
     async def work(client: AdminClient) -> list[Carried]:
         carried = await group_copy.plan_copy(client, name, unread)
@@ -107,3 +113,18 @@ def copy(
             note(f"{row['topic']}-{row['partition']}: {row['remark']}")
     if not execute and not output.is_json:
         note("Nothing was changed; add --execute to do it.")
+
+
+def _scope(topics: Sequence[str], source: str, output: Output) -> Scope:
+    """Return the partitions to copy. Ends the command if they or `--from` cannot be parsed."""
+    from gateway.admin.group_seek import Scope
+    from gateway.admin.notation import read_topics
+
+    try:
+        ClientSettings(source).servers  # noqa: B018 (read for its errors)
+    except ValueError as error:
+        usage(f"--from: {error}", output)
+    try:
+        return Scope(read_topics(topics))
+    except ValueError as error:
+        usage(f"--topic: {error}", output)

@@ -306,20 +306,35 @@ def test_what_cannot_be_copied_is_one_line(sides):
     assert copy(sides, "absent") == (
         1,
         "",
-        "gateway: Consumer group 'absent' does not exist; see `gateway group list`\n",
+        "gateway: Consumer group 'absent' does not exist at the source; "
+        f"see `gateway group list --bootstrap {source}`\n",
     )
     create(source, "only-there")
     commit(source, "left", "only-there", 0)
     code, _, errors = copy(sides, "left")
     assert code == 1
     assert errors.startswith("gateway: topic 'only-there' does not exist; there ")
+    assert errors.endswith("; this is the copy, so copy the topic first\n")
     assert copy(sides, "left", "--topic", "none")[0] == 1
+    code, _, errors = copy(sides, "left", "--execute", "--dry-run")
+    assert (code, errors) == (2, "gateway: --execute and --dry-run: pass only one of them\n")
     code, _, errors = invoke("group", "copy", "left", "--from", "a:b", bootstrap=target)
     assert code == 2
     assert errors.startswith("gateway: --from: ")
     code, _, errors = invoke("group", "copy", "left", "--from", "127.0.0.1:1", bootstrap=target)
     assert code == 69
     assert errors.endswith("name the servers that the group comes from with --from host:port\n")
+
+
+def test_the_side_of_the_copy_is_looked_at_before_the_source_is_read(sides):
+    source, _ = sides
+    away = ("group", "copy", "left", "--from", "127.0.0.1:1")
+    code, _, errors = invoke(*away, "--bootstrap", "here")
+    assert (code, errors.partition(": ")[2].partition(":")[0]) == (2, "--bootstrap"), errors
+    code, _, errors = invoke(*away, "--bootstrap", "127.0.0.1:2")
+    assert (code, "127.0.0.1:2" in errors) == (69, True), errors
+    code, out, errors = copy((source, source), "left", "--execute", "-o", "json")
+    assert (code, out, json.loads(errors)["code"]) == (1, "", "SAME_CLUSTER")
 
 
 def record(key=b"k", value=b"v", headers=(), timestamp=1, timestamp_type=0):

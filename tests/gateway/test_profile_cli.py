@@ -348,7 +348,7 @@ def test_a_disk_without_room_keeps_the_old_file(file, tmp_path):
 
 # protected profiles
 
-DESTRUCTIVE = [
+DESTRUCTIVE = [  # the last three have no --yes
     ["topic", "delete", "orders"],
     ["topic", "truncate", "orders", "--to", "end"],
     ["group", "delete", "readers"],
@@ -357,6 +357,7 @@ DESTRUCTIVE = [
     ["ledger", "recover", "17"],
     ["feature", "downgrade", "transaction.version=1"],
     ["feature", "upgrade"],
+    ["group", "copy", "readers", "--from", "127.0.0.1:2", "--execute"],
 ]
 
 
@@ -370,7 +371,8 @@ def guarded(file):
 @pytest.mark.parametrize("words", DESTRUCTIVE, ids=" ".join)
 def test_a_protected_profile_needs_its_name(words, guarded):
     words = [*words, "--profile", "prod"]
-    for agreed in ([], ["--yes"] if "feature" not in words else []):
+    has_yes = "feature" not in words and "copy" not in words
+    for agreed in ([], ["--yes"] if has_yes else []):
         for form in ([], ["-o", "json"]):
             code, out, errors = gateway(*words, *agreed, *form)
             assert (code, out, errors.count("\n")) == (2, "", 1)
@@ -384,7 +386,7 @@ def test_a_protected_profile_needs_its_name(words, guarded):
     assert code == 69
 
 
-@pytest.mark.parametrize("words", DESTRUCTIVE[:-2], ids=" ".join)
+@pytest.mark.parametrize("words", DESTRUCTIVE[:-3], ids=" ".join)
 def test_the_name_of_a_profile_agrees_only_where_that_profile_is_in_use(words, guarded):
     code, _, errors = gateway(*words)
     assert (code, "; add --yes" in errors, "--yes-on" in errors) == (2, True, False)
