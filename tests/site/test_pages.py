@@ -30,6 +30,12 @@ def test_every_page_is_in_the_navigation_once_or_is_left_out_by_name():
     assert list(faults(navigation(), pages)) == []
 
 
+def test_the_list_of_contents_has_every_page_of_the_first_level():
+    text = (ROOT / "docs/contents.md").read_text()
+    pages = [path.name for path in (ROOT / "docs").glob("*.md") if path.name != "contents.md"]
+    assert [name for name in sorted(pages) if f"]({name})" not in text] == []
+
+
 def planted(*paths: str, left_out: tuple[str, ...] = ()) -> Navigation:
     return Navigation("a", "b.", [Place((), "", path) for path in paths], left_out)
 
