@@ -125,6 +125,9 @@ async def read_source(
         )
     found = await committed(client, group)
     positions = {place: each for place, each in sorted(found.items()) if within(scope, place)}
+    word = next(_left_over(scope, positions), None)
+    if word is not None:
+        raise AdminError(f"--topic {word}: group '{group}' has no offset of it", "NO_OFFSETS")
     if not positions:
         raise AdminError(f"Group '{group}' has no offsets to copy.", "NO_OFFSETS")
     logs = await _logs(client, list(positions), "at the source; leave it out with --topic")
@@ -132,6 +135,15 @@ async def read_source(
     return {
         place: await _unread(client, place, logs[place], each) for place, each in positions.items()
     }
+
+
+def _left_over(scope: Scope, positions: Mapping[Place, Committed]) -> Iterator[str]:
+    """Yield the topics and partitions that were named, and of which there is no offset."""
+    known = {topic for topic, _ in positions}
+    for topic, indexes in scope.topics.items():
+        yield from (f"{topic}:{index}" for index in indexes if (topic, index) not in positions)
+        if topic not in known:
+            yield topic
 
 
 async def _refuse_open_transactions(client: AdminClient, logs: Mapping[Place, LogRange]) -> None:
@@ -192,7 +204,7 @@ async def plan_copy(
     """Find the offset of each partition at the copy. Raises AdminError if a copy differs."""
     exists = await require_idle(client, group)
     current = await committed(client, group) if exists else {}
-    logs = await _logs(client, list(source), "this is the copy, so copy the topic first")
+    logs = await _logs(client, list(source), "the copy needs all partitions of the source")
     return [
         Carried(
             place,

@@ -314,8 +314,11 @@ def test_what_cannot_be_copied_is_one_line(sides):
     code, _, errors = copy(sides, "left")
     assert code == 1
     assert errors.startswith("gateway: topic 'only-there' does not exist; there ")
-    assert errors.endswith("; this is the copy, so copy the topic first\n")
-    assert copy(sides, "left", "--topic", "none")[0] == 1
+    assert errors.endswith("; the copy needs all partitions of the source\n")
+    for word in ("none", "only-there:1"):
+        code, out, errors = copy(sides, "left", "-t", word, "-t", "only-there:0")
+        assert (code, out) == (1, "")
+        assert errors == f"gateway: --topic {word}: group 'left' has no offset of it\n"
     code, _, errors = copy(sides, "left", "--execute", "--dry-run")
     assert (code, errors) == (2, "gateway: --execute and --dry-run: pass only one of them\n")
     code, _, errors = invoke("group", "copy", "left", "--from", "a:b", bootstrap=target)
