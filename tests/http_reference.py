@@ -48,14 +48,16 @@ unknown is null, never 0.
 
 **Changes.** `POST` with a form (`application/x-www-form-urlencoded`). They need `--http-write`, a
 page of this gateway as their origin, and its `token` as a field. `back` is the path to which a
-browser goes afterwards. The answer is JSON unless `Accept` has `text/html`. Each is an event.
+browser goes afterwards. The answer is JSON unless `Accept` has `text/html`. Each is an event. The
+forms of the pages have the token, which changes with each start; scripts use the
+[commands](commands.md), or a client of Kafka.
 
 **Errors.** JSON is `{"error": {"code": "INVALID_REQUEST", "message": "limit must be 1 to 500"}}`.
 Each path may also answer with the [errors of all paths](#errors-of-all-paths). *Kafka's code* is
 the code of a request that the page made as a client of the cluster.
 
 **Rights.** Each path names the operation and the resource, in Kafka's words, that its principal
-must be allowed.
+must be allowed. There are [no ACLs yet](NOT_DONE.md#security), so everything is.
 """
 
 
