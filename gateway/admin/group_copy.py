@@ -174,8 +174,8 @@ async def _logs(
         raise AdminError(f"{error}; {missing}", _UNKNOWN) from None
     for topic, index in places:
         if index not in known[topic]:
-            has = f"it has {len(known[topic])}"
-            raise AdminError(f"topic '{topic}' has no partition {index}, {has}; {missing}", _UNKNOWN)
+            text = f"topic '{topic}' has no partition {index}, it has {len(known[topic])}"
+            raise AdminError(f"{text}; {missing}", _UNKNOWN)
     return await ranges(client, places, START, END, committed=True)
 
 
