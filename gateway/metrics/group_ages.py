@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from gateway.core.figures import lag_in_records, largest
+from gateway.figures.slices import Slices
 from gateway.metrics.record_times import Position, ages
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 POSITIONS_MAX: Final = 2_000
 """Positions of all groups of one call that are looked up; what does not fit is unknown."""
-
-_GROUPS_PER_TURN: Final = 20
 
 
 async def lags_in_seconds(
@@ -28,10 +26,9 @@ async def lags_in_seconds(
     """
     behind: dict[str, list[Position] | None] = {}
     room = POSITIONS_MAX
-    for number, group in enumerate(groups, 1):
-        if number % _GROUPS_PER_TURN == 0:
-            await asyncio.sleep(0)
-        found = _behind(mirror, group)
+    slices = Slices(hurried=True)
+    for group in groups:
+        found = await _behind(mirror, group, slices)
         if found is not None and len(found) > room:
             found = None
         behind[group] = found
@@ -44,13 +41,18 @@ async def lags_in_seconds(
     }
 
 
-def _behind(mirror: Mirror, group: str) -> list[Position] | None:
-    """Return the positions of a group that are not at their ends; None if one is not known."""
+async def _behind(mirror: Mirror, group: str, slices: Slices) -> list[Position] | None:
+    """Return the positions of a group that are not at their ends; None if one is not known.
+
+    A group may have tens of thousands.
+    """
     positions = mirror.positions(group)
     found: list[Position] = []
     for topic, places in positions.items():
         ends = mirror.partitions(topic)
         for index, offset in places:
+            if slices.used_up:
+                await slices.rest()
             end = ends.get(index)
             if end is None:
                 return None

@@ -6,7 +6,10 @@ streams whose records have times.
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
+
+import pytest
 
 from gateway.cluster.port import Leader
 from gateway.core.figures import largest
@@ -143,6 +146,29 @@ async def test_positions_beyond_the_bound_are_unknown_and_never_0(monkeypatch):
         rows = await rows_of(site)
         assert rows["a"]["lag_s"] == site.age(-2_000)
         assert (rows["b"]["lag_s"], rows["c"]["lag_s"]) == (None, 0.0)
+
+
+@pytest.mark.real_loop
+async def test_other_tasks_run_while_large_groups_are_looked_at():
+    catalog, one, two = cluster()
+    one.leads("t", *(figures(index) for index in range(2_000)))
+    for number in range(20):
+        one.has_group(f"g{number}", {"t": tuple((index, 10) for index in range(2_000))})
+    turns = 0
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with Site(catalog, one, two) as site:
+        names = [f"g{number}" for number in range(20)]
+        task = asyncio.create_task(others())
+        lags = await group_ages.lags_in_seconds(site.ctx, site.ctx.lazy["mirror"], names)
+        task.cancel()
+    assert (set(lags.values()), len(lags)) == ({0.0}, 20)
+    assert turns > 5
 
 
 async def test_a_query_of_spark_has_its_lag_in_seconds():
