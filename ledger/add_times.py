@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 ENTRIES_MAX: Final = 1_024
 SAME_S: Final = 0.005
-"""An entry that was acknowledged within this time before another one stands for it."""
-_LOOKED_AT_MAX: Final = 128  # of the newest entries
+"""An entry that was sent up to this time after another one, and confirmed with it, stands for it.
+"""
 
 Times = list[Any]
-"""Ledger, entry, and when it was sent; then bookie and time of each acknowledgement. In monotonic
-seconds."""
+"""Ledger, entry, when it was sent, and how many acknowledgements confirm it; then bookie and time of
+each acknowledgement. In monotonic seconds."""
 
-_HEAD: Final = 3
+_HEAD: Final = 4
 
 
 class Acknowledgement(NamedTuple):
@@ -55,19 +54,27 @@ class AddTimes:
             Acknowledgement(bookie, round((at_s - began_s) * 1000, 3)) for bookie, at_s in pairs
         ]
 
-    def first_s(self, ledgers: Collection[int], since_s: float, confirmed_s: float) -> float | None:
+    def first_s(
+        self, ledgers: Collection[int], sent_s: tuple[float, float], confirmed_s: float
+    ) -> float | None:
         """Return when the first bookie acknowledged what was confirmed then, None if unknown.
 
-        It was sent to one of these ledgers from `since_s` on. An entry that was acknowledged with
-        it stands for it: bookies acknowledge a group of entries at once.
+        It was sent to one of these ledgers within `sent_s`, from and to. Takes the first entry
+        from then on that was confirmed with it. A later one would be wrong: another bookie may
+        acknowledge entries at once, however long the first bookie has had each of them.
         """
-        for times in islice(reversed(self._newest), _LOOKED_AT_MAX):
-            if times[0] not in ledgers or times[2] < since_s:
+        begun_s, until_s = sent_s[0], sent_s[1] + SAME_S
+        found: float | None = None
+        for times in reversed(self._newest):  # in the order in which they were sent
+            if times[2] < begun_s:
+                break
+            if times[0] not in ledgers or times[2] > until_s:
                 continue
             at_s: list[float] = times[_HEAD + 1 :: 2]
-            if any(0 <= confirmed_s - each <= SAME_S for each in at_s):
-                return at_s[0]
-        return None
+            acks: int = times[3]
+            if len(at_s) >= acks and 0 <= confirmed_s - at_s[acks - 1] <= SAME_S:
+                found = at_s[0]
+        return found
 
     def times_of(self, ledger: int, entry: int) -> Times | None:
         """Return what is remembered of an entry, None if nothing is."""

@@ -183,7 +183,11 @@ def first_synced_s(ctx: Context, request: Request, ended_s: float) -> float | No
         partition = None if known is None else ctx.partitions.led(known.name, index)
         if partition is not None and partition.stream.segments:
             ledgers.add(partition.stream.segments[-1].ledger)
-    return add_times.first_s(ledgers, request.begun_s, ended_s) if ledgers else None
+    if not ledgers:
+        return None
+    begun_s = getattr(request, "started_s", request.begun_s)
+    sent_s = (begun_s, getattr(request, "accepted_s", ended_s))
+    return add_times.first_s(ledgers, sent_s, ended_s)
 
 
 def _places_of(request: Request) -> Iterator[tuple[str | UUID, int]]:

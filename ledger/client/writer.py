@@ -82,6 +82,7 @@ class LedgerWriter:
 
     __slots__ = (
         "__weakref__",
+        "_ack_quorum",
         "_added",
         "_adds",
         "_bookies",
@@ -118,6 +119,7 @@ class LedgerWriter:
         # The acknowledgements of the next entry from this time on are remembered.
         self._timed_from_s = 0.0
         self.ledger: LedgerId = value.ledger
+        self._ack_quorum = value.ack_quorum
         # The error of the first failure, of an entry or the writer; None without one. Never reset.
         self.failed: LedgerError | None = None
         # Called once, when `failed` is set. The owner sets it after construction.
@@ -221,7 +223,7 @@ class LedgerWriter:
         from ledger.add_times import add_times  # no start waits for it
 
         self._timed_from_s = began_s + TIMED_EACH_S
-        times: Times = [self.ledger, entry, began_s]
+        times: Times = [self.ledger, entry, began_s, self._ack_quorum]
         add_times.add(times)
         return partial(self._on_timed, times)
 

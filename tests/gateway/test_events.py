@@ -113,7 +113,7 @@ def test_a_bad_question_is_refused_with_a_code(body, code):
 
 
 def test_acknowledgements_of_an_entry_are_answered_or_null():
-    add_times.add([2**40, 17, 3.0, "b1", 3.0025, "b2", 3.5])
+    add_times.add([2**40, 17, 3.0, 2, "b1", 3.0025, "b2", 3.5])
     found, _ = asked({"ask": "acknowledgements", "ledger": 2**40, "entry": 17})
     assert found["acknowledgements"] == [
         {"bookie": "b1", "after_ms": 2.5},

@@ -125,7 +125,7 @@ async def test_entries_that_are_written_rarely_are_all_remembered(ring):
 def test_a_ring_holds_no_more_than_its_size():
     ring = AddTimes()
     for entry in range(ENTRIES_MAX + 1):
-        ring.add([7, entry, 1.0, "b", 1.5])
+        ring.add([7, entry, 1.0, 1, "b", 1.5])
     assert ring.find(7, 0) is None
     assert [tuple(each) for each in ring.find(7, 1)] == [("b", 500.0)]
     assert ring.find(8, 1) is None
@@ -133,12 +133,35 @@ def test_a_ring_holds_no_more_than_its_size():
 
 def test_what_was_confirmed_then_was_first_acknowledged_with_an_entry_of_its_group():
     ring = AddTimes()
-    ring.add([7, 1, 10.0, "b1", 10.1, "b2", 10.2])
-    ring.add([7, 2, 10.05, "b1", 10.3, "b2", 10.4])
-    ring.add([8, 1, 10.06, "b3", 10.39])
-    assert ring.first_s({7}, 9.9, 10.4 + SAME_S / 2) == 10.3
-    assert ring.first_s({7}, 9.9, 10.2) == 10.1
-    assert ring.first_s({7}, 10.01, 10.2) is None  # it was sent before what was asked about
-    assert ring.first_s({7}, 9.9, 10.4 + 2 * SAME_S) is None  # no group ended then
-    assert ring.first_s({9}, 9.9, 10.4) is None
-    assert ring.first_s({8}, 9.9, 10.39) == 10.39
+    ring.add([7, 1, 10.0, 2, "b1", 10.1, "b2", 10.2])
+    ring.add([7, 2, 10.05, 2, "b1", 10.3, "b2", 10.4])
+    ring.add([8, 1, 10.06, 1, "b3", 10.39])
+    sent_s = (9.9, 10.06)
+    assert ring.first_s({7}, sent_s, 10.4 + SAME_S / 2) == 10.3
+    assert ring.first_s({7}, sent_s, 10.2) == 10.1
+    assert ring.first_s({7}, (10.01, 10.06), 10.2) is None  # it was sent before
+    assert ring.first_s({7}, (9.9, 10.0), 10.4) is None  # it was sent later
+    assert ring.first_s({7}, sent_s, 10.4 + 2 * SAME_S) is None  # no group ended then
+    assert ring.first_s({9}, sent_s, 10.4) is None
+    assert ring.first_s({8}, sent_s, 10.39) == 10.39
+
+
+async def test_a_slow_second_bookie_is_not_taken_for_a_slow_first_one(ring):
+    """The second bookie answers for all entries at once, the first one for each after 1 ms."""
+    bookies = WaitingBookies()
+    client = LedgerClient(SimMetadata(), bookies, SystemClock(), LedgerClientConfig())
+    writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    begun_s = asyncio.get_running_loop().time()
+    for entry in range(30):
+        writer.add([b"x"], lambda error: None)
+        await asyncio.sleep(0.001)
+        bookies.answer("b0", entry)
+        await asyncio.sleep(2 * TIMED_EACH_S)
+    # The first entry waits, although entries of the same time have one answer just now.
+    ended_s = asyncio.get_running_loop().time()
+    assert ring.first_s({writer.ledger}, (begun_s, begun_s), ended_s) is None
+    for entry in range(30):
+        bookies.answer("b1", entry)
+    found = ring.first_s({writer.ledger}, (begun_s, begun_s), ended_s)
+    assert found is not None
+    assert round(found - begun_s, 6) == 0.001
