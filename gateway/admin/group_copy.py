@@ -21,7 +21,7 @@ from gateway.admin.consume_batches import DamagedBatch, Record
 from gateway.admin.consume_bounds import END, START, LogRange
 from gateway.admin.consume_fetch import Chunk, PartitionReader, damaged, name_of, ranges
 from gateway.admin.group_seek import Scope, remembered, require_idle, within
-from gateway.admin.groups import Committed, commit, committed
+from gateway.admin.groups import Committed, commit, committed, stable_offsets
 from gateway.admin.topics import Row
 
 OVERLAP: Final = 100
@@ -117,24 +117,20 @@ async def read_source(
     if cluster_of_copy is not None and await _cluster_id(client) == cluster_of_copy:
         message = f"{servers} is the cluster that the group would come to; name two clusters"
         raise AdminError(message, "SAME_CLUSTER")
-    if not await require_idle(client, group):
-        raise AdminError(
-            f"Consumer group '{group}' does not exist at the source; "
-            f"see `gateway group list --bootstrap {servers}`",
-            "GROUP_ID_NOT_FOUND",
-        )
-    found = await committed(client, group)
-    positions = {place: each for place, each in sorted(found.items()) if within(scope, place)}
+    positions = await _positions(client, group, scope)
     word = next(_left_over(scope, positions), None)
     if word is not None:
         raise AdminError(f"--topic {word}: group '{group}' has no offset of it", "NO_OFFSETS")
     if not positions:
         raise AdminError(f"Group '{group}' has no offsets to copy.", "NO_OFFSETS")
-    logs = await _logs(client, list(positions), "at the source; leave it out with --topic")
-    await _refuse_open_transactions(client, logs)
-    return {
+    logs = await _ended_logs(client, list(positions))
+    found = {
         place: await _unread(client, place, logs[place], each) for place, each in positions.items()
     }
+    if await _positions(client, group, scope) != positions:
+        text = f"Group '{group}' committed other offsets while its records were read; stop its "
+        raise AdminError(f"{text}consumers, and run this again", "NON_EMPTY_GROUP")
+    return found
 
 
 def _left_over(scope: Scope, positions: Mapping[Place, Committed]) -> Iterator[str]:
@@ -146,9 +142,37 @@ def _left_over(scope: Scope, positions: Mapping[Place, Committed]) -> Iterator[s
             yield topic
 
 
-async def _refuse_open_transactions(client: AdminClient, logs: Mapping[Place, LogRange]) -> None:
-    """Raise AdminError if a transaction is open: no copy has its records, nor those behind it."""
-    whole = await ranges(client, list(logs), START, END, committed=False)
+async def _positions(client: AdminClient, group: str, scope: Scope) -> dict[Place, Committed]:
+    """Return the offsets to copy, of a group without members.
+
+    Raises AdminError if an open transaction has others, which it may commit later.
+    """
+    if not await require_idle(client, group):
+        raise AdminError(
+            f"Consumer group '{group}' does not exist at the source; "
+            f"see `gateway group list --bootstrap {client.settings.bootstrap}`",
+            "GROUP_ID_NOT_FOUND",
+        )
+    found, unstable = await stable_offsets(client, group)
+    for place in sorted(unstable):
+        if within(scope, place):
+            raise AdminError(
+                f"{name_of(place)}: an open transaction has another offset of group '{group}'; end "
+                "it, see `gateway transaction list`, and copy the records again",
+                "OPEN_TRANSACTION",
+            )
+    return {place: each for place, each in sorted(found.items()) if within(scope, place)}
+
+
+async def _ended_logs(client: AdminClient, places: Sequence[Place]) -> dict[Place, LogRange]:
+    """Return the offsets that committed readers see. Raises AdminError if a transaction is open.
+
+    No copy has its records, nor those behind it. The whole logs come first: what is written after
+    them is no sign of a transaction.
+    """
+    await _require_partitions(client, places, "at the source; leave it out with --topic")
+    whole = await ranges(client, places, START, END, committed=False)
+    logs = await ranges(client, places, START, END, committed=True)
     for place, log in logs.items():
         if whole[place].end > log.end:
             raise AdminError(
@@ -157,15 +181,11 @@ async def _refuse_open_transactions(client: AdminClient, logs: Mapping[Place, Lo
                 "the records again",
                 "OPEN_TRANSACTION",
             )
+    return logs
 
 
-async def _logs(
-    client: AdminClient, places: Sequence[Place], missing: str
-) -> dict[Place, LogRange]:
-    """Return the offsets that committed readers see.
-
-    Raises AdminError for an unknown partition, with `missing`: on which side, and what to do.
-    """
+async def _require_partitions(client: AdminClient, places: Sequence[Place], missing: str) -> None:
+    """Raise AdminError for an unknown partition, with `missing`: on which side, and what to do."""
     try:
         known = await find_topics(client, sorted({topic for topic, _ in places}))
     except AdminError as error:
@@ -176,7 +196,6 @@ async def _logs(
         if index not in known[topic]:
             text = f"topic '{topic}' has no partition {index}, it has {len(known[topic])}"
             raise AdminError(f"{text}; {missing}", _UNKNOWN)
-    return await ranges(client, places, START, END, committed=True)
 
 
 async def _unread(client: AdminClient, place: Place, log: LogRange, position: Committed) -> Unread:
@@ -204,7 +223,9 @@ async def plan_copy(
     """Find the offset of each partition at the copy. Raises AdminError if a copy differs."""
     exists = await require_idle(client, group)
     current = await committed(client, group) if exists else {}
-    logs = await _logs(client, list(source), "the copy needs all partitions of the source")
+    missing = "the copy needs all partitions of the source"
+    await _require_partitions(client, list(source), missing)
+    logs = await ranges(client, list(source), START, END, committed=True)
     return [
         Carried(
             place,

@@ -130,11 +130,28 @@ def _offset_row(
 
 async def committed(client: AdminClient, group: str) -> dict[Place, Committed]:
     """Return all committed offsets of the group. A group that does not exist has none."""
+    found, _ = await _committed(client, group, stable=False)
+    return found
 
+
+async def stable_offsets(
+    client: AdminClient, group: str
+) -> tuple[dict[Place, Committed], set[Place]]:
+    """Return the committed offsets, and the partitions whose offsets an open transaction changes.
+
+    Those partitions are not among the first ones.
+    """
+    return await _committed(client, group, stable=True)
+
+
+async def _committed(
+    client: AdminClient, group: str, *, stable: bool
+) -> tuple[dict[Place, Committed], set[Place]]:
     def fields(version: int) -> dict[str, Any]:
+        more = {"require_stable": stable}
         if version < _GROUPS_FROM:
-            return {"group_id": group, "topics": None}
-        return {"groups": [{"group_id": group, "topics": None, "member_epoch": -1}]}
+            return {"group_id": group, "topics": None, **more}
+        return {"groups": [{"group_id": group, "topics": None, "member_epoch": -1}], **more}
 
     def result(answer: Any) -> Any:
         return answer.groups[0] if hasattr(answer, "groups") else answer
@@ -147,14 +164,20 @@ async def committed(client: AdminClient, group: str) -> dict[Place, Committed]:
         version_max=_NAMES_UP_TO,
     )
     raise_for(result(answer).error_code, None, group)
-    return {
-        (topic.name, each.partition_index): Committed(
+    rows = [(topic.name, each) for topic in result(answer).topics for each in topic.partitions]
+    found = {
+        (topic, each.partition_index): Committed(
             each.committed_offset, getattr(each, "committed_leader_epoch", -1), each.metadata or ""
         )
-        for topic in result(answer).topics
-        for each in topic.partitions
+        for topic, each in rows
         if not each.error_code.value and each.committed_offset >= 0
     }
+    unstable = {
+        (topic, each.partition_index)
+        for topic, each in rows
+        if each.error_code.name == "unstable_offset_commit"
+    }
+    return found, unstable
 
 
 async def commit(client: AdminClient, group: str, positions: Mapping[Place, Committed]) -> None:

@@ -10,14 +10,19 @@ should be.
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from gateway.admin.client import AdminClient as AsyncAdminClient
+from gateway.admin.client import AdminError
+from gateway.admin.client_settings import ClientSettings
 from gateway.admin.consume_batches import PlainRecord
-from gateway.admin.group_copy import Digest
+from gateway.admin.group_copy import Digest, read_source
+from gateway.admin.group_seek import Scope
 from tests.compat.committed import wait_ended
 from tests.documents import code_blocks
 from tests.gateway.admin_commands import invoke
@@ -299,6 +304,79 @@ def test_an_open_transaction_is_refused_and_an_aborted_one_is_a_gap(sides):
     code, _, errors = copy(sides, group, "--execute")
     assert (code, errors) == (0, "")
     assert committed(target, group, topic)[0] == 2
+
+
+def test_an_offset_that_a_transaction_may_still_commit_is_not_passed_over(sides):
+    """Its output would be in the copy, and the group there would make it once more."""
+    source, target = sides
+    topic, group = "pending", "pending-readers"
+    for side in sides:
+        create(side, topic, **{"retention.ms": "-1"})
+        write(side, topic, ["a", "b", "c"])
+    commit(source, group, topic, 1)
+    producer = Producer({"bootstrap.servers": source, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    consumer = Consumer({"bootstrap.servers": source, "group.id": group})
+    at = [TopicPartition(topic, 0, 2)]
+    producer.send_offsets_to_transaction(at, consumer.consumer_group_metadata(), 30)
+    code, out, errors = copy(sides, group, "--execute", "-o", "json")
+    assert (code, out) == (1, "")
+    assert json.loads(errors)["code"] == "OPEN_TRANSACTION"
+    assert committed(target, group, topic)[0] < 0
+    assert copy(sides, group, "--topic", f"{topic}:1")[0] == 1  # it has no offset there
+    producer.commit_transaction(30)
+    consumer.close()
+
+    def copied():
+        return copy(sides, group, "--execute")[0] == 0
+
+    wait_until(copied, "the end of the transaction")
+    assert committed(target, group, topic)[0] == 2
+
+
+class Meanwhile(AsyncAdminClient):
+    """A client of the source. Something else happens there after its first look at the offsets."""
+
+    def __init__(self, bootstrap, happens):
+        super().__init__(ClientSettings(bootstrap))
+        self._happens = happens
+        self._looks = 0
+
+    async def at_leaders_or_errors(self, *request, **more):
+        found = await super().at_leaders_or_errors(*request, **more)
+        self._looks += 1
+        if self._looks == 2:  # the starts, then the ends
+            self._happens()
+        return found
+
+
+def unread_while(bootstrap, group, happens):
+    async def work():
+        async with Meanwhile(bootstrap, happens) as client:
+            return await read_source(client, group, Scope({}))
+
+    return asyncio.run(work())
+
+
+def test_records_that_come_meanwhile_are_no_open_transaction(sides):
+    source, _ = sides
+    topic, group = "growing", "growing-readers"
+    create(source, topic, **{"retention.ms": "-1"})
+    write(source, topic, ["a", "b"])
+    commit(source, group, topic, 1)
+    found = unread_while(source, group, lambda: write(source, topic, ["c"]))
+    assert found[topic, 0].after.count == 2
+
+
+def test_a_group_that_goes_on_while_its_records_are_read_is_not_copied(sides):
+    source, _ = sides
+    topic, group = "moving", "moving-readers"
+    create(source, topic, **{"retention.ms": "-1"})
+    write(source, topic, ["a", "b", "c"])
+    commit(source, group, topic, 1)
+    with pytest.raises(AdminError, match="committed other offsets while"):
+        unread_while(source, group, lambda: commit(source, group, topic, 2))
 
 
 def test_what_cannot_be_copied_is_one_line(sides):
