@@ -50,6 +50,8 @@ class Share:
         # Set to end the pause between two samples. Callers of `fresh` wait for `_complete`.
         self._wake = asyncio.Event()
         self._complete = asyncio.Event()
+        # Set at the end of the sample that is under way, or of the next one; then replaced.
+        self._ended = asyncio.Event()
         self._task = start_restarting("the samples of figures", self._run)
 
     @property
@@ -68,6 +70,17 @@ class Share:
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._complete.wait()
+
+    async def renewed(self, wait_s: float) -> None:
+        """Wait up to `wait_s` seconds for a sample that ends after this call.
+
+        Samples go on as often as before, and take as long: the pauses begin anew with this one.
+        """
+        ended = self._ended
+        self._wake.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await ended.wait()
 
     def ask(self) -> None:
         """Take a sample every second for the next 10 s."""
@@ -90,6 +103,8 @@ class Share:
             await self._sample()
             self._sampled_s = loop.time()
             self._complete.set()
+            self._ended.set()
+            self._ended = asyncio.Event()
             period_s = ASKED_PERIOD_S if self._is_asked() else IDLE_PERIOD_S
             with suppress(TimeoutError):
                 async with asyncio.timeout(period_s):

@@ -70,14 +70,18 @@ _RATES: Final = 4
 _ADDED_IN_PARTS: Final = "lag_records"
 _NUMBERS_PER_TURN: Final = 1_000  # of points, between two turns of other tasks
 _KEPT_PER_TURN: Final = 50  # groups
+_SAMPLE_S_MAX: Final = 5.0  # for which a point waits for a sample; then it takes the last one
 
 
 async def group_lags(ctx: Context) -> Lags:
-    """Return the lag of the groups of this gateway, as its share had them last.
+    """Return the lag of the groups of this gateway, from a new sample of its share.
 
-    The first call begins the samples of the share, and returns nothing: their points are missing.
+    The ends of partitions are those of now. With positions of an earlier sample, each group that
+    keeps up would lag by what was written since.
     """
-    return await Samples(ctx).group_lags(list(share_of(ctx).groups.rows.values()))
+    share = share_of(ctx)
+    await share.renewed(_SAMPLE_S_MAX)
+    return await Samples(ctx).group_lags(list(share.groups.rows.values()))
 
 
 class History:

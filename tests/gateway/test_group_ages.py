@@ -15,6 +15,7 @@ from gateway.cluster.port import Leader
 from gateway.core.figures import largest
 from gateway.figures.mirror import Mirror
 from gateway.figures.parts import mirror_of, share_of
+from gateway.figures.share import IDLE_PERIOD_S
 from gateway.http.pages import Asked
 from gateway.http.views.groups import groups
 from gateway.http.views.spark import spark
@@ -189,6 +190,21 @@ async def test_lists_and_histories_have_the_same_lag():
         lags = await history.group_lags(gateway.context)
         assert listed["g"] == lags["g"][1] is not None
         assert lags["g"][0] == mirror.group("g").lag
+
+
+async def test_a_group_that_keeps_up_has_no_lag_in_its_history():
+    async with sharing_gateway() as gateway:
+        partition = await gateway.topic()
+        await gateway.sent(partition, batch(at=1_000))
+        await commit(gateway, "g", p0=2)
+        await history.group_lags(gateway.context)
+        before_s = asyncio.get_running_loop().time()
+        for number in range(3):
+            await gateway.sent(partition, batch(at=5_000))
+            await commit(gateway, "g", p0=partition.high_watermark)
+            assert (await history.group_lags(gateway.context))["g"] == (0, 0.0), number
+        # It waits for no sample of another period.
+        assert asyncio.get_running_loop().time() - before_s < IDLE_PERIOD_S / 2
 
 
 def test_the_largest_is_unknown_if_one_is_and_0_of_none():
