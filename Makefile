@@ -75,7 +75,7 @@ ifeq ($(KEY)$(CASE),)
 endif
 
 proof: $(RUN)/.ready $(DEV)/.ready $(NEWEST)/.ready ## the long proofs; the last result is in docs/proof.md
-	$(DEV)/bin/python -m pytest -q -s -m proof
+	EXAMPLES=all $(DEV)/bin/python -m pytest -q -s -m proof
 	EXAMPLES=all $(DEV)/bin/python -m pytest -q -m "drawn and not proof" -n 2 --dist loadfile
 
 proof-ledger: $(DEV)/.ready ## the ledger tier under faults: seeds, all states, mistakes (SEEDS=)

@@ -3,7 +3,8 @@
 A virtual machine may get no processor for seconds. Then clients of real processes give up, and
 sessions end, although nothing is wrong. A test that failed is run again only if a thread of its
 process woke up `STILL_S` too late meanwhile, and the process itself worked for less than half of
-that time: work of ours that blocks for seconds is no excuse. The second result counts.
+that time: work of ours that blocks for seconds is no excuse. The second result counts, and the end
+of the run shows what the first one was.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from _pytest.runner import runtestprotocol
 
 STILL_S = 2.0
 _LOOK_S = 0.1
+_SECTION = "standstill"
+_SHOWN_MAX = 4_000  # characters of a first failure
 
 
 class Standstill:
@@ -66,12 +69,24 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, log=False, nextitem=nextitem)
     stood_s = _standstill.take()
-    if stood_s >= STILL_S and any(each.when == "call" and each.failed for each in reports):
+    failed = [each for each in reports if each.when == "call" and each.failed]
+    if stood_s >= STILL_S and failed:
         item._initrequest()  # type: ignore[attr-defined]
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
-        note = f"the machine stood still for {stood_s:.1f} s; this is the second run"
-        reports[-1].sections.append(("standstill", note))
+        note = f"the machine stood still for {stood_s:.1f} s; it ran again, and failed at first:"
+        shown = failed[0].longreprtext[-_SHOWN_MAX:]
+        reports[-1].sections.append((_SECTION, f"{note}\n{shown}"))
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show each test that ran twice, with its first failure: it may be one of ours after all."""
+    seen = [report for each in terminalreporter.stats.values() for report in each]
+    for report in seen:
+        for name, text in getattr(report, "sections", ()):
+            if name == _SECTION:
+                terminalreporter.section(f"ran twice: {report.nodeid}", sep="_")
+                terminalreporter.write_line(text)

@@ -3,9 +3,12 @@
 Method: pytest runs tests of Hypothesis that count how often they are called, and a state machine.
 """
 
+import re
+
 import pytest
 
 from tests.drawn import ALL, EXAMPLES_MIN, examples_of
+from tests.house import ROOT
 
 COUNTS = """
 from hypothesis import given, settings, strategies as st
@@ -53,3 +56,10 @@ def test_functions_and_state_machines_draw_their_share(pytester, monkeypatch, ex
     pytester.makepyfile(COUNTS.replace("{counts}", repr(counts)))
     done = pytester.runpytest_inprocess(*OPTIONS)
     assert done.parseoutcomes() == {"passed": 4}
+
+
+def test_the_proofs_draw_all_examples_also_in_tests_that_no_commit_runs():
+    (recipe,) = re.findall(r"^proof:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    runs = [line for line in recipe.splitlines() if "pytest" in line]
+    assert len(runs) == 2
+    assert all(line.startswith(f"\t{ALL}=all ") for line in runs), recipe

@@ -44,13 +44,23 @@ def test_what_the_process_worked_itself_is_no_standstill(late_s, work_s, found_s
     assert still_s(late_s, work_s) == found_s
 
 
-def outcomes(pytester, stood_s, passes_in):
+def run(pytester, stood_s, passes_in):
     pytester.makepyfile(FAILS_ONCE.format(stood_s=stood_s, passes_in=passes_in))
-    return pytester.runpytest_inprocess(*OPTIONS, "-p", "tests.standstill").parseoutcomes()
+    return pytester.runpytest_inprocess(*OPTIONS, "-p", "tests.standstill")
+
+
+def outcomes(pytester, stood_s, passes_in):
+    return run(pytester, stood_s, passes_in).parseoutcomes()
 
 
 def test_a_test_that_failed_in_a_standstill_runs_again(pytester):
     assert outcomes(pytester, STILL_S, 2) == {"passed": 2}
+
+
+def test_the_end_shows_what_failed_at_first(pytester):
+    done = run(pytester, STILL_S, 2)
+    done.stdout.fnmatch_lines(["*ran twice: *::test_one*", "*stood still*", "*assert len(runs) == 2"])
+    assert done.ret == 0
 
 
 def test_it_runs_no_third_time(pytester):
