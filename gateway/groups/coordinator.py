@@ -404,6 +404,10 @@ class Coordinator:
         """Return snapshots of groups, and the number of groups left out. See `GroupSnapshots`."""
         return await self._snapshots.look(limits)
 
+    async def claimed_elsewhere(self, groups: Iterable[str]) -> set[str]:
+        """Return which of these groups other brokers have claimed. Raises MetadataUnavailable."""
+        return await self._claims.claimed_elsewhere(groups)
+
     def every_group(self) -> EveryGroup:
         """Return a new look at all groups of this broker. See `EveryGroup`."""
         from gateway.groups.every_group import EveryGroup  # a gateway starts without it

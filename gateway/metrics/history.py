@@ -26,9 +26,11 @@ from gateway.core.history_rings import (
     slot_of,
 )
 from gateway.figures.parts import share_of
+from gateway.figures.rows import GroupRow
 from gateway.handlers.api import Context
 from gateway.metrics.peer_questions import ask_peers
 from gateway.metrics.samples import Samples
+from ledger.errors import LedgerError
 from ledger.ports.bookies import Status
 from ledger.ports.clock import SECONDS
 from ledger.tasks import start_restarting
@@ -81,7 +83,26 @@ async def group_lags(ctx: Context) -> Lags:
     """
     share = share_of(ctx)
     await share.renewed(_SAMPLE_S_MAX)
-    return await Samples(ctx).group_lags(list(share.groups.rows.values()))
+    rows = list(share.groups.rows.values())
+    claimed = [row for row in rows if row.claimed]
+    idle = [row for row in rows if not row.claimed]
+    most = max(0, ctx.config.metrics.groups_max - len(claimed))
+    return await Samples(ctx).group_lags(claimed + await _own(ctx, idle[:most]))
+
+
+async def _own(ctx: Context, idle: list[GroupRow]) -> list[GroupRow]:
+    """Return the idle groups that no other gateway has claimed: those commit only there.
+
+    Returns none if that is unknown: their offsets here may be minutes old.
+    """
+    if not idle:
+        return []
+    try:
+        async with asyncio.timeout(ctx.config.metrics.read_s_max):
+            elsewhere = await ctx.groups.claimed_elsewhere([row.group for row in idle])
+    except (LedgerError, TimeoutError):
+        return []
+    return [row for row in idle if row.group not in elsewhere]
 
 
 class History:

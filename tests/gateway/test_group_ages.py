@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.cluster.port import Leader
+from gateway.config import MetricsLimits
 from gateway.core.figures import largest
 from gateway.figures.mirror import Mirror
 from gateway.figures.parts import mirror_of, share_of
@@ -21,6 +22,7 @@ from gateway.http.views.groups import groups
 from gateway.http.views.spark import spark
 from gateway.metrics import group_ages, history, record_times
 from gateway.process.assemble import _close_lazy_parts
+from ledger.errors import MetadataUnavailable
 from tests.gateway.figures_rig import (
     PaperCatalog,
     Remote,
@@ -205,6 +207,41 @@ async def test_a_group_that_keeps_up_has_no_lag_in_its_history():
             assert (await history.group_lags(gateway.context))["g"] == (0, 0.0), number
         # It waits for no sample of another period.
         assert asyncio.get_running_loop().time() - before_s < IDLE_PERIOD_S / 2
+
+
+UNLOADED_S = 700.0  # after which a group without members is out of memory, and a scan found it
+
+
+async def test_a_history_has_no_idle_group_that_another_gateway_has_claimed(monkeypatch):
+    """Its commits are seen only there: the offsets here would be older than its lag."""
+    claimed = {}
+
+    async def elsewhere(names):
+        assert list(names) == ["g"]
+        if not claimed:
+            raise MetadataUnavailable("for a moment")
+        return claimed["by others"]
+
+    async with sharing_gateway() as gateway:
+        await gateway.topic()
+        await commit(gateway, "g", p0=0)
+        await asyncio.sleep(UNLOADED_S)
+        claims = gateway.context.groups._claims
+        monkeypatch.setattr(claims, "claimed_elsewhere", elsewhere)
+        assert await history.group_lags(gateway.context) == {}
+        for others, found in ((set(), {"g"}), ({"g"}, set())):
+            claimed["by others"] = others
+            assert (await history.group_lags(gateway.context)).keys() == found
+
+
+async def test_of_more_groups_than_a_history_keeps_the_loaded_ones_come_first():
+    async with sharing_gateway(metrics=MetricsLimits(groups_max=1)) as gateway:
+        await gateway.topic()
+        await commit(gateway, "idle", p0=0)
+        await asyncio.sleep(UNLOADED_S)
+        assert (await history.group_lags(gateway.context)).keys() == {"idle"}
+        await commit(gateway, "busy", p0=0)
+        assert (await history.group_lags(gateway.context)).keys() == {"busy"}
 
 
 def test_the_largest_is_unknown_if_one_is_and_0_of_none():
