@@ -52,18 +52,24 @@ def walk(
     """The command and all below it, each with the words that call it."""
     yield path, command
     if isinstance(command, click.Group):
-        for name in command.list_commands(_context(command, path)):
+        for name in command.list_commands(context_of(command, path)):
             below = _below(command, path, name)
             assert below is not None
             yield from walk(below, (*path, name))
 
 
-def _context(command: click.Command, path: tuple[str, ...]) -> click.Context:
-    return click.Context(command, info_name=path[-1])
+def context_of(command: click.Command, path: tuple[str, ...], name: str = "") -> click.Context:
+    """A context of a command as its program makes it; a command keeps what it finds there first.
+
+    Without the settings of the program, it would show one name of the option for help in later
+    tests, and no defaults.
+    """
+    settings = PROGRAMS[path[0]].context_settings
+    return click.Context(command, info_name=name or path[-1], **settings)
 
 
 def _below(group: click.Group, path: tuple[str, ...], name: str) -> click.Command | None:
-    return group.get_command(_context(group, path), name)
+    return group.get_command(context_of(group, path), name)
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from tests.command_output import PROGRAMS, walk
+from tests.command_output import PROGRAMS, context_of, walk
 from tests.house import ROOT
 
 DOCUMENT = ROOT / "docs/commands.md"
@@ -75,7 +75,7 @@ def differences() -> list[str]:
 
 def _context(path: Path, command: click.Command) -> click.Context:
     """A context as the program makes it: with its settings, by which the help shows defaults."""
-    return click.Context(command, info_name=" ".join(path), **command.context_settings)
+    return context_of(command, path, " ".join(path))
 
 
 def _options(command: click.Command) -> list[click.Option]:

@@ -32,6 +32,13 @@ def test_a_page_is_what_its_generator_makes(generator):
     assert generator.differences() == []
 
 
+def test_the_reference_leaves_the_commands_as_their_programs_show_them():
+    """A command keeps the first option for help that is made: a later test would see it."""
+    assert commands_reference.document()
+    kept = [command._help_option for _, command in commands_reference.tree()]
+    assert all(each is not None and each.opts == ["-h", "--help"] for each in kept)
+
+
 def test_every_command_has_a_section_and_a_line_in_that_of_its_group():
     text = commands_reference.document()
     for path, _ in commands_reference.tree():

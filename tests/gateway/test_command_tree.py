@@ -17,7 +17,7 @@ from gateway.process.cli import program as gateway
 from ledger.__main__ import program as bookie
 from ledger.command_line.program import CommandGroup, OldSpelling, flags_of
 from ledger.command_line.version import describe
-from tests.command_output import walk
+from tests.command_output import context_of, walk
 
 UNIT = ("-ms", "-s", "-seconds", "-minutes", "-bytes")
 
@@ -93,7 +93,7 @@ def test_every_option_and_argument_says_what_to_pass(path, command):
 
 @EACH
 def test_a_value_that_has_a_default_shows_it(path, command):
-    ctx = click.Context(command, info_name=path[-1])
+    ctx = context_of(command, path)
     for option in command.params:
         if isinstance(option, click.Option) and not (
             option.hidden or option.is_flag or option.required or option.multiple
