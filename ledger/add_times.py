@@ -18,8 +18,8 @@ SAME_S: Final = 0.005
 """
 
 Times = list[Any]
-"""Ledger, entry, when it was sent, and how many acknowledgements confirm it; then bookie and time of
-each acknowledgement. In monotonic seconds."""
+"""Ledger, entry, when it was sent, and how many acknowledgements confirm it; then bookie and time
+of each acknowledgement. In monotonic seconds."""
 
 _HEAD: Final = 4
 
@@ -59,22 +59,24 @@ class AddTimes:
     ) -> float | None:
         """Return when the first bookie acknowledged what was confirmed then, None if unknown.
 
-        It was sent to one of these ledgers within `sent_s`, from and to. Takes the first entry
-        from then on that was confirmed with it. A later one would be wrong: another bookie may
-        acknowledge entries at once, however long the first bookie has had each of them.
+        It was sent to one of these ledgers within `sent_s`, from and to, and rather at the end.
+        Takes the entry sent next to that which was confirmed with it. A later one would be wrong:
+        another bookie may acknowledge entries at once, however long the first one has had each.
         """
-        begun_s, until_s = sent_s[0], sent_s[1] + SAME_S
-        found: float | None = None
+        begun_s, accepted_s = sent_s
+        found: Times | None = None
         for times in reversed(self._newest):  # in the order in which they were sent
             if times[2] < begun_s:
                 break
-            if times[0] not in ledgers or times[2] > until_s:
+            if times[0] not in ledgers or times[2] > accepted_s + SAME_S:
                 continue
+            if found is not None and times[2] < accepted_s - (found[2] - accepted_s):
+                break  # it is further away, and so are all before it
             at_s: list[float] = times[_HEAD + 1 :: 2]
             acks: int = times[3]
             if len(at_s) >= acks and 0 <= confirmed_s - at_s[acks - 1] <= SAME_S:
-                found = at_s[0]
-        return found
+                found = times
+        return None if found is None else found[_HEAD + 1]
 
     def times_of(self, ledger: int, entry: int) -> Times | None:
         """Return what is remembered of an entry, None if nothing is."""
