@@ -19,6 +19,7 @@ from gateway.admin.groups import (
     delete_offsets,
     find_group,
     no_such_group,
+    state_by_new_protocol,
 )
 from gateway.admin.notation import SeekTarget
 from gateway.admin.topics import EARLIEST, LATEST, Row, offsets
@@ -60,16 +61,19 @@ async def require_idle(client: AdminClient, group: str) -> bool:
 
     Returns False if the group does not exist. Raises AdminError if the group has members.
     """
+    state: str | None
     try:
-        found = await find_group(client, group)
+        state = (await find_group(client, group)).group_state
     except AdminError as error:
-        if error.code == "GROUP_ID_NOT_FOUND":
-            return False
-        raise
-    if found.group_state not in _IDLE:
+        if error.code != "GROUP_ID_NOT_FOUND":
+            raise
+        state = await state_by_new_protocol(client, group)
+    if state is None:
+        return False
+    if state not in _IDLE:
         raise AdminError(
             f"Offsets can only be moved while group '{group}' is inactive, but its state is "
-            f"{found.group_state}; stop its consumers first.",
+            f"{state}; stop its consumers first.",
             "NON_EMPTY_GROUP",
         )
     return True

@@ -13,7 +13,7 @@ from gateway.admin.client import AdminClient, AdminError, Place, raise_for
 from gateway.admin.topics import LATEST, LOOK_RETRY_S_MAX, Row, offsets
 
 _OFFSET_COMMIT, _OFFSET_FETCH, _DESCRIBE_GROUPS, _LIST_GROUPS = 8, 9, 15, 16
-_DELETE_GROUPS, _OFFSET_DELETE = 42, 47
+_DELETE_GROUPS, _OFFSET_DELETE, _CONSUMER_GROUP_DESCRIBE = 42, 47, 69
 _GROUPS_FROM = 8  # first version of OffsetFetch that requests several groups
 _NAMES_UP_TO = 9  # last version of OffsetFetch and OffsetCommit with topic names
 _GONE = ("Dead", "")
@@ -70,6 +70,30 @@ async def find_group(client: AdminClient, name: str) -> Any:
         raise no_such_group(name)
     raise_for(group.error_code, getattr(group, "error_message", None), name)
     return group
+
+
+async def state_by_new_protocol(client: AdminClient, name: str) -> str | None:
+    """Return the state of a group of the new consumer protocol (KIP-848), None if there is none.
+
+    DescribeGroups does not find such a group. A gateway has none, so it is not asked.
+    """
+    fields = {"group_ids": [name], "include_authorized_operations": False}
+    try:
+        answer = await client.at_coordinator(
+            name,
+            _CONSUMER_GROUP_DESCRIBE,
+            lambda _: fields,
+            lambda answer: [group.error_code for group in answer.groups],
+        )
+    except AdminError as error:
+        if error.code == "UNSUPPORTED_VERSION":
+            return None
+        raise
+    (group,) = answer.groups
+    if group.error_code.name == "group_id_not_found":
+        return None
+    raise_for(group.error_code, group.error_message, name)
+    return str(group.group_state)
 
 
 def no_such_group(name: str) -> AdminError:

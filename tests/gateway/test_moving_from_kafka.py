@@ -335,6 +335,33 @@ def test_an_offset_that_a_transaction_may_still_commit_is_not_passed_over(sides)
     assert committed(target, group, topic)[0] == 2
 
 
+@pytest.mark.proof
+@pytest.mark.parametrize("sides", ["kafka"], indirect=True)
+def test_a_group_of_the_new_protocol_of_kafka_is_carried_once_it_has_no_members(sides):
+    source, target = sides
+    topic, group = "new", "new-readers"
+    for side in sides:
+        create(side, topic, **{"retention.ms": "-1"})
+        write(side, topic, ["a", "b", "c"])
+    settings = {"bootstrap.servers": source, "group.id": group, "group.protocol": "consumer"}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+    consumer.subscribe([topic])
+    found = []
+
+    def reads():
+        found.extend(consumer.consume(1, 0.5))
+        return found
+
+    wait_until(reads, "the first record")
+    consumer.commit(found[0], asynchronous=False)
+    code, _, errors = copy(sides, group, "--execute", "-o", "json")
+    assert (code, json.loads(errors)["code"]) == (1, "NON_EMPTY_GROUP")
+    consumer.close()
+    code, _, errors = copy(sides, group, "--execute")
+    assert (code, errors) == (0, "")
+    assert committed(target, group, topic)[0] == 1
+
+
 class Meanwhile(AsyncAdminClient):
     """A client of the source. Something else happens there after its first look at the offsets."""
 
