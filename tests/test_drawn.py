@@ -59,7 +59,8 @@ def test_functions_and_state_machines_draw_their_share(pytester, monkeypatch, ex
 
 
 def test_the_proofs_draw_all_examples_also_in_tests_that_no_commit_runs():
-    (recipe,) = re.findall(r"^proof:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    (recipe,) = re.findall(r"^proof:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
     runs = [line for line in recipe.splitlines() if "pytest" in line]
     assert len(runs) == 2
     assert all(line.startswith(f"\t{ALL}=all ") for line in runs), recipe
