@@ -46,10 +46,11 @@ stage has its time.
 - **write**: until its reply was handed to the socket.
 
 A gateway remembers when bookies acknowledged entries: of each ledger one entry in 2 ms, and each
-64th. An entry of the same ledger that was acknowledged together with the batches gives their stage
-journal, whether its bookies are in the process (`gateway dev`) or elsewhere. It is unknown if none
-was remembered, as may be while many entries are written at once. It is also unknown if more than
-5 ms went by between the acknowledgement and the reply.
+64th. An entry of the same ledger that was sent with the batches, or up to 5 ms later, and that was
+confirmed together with them, gives their stage journal. Its bookies may be in the process (`gateway
+dev`) or elsewhere. The stage is unknown if no such entry was remembered, as may be while many
+entries are written at once. It is also unknown if more than 5 ms went by between the last
+acknowledgement and the reply.
 """
 
 
