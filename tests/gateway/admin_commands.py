@@ -5,9 +5,11 @@ JSON that it prints must have the form that the documents declare.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 
 from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
@@ -26,9 +28,26 @@ def heeding(argv):
     return [sys.executable, "-c", f"{heeds}; os.execv(sys.argv[1], sys.argv[1:])", *argv]
 
 
+@contextmanager
+def nothing_is_left():
+    """Fail if asyncio reports a task or a connection that was left: its process would print it."""
+    found = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())
+    logger = logging.getLogger("asyncio")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+    assert not found, found
+
+
 def invoke(*words, bootstrap="127.0.0.1:1", stdin=""):
     """As `run`, without a process."""
-    done = CliRunner().invoke(program, words, input=stdin, env={"GATEWAY_BOOTSTRAP": bootstrap})
+    around = {"GATEWAY_BOOTSTRAP": bootstrap}
+    with nothing_is_left():
+        done = CliRunner().invoke(program, words, input=stdin, env=around)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     check_output(words, done.stdout, done.exit_code)
     return done.exit_code, done.stdout, done.stderr
