@@ -15,7 +15,7 @@ from tests.gateway.admin_commands import invoke
 
 
 async def fail():
-    raise RuntimeError("nobody takes it")
+    raise RuntimeError("left alone")
 
 
 async def leave_a_failed_task():

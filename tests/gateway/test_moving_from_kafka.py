@@ -307,7 +307,7 @@ def test_an_open_transaction_is_refused_and_an_aborted_one_is_a_gap(sides):
 
 
 def test_an_offset_that_a_transaction_may_still_commit_is_not_passed_over(sides):
-    """Its output would be in the copy, and the group there would make it once more."""
+    """Its output would be in the copy, and the group there would make it again."""
     source, target = sides
     topic, group = "pending", "pending-readers"
     for side in sides:
