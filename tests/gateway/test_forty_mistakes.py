@@ -39,7 +39,7 @@ pytestmark = pytest.mark.process
 
 TIMEOUT_S = 60
 ROWS = all_mistakes()
-CODES = re.findall(r"^\| (\d+) \|", (ROOT / "docs/OPERATING.md").read_text(), re.MULTILINE)
+CODES = re.findall(r"^\| (\d+) \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +243,7 @@ def test_a_mistake_gets_its_line_and_exit_code(row, gateway, tmp_path, monkeypat
 
 
 def test_each_line_of_the_table_is_as_promised():
-    """One line for people or an object for programs, and an exit code of OPERATING.md."""
+    """One line for people or an object for programs, and an exit code of errors.md."""
     assert len(ROWS) >= 40
     assert len({row.title for row in ROWS}) == len(ROWS)
     for row in ROWS:
