@@ -28,11 +28,18 @@ def heeding(argv):
     return [sys.executable, "-c", f"{heeds}; os.execv(sys.argv[1], sys.argv[1:])", *argv]
 
 
+LEFT = ("exception was never retrieved", "was destroyed but it is pending")
+
+
 @contextmanager
 def nothing_is_left():
-    """Fail if asyncio reports a task or a connection that was left: its process would print it."""
+    """Fail if asyncio reports a task that was left: the process of the command would print it.
+
+    Its other reports may be of gRPC, which has one poller for all event loops of the tests.
+    """
     found = []
     handler = logging.Handler(logging.WARNING)
+    handler.addFilter(lambda record: any(word in record.getMessage() for word in LEFT))
     handler.emit = lambda record: found.append(record.getMessage())
     logger = logging.getLogger("asyncio")
     logger.addHandler(handler)
