@@ -60,22 +60,27 @@ class AddTimes:
         """Return when the first bookie acknowledged what was confirmed then, None if unknown.
 
         It was sent to one of these ledgers within `sent_s`, from and to, and rather at the end.
-        Takes the entry sent next to that which was confirmed with it. A later one would be wrong:
-        another bookie may acknowledge entries at once, however long the first one has had each.
+        Takes the entry sent next to that which was confirmed with it; if none was sent until then,
+        as while a stream opens, the first one. A later one would be wrong: another bookie may
+        acknowledge entries at once, however long the first one has had each.
         """
         begun_s, accepted_s = sent_s
         found: Times | None = None
+        first: Times | None = None  # from the begin on
+        whole = len(self._newest) < (self._newest.maxlen or 0)
         for times in reversed(self._newest):  # in the order in which they were sent
             if times[2] < begun_s:
+                whole = True
                 break
-            if times[0] not in ledgers or times[2] > accepted_s + SAME_S:
+            if times[0] not in ledgers:
                 continue
-            if found is not None and times[2] < accepted_s - (found[2] - accepted_s):
-                break  # it is further away, and so are all before it
-            at_s: list[float] = times[_HEAD + 1 :: 2]
-            acks: int = times[3]
-            if len(at_s) >= acks and 0 <= confirmed_s - at_s[acks - 1] <= SAME_S:
+            first = times
+            near = times[2] <= accepted_s + SAME_S
+            if near and _was_confirmed(times, confirmed_s) and _is_next(times, found, accepted_s):
                 found = times
+        late = first is not None and whole and first[2] > accepted_s + SAME_S
+        if first is not None and late and _was_confirmed(first, confirmed_s):
+            found = first
         return None if found is None else found[_HEAD + 1]
 
     def times_of(self, ledger: int, entry: int) -> Times | None:
@@ -84,6 +89,18 @@ class AddTimes:
             if times[1] == entry and times[0] == ledger:
                 return times
         return None
+
+
+def _was_confirmed(times: Times, confirmed_s: float) -> bool:
+    """Return whether the acknowledgement that confirmed an entry came shortly before this time."""
+    at_s: list[float] = times[_HEAD + 1 :: 2]
+    acks: int = times[3]
+    return len(at_s) >= acks and 0 <= confirmed_s - at_s[acks - 1] <= SAME_S
+
+
+def _is_next(times: Times, found: Times | None, accepted_s: float) -> bool:
+    """Return whether an entry was sent nearer to this time than the one found so far."""
+    return found is None or abs(times[2] - accepted_s) <= abs(found[2] - accepted_s)
 
 
 add_times: Final = AddTimes()

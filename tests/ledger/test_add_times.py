@@ -141,6 +141,8 @@ def test_what_was_confirmed_then_was_first_acknowledged_with_an_entry_of_its_gro
     assert ring.first_s({7}, sent_s, 10.2) == 10.1
     assert ring.first_s({7}, (10.01, 10.06), 10.2) is None  # it was sent before
     assert ring.first_s({7}, (9.9, 10.0), 10.4) is None  # it was sent later
+    assert ring.first_s({7}, (9.9, 9.95), 10.2) == 10.1  # the first one: the stream was opened
+    assert ring.first_s({7}, (9.9, 9.95), 10.4) is None  # a later one
     assert ring.first_s({7}, sent_s, 10.4 + 2 * SAME_S) is None  # no group ended then
     assert ring.first_s({9}, sent_s, 10.4) is None
     assert ring.first_s({8}, sent_s, 10.39) == 10.39
@@ -165,3 +167,11 @@ async def test_a_slow_second_bookie_is_not_taken_for_a_slow_first_one(ring):
     found = ring.first_s({writer.ledger}, (begun_s, begun_s), ended_s)
     assert found is not None
     assert round(found - begun_s, 6) == 0.001
+
+
+def test_the_first_entry_after_a_request_is_not_known_once_the_ring_has_dropped_some():
+    ring = AddTimes(2)
+    for entry, sent_s in enumerate((10.0, 10.05, 10.06)):
+        ring.add([7, entry, sent_s, 1, "b1", 10.1])
+    assert ring.first_s({7}, (9.9, 9.95), 10.1) is None
+    assert ring.first_s({7}, (10.05, 10.051), 10.1) == 10.1
