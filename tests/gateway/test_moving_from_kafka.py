@@ -381,7 +381,7 @@ class Meanwhile(AsyncAdminClient):
 def unread_while(bootstrap, group, happens):
     async def work():
         async with Meanwhile(bootstrap, happens) as client:
-            return await read_source(client, group, Scope({}))
+            return await read_source(client, group, Scope({}), None)
 
     return asyncio.run(work())
 
