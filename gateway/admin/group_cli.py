@@ -62,8 +62,8 @@ group = CommandGroup(
     },
 )
 
-_name_argument = click.argument("name", metavar="GROUP", help="Id of the group.")
-_topic_option = option(
+name_argument = click.argument("name", metavar="GROUP", help="Id of the group.")
+topic_option = option(
     "--topic",
     "-t",
     "topics",
@@ -74,7 +74,7 @@ _topic_option = option(
 _execute_option = option(
     "--execute", is_flag=True, help="Move the group; without it, only show the new offsets."
 )
-_dry_run_option = option(
+dry_run_option = option(
     "--dry-run", is_flag=True, help="Only show what would be done, and change nothing."
 )
 
@@ -90,7 +90,7 @@ def _list(bootstrap: str, output: Output) -> None:
 
 
 @group.command("describe")
-@_name_argument
+@name_argument
 @option("--members", is_flag=True, help="Show the members instead of the offsets.")
 @option("--state", is_flag=True, help="Show the state instead of the offsets.")
 @bootstrap_option
@@ -121,9 +121,9 @@ def _describe(name: str, members: bool, state: bool, bootstrap: str, output: Out
 
 
 @group.command("delete")
-@_name_argument
+@name_argument
 @yes_option
-@_dry_run_option
+@dry_run_option
 @bootstrap_option
 @output_option(group_shapes.DELETED, group_shapes.WOULD_DELETE)
 def _delete(name: str, yes: bool, dry_run: bool, bootstrap: str, output: Output) -> None:
@@ -150,7 +150,7 @@ def _delete(name: str, yes: bool, dry_run: bool, bootstrap: str, output: Output)
     rows = ask(bootstrap, output, work)
     if dry_run:
         _show_as_kafka({"would_delete": name, "offsets": rows}, output)
-        _print_dry("--yes", output)
+        print_dry("--yes", output)
     else:
         output.done({"deleted": name, "offsets": rows}, f"Deleted group {name}.")
 
@@ -170,8 +170,8 @@ def _old_targets(function: F) -> F:
 
 
 @group.command("seek")
-@_name_argument
-@_topic_option
+@name_argument
+@topic_option
 @option("--all-topics", is_flag=True, help="All topics for which the group has committed offsets.")
 @option(
     "--to",
@@ -190,7 +190,7 @@ def _old_targets(function: F) -> F:
 @option("--undo", is_flag=True, help="Move back to the offsets before the last seek.")
 @_old_targets
 @_execute_option
-@_dry_run_option
+@dry_run_option
 @zookeeper_option(
     "With --undo: find the last seek in the history of the group, even if consumers have committed "
     "since. "
@@ -224,8 +224,8 @@ def _seek(name: str, output: Output, **values: Any) -> None:
 
 
 @group.command("history")
-@_name_argument
-@_topic_option
+@name_argument
+@topic_option
 @option("--since", metavar="TIME", help=f"Show only later commits: {_TIME}.")
 @option(
     "--newest",
@@ -261,11 +261,11 @@ def _history(
 
 
 @group.command("restore")
-@_name_argument
+@name_argument
 @option("--at", metavar="TIME", required=True, help=f"Time to go back to: {_TIME}.")
-@_topic_option
+@topic_option
 @_execute_option
-@_dry_run_option
+@dry_run_option
 @storage_option
 @tls_option
 @output_option(group_shapes.MOVED)
@@ -353,11 +353,9 @@ class _Move:
         shown = rows(self._group, steps)
         value = {"group": self._group, "executed": self._execute, "offsets": shown}
         _show_as_kafka(value, self._output)
-        for row in shown if self._output.is_table else ():
-            if row["remark"]:
-                note(f"{row['topic']}-{row['partition']}: {row['remark']}")
+        print_remarks(shown, self._output)
         if not self._execute:
-            _print_dry("--execute", self._output)
+            print_dry("--execute", self._output)
 
 
 def _show_as_kafka(value: Any, output: Output) -> None:
@@ -365,7 +363,14 @@ def _show_as_kafka(value: Any, output: Output) -> None:
     output.show(value, width_min=_KAFKA_COLUMN_WIDTH, blank_first=True)
 
 
-def _print_dry(name: str, output: Output) -> None:
+def print_remarks(shown: Sequence[Row], output: Output) -> None:
+    """Print the remarks on partitions beneath a table; other forms have them in the rows."""
+    for row in shown if output.is_table else ():
+        if row["remark"]:
+            note(f"{row['topic']}-{row['partition']}: {row['remark']}")
+
+
+def print_dry(name: str, output: Output) -> None:
     """Print that this was a plan, unless the result has a key that reports it."""
     if not output.is_json:
         note(f"Nothing was changed; add {name} to do it.")

@@ -9,8 +9,15 @@ import click
 
 from gateway.admin.client_settings import ClientSettings
 from gateway.admin.confirm import confirm_protected, yes_on_option
+from gateway.admin.group_cli import (
+    dry_run_option,
+    name_argument,
+    print_dry,
+    print_remarks,
+    topic_option,
+)
 from gateway.admin.requests import ask, bootstrap_option
-from ledger.command_line.output import Output, note, output_option, usage
+from ledger.command_line.output import Output, output_option, usage
 from ledger.command_line.program import Command, option
 from ledger.command_line.shape import Shape, text, truth, whole
 
@@ -49,7 +56,7 @@ _FIX: Final = "name the servers that the group comes from with --from host:port"
 
 
 @click.command("copy", cls=Command)
-@click.argument("name", metavar="GROUP", help="Id of the group.")
+@name_argument
 @option(
     "--from",
     "source",
@@ -57,16 +64,9 @@ _FIX: Final = "name the servers that the group comes from with --from host:port"
     required=True,
     help="Servers that the group comes from: host:port,host:port.",
 )
-@option(
-    "--topic",
-    "-t",
-    "topics",
-    metavar="TOPIC",
-    multiple=True,
-    help="Topic, or topic:0,3 for some of its partitions; repeat for several.",
-)
+@topic_option
 @option("--execute", is_flag=True, help="Commit the offsets; without it, only show them.")
-@option("--dry-run", is_flag=True, help="Only show what would be done, and change nothing.")
+@dry_run_option
 @yes_on_option
 @bootstrap_option
 @output_option(COPIED)
@@ -108,11 +108,9 @@ def copy(
 
     rows = group_copy.rows(name, ask(bootstrap, output, work))
     output.show({"group": name, "executed": execute, "offsets": rows})
-    for row in rows if output.is_table else ():
-        if row["remark"]:
-            note(f"{row['topic']}-{row['partition']}: {row['remark']}")
-    if not execute and not output.is_json:
-        note("Nothing was changed; add --execute to do it.")
+    print_remarks(rows, output)
+    if not execute:
+        print_dry("--execute", output)
 
 
 def _scope(topics: Sequence[str], source: str, output: Output) -> Scope:
