@@ -192,6 +192,22 @@ class HttpConfig:
         return "http" if self.certificate is None else "https"
 
 
+STANDARD: Final = "standard"
+"""The authorizer that decides by ACLs, as Kafka's StandardAuthorizer does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authorization:
+    """How a gateway decides what its clients may do."""
+
+    authorizer: str = ""  # `STANDARD`, or "": every client may do everything
+    super_users: tuple[str, ...] = ()  # Kafka: super.users; principals that may do everything
+    allow_everyone: bool = False  # Kafka: allow.everyone.if.no.acl.found
+
+    def __post_init__(self) -> None:
+        assert self.authorizer in ("", STANDARD)
+
+
 PLAINTEXT: Final = "PLAINTEXT"
 """The name of the only listener of a gateway that names none, as in Kafka."""
 
@@ -253,6 +269,7 @@ class GatewayConfig:
     metrics: MetricsLimits = field(default_factory=MetricsLimits)
     transaction: TransactionLimits = field(default_factory=TransactionLimits)
     topics: TopicDefaults = field(default_factory=TopicDefaults)
+    authorization: Authorization = field(default_factory=Authorization)
 
     def __post_init__(self) -> None:
         assert self.bookies in (1, 3)

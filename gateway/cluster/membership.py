@@ -57,6 +57,7 @@ class ClusterMembership:
         session_ms: int,
         new_token: Callable[[], str],
         supported: Supported | None = None,
+        authorizes: bool = False,
     ) -> None:
         self.node_id = node_id
         # True from a successful registration until the session ends, as far as this process can
@@ -77,6 +78,8 @@ class ClusterMembership:
         self._listeners: tuple[ListenerAddress, ...] = ()
         # The levels of features that this broker supports.
         self._supported = supported or {}
+        # Whether an authorizer decides what clients of this broker may do.
+        self._authorizes = authorizes
         self._session_s = session_ms / 1000
         self._new_token = new_token
         # The token of the present incarnation. Replaced when the session ends.
@@ -131,6 +134,7 @@ class ClusterMembership:
             peer_host=self._peer_address[0],
             peer_port=self._peer_address[1],
             listeners=self._listeners,
+            authorizes=self._authorizes,
         )
 
     def members(self) -> Sequence[ClusterMember]:
@@ -281,6 +285,7 @@ class ClusterMembership:
                 "peer_host": self._peer_address[0],
                 "peer_port": self._peer_address[1],
                 "listeners": [list(each) for each in self._listeners],
+                "authorizes": self._authorizes,
                 "features": {name: list(each) for name, each in self._supported.items()},
             }
         )
@@ -438,6 +443,7 @@ def _decode(path: str, node: Node) -> ClusterMember:
                 ListenerAddress(str(name), str(host), int(port))
                 for name, host, port in document.get("listeners", ())
             ),
+            authorizes=bool(document.get("authorizes", False)),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptFormat(f"{path}: {error!r}") from error

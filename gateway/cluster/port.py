@@ -26,6 +26,7 @@ class ClusterMember(NamedTuple):
 
     `peer_host` and `peer_port` are its address for other brokers, if that is another one.
     `listeners` are all addresses for clients; it is empty if an earlier release registered.
+    `authorizes` is whether an authorizer decides what its clients may do.
     """
 
     node_id: int
@@ -37,6 +38,7 @@ class ClusterMember(NamedTuple):
     peer_host: str = ""
     peer_port: int = 0
     listeners: tuple[ListenerAddress, ...] = ()
+    authorizes: bool = False
 
     def address_of(self, listener: str) -> tuple[str, int] | None:
         """Return the address for clients of this listener, or None if the broker lacks it.

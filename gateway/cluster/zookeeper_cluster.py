@@ -58,10 +58,12 @@ class ZooKeeperCluster:
         new_token: Callable[[], str] = _new_token,
         keeps_epochs: bool = True,
         supported: Supported | None = None,
+        authorizes: bool = False,
     ) -> None:
         """With `keeps_epochs`, the nodes of owners keep last epochs. Older releases refuse them.
 
-        `supported` are the levels of features that this broker registers.
+        `supported` are the levels of features that this broker registers, and `authorizes` is
+        whether it has an authorizer.
         """
         self._lease = lease
         self._stopped = False
@@ -75,6 +77,7 @@ class ZooKeeperCluster:
             session_ms=session_ms,
             new_token=new_token,
             supported=supported or {},
+            authorizes=authorizes,
         )
         self._partitions = PartitionOwnership(
             metadata,

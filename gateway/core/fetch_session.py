@@ -13,7 +13,7 @@ A response looks at the due partitions only.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable
 from enum import IntEnum
 from typing import Protocol
 
@@ -137,6 +137,7 @@ class FetchSession:
         "_by_entry",
         "_due",
         "_partitions",
+        "_topics",
         "busy",
         "committed",
         "counted",
@@ -185,6 +186,8 @@ class FetchSession:
         # The partitions that do not rest, in the order of service. Those that were sent records
         # last come last.
         self._due: dict[FetchPartition, None] = {}
+        # The topics of `_partitions`; None if they must be collected again.
+        self._topics: frozenset[Hashable] | None = None
         # With `names_all`: the partitions of each topic by their bytes in the request.
         self._by_entry: dict[Hashable, dict[bytes, FetchPartition]] = {}
         self.update(partitions, ())
@@ -218,6 +221,7 @@ class FetchSession:
         known = self._partitions.setdefault(named.key, named)
         if known is named:
             known.session = self
+            self._topics = None
         else:
             known.update_request(named)
             known.reply = None
@@ -226,6 +230,7 @@ class FetchSession:
         return known
 
     def _leave(self, gone: FetchPartition) -> None:
+        self._topics = None
         self._due.pop(gone, None)
         gone.unwatch()
 
@@ -369,6 +374,16 @@ class FetchSession:
     def topics(self) -> Iterable[Hashable]:
         """Return the topics of a session with `names_all`."""
         return self._by_entry
+
+    def named_topics(self) -> frozenset[Hashable]:
+        """Return the topics of all partitions, as the requests named them."""
+        if self._topics is None:
+            self._topics = frozenset(topic for topic, _ in self._partitions)
+        return self._topics
+
+    def partitions_of(self, topics: Container[Hashable]) -> list[FetchPartition]:
+        """Return the partitions of these topics."""
+        return [each for each in self._partitions.values() if each.topic in topics]
 
     def answered(self) -> None:
         """End a request, whether it was answered or its client left.

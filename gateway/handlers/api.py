@@ -22,7 +22,7 @@ from gateway.settings.broker_overrides import BrokerOverrides
 from ledger.ids import Buffer
 
 if TYPE_CHECKING:
-    from gateway.access import Allowed
+    from gateway.access import Authorizer
     from gateway.cleaning.cleaner import Cleaner
     from gateway.cluster.port import Cluster
     from gateway.config import GatewayConfig
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gateway.features.features import Features
     from gateway.groups.coordinator import Coordinator
     from gateway.groups.read_only_groups import ReadOnlyGroups
+    from gateway.settings.stored_acls import StoredAcls
     from gateway.settings.stored_settings import StoredSettings
     from gateway.topics.catalog import Catalog
     from gateway.topics.connection_fetches import ConnectionFetches
@@ -71,6 +72,8 @@ class Peer:
     local_port: int
     listener: str = PLAINTEXT
     """The name of the listener that accepted the connection."""
+    principal: str = ANONYMOUS
+    """The client, once it has authenticated: a type and a name, such as `User:alice`."""
     looked_up: int = 0
     """Requests that clients send before they connect to the address of a broker."""
     sent_here: bool = False
@@ -209,8 +212,10 @@ class Context:
     questions: dict[str, Question] = field(default_factory=dict[str, "Question"])
     # The other processes of a cluster on this machine; None unless `cluster up` started this one.
     local_cluster: LocalProcesses | None = None
-    # Decides who may read what. None allows everything: there is no authentication yet.
-    allowed: Allowed | None = None
+    # Decides what clients may do. None allows everything, at no cost.
+    authorizer: Authorizer | None = None
+    # The ACLs by which `authorizer` decides; None without one.
+    acls: StoredAcls | None = None
     phase: Phase = Phase.STARTING
     # The number of copies that an entry can have now; None in a process without ledgers.
     copies: Callable[[], int] | None = None

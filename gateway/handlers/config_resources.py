@@ -12,10 +12,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.shown_text import shown
 from gateway.core.topic_names import topic_name_fault
 from gateway.handlers.api import Context, Reply, Request
-from gateway.handlers.k32_describe_configs import ResourceType
+from gateway.handlers.k32_describe_configs import ResourceType, check_right
 from gateway.handlers.many_rows import Rows
 from gateway.handlers.topic_replies import AdminRefusal, change_each, copies_remark, duplicates
 from gateway.settings.broker_rules import changed_broker_configs, check_broker_configs
@@ -47,11 +48,10 @@ async def alter_all(request: Request, ctx: Context, changes: Changes) -> Reply:
     resources = request.body.resources
     named = ((each.resource_type, each.resource_name) for each in resources)
     twice = await duplicates(named, request)
-    validate_only = request.body.validate_only
     responses = Rows(request, "responses")
     await change_each(
         resources,
-        lambda each: _alter(each, twice, validate_only, ctx, changes),
+        lambda each: _alter(each, twice, request, ctx, changes),
         _about,
         responses,
         ctx,
@@ -64,10 +64,15 @@ def _about(asked: Any) -> Reply:
 
 
 async def _alter(
-    asked: Any, twice: set[tuple[int, str]], validate_only: bool, ctx: Context, changes: Changes
+    asked: Any, twice: set[tuple[int, str]], request: Request, ctx: Context, changes: Changes
 ) -> Reply:
     if (asked.resource_type, asked.resource_name) in twice:
         raise AdminRefusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
+    if ctx.authorizer is not None and asked.resource_type in tuple(ResourceType):
+        _check_names_and_values(changes(asked, ctx))  # as in Kafka, whose brokers check this first
+        kind, name = asked.resource_type, asked.resource_name
+        check_right(kind, name, Operation.ALTER_CONFIGS, request, ctx)
+    validate_only: bool = request.body.validate_only
     if asked.resource_type in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
         return await _alter_stored(asked, validate_only, ctx, changes)
     if asked.resource_type == ResourceType.BROKER:

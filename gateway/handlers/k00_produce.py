@@ -20,9 +20,12 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.handlers.api import Api, ConnectionEnds, Context, Request, Result
 from gateway.handlers.broker_endpoints import LeaderHints
+from gateway.handlers.rights import allows_id, allows_topic
 from gateway.handlers.transactional_produce import (
+    NO_ID,
     is_transactional,
     transaction_in_parts,
     transaction_of,
@@ -55,6 +58,7 @@ _WITHOUT_START = frozenset(
         ErrorCode.unknown_topic_or_partition,
     }
 )
+_DENIED = Produced(ErrorCode.topic_authorization_failed)
 _BAD_ACKS = Produced(ErrorCode.invalid_required_acks, message="acks must be -1, 0 or 1.")
 
 
@@ -316,8 +320,9 @@ async def _start_long(request: Request, ctx: Context) -> Coroutine[Any, Any, Res
     """Accept or refuse each batch in order, in parts. Returns the rest of the work."""
     body = request.body
     refused, transactional = _BAD_ACKS, False
-    if body.acks in (-1, 0, 1):
-        refused, transactional = await result_with_pauses(transaction_in_parts(body))
+    if body.acks in (-1, 0, 1) or ctx.authorizer is not None:
+        found = await result_with_pauses(transaction_in_parts(body))
+        refused, transactional = _checked(found, request, ctx)
     results = _LongProduce(request, ctx, _shape(request, body.topic_data))
     named = body.transactional_id if transactional else None
     for _ in _append_each(request, ctx, body.topic_data, refused, named, results):
@@ -331,7 +336,9 @@ def _start(request: Request, ctx: Context) -> asyncio.Future[Result]:
     """Accept or refuse each batch in order. Raises ConnectionEnds."""
     body = request.body
     refused, transactional = _BAD_ACKS, False
-    if body.acks in (-1, 0, 1):
+    if ctx.authorizer is not None:
+        refused, transactional = _checked(transaction_of(body), request, ctx)
+    elif body.acks in (-1, 0, 1):
         refused, transactional = transaction_of(body)
     topics = body.topic_data
     if transactional:
@@ -347,10 +354,37 @@ def _start(request: Request, ctx: Context) -> asyncio.Future[Result]:
     return _NoReply(request, results).ended
 
 
+def _checked(
+    found: tuple[Produced | None, bool], request: Request, ctx: Context
+) -> tuple[Produced | None, bool]:
+    """Return the result of `transaction_of` after the right to the id, and after the acks.
+
+    As in Kafka, a batch of a transaction anywhere in the request needs the right.
+    """
+    refused, transactional = found
+    body = request.body
+    if transactional and not allows_id(request, ctx, Operation.WRITE, body.transactional_id):
+        refused = NO_ID
+    if refused is not NO_ID and body.acks not in (-1, 0, 1):
+        refused = _BAD_ACKS
+    return refused, transactional
+
+
+def _refusal(
+    request: Request, ctx: Context, name: str | None, refused: Produced | None
+) -> Produced | None:
+    """Return why the batches of a topic are refused, or None. `refused` is for all topics."""
+    if ctx.authorizer is None or refused is NO_ID or name is None:
+        return refused
+    return refused if allows_topic(request, ctx, Operation.WRITE, name) else _DENIED
+
+
 def _single(request: Request, ctx: Context, topic: Any) -> _SinglePartition | _ManyPartitions:
     data = topic.partition_data[0]
     named, name = _name_of(request, ctx, topic)
-    partition = None if name is None else ctx.partitions.find_for_produce(name, data.index)
+    partition = None
+    if name is not None and _refusal(request, ctx, name, None) is None:
+        partition = ctx.partitions.find_for_produce(name, data.index)
     if partition is None:
         return _many(request, ctx, (topic,), None)
     single = _SinglePartition(request, ctx, named, data.index, partition)
@@ -403,14 +437,15 @@ def _append_each(
         if not topic.partition_data:
             continue
         named, name = _name_of(request, ctx, topic)
+        why_not = _refusal(request, ctx, name, refused)
         for place, data in enumerate(topic.partition_data):
             count += 1
             if count % PER_PART == 0:
                 yield
                 named, name = _name_of(request, ctx, topic)  # it may have been deleted
-            partition = None if name is None else find(name, data.index)
-            if refused is not None or partition is None:
-                why = refused or Produced(ctx.partitions.why_not_produced(named, data.index))
+            partition = None if name is None or why_not else find(name, data.index)
+            if why_not is not None or partition is None:
+                why = why_not or Produced(ctx.partitions.why_not_produced(named, data.index))
                 many.put(at, place, data.index, why, None)
                 continue
             answered = _PartitionPlace(many, at, place, data.index, partition).on_produced

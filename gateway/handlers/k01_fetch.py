@@ -6,6 +6,8 @@ flexible, last fetched epoch · v13 topic ids · v15 replica state · v16 errors
 Records at or above the high watermark are never returned. A broker that does not lead a partition
 serves its fetches only to clients in the broker's rack, because the high watermark may lag.
 A client that names the epoch of its last record is told where its log diverges from this one.
+A right to read that is taken away counts from the next request of a session on, and for a request
+that waits: its reply is checked again.
 Not done: Fetch of replicas.
 Fetches of Spark's executors are noted, so that their queries are listed as read-only groups.
 """
@@ -20,6 +22,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core import read_progress
 from gateway.core.fetch_plan import FetchPlan
 from gateway.core.fetch_session import (
@@ -31,6 +34,7 @@ from gateway.core.fetch_session import (
 )
 from gateway.handlers.api import Api, ConnectionEnds, Context, Request, Result
 from gateway.handlers.broker_endpoints import LeaderHints
+from gateway.handlers.rights import TOPIC_DENIED, allows_topic
 from gateway.topics.delayed_fetch import DelayedFetch
 from gateway.topics.fetch_reader import (
     PARTITIONS_PER_TURN,
@@ -92,13 +96,14 @@ def _start(request: Request, ctx: Context) -> Result | asyncio.Future[Result]:
     if asked.elements > _AT_ONCE_MAX:
         return start_once("a fetch of many partitions", _fetch_many(request, ctx, session, now_ms))
     try:
-        for _ in _note_executor(request, ctx, now_ms):
-            pass
         named: _Named = {}
         for _ in _name_partitions(asked, session, named):
             pass
         _settle(ctx, asked, session, now_ms, named)
-        return _fetch(request, ctx, session)
+        denied = _denied(request, ctx, session)
+        for _ in () if denied else _note_executor(request, ctx, now_ms):
+            pass
+        return _fetch(request, ctx, session, denied=denied)
     except Exception:
         ctx.fetch_sessions.remove(session)
         session.answered()
@@ -110,13 +115,19 @@ def _fetch(
     ctx: Context,
     session: FetchSession,
     unknown: dict[Hashable, list[bytes]] | None = None,
+    denied: frozenset[Any] = frozenset(),
 ) -> Result | asyncio.Future[Result]:
-    """Read the due partitions. `unknown` has the encoded errors of partitions that do not exist."""
-    reader, wait_s = _reader(request, ctx, session)
+    """Read the due partitions but those of `denied` topics.
+
+    `unknown` has the encoded errors of partitions that do not exist.
+    """
+    if denied:
+        unknown = {**(unknown or {}), **_refusals(request, ctx, session, denied)}
+    reader, wait_s = _reader(request, ctx, session, denied)
     plan = reader.plan
     answer = _Answer(request, ctx, session, reader, unknown)
-    if unknown:
-        plan.timed_out = True  # an error is sent at once
+    if unknown and not (denied and plan.results):
+        plan.timed_out = True  # an error is sent at once; beside a denied topic, others wait
     done = len(plan.results) <= _AT_ONCE_MAX and reader.plan_from_memory()
     if done and (plan.complete or plan.timed_out or not session):
         if reader.try_reserve():
@@ -135,18 +146,19 @@ async def _fetch_many(request: Request, ctx: Context, session: FetchSession, now
     """Answer a request that names many partitions, and yield to other requests meanwhile."""
     asked: FetchRequest = request.body
     unknown: dict[Hashable, list[bytes]] = {}
-    select = partial(_split_unknown, ctx, asked, unknown)
+    select = partial(_split_unknown, request, ctx, unknown)
     named: _Named = {}
     try:
-        for _ in _note_executor(request, ctx, now_ms):
-            await asyncio.sleep(0)
         for _ in _name_partitions(asked, session, named, select):
             await asyncio.sleep(0)
         _settle(ctx, asked, session, now_ms, named)
         if unknown and session.kept:
             session.wake_all()
             ctx.fetch_sessions.remove(session)
-        result = _fetch(request, ctx, session, unknown)
+        denied = _denied(request, ctx, session)
+        for _ in () if denied else _note_executor(request, ctx, now_ms):
+            await asyncio.sleep(0)
+        result = _fetch(request, ctx, session, unknown, denied)
     except BaseException:
         # What was named so far is not counted, and the client does not know how far that is.
         ctx.fetch_sessions.remove(session)
@@ -230,8 +242,8 @@ def _name_again(
 
 
 def _split_unknown(
+    request: Request,
     ctx: Context,
-    asked: FetchRequest,
     unknown: dict[Hashable, list[bytes]],
     topic: str | UUID,
     entries: list[bytes],
@@ -240,6 +252,13 @@ def _split_unknown(
 
     Without this, a request would take memory for hundreds of thousands of partitions.
     """
+    asked: FetchRequest = request.body
+    if ctx.authorizer is not None and not _may_read(request, ctx, topic):
+        unknown.setdefault(topic, []).extend(
+            encode_partition(asked.version, PartitionFetched(asked.read(entry).index, TOPIC_DENIED))
+            for entry in entries
+        )
+        return []
     known = ctx.catalog.by_name_or_id(topic)
     width = known.partitions if known is not None else 0
     by_index = [(asked.read(entry).index, entry) for entry in entries]
@@ -274,13 +293,53 @@ def _settle(
         session.wake_all()
 
 
-def _reader(request: Request, ctx: Context, session: FetchSession) -> tuple[FetchReader, float]:
+def _denied(request: Request, ctx: Context, session: FetchSession) -> frozenset[Any]:
+    """Return the topics of a session, as it names them, that the client may not read."""
+    if ctx.authorizer is None:
+        return frozenset()
+    return frozenset(
+        topic for topic in session.named_topics() if not _may_read(request, ctx, topic)
+    )
+
+
+def _may_read(request: Request, ctx: Context, topic: Any) -> bool:
+    """Return whether the client may read a topic. An unknown id has an error of its own."""
+    if isinstance(topic, UUID):
+        known = ctx.catalog.by_id(topic)
+        return known is None or allows_topic(request, ctx, Operation.READ, known.name)
+    return allows_topic(request, ctx, Operation.READ, topic)
+
+
+def _refusals(
+    request: Request, ctx: Context, session: FetchSession, denied: frozenset[Any]
+) -> dict[Hashable, list[bytes]]:
+    """Return the encoded errors of the partitions of denied topics, by topic.
+
+    A session of a connection is not kept: it repeats former replies.
+    """
+    if session.names_all:
+        session.wake_all()
+        ctx.fetch_sessions.remove(session)
+    request.error = int(TOPIC_DENIED)
+    found: dict[Hashable, list[bytes]] = {}
+    for each in session.partitions_of(denied):
+        error = encode_partition(request.version, PartitionFetched(each.partition, TOPIC_DENIED))
+        found.setdefault(each.topic, []).append(error)
+    return found
+
+
+def _reader(
+    request: Request, ctx: Context, session: FetchSession, denied: frozenset[Any]
+) -> tuple[FetchReader, float]:
     """Return a reader with the plan of the request, and the time for which the client waits."""
     asked: FetchRequest = request.body
     limits = ctx.config.fetch
     bytes_max = min(max(asked.bytes_max, 0), limits.response_bytes_max)
     wait_s = min(max(asked.wait_ms, 0), limits.wait_ms_max) / 1000
-    plan: PartitionsPlan = FetchPlan(session.due(), asked.min_bytes, bytes_max, wait_s)
+    due = session.due()
+    if denied:
+        due = [each for each in due if each.topic not in denied]
+    plan: PartitionsPlan = FetchPlan(due, asked.min_bytes, bytes_max, wait_s)
     peer, rack = request.peer, asked.rack
     reader = FetchReader(ctx.partitions, ctx.reply_memory, session, plan, rack, peer.host)
     reader.listener = peer.listener
@@ -298,6 +357,7 @@ class _Answer:
         "_ctx",
         "_encoded",
         "_names_leaders",
+        "_readable",
         "_reader",
         "_request",
         "_session",
@@ -322,6 +382,8 @@ class _Answer:
         # are encoded already.
         self._encoded: dict[Any, list[bytes]] = encoded or {}
         self._topics: dict[Any, list[PartitionFetched]] = {topic: [] for topic in self._encoded}
+        # Whether the client may read a topic now. Filled with an authorizer only.
+        self._readable: dict[Any, bool] = {}
         # The results of partitions that do not exist.
         self._unknown = 0
         # True if the response has an error after which the client looks for the leader.
@@ -364,7 +426,7 @@ class _Answer:
         session, decided = self._session, self._reader.plan.decided
         if session.names_all:
             for topic in session.topics():
-                self._encoded[topic] = session.resting_replies(topic)
+                self._encoded[topic] = self._resting(topic)
                 self._topics[topic] = []
         early = session.names_all or len(decided) > _AT_ONCE_MAX
         for result in decided:
@@ -374,6 +436,8 @@ class _Answer:
         """Add one partition. With `early` it is encoded at once if it has no records."""
         session, asked = self._session, result.asked
         error = self._reader.plan.error_of(result) if result.error else result.error
+        if self._ctx.authorizer is not None and not self._may_read(asked.topic):
+            error = TOPIC_DENIED  # since the request began
         fetched = _fetched(result, error)
         if self._reader.committed and not fetched.error_code:
             fetched = fetched._replace(aborted=result.aborted)
@@ -398,8 +462,25 @@ class _Answer:
         elif included:
             self._topics.setdefault(asked.topic, []).append(fetched)
         log = result.log
-        if session.kept and log is not None and self._reader.can_rest(result):
+        rests = error is not TOPIC_DENIED and self._reader.can_rest(result)
+        if session.kept and log is not None and rests:
             session.rest(asked, log, reply)
+
+    def _resting(self, topic: Hashable) -> list[bytes]:
+        """Return the replies of the partitions of a topic that rest, or errors in their place."""
+        if self._ctx.authorizer is None or self._may_read(topic):
+            return self._session.resting_replies(topic)
+        return [
+            encode_partition(self._request.version, PartitionFetched(each.partition, TOPIC_DENIED))
+            for each in self._session.partitions_of((topic,))
+            if each.reply is not None
+        ]
+
+    def _may_read(self, topic: Any) -> bool:
+        found = self._readable.get(topic)
+        if found is None:
+            found = self._readable[topic] = _may_read(self._request, self._ctx, topic)
+        return found
 
 
 def _fetched(result: FetchResult, error: ErrorCode) -> PartitionFetched:

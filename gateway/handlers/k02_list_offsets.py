@@ -18,10 +18,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.address_share import share_of
 from gateway.errors import partition_code
 from gateway.handlers.api import Api, Context, Request, Result
 from gateway.handlers.opening import open_all
+from gateway.handlers.rights import TOPIC_DENIED, allows_topic
 from gateway.topics.empty_partition import EmptyPartition
 from gateway.topics.partition import Partition
 from gateway.topics.timestamp_search import SearchBudget
@@ -63,7 +65,7 @@ def handle(
     if not short or sum(map(len, topics)) > _PARTITIONS_PER_TURN:
         return _in_turn(request, ctx)
     every: dict[tuple[str, int], _Asked] = {}
-    for _ in _distinct(request, every):
+    for _ in _distinct(request, ctx, every):
         pass
     for each in every.values():
         _look_up(request, each, ctx)
@@ -85,16 +87,24 @@ def _begun(request: Request, ctx: Context) -> asyncio.Task[Result]:
     return start_once("a search for offsets", _complete(request, ctx), expected=Exception)
 
 
-def _distinct(request: Request, every: dict[tuple[str, int], _Asked]) -> Iterator[None]:
-    """Put each partition of the request into `every`, in parts. Refuse those that are repeated."""
+def _distinct(
+    request: Request, ctx: Context, every: dict[tuple[str, int], _Asked]
+) -> Iterator[None]:
+    """Put each partition of the request into `every`, in parts.
+
+    Refuse those that are repeated, and topics that the client may not describe.
+    """
     seen = 0
     for topic in request.body.topics:
         name = topic.name
+        denied = not allows_topic(request, ctx, Operation.DESCRIBE, name)
         for index, epoch, timestamp in topic:
             key = name, index
             known = every.get(key)
             if known is None:
-                every[key] = _Asked(name, index, epoch, timestamp)
+                known = every[key] = _Asked(name, index, epoch, timestamp)
+                if denied:
+                    known.answer = _refusal(known, TOPIC_DENIED)
             elif known.answer is None:
                 known.answer = _refusal(known, ErrorCode.invalid_request)
             seen += 1
@@ -203,7 +213,7 @@ def _unknown_outcomes(partition: Partition | EmptyPartition) -> ErrorCode | None
 async def _complete(request: Request, ctx: Context) -> Result:
     """Answer every partition: look all up, open those that are not open together, then search."""
     every: dict[tuple[str, int], _Asked] = {}
-    for _ in _distinct(request, every):
+    for _ in _distinct(request, ctx, every):
         await asyncio.sleep(0)
     found: list[tuple[_Asked, Partition]] = []
     for at, each in enumerate(every.values()):

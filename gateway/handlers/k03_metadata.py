@@ -18,16 +18,19 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.topic_names import TRANSACTION_STATE, is_internal, topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.broker_endpoints import controller_id, endpoints
 from gateway.handlers.many_rows import Rows, with_pauses
-from gateway.handlers.topic_replies import (
-    CLUSTER_OPERATIONS,
-    OPERATIONS_NOT_REQUESTED,
-    TOPIC_OPERATIONS,
-    partition_rows,
+from gateway.handlers.rights import (
+    TOPIC_DENIED,
+    allows_cluster,
+    allows_topic,
+    cluster_operations,
+    topic_operations,
 )
+from gateway.handlers.topic_replies import OPERATIONS_NOT_REQUESTED, partition_rows
 from gateway.topics import internal_topics
 from gateway.topics.catalog import Topic
 
@@ -43,6 +46,8 @@ def handle(request: Request, ctx: Context) -> Reply | Coroutine[Any, Any, Reply]
     request.peer.looked_up += 1
     if body.topics is None or (request.version == 0 and not body.topics):
         topics = ctx.catalog.all()
+        if ctx.authorizer is not None:
+            topics = [each for each in topics if _may_describe(each.name, request, ctx)]
         if len(topics) > _AT_ONCE_MAX or sum(each.partitions for each in topics) > _AT_ONCE_MAX:
             return _reply_with_pauses(request, ctx, [], topics)
         return _reply(request, ctx, [_found(topic, request, ctx) for topic in topics])
@@ -152,23 +157,56 @@ def _may_create(body: Any, ctx: Context) -> bool:
     return ctx.config.topics.auto_create and getattr(body, "allow_auto_topic_creation", True)
 
 
+def _may_describe(name: str, request: Request, ctx: Context) -> bool:
+    return allows_topic(request, ctx, Operation.DESCRIBE, name)
+
+
+def _creation_denied(name: str, request: Request, ctx: Context) -> bool:
+    """Return whether the request would create a topic that its client may not create."""
+    if ctx.authorizer is None or not _may_create(request.body, ctx):
+        return False
+    create = Operation.CREATE
+    return not (allows_cluster(request, ctx, create) or allows_topic(request, ctx, create, name))
+
+
+def _hidden(name: str | None, topic_id: UUID | None, *, internal: bool = False) -> Reply:
+    """Return the row of a topic that the client may not describe or create.
+
+    It does not show whether the topic exists. A topic that is named by its id has no name there.
+    """
+    return Reply(
+        error_code=TOPIC_DENIED,
+        name=name,
+        topic_id=topic_id,
+        is_internal=internal,
+        partitions=[],
+        topic_authorized_operations=OPERATIONS_NOT_REQUESTED,
+    )
+
+
 def _row_by_name(name: str, request: Request, ctx: Context) -> Reply:
+    if not _may_describe(name, request, ctx):
+        return _hidden(name, None)
     topic = ctx.catalog.by_name(name)
     if topic is not None:
         return _found(topic, request, ctx)
+    if _creation_denied(name, request, ctx):
+        return _hidden(name, None, internal=is_internal(name))
     if topic_name_fault(name) is not None:
-        return _missing(name, ErrorCode.invalid_topic_exception, request)
+        return _missing(name, ErrorCode.invalid_topic_exception, request, ctx)
     if name == TRANSACTION_STATE:
         ctx.features.begin_new_forms()
     own = is_internal(name) and not internal_topics.is_wanted(name, ctx.features.may_write)
     if _may_create(request.body, ctx) and not own:
         ctx.catalog.auto_creation.begin(name)
-    return _missing(name, ErrorCode.unknown_topic_or_partition, request)
+    return _missing(name, ErrorCode.unknown_topic_or_partition, request, ctx)
 
 
 def _row_by_id(topic_id: UUID, request: Request, ctx: Context) -> Reply:
     topic = ctx.catalog.by_id(topic_id)
     if topic is not None and ctx.catalog.by_name(topic.name) is topic:
+        if not _may_describe(topic.name, request, ctx):
+            return _hidden(None, topic_id)
         return _found(topic, request, ctx)
     return Reply(
         error_code=ErrorCode.unknown_topic_id,
@@ -179,20 +217,20 @@ def _row_by_id(topic_id: UUID, request: Request, ctx: Context) -> Reply:
     )
 
 
-def _missing(name: str, code: ErrorCode, request: Request) -> Reply:
+def _missing(name: str, code: ErrorCode, request: Request, ctx: Context) -> Reply:
     return Reply(
         error_code=code,
         name=name,
         topic_id=None,
         is_internal=is_internal(name),
         partitions=[],
-        topic_authorized_operations=_operations(request),
+        topic_authorized_operations=_operations(name, request, ctx),
     )
 
 
-def _operations(request: Request) -> int:
+def _operations(name: str, request: Request, ctx: Context) -> int:
     asked = getattr(request.body, "include_topic_authorized_operations", False)
-    return TOPIC_OPERATIONS if asked else OPERATIONS_NOT_REQUESTED
+    return topic_operations(request, ctx, name) if asked else OPERATIONS_NOT_REQUESTED
 
 
 def _found(topic: Topic, request: Request, ctx: Context) -> Reply:
@@ -204,7 +242,7 @@ def _found(topic: Topic, request: Request, ctx: Context) -> Reply:
         partitions=partition_rows(
             topic, range(topic.partitions), ctx, request.peer, _unlisted(request)
         ),
-        topic_authorized_operations=_operations(request),
+        topic_authorized_operations=_operations(topic.name, request, ctx),
     )
 
 
@@ -222,7 +260,9 @@ def _reply(request: Request, ctx: Context, topics: Any) -> Reply:
         cluster_id=ctx.cluster_id,
         controller_id=controller_id(ctx, request.peer),
         topics=topics,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_REQUESTED,
+        cluster_authorized_operations=(
+            cluster_operations(request, ctx) if asked else OPERATIONS_NOT_REQUESTED
+        ),
         error_code=ErrorCode.none,
     )
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import GROUP_DENIED, TOPIC_DENIED, allows_group, allows_topic
 from gateway.topics.catalog import Topic
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
@@ -26,11 +29,14 @@ _TOPIC_IDS_FROM = 10
 
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
+    if not allows_group(request, ctx, Operation.READ, body.group_id):
+        return Reply(topics=await refused_rows(request, GROUP_DENIED))
     commit = _Commit(request, ctx)
     async for asked in with_pauses(body.topics, request):
         topic = commit.topic(asked)
+        denied = commit.denies(asked, topic)
         async for each in with_pauses(asked.partitions, request):
-            commit.add(each, topic)
+            commit.add(each, topic, denied=denied)
     code = ErrorCode.none
     if commit.offsets:
         code = await ctx.groups.commit(
@@ -43,6 +49,11 @@ async def handle(request: Request, ctx: Context) -> Reply:
     if code is ErrorCode.group_id_not_found and request.version < _NOT_FOUND_FROM:
         code = ErrorCode.illegal_generation
     return Reply(topics=await commit_rows(request, commit.faults, code))
+
+
+async def refused_rows(request: Request, code: ErrorCode) -> Any:
+    """Return the rows of the topics in the reply to a request of which nothing is done."""
+    return await commit_rows(request, repeat(None), code)
 
 
 async def commit_rows(request: Request, faults: Iterable[ErrorCode | None], code: ErrorCode) -> Any:
@@ -71,6 +82,8 @@ class _Commit:
         self.offsets: dict[TopicIdPartition, CommittedOffset] = {}
         # For each partition of the request, why its offset cannot be committed, or None.
         self.faults: list[ErrorCode | None] = []
+        self._request = request
+        self._ctx = ctx
         self._catalog = ctx.catalog
         self._metadata_size_max = ctx.config.groups.metadata_bytes_max
         self._by_id = request.version >= _TOPIC_IDS_FROM
@@ -87,11 +100,18 @@ class _Commit:
             return self._catalog.by_name(asked.name)
         return None if asked.topic_id is None else self._catalog.by_id(asked.topic_id)
 
-    def add(self, asked: Any, topic: Topic | None) -> None:
+    def denies(self, asked: Any, topic: Topic | None) -> bool:
+        """Return whether the client may not read a topic, which it may not exist for it then."""
+        name = asked.name if not self._by_id else None if topic is None else topic.name
+        return name is not None and not allows_topic(self._request, self._ctx, Operation.READ, name)
+
+    def add(self, asked: Any, topic: Topic | None, *, denied: bool) -> None:
         """Add the offset of one partition to the commit, or its fault to `faults`."""
         metadata = asked.committed_metadata or ""
         fault = None
-        if topic is None and self._by_id:
+        if denied:
+            fault = TOPIC_DENIED
+        elif topic is None and self._by_id:
             fault = ErrorCode.unknown_topic_id
         elif topic is None or not 0 <= asked.partition_index < topic.partitions:
             fault = ErrorCode.unknown_topic_or_partition

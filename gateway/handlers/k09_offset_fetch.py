@@ -20,11 +20,19 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.cluster.peers import PEER_CLIENT_ID
 from gateway.core.read_progress import is_read_group
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, answer_each
+from gateway.handlers.rights import (
+    GROUP_DENIED,
+    TOPIC_DENIED,
+    allows_cluster,
+    allows_group,
+    allows_topic,
+)
 from gateway.topics.catalog import Topic
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 
@@ -79,8 +87,10 @@ def _refused(asked: Any, code: ErrorCode) -> Reply:
 
 async def _group(asked: Any, request: Request, adding: asyncio.Lock, ctx: Context) -> Reply:
     """Return the offsets of one group, or an error and none of them."""
+    if not allows_group(request, ctx, Operation.DESCRIBE, asked.group_id):
+        return _refused(asked, GROUP_DENIED)
     try:
-        offsets = await _offsets(asked.group_id, request.client_id, ctx)
+        offsets = await _offsets(asked.group_id, request, ctx)
         if getattr(request.body, "require_stable", False):
             offsets = _StableOffsets(offsets, ctx.groups.unstable(asked.group_id))
         async with adding:
@@ -125,15 +135,28 @@ class _StableOffsets(Mapping[TopicIdPartition, CommittedOffset]):
 
 
 async def _offsets(
-    group_id: str, client_id: str | None, ctx: Context
+    group_id: str, request: Request, ctx: Context
 ) -> Mapping[TopicIdPartition, CommittedOffset]:
-    """Return the offsets of one group. Raises Refused."""
-    if client_id == PEER_CLIENT_ID:
+    """Return the offsets of one group. Raises Refused.
+
+    Another gateway asks for the offsets that this one has noted of a read-only group.
+    """
+    if _is_peer(request, ctx):
         return ctx.read_only_groups.offsets_here(group_id)
     offsets = await ctx.groups.offsets(group_id)
     if offsets or not is_read_group(group_id) or await ctx.groups.describe(group_id) is not None:
         return offsets
     return await ctx.read_only_groups.offsets(group_id)
+
+
+def _is_peer(request: Request, ctx: Context) -> bool:
+    """Return whether another gateway asks. Its name alone is no proof, if there is an authorizer.
+
+    Any client could name itself so, and be answered past the group's coordinator.
+    """
+    if request.client_id != PEER_CLIENT_ID:
+        return False
+    return allows_cluster(request, ctx, Operation.CLUSTER_ACTION)
 
 
 async def _all(
@@ -151,7 +174,7 @@ async def _all(
     topics = _topic_rows(request)
     for topic_id, rows in partitions.items():
         topic = ctx.catalog.by_id(topic_id)
-        if topic is not None:
+        if topic is not None and allows_topic(request, ctx, Operation.DESCRIBE, topic.name):
             await topics.add(Reply(name=topic.name, topic_id=topic_id, partitions=rows.result()))
     return topics.result()
 
@@ -163,8 +186,10 @@ async def _by_name(
     ctx: Context,
 ) -> Reply:
     """Return the offsets of one topic. An unknown topic has none and no error, as in Kafka."""
-    topic = ctx.catalog.by_name(asked.name)
-    rows = await _partitions(asked.partition_indexes, topic, offsets, request)
+    topic, code = ctx.catalog.by_name(asked.name), ErrorCode.none
+    if not allows_topic(request, ctx, Operation.DESCRIBE, asked.name):
+        topic, code = None, TOPIC_DENIED
+    rows = await _partitions(asked.partition_indexes, topic, offsets, request, code)
     return Reply(name=asked.name, partitions=rows)
 
 
@@ -176,6 +201,8 @@ async def _by_id(
 ) -> Reply:
     topic = None if asked.topic_id is None else ctx.catalog.by_id(asked.topic_id)
     code = ErrorCode.unknown_topic_id if topic is None else ErrorCode.none
+    if topic is not None and not allows_topic(request, ctx, Operation.DESCRIBE, topic.name):
+        topic, code = None, TOPIC_DENIED
     rows = await _partitions(asked.partition_indexes, topic, offsets, request, code)
     return Reply(topic_id=asked.topic_id, partitions=rows)
 

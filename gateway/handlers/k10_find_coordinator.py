@@ -12,12 +12,14 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.cluster.port import ClusterMember
 from gateway.core.topic_names import CONSUMER_OFFSETS
 from gateway.errors import MALFORMED
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.broker_endpoints import endpoint
 from gateway.handlers.many_rows import Rows, answer_each
+from gateway.handlers.rights import GROUP_DENIED, ID_DENIED, TEXTS, allows_group, allows_id
 from gateway.topics import internal_topics
 from ledger.errors import LedgerError
 
@@ -47,6 +49,9 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 
 async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) -> Reply:
+    denied = _denied(key_type, key, request, ctx)
+    if denied is not None:
+        return _error(key, denied, "" if request.version >= _MANY_FROM else TEXTS[denied])
     if key_type == _TRANSACTION:
         coordinators = ctx.transactions
         leader = None if coordinators is None else coordinators.leader(key)
@@ -61,6 +66,16 @@ async def _coordinator(key_type: int, key: str, request: Request, ctx: Context) 
     except (LedgerError, TimeoutError):
         member = None
     return _found(member, key, request, ctx)
+
+
+def _denied(key_type: int, key: str, request: Request, ctx: Context) -> ErrorCode | None:
+    """Return why the client may not look for a coordinator, or None."""
+    describe = Operation.DESCRIBE
+    if key_type == _GROUP and not allows_group(request, ctx, describe, key):
+        return GROUP_DENIED
+    if key_type == _TRANSACTION and not allows_id(request, ctx, describe, key):
+        return ID_DENIED
+    return None
 
 
 def _found(member: ClusterMember | None, key: str, request: Request, ctx: Context) -> Reply:

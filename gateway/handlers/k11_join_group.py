@@ -12,9 +12,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.group_members import Joined, Joining, protocols_bytes
 from gateway.groups.coordinator import fresh_id
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.rights import GROUP_DENIED, allows_group
 
 _ID_REQUIRED_FROM = 4
 _NULL_PROTOCOL_FROM = 7
@@ -23,6 +25,8 @@ _SKIP_FROM = 9
 
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
+    if not allows_group(request, ctx, Operation.READ, body.group_id):
+        return _reply(Joined(GROUP_DENIED, ""), request.version)
     error = _fault(body, ctx)
     if error is not ErrorCode.none:
         return _reply(Joined(error, body.member_id), request.version)

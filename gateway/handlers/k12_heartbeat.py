@@ -10,12 +10,16 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.rights import GROUP_DENIED, allows_group
 
 
 def handle(request: Request, ctx: Context) -> Reply | Coroutine[Any, Any, Reply]:
     """Reply at once, unless the group must be loaded."""
     body = request.body
+    if not allows_group(request, ctx, Operation.READ, body.group_id):
+        return Reply(error_code=GROUP_DENIED)
     if not body.group_id:
         return Reply(error_code=ErrorCode.invalid_group_id)
     asked = (

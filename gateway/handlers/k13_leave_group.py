@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.group_members import Leaving
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import GROUP_DENIED, allows_group
 
 _MANY_FROM = 3
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
+    if not allows_group(request, ctx, Operation.READ, body.group_id):
+        return Reply(error_code=GROUP_DENIED, members=[])
     if not body.group_id:
         return Reply(error_code=ErrorCode.invalid_group_id, members=[])
     leavings = await _leavings(request)

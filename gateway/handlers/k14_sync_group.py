@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.group_members import Synced, Syncing
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.rights import GROUP_DENIED, allows_group
 
 _PROTOCOL_FROM = 5
 
@@ -18,6 +20,8 @@ async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
     if request.version >= _PROTOCOL_FROM and None in (body.protocol_type, body.protocol_name):
         return _reply(Synced(ErrorCode.inconsistent_group_protocol))
+    if not allows_group(request, ctx, Operation.READ, body.group_id):
+        return _reply(Synced(GROUP_DENIED))
     if not body.group_id:
         return _reply(Synced(ErrorCode.invalid_group_id))
     limit = ctx.config.groups.member_metadata_bytes_max

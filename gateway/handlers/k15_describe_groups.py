@@ -9,25 +9,35 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.group_members import State
 from gateway.core.shown_text import shown
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.many_rows import Rows, answer_each
+from gateway.handlers.many_rows import Rows, answer_each, with_pauses
+from gateway.handlers.rights import GROUP_DENIED, allows_group, group_operations
 
 _NOT_FOUND_FROM = 6
-_ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""Bits for READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as in Kafka."""
 _NOT_REQUESTED = -(2**31)
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
     asked = getattr(request.body, "include_authorized_operations", False)
-    operations = _ALL_OPERATIONS if asked else _NOT_REQUESTED
     groups = Rows(request, "groups")
+    named: list[str] = []
+    async for group_id in with_pauses(dict.fromkeys(request.body.groups), request):
+        if allows_group(request, ctx, Operation.DESCRIBE, group_id):
+            named.append(group_id)
+        else:
+            await groups.add(_without_members(group_id, GROUP_DENIED, "", _NOT_REQUESTED))
+
+    async def describe(group_id: str) -> Reply:
+        operations = group_operations(request, ctx, group_id) if asked else _NOT_REQUESTED
+        return await _describe(group_id, request.version, operations, ctx)
+
     await answer_each(
-        dict.fromkeys(request.body.groups),
-        lambda group_id: _describe(group_id, request.version, operations, ctx),
+        named,
+        describe,
         lambda group_id: _without_members(
             group_id, ErrorCode.coordinator_not_available, "", _NOT_REQUESTED
         ),

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.groups.coordinator import Refused
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import allows_cluster, allows_group
 
 _CLASSIC = "classic"
 
@@ -24,10 +26,13 @@ async def handle(request: Request, ctx: Context) -> Reply:
         return Reply(error_code=refused.code, groups=[])
     listed += ctx.read_only_groups.listings(ctx.groups.stored)
     groups = Rows(request, "groups")
+    every = allows_cluster(request, ctx, Operation.DESCRIBE)
     async for each in with_pauses(listed, request):
         if states and each.state.value.lower() not in states:
             continue
         if types and _CLASSIC not in types and each.kind not in types:
+            continue
+        if not every and not allows_group(request, ctx, Operation.DESCRIBE, each.group_id):
             continue
         await groups.add(
             Reply(

@@ -17,11 +17,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.topic_names import is_fixed
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.assigned_replicas import check_assigned_replicas
 from gateway.handlers.broker_endpoints import live_ids
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import TOPIC_DENIED, allows_cluster, allows_topic
 from gateway.handlers.topic_replies import (
     DUPLICATE_NAME,
     AdminRefusal,
@@ -64,6 +66,11 @@ async def _create(
     asked: Any, request: Request, brokers: Container[int], created: list[Topic], ctx: Context
 ) -> Reply:
     """Create one topic, and add it to `created` unless the request only validates."""
+    create = Operation.CREATE
+    if not allows_cluster(request, ctx, create) and not allows_topic(
+        request, ctx, create, asked.name
+    ):
+        raise AdminRefusal(TOPIC_DENIED, "Authorization failed.")
     configs = {config.name: config.value for config in asked.configs}  # the last one counts
     ctx.catalog.check_name(asked.name)  # name, configs, size: the order of Kafka's checks
     normalize(configs)
@@ -71,10 +78,10 @@ async def _create(
     _check_internal(asked.name, partitions, ctx)
     if request.body.validate_only:
         topic = ctx.catalog.check_new(asked.name, partitions, replication_factor, configs)
-        return _created(topic, ctx)
+        return _created(topic, request, ctx)
     topic = await ctx.catalog.create(asked.name, partitions, replication_factor, configs)
     created.append(topic)
-    return Reply(_created(topic, ctx), error_message=copies_remark(ctx, topic))
+    return Reply(_created(topic, request, ctx), error_message=copies_remark(ctx, topic))
 
 
 def _check_internal(name: str, partitions: int, ctx: Context) -> None:
@@ -145,12 +152,13 @@ def _not_created(name: str) -> Reply:
     return Reply(name=name, topic_id=None, num_partitions=-1, replication_factor=-1, configs=[])
 
 
-def _created(topic: Topic, ctx: Context) -> Reply:
+def _created(topic: Topic, request: Request, ctx: Context) -> Reply:
+    about = Reply(topic_id=topic.topic_id, error_code=ErrorCode.none, error_message=None)
+    if not allows_topic(request, ctx, Operation.DESCRIBE_CONFIGS, topic.name):
+        return Reply(_not_created(topic.name), **about, topic_config_error_code=int(TOPIC_DENIED))
     return Reply(
+        about,
         name=topic.name,
-        topic_id=topic.topic_id,
-        error_code=ErrorCode.none,
-        error_message=None,
         topic_config_error_code=0,
         num_partitions=topic.partitions,
         replication_factor=topic.replication_factor,

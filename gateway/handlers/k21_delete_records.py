@@ -15,9 +15,11 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.errors import partition_code
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import ANSWER_S_MAX, Rows, answer_each, with_pauses
+from gateway.handlers.rights import TOPIC_DENIED, allows_topic
 from gateway.topics.partition import Partition
 from ledger.errors import LedgerError, NotOwner
 from ledger.tasks import start_once
@@ -37,6 +39,11 @@ async def handle(request: Request, ctx: Context) -> Reply:
     topics = Rows(request, "topics")
     for name, offsets in (await _asked(request)).items():
         partitions = Rows(request, "topics", "partitions")
+        if not allows_topic(request, ctx, Operation.DELETE, name):
+            for index in offsets:
+                await partitions.add(_row(index, _NO_WATERMARK, TOPIC_DENIED))
+            await topics.add(Reply(name=name, partitions=partitions.result()))
+            continue
         await answer_each(
             offsets.items(),
             partial(deletions.row, name),

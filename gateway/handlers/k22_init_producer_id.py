@@ -14,9 +14,17 @@ from datetime import timedelta
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.transaction_checks import check_initializing
 from gateway.core.transaction_effects import Initialized, Initializing
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.rights import (
+    CLUSTER_DENIED,
+    ID_DENIED,
+    allows_any_topic,
+    allows_cluster,
+    allows_id,
+)
 from gateway.handlers.transaction_errors import coordinator_of, in_old_words
 from ledger.errors import LedgerError
 
@@ -30,7 +38,13 @@ async def handle(request: Request, ctx: Context) -> Reply:
     known_id = getattr(body, "producer_id", -1)
     known_epoch = getattr(body, "producer_epoch", -1)
     if body.transactional_id is not None:
+        if not allows_id(request, ctx, Operation.WRITE, body.transactional_id):
+            return _refused(ID_DENIED)
         return await _transactional(request, known_id, known_epoch, ctx)
+    if not allows_cluster(request, ctx, Operation.IDEMPOTENT_WRITE) and not allows_any_topic(
+        request, ctx, Operation.WRITE
+    ):
+        return _refused(CLUSTER_DENIED)
     if (known_id == -1) != (known_epoch == -1):
         return _refused(ErrorCode.invalid_request)
     try:

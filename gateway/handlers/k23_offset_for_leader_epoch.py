@@ -14,10 +14,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.cluster.port import StreamKey
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.opening import open_all
+from gateway.handlers.rights import TOPIC_DENIED, allows_cluster, allows_topic
 from gateway.topics.empty_partition import EmptyPartition
 from gateway.topics.partition import Partition
 
@@ -29,16 +31,27 @@ async def handle(request: Request, ctx: Context) -> Reply:
     topics = Rows(request, "topics")
     async for topic in with_pauses(request.body.topics, request):
         partitions = Rows(request, "topics", "partitions")
+        denied = not _may_ask(topic.topic, request, ctx)
         async for asked in with_pauses(topic.partitions, request):
-            await partitions.add(_row(topic.topic, asked, ctx, errors))
+            row = _refusal(asked, TOPIC_DENIED) if denied else None
+            await partitions.add(row or _row(topic.topic, asked, ctx, errors))
         await topics.add(Reply(topic=topic.topic, partitions=partitions.result()))
     return Reply(topics=topics.result())
+
+
+def _may_ask(topic: str, request: Request, ctx: Context) -> bool:
+    """Return whether the client may ask for epochs: as a broker, or as a client of the topic."""
+    if allows_cluster(request, ctx, Operation.CLUSTER_ACTION):
+        return True
+    return allows_topic(request, ctx, Operation.DESCRIBE, topic)
 
 
 async def _unopened(request: Request, ctx: Context) -> set[Partition]:
     """Return the partitions of the request that this broker leads and has not opened."""
     found: set[Partition] = set()
     async for topic in with_pauses(request.body.topics, request):
+        if not _may_ask(topic.topic, request, ctx):
+            continue
         async for asked in with_pauses(topic.partitions, request):
             partition = ctx.partitions.find(topic.topic, asked.partition)
             if partition is not None and partition.is_leader and not partition.readable:

@@ -14,11 +14,20 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.topic_names import is_internal
 from gateway.core.transaction_effects import Adding
 from gateway.core.transaction_states import EPOCH_BUMP_VERSION, TopicPartition
 from gateway.handlers.api import ALL_PARTITIONS_MAX, Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import (
+    CLUSTER_DENIED,
+    ID_DENIED,
+    TOPIC_DENIED,
+    allows_cluster,
+    allows_id,
+    denied_topics,
+)
 from gateway.handlers.transaction_errors import coordinator_of, in_old_words
 from gateway.transactions.coordinator_partition import CoordinatorPartition
 
@@ -42,6 +51,8 @@ class _Errors(NamedTuple):
 async def handle(request: Request, ctx: Context) -> Reply:
     if request.version < _MANY_FROM:
         return await _answer_one(request, ctx)
+    if not allows_cluster(request, ctx, Operation.CLUSTER_ACTION):
+        return Reply(error_code=CLUSTER_DENIED, results_by_transaction=())
     by_id: dict[str, Any] = {}
     async for each in with_pauses(request.body.transactions, request):
         by_id.setdefault(each.transactional_id, each)
@@ -69,7 +80,10 @@ async def handle(request: Request, ctx: Context) -> Reply:
 
 
 async def _answer_one(request: Request, ctx: Context) -> Reply:
-    """Answer the request of a client, which may not add partitions of internal topics."""
+    """Answer the request of a client, which may not add partitions of internal topics.
+
+    As in Kafka, nothing is added if the client may not write to one of the topics.
+    """
     body = request.body
     asked = body.v3_and_below_topics
     adding = Adding(
@@ -79,13 +93,19 @@ async def _answer_one(request: Request, ctx: Context) -> Reply:
         await _partitions(asked, request),
     )
     errors = _Errors()
-    if adding.partitions or not asked:  # as in Kafka, topics without partitions add nothing
-        internal: dict[TopicPartition, ErrorCode] = {}
+    if not allows_id(request, ctx, Operation.WRITE, adding.transactional_id):
+        errors = _Errors(ID_DENIED)
+    elif adding.partitions or not asked:  # as in Kafka, topics without partitions add nothing
+        names = {each.topic for each in adding.partitions}
+        denied_names = denied_topics(request, ctx, Operation.WRITE, names)
+        refused: dict[TopicPartition, ErrorCode] = {}
         async for each in with_pauses(adding.partitions, request):
-            if is_internal(each.topic):
-                internal[each] = ErrorCode.topic_authorization_failed
-        errors = _Errors(ErrorCode.operation_not_attempted, internal)
-        if not internal:
+            if is_internal(each.topic) or each.topic in denied_names:
+                refused[each] = TOPIC_DENIED
+            elif not ctx.partitions.exists(*each):
+                refused[each] = ErrorCode.unknown_topic_or_partition
+        errors = _Errors(ErrorCode.operation_not_attempted, refused)
+        if not refused:
             errors = await _add(adding, request.version, request, ctx)
     rows = Rows(request, "results_by_topic_v3_and_below")
     await _add_topics(asked, errors, rows, request)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.topic_names import CONSUMER_OFFSETS
 from gateway.core.transaction_effects import Adding
 from gateway.core.transaction_states import TopicPartition
 from gateway.groups.transactional_groups import offsets_partition
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.rights import GROUP_DENIED, ID_DENIED, allows_group, allows_id
 from gateway.handlers.transaction_errors import coordinator_of, in_old_words, keeps_pending
 from gateway.log import Throttle, logger
 from gateway.topics import internal_topics
@@ -28,6 +30,10 @@ _throttle = Throttle()
 
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
+    if not allows_id(request, ctx, Operation.WRITE, body.transactional_id):
+        return Reply(error_code=ID_DENIED)
+    if not allows_group(request, ctx, Operation.READ, body.group_id):
+        return Reply(error_code=GROUP_DENIED)
     coordinator = coordinator_of(body.transactional_id, ctx)
     if isinstance(coordinator, ErrorCode):
         return Reply(error_code=coordinator)

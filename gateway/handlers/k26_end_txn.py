@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.transaction_effects import Ended, Ending
 from gateway.core.transaction_states import EPOCH_BUMP_VERSION
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.rights import ID_DENIED, allows_id
 from gateway.handlers.transaction_errors import coordinator_of, in_old_words
+from gateway.transactions.coordinator_partition import CoordinatorPartition
 
 _FENCED_FROM = 2
 _BUMP_FROM = 5
@@ -21,7 +24,9 @@ _BUMP_FROM = 5
 
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
-    coordinator = coordinator_of(body.transactional_id, ctx)
+    coordinator: CoordinatorPartition | ErrorCode = ID_DENIED
+    if allows_id(request, ctx, Operation.WRITE, body.transactional_id):
+        coordinator = coordinator_of(body.transactional_id, ctx)
     if isinstance(coordinator, ErrorCode):
         ended = Ended(coordinator)
     else:

@@ -22,9 +22,11 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.partition_transactions import EndMarker
 from gateway.handlers.api import Api, Context, Reply, Request, Result
 from gateway.handlers.many_rows import Rows
+from gateway.handlers.rights import CLUSTER_DENIED, allows_cluster
 from gateway.transactions.local_markers import LocalMarkers, OnMarked
 from gateway.wire.marker_request import MarkedTopic, RequestedMarker, decode_markers
 
@@ -120,9 +122,13 @@ def handle(
     """Append the markers now. Requests of usual size are answered without a task of their own."""
     markers: Sequence[RequestedMarker] = request.body
     assert ctx.markers is not None
-    if any(min(each.producer_id, each.epoch, each.version) < 0 for each in markers):
+    if not allows_cluster(request, ctx, Operation.ALTER) and not allows_cluster(
+        request, ctx, Operation.CLUSTER_ACTION
+    ):
+        writing = _Writing(markers, _NoMarkers(CLUSTER_DENIED))
+    elif any(min(each.producer_id, each.epoch, each.version) < 0 for each in markers):
         # Kafka cannot write such a marker, and fails the whole request.
-        writing = _Writing(markers, _NoMarkers())
+        writing = _Writing(markers, _NoMarkers(ErrorCode.unknown_server_error))
     else:
         writing = _Writing(markers, ctx.markers)
     if sum(marker.partitions for marker in markers) > _PER_TURN:
@@ -168,7 +174,10 @@ def _row(answer: tuple[int, ErrorCode]) -> Reply:
 
 
 class _NoMarkers:
-    """The receiver of markers that cannot be written."""
+    """The receiver of markers that cannot be written, or that the client may not write."""
+
+    def __init__(self, error: ErrorCode) -> None:
+        self._error = error
 
     def append(
         self,
@@ -178,7 +187,7 @@ class _NoMarkers:
         on_marked: OnMarked,
         topic_id: UUID | None = None,
     ) -> None:
-        on_marked(ErrorCode.unknown_server_error)
+        on_marked(self._error)
 
 
 API = Api(

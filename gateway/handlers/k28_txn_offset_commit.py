@@ -13,12 +13,21 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.topic_names import CONSUMER_OFFSETS
 from gateway.groups.transactional_groups import offsets_partition
 from gateway.groups.transactional_offsets import TransactionalCommit
 from gateway.handlers.api import Api, Context, Reply, Request
-from gateway.handlers.k08_offset_commit import commit_rows
+from gateway.handlers.k08_offset_commit import commit_rows, refused_rows
 from gateway.handlers.many_rows import with_pauses
+from gateway.handlers.rights import (
+    GROUP_DENIED,
+    ID_DENIED,
+    TOPIC_DENIED,
+    allows_group,
+    allows_id,
+    allows_topic,
+)
 from gateway.handlers.transaction_errors import keeps_pending
 from gateway.topics.catalog import Topic
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
@@ -41,12 +50,17 @@ _OUTSIDE: Final = (ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state)
 
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
+    if not allows_id(request, ctx, Operation.WRITE, body.transactional_id):
+        return Reply(topics=await refused_rows(request, ID_DENIED))
+    if not allows_group(request, ctx, Operation.READ, body.group_id):
+        return Reply(topics=await refused_rows(request, GROUP_DENIED))
     offsets: dict[TopicIdPartition, CommittedOffset] = {}
     faults: list[ErrorCode | None] = []  # of each row; those without one get the commit's code
     async for asked in with_pauses(body.topics, request):
         topic, now_ms = ctx.catalog.by_name(asked.name), ctx.clock.now_ms()
+        denied = not allows_topic(request, ctx, Operation.READ, asked.name)
         async for each in with_pauses(asked.partitions, request):
-            fault = _fault(each, topic, ctx)
+            fault = TOPIC_DENIED if denied else _fault(each, topic, ctx)
             faults.append(fault)
             if topic is not None and fault is None:
                 key = TopicIdPartition(topic.topic_id, each.partition_index)

@@ -1,17 +1,21 @@
-"""CreateAcls, key 30, v1-v3: refuses each ACL, because no authorizer is configured.
+"""CreateAcls, key 30, v1-v3: stores ACLs; each of them is refused or stored on its own.
 
 v1 pattern types · v2 flexible · v3 users as resources.
-Not done: ACLs (the answer is SECURITY_DISABLED).
+Without an authorizer the answer is SECURITY_DISABLED. An ACL that is there already succeeds. As in
+Kafka, a request for more than 10,000 new ACLs stores none of them.
+Source: Kafka, AclApis and AclControlManager (checks and texts).
 """
 
 from __future__ import annotations
 
+from gateway.access import Operation
+from gateway.handlers.acl_requests import refusal, refuse_unknown
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
-from gateway.handlers.no_authorizer import REFUSED, refuse_unknown
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
+    refused = refusal(request, ctx, Operation.ALTER)
     results = Rows(request, "results")
     async for each in with_pauses(request.body.creations, request):
         refuse_unknown(
@@ -21,7 +25,12 @@ async def handle(request: Request, ctx: Context) -> Reply:
             each.operation,
             each.permission_type,
         )
-        await results.add(REFUSED)
+        if refused is not None:
+            await results.add(refused)
+    if refused is None and ctx.acls is not None:
+        from gateway.handlers.acl_changes import create  # few gateways have an authorizer
+
+        results = await create(request, ctx, ctx.acls)
     return Reply(results=results.result())
 
 

@@ -14,11 +14,21 @@ from enum import IntEnum
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.shown_text import shown
 from gateway.core.topic_names import topic_name_fault
 from gateway.errors import MALFORMED
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import (
+    CLUSTER_DENIED,
+    GROUP_DENIED,
+    TEXTS,
+    TOPIC_DENIED,
+    allows_cluster,
+    allows_group,
+    allows_topic,
+)
 from gateway.handlers.topic_replies import AdminRefusal, error_fields, not_reached
 from gateway.settings.broker_rules import (
     describe_altered,
@@ -50,6 +60,21 @@ class ResourceType(IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
+
+
+def check_right(kind: int, name: str, operation: Operation, request: Request, ctx: Context) -> None:
+    """Raise AdminRefusal unless the client may do an operation on the configs of a resource."""
+    match kind:
+        case ResourceType.TOPIC:
+            allowed, code = allows_topic(request, ctx, operation, name), TOPIC_DENIED
+        case ResourceType.GROUP:
+            allowed, code = allows_group(request, ctx, operation, name), GROUP_DENIED
+        case ResourceType.BROKER | ResourceType.BROKER_LOGGER | ResourceType.CLIENT_METRICS:
+            allowed, code = allows_cluster(request, ctx, operation), CLUSTER_DENIED
+        case _:
+            return  # a resource of no type is refused to all
+    if not allowed:
+        raise AdminRefusal(code, TEXTS[code])
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
@@ -85,6 +110,7 @@ async def _asked(request: Request) -> dict[_Resource, set[str] | None]:
 def _result(kind: int, name: str, names: set[str] | None, request: Request, ctx: Context) -> Reply:
     about = Reply(resource_type=kind, resource_name=name)
     try:
+        check_right(kind, name, Operation.DESCRIBE_CONFIGS, request, ctx)
         entries = _entries(kind, name, names, request, ctx)
     except UnknownTopic:  # as Kafka, without a text
         code = ErrorCode.unknown_topic_or_partition

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.log_dirs import directory
 from gateway.handlers.many_rows import ANSWER_S_MAX, Rows, answer_each, with_pauses
+from gateway.handlers.rights import CLUSTER_DENIED, allows_cluster
 from gateway.handlers.topic_replies import not_reached, reply_or_error
 
 
@@ -24,6 +26,7 @@ class _Change(NamedTuple):
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
+    denied = not allows_cluster(request, ctx, Operation.ALTER)
     known = {directory(bookie, ctx) for bookie in ctx.partitions.bookies()}
     results = Rows(request, "results")
     end_s = ctx.clock.monotonic_s() + ANSWER_S_MAX  # for all topics together
@@ -31,6 +34,8 @@ async def handle(request: Request, ctx: Context) -> Reply:
         rows = Rows(request, "results", "partitions")
 
         async def answer(change: _Change, name: str = name) -> Reply:
+            if denied:
+                return Reply(_about(change), error_code=CLUSTER_DENIED)
             return await reply_or_error(_alter(name, change, known, ctx), _about(change))
 
         await answer_each(

@@ -14,10 +14,12 @@ from collections.abc import AsyncIterator
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.errors import admin_code
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.log_dirs import directory, disk_space
 from gateway.handlers.many_rows import ANSWER_S_MAX, Rows, with_pauses
+from gateway.handlers.rights import CLUSTER_DENIED, allows_cluster
 from gateway.topics.catalog import Topic
 from ledger.errors import LedgerError
 from ledger.ids import BookieId
@@ -28,6 +30,8 @@ _Topics = dict[str, list[Reply]]  # rows of partitions by topic
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
+    if not allows_cluster(request, ctx, Operation.DESCRIBE):
+        return Reply(error_code=CLUSTER_DENIED, results=[])
     found: dict[BookieId, _Topics] = {bookie: {} for bookie in ctx.partitions.bookies()}
     try:
         async with asyncio.timeout(ANSWER_S_MAX):

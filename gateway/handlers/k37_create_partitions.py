@@ -11,10 +11,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.assigned_replicas import check_assigned_replicas
 from gateway.handlers.broker_endpoints import live_ids
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import TOPIC_DENIED, allows_topic
 from gateway.handlers.topic_replies import (
     DUPLICATE_NAME,
     AdminRefusal,
@@ -54,6 +56,8 @@ async def _add_partitions(
     asked: Any, request: Request, brokers: Container[int], changed: list[Topic], ctx: Context
 ) -> Reply:
     """Add partitions to one topic, and add it to `changed` unless the request only validates."""
+    if not allows_topic(request, ctx, Operation.ALTER, asked.name):  # as Kafka, without a text
+        return Reply(name=asked.name, error_code=TOPIC_DENIED, error_message=None)
     if ctx.catalog.by_name(asked.name) is None:  # as Kafka, without a text
         return Reply(
             name=asked.name, error_code=ErrorCode.unknown_topic_or_partition, error_message=None

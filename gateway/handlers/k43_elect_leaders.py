@@ -12,10 +12,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.cluster.port import StreamKey
 from gateway.core.shown_text import shown
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import CLUSTER_DENIED, CLUSTER_TEXT, allows_cluster
 
 _PREFERRED, _UNCLEAN = 0, 1
 _INVALID = ErrorCode.invalid_request
@@ -35,7 +37,11 @@ _NOT_NEEDED = "Leader election not needed for topic partition."
 async def handle(request: Request, ctx: Context) -> Reply:
     kind = getattr(request.body, "election_type", _PREFERRED)
     asked = request.body.topic_partitions
-    fault = None if kind in _NO_LEADER or asked == () else f"Unknown election type {kind}"
+    fault: tuple[ErrorCode, str] | None = None
+    if not allows_cluster(request, ctx, Operation.ALTER):
+        fault = CLUSTER_DENIED, CLUSTER_TEXT
+    elif kind not in _NO_LEADER and asked != ():
+        fault = _INVALID, f"Unknown election type {kind}"
     results = Rows(request, "replica_election_results")
     if asked is not None:
         async for each in with_pauses(asked, request):
@@ -49,15 +55,15 @@ async def handle(request: Request, ctx: Context) -> Reply:
         # The partitions that need no election are left out of the answer for all partitions.
         async for topic in with_pauses(ctx.catalog.all(), request):
             await results.add(Reply(topic=topic.name, partition_result=[]))
-    code = ErrorCode.none if fault is None else _INVALID
+    code = ErrorCode.none if fault is None else fault[0]
     return Reply(error_code=code, replica_election_results=results.result())
 
 
 def _outcome(
-    name: str, index: int, kind: int, fault: str | None, ctx: Context
+    name: str, index: int, kind: int, fault: tuple[ErrorCode, str] | None, ctx: Context
 ) -> tuple[ErrorCode, str]:
     if fault is not None:
-        return _INVALID, fault
+        return fault
     topic: Any = ctx.catalog.by_name(name)
     if topic is None:
         return ErrorCode.unknown_topic_or_partition, f"No such topic as {shown(name)}"

@@ -14,12 +14,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.cluster.port import StreamKey
 from gateway.core.shown_text import shown
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.assigned_replicas import check_assigned_replicas
 from gateway.handlers.broker_endpoints import live_ids
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import CLUSTER_DENIED, CLUSTER_TEXT, allows_cluster
 from gateway.handlers.topic_replies import AdminRefusal, error_fields
 
 _NAMED_MAX = 10  # replicas that an error text names
@@ -29,17 +31,33 @@ async def handle(request: Request, ctx: Context) -> Reply:
     responses = Rows(request, "responses")
     fixed = not getattr(request.body, "allow_replication_factor_change", True)
     brokers = live_ids(ctx)
+    denied = not allows_cluster(request, ctx, Operation.ALTER)
     async for each in with_pauses(request.body.topics, request):
         rows = Rows(request, "responses", "partitions")
         async for asked in with_pauses(each.partitions, request):
-            row = _row(each.name, asked, fixed, brokers, ctx)
+            if denied:
+                row = _denied(asked)
+            else:
+                row = _row(each.name, asked, fixed, brokers, ctx)
             await rows.add(Reply(row, error_message=rows.text(row["error_message"])))
         await responses.add(Reply(name=each.name, partitions=rows.result()))
+    if denied:
+        return Reply(
+            error_code=CLUSTER_DENIED, error_message=CLUSTER_TEXT, responses=responses.result()
+        )
     return Reply(
         allow_replication_factor_change=not fixed,
         error_code=ErrorCode.none,
         error_message=None if request.body.topics else "",
         responses=responses.result(),
+    )
+
+
+def _denied(asked: Any) -> Reply:
+    return Reply(
+        partition_index=asked.partition_index,
+        error_code=CLUSTER_DENIED,
+        error_message=CLUSTER_TEXT,
     )
 
 

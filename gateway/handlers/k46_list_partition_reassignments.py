@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.rights import CLUSTER_DENIED, CLUSTER_TEXT, allows_cluster
 
 
 def handle(request: Request, ctx: Context) -> Reply:
+    if not allows_cluster(request, ctx, Operation.DESCRIBE):
+        return Reply(error_code=CLUSTER_DENIED, error_message=CLUSTER_TEXT, topics=[])
     return Reply(error_code=ErrorCode.none, error_message=None, topics=[])
 
 

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.client_quotas import Entity, QuotaOp, QuotaRefused, entity_text, ordered
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import CLUSTER_DENIED, CLUSTER_TEXT, allows_cluster
 from gateway.handlers.topic_replies import AdminRefusal, change_each
 from gateway.settings.stored_rows import TableFull
 
@@ -30,9 +32,10 @@ class _Change(NamedTuple):
 async def handle(request: Request, ctx: Context) -> Reply:
     validate_only = request.body.validate_only
     entries = Rows(request, "entries")
+    denied = not allows_cluster(request, ctx, Operation.ALTER_CONFIGS)
     await change_each(
         (await _changes(request)).values(),
-        lambda change: _alter(change, validate_only, ctx),
+        lambda change: _alter(change, validate_only, ctx, denied=denied),
         lambda change: _about(change.entity),
         entries,
         ctx,
@@ -60,7 +63,9 @@ async def _changes(request: Request) -> dict[_Names, _Change]:
     return changes
 
 
-async def _alter(change: _Change, validate_only: bool, ctx: Context) -> Reply:
+async def _alter(change: _Change, validate_only: bool, ctx: Context, *, denied: bool) -> Reply:
+    if denied:
+        raise AdminRefusal(CLUSTER_DENIED, CLUSTER_TEXT)
     try:
         if change.ops or not change.again:
             await ctx.stored.quotas.alter(change.entity, change.ops, validate_only=validate_only)

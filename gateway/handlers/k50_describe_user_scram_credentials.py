@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.shown_text import shown
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import CLUSTER_DENIED, CLUSTER_TEXT, allows_cluster
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
+    if not allows_cluster(request, ctx, Operation.DESCRIBE):
+        return Reply(error_code=CLUSTER_DENIED, error_message=CLUSTER_TEXT, results=[])
     results = Rows(request, "results")
     if not request.body.users:
         async for name in with_pauses(ctx.stored.scram.names(), request):

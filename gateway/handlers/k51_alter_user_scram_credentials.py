@@ -10,18 +10,33 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.scram_credentials import Checked, Checks, Deletion, ScramRefused, Upsertion
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import CLUSTER_DENIED, CLUSTER_TEXT, allows_cluster
 from gateway.handlers.topic_replies import AdminRefusal, change_each
 from gateway.settings.stored_rows import TableFull
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
-    checked = await _checked(request, ctx)
     results = Rows(request, "results")
+    if not allows_cluster(request, ctx, Operation.ALTER):
+        await _deny(request, results)
+        return Reply(results=results.result())
+    checked = await _checked(request, ctx)
     await change_each(checked.users, lambda name: _alter(name, checked, ctx), _about, results, ctx)
     return Reply(results=results.result())
+
+
+async def _deny(request: Request, results: Rows) -> None:
+    """Refuse each user that the request names, without a look at the credentials."""
+    body = request.body
+    names = {each.name for asked in (body.deletions, body.upsertions) for each in asked}
+    async for name in with_pauses(sorted(names), request):
+        await results.add(
+            Reply(_about(name), error_code=CLUSTER_DENIED, error_message=CLUSTER_TEXT)
+        )
 
 
 async def _checked(request: Request, ctx: Context) -> Checked:

@@ -13,15 +13,19 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.handlers.api import Api, Context, Peer, Reply, Request
 from gateway.handlers.broker_endpoints import controller_id, endpoints, live_brokers
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import CLUSTER_DENIED, CLUSTER_TEXT, allows_cluster
 
 _TOPIC = "__cluster_metadata"
 _NOT_HOSTED = "This server does not host this topic-partition."
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
+    if not allows_cluster(request, ctx, Operation.DESCRIBE):
+        return Reply(error_code=CLUSTER_DENIED, error_message=CLUSTER_TEXT, topics=[], nodes=[])
     asked = request.body.topics
     if _is_metadata(asked):
         peer = request.peer

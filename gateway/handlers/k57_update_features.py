@@ -12,11 +12,13 @@ from collections.abc import Collection
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.feature_levels import FeatureRefused, FeatureUpdate, UpgradeType
 from gateway.core.shown_text import bounded
 from gateway.errors import admin_code
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import CLUSTER_DENIED, CLUSTER_TEXT, allows_cluster
 from ledger.errors import LedgerError
 
 _KINDS_FROM = 1
@@ -25,6 +27,8 @@ _FEATURES_MAX = 1_000
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
+    if not allows_cluster(request, ctx, Operation.ALTER):
+        return _failed(CLUSTER_DENIED, CLUSTER_TEXT)
     validate_only = request.version >= _KINDS_FROM and request.body.validate_only
     updates = await _updates(request)
     code, text = ErrorCode.none, ""

@@ -10,7 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.broker_endpoints import controller_id, endpoints
-from gateway.handlers.topic_replies import CLUSTER_OPERATIONS, OPERATIONS_NOT_REQUESTED
+from gateway.handlers.rights import cluster_operations
+from gateway.handlers.topic_replies import OPERATIONS_NOT_REQUESTED
 
 _BROKERS = 1
 _CONTROLLERS = 2
@@ -38,7 +39,9 @@ def handle(request: Request, ctx: Context) -> Reply:
             )
             for node in endpoints(ctx, request.peer)
         ],
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_REQUESTED,
+        cluster_authorized_operations=(
+            cluster_operations(request, ctx) if asked else OPERATIONS_NOT_REQUESTED
+        ),
     )
 
 

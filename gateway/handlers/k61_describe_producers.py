@@ -18,12 +18,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.partition_transactions import PartitionTransactions, ProducerTransactions
 from gateway.core.producer_states import AcceptedBatch, ProducerStates
 from gateway.core.topic_names import topic_name_fault
 from gateway.errors import partition_code
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import ANSWER_S_MAX, Rows, answer_each, with_pauses
+from gateway.handlers.rights import TEXTS, TOPIC_DENIED, allows_topic
 from ledger.errors import LedgerError, NotOwner
 
 _UNKNOWN = "This server does not host this topic-partition."
@@ -36,11 +38,10 @@ async def handle(request: Request, ctx: Context) -> Reply:
     adding = asyncio.Lock()  # else partitions that are answered together would all lack room
     for topic in request.body.topics:
         partitions = Rows(request, "topics", "partitions")
-        fault = topic_name_fault(topic.name)
-        if fault is not None:
-            text = f"Topic name is invalid: {fault}"
+        refusal = _refusal(topic.name, request, ctx)
+        if refusal is not None:
+            error, text = refusal
             for index in topic.partition_indexes:
-                error = ErrorCode.invalid_topic_exception
                 await partitions.add(_refused(index, error, partitions.text(text)))
         else:
             await answer_each(
@@ -54,6 +55,16 @@ async def handle(request: Request, ctx: Context) -> Reply:
             )
         await topics.add(Reply(name=topic.name, partitions=partitions.result()))
     return Reply(topics=topics.result())
+
+
+def _refusal(name: str, request: Request, ctx: Context) -> tuple[ErrorCode, str] | None:
+    """Return why all partitions of a topic are refused, or None."""
+    fault = topic_name_fault(name)
+    if fault is not None:
+        return ErrorCode.invalid_topic_exception, f"Topic name is invalid: {fault}"
+    if not allows_topic(request, ctx, Operation.READ, name):
+        return TOPIC_DENIED, TEXTS[TOPIC_DENIED]
+    return None
 
 
 def _refused(index: int, error: ErrorCode, message: str | None = None) -> Reply:

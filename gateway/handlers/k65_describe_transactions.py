@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.transaction_effects import TransactionView
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import ID_DENIED, allows_id, allows_topic
 from gateway.handlers.transaction_errors import coordinator_of
 
 _PARTITIONS_MAX = 1_000_000  # of all rows; ids beyond them get a retriable error
@@ -30,32 +32,37 @@ async def handle(request: Request, ctx: Context) -> Reply:
             continue
         view: TransactionView | ErrorCode = ErrorCode.coordinator_not_available
         if left > 0 and not rows.full:
-            view = _view(transactional_id, ctx)
+            view = _view(transactional_id, request, ctx)
         if isinstance(view, TransactionView):
             left -= len(view.partitions)
             if left < 0:
                 view = ErrorCode.coordinator_not_available
         if isinstance(view, TransactionView):
-            place = await rows.add(await _row(view, request))
+            place = await rows.add(await _row(view, request, ctx))
             places[transactional_id] = place, len(view.partitions)
         else:
             await rows.add(_refused(transactional_id, view))
     return Reply(transaction_states=rows.result())
 
 
-def _view(transactional_id: str, ctx: Context) -> TransactionView | ErrorCode:
+def _view(transactional_id: str, request: Request, ctx: Context) -> TransactionView | ErrorCode:
+    if not allows_id(request, ctx, Operation.DESCRIBE, transactional_id):
+        return ID_DENIED
     coordinator = coordinator_of(transactional_id, ctx)
     if isinstance(coordinator, ErrorCode):
         return coordinator
     return coordinator.describe(transactional_id)
 
 
-async def _row(view: TransactionView, request: Request) -> Reply:
+async def _row(view: TransactionView, request: Request, ctx: Context) -> Reply:
+    """Return the row of a transaction, without the topics that the client may not describe."""
     found: dict[str, list[int]] = {}
     async for topic, index in with_pauses(view.partitions, request):
         found.setdefault(topic, []).append(index)
     topics = Rows(request, "transaction_states", "topics")
     for topic in sorted(found):
+        if not allows_topic(request, ctx, Operation.DESCRIBE, topic):
+            continue
         await topics.add(Reply(topic=topic, partitions=sorted(found[topic])))
     return Reply(
         error_code=ErrorCode.none,

@@ -11,10 +11,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.transaction_effects import TransactionView
 from gateway.core.transaction_states import TransactionState
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import allows_id
 from gateway.transactions.id_patterns import IdPattern, InvalidPattern
 
 _BY_NAME = {state.kafka_name: state for state in TransactionState}
@@ -36,6 +38,8 @@ async def handle(request: Request, ctx: Context) -> Reply:
         if pattern is not None:
             names = await pattern.matching(names)
         async for name in with_pauses(names, request):
+            if not allows_id(request, ctx, Operation.DESCRIBE, name):
+                continue
             view = coordinator.describe(name)
             if isinstance(view, TransactionView) and wanted(view):
                 await rows.add(_row(view))

@@ -10,15 +10,19 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.broker_endpoints import live_brokers
 from gateway.handlers.k32_describe_configs import ResourceType
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.rights import CLUSTER_DENIED, allows_cluster
 
 _ALL = tuple(sorted(ResourceType, reverse=True))
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
+    if not allows_cluster(request, ctx, Operation.DESCRIBE_CONFIGS):
+        return Reply(error_code=CLUSTER_DENIED, config_resources=[])
     asked = [ResourceType.CLIENT_METRICS] if request.version == 0 else request.body.resource_types
     wanted = set(asked or _ALL)
     if not wanted <= set(_ALL):

@@ -11,10 +11,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import Operation
 from gateway.core.topic_names import is_internal, topic_name_fault
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
-from gateway.handlers.topic_replies import TOPIC_OPERATIONS, partition_rows
+from gateway.handlers.rights import TOPIC_DENIED, allows_topic, topic_operations
+from gateway.handlers.topic_replies import OPERATIONS_NOT_REQUESTED, partition_rows
 
 PARTITIONS_MAX = 2_000  # Kafka: max.request.partition.size.limit
 _SORTED_AT_ONCE = 500
@@ -31,7 +33,8 @@ async def handle(request: Request, ctx: Context) -> Reply:
         return Reply(topics=refused.result())
     if not names:
         names = {topic.name: None for topic in ctx.catalog.all()}
-    return await _page(names, request, ctx)
+        return await _page(names, request, ctx, Rows(request, "topics"), all_topics=True)
+    return await _page(names, request, ctx, Rows(request, "topics"))
 
 
 async def _names(request: Request) -> dict[str, None]:
@@ -59,22 +62,29 @@ def _fault(cursor: Any, names: Mapping[str, None]) -> ErrorCode | None:
     return ErrorCode.invalid_request if cursor.partition_index < 0 or unknown else None
 
 
-async def _page(names: Iterable[str], request: Request, ctx: Context) -> Reply:
+async def _page(
+    names: Iterable[str], request: Request, ctx: Context, rows: Rows, *, all_topics: bool = False
+) -> Reply:
     """Return the topics from the cursor on, up to the limit of partitions.
 
-    As in Kafka, unknown topics do not count: their rows have no partitions.
+    As in Kafka, unknown topics do not count: their rows have no partitions. Topics that the client
+    may not describe are left out of all topics, and have an error if the request names them.
     """
     cursor = request.body.cursor
     room = max(1, min(request.body.response_partition_limit, PARTITIONS_MAX))
-    rows = Rows(request, "topics")
     async for name in with_pauses(names, request):
         if cursor is not None and name < cursor.topic_name:
+            continue
+        if not allows_topic(request, ctx, Operation.DESCRIBE, name):
+            if not all_topics:
+                await rows.add(_hidden(name))
             continue
         first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         topic = ctx.catalog.by_name(name)
         if topic is None:
             missing = _missing(name, _why_missing(name))
-            await rows.add(Reply(missing, topic_authorized_operations=TOPIC_OPERATIONS))
+            bits = topic_operations(request, ctx, name)
+            await rows.add(Reply(missing, topic_authorized_operations=bits))
             continue
         if room == 0:
             return _reply(rows, name, 0)
@@ -85,13 +95,25 @@ async def _page(names: Iterable[str], request: Request, ctx: Context) -> Reply:
             topic_id=topic.topic_id,
             is_internal=topic.is_internal,
             partitions=partition_rows(topic, range(first, end), ctx, request.peer, ErrorCode.none),
-            topic_authorized_operations=TOPIC_OPERATIONS,
+            topic_authorized_operations=topic_operations(request, ctx, name),
         )
         await rows.add(row, 1 + len(row["partitions"]))
         if end < topic.partitions:
             return _reply(rows, name, end)
         room -= max(0, end - first)
     return Reply(topics=rows.result(), next_cursor=None)
+
+
+def _hidden(name: str) -> Reply:
+    """Return the row of a topic that the client may not describe, whether it exists or not."""
+    return Reply(
+        error_code=TOPIC_DENIED,
+        name=name,
+        topic_id=None,
+        is_internal=False,
+        partitions=[],
+        topic_authorized_operations=OPERATIONS_NOT_REQUESTED,
+    )
 
 
 def _reply(rows: Rows, name: str, index: int) -> Reply:

@@ -4,9 +4,11 @@
 the events behind that number, at most `EVENTS_AT_ONCE` or `count`; `{"ask": "events", "last": 50}`
 the newest ones. `{"ask": "acknowledgements", "ledger": 3, "entry": 17}` returns which bookies
 acknowledged an entry of a writer of this process, and after how many ms; null if it is not among
-the newest. `page` and `page_key` are those of `page_connections`. `Context.questions` has the
-questions of higher layers. A refusal has the key `error` with a code, and `message`. Everything is
-answered from memory.
+the newest. `{"ask": "acl", "principal": "User:ann", "host": "10.0.0.1", "operation": "READ",
+"resource_type": "TOPIC", "resource_name": "orders"}` returns the decision of the authorizer, and
+the rule that decided. `page` and `page_key` are those of `page_connections`. `Context.questions`
+has the questions of higher layers. A refusal has the key `error` with a code, and `message`.
+Everything is answered from memory.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.access import ANONYMOUS, CLUSTER, Operation, allow_all
+from gateway.access import Operation, Resource, ResourceType
 from gateway.handlers import page_connections
 from gateway.handlers.api import Context, Request
+from gateway.handlers.rights import allows_cluster
 from gateway.wire import private_request
 from ledger.add_times import add_times
 from ledger.events import PROCESS, Event, events
@@ -30,6 +33,7 @@ ANSWER_CHARACTERS_MAX: Final = 256 * 1024
 
 _ROW_CHARACTERS: Final = 100  # of an event besides its facts, about
 _ROWS_PER_TURN: Final = 100
+_TEXT_MAX: Final = 32_767  # characters, as in Kafka's strings
 
 _Answer = dict[str, Any]
 
@@ -41,7 +45,7 @@ async def handle(request: Request, ctx: Context) -> list[Buffer]:
     answer = questions.get(str(asked.get("ask")))
     if asked.get("ask") == "page":  # it reads nothing, and brings its own proof
         found = await page_connections.accept(request, ctx)
-    elif not (ctx.allowed or allow_all)(ANONYMOUS, Operation.DESCRIBE, CLUSTER):
+    elif not allows_cluster(request, ctx, Operation.DESCRIBE):
         found = _refused("CLUSTER_AUTHORIZATION_FAILED", "not authorized to describe the cluster")
     elif answer is None:
         known = ", ".join(sorted(questions))
@@ -88,6 +92,28 @@ async def _acknowledgements(asked: Mapping[str, Any], ctx: Context) -> _Answer:
     return {"node_id": ctx.cluster.node_id, "process": PROCESS, "acknowledgements": rows}
 
 
+async def _acl(asked: Mapping[str, Any], ctx: Context) -> _Answer:
+    if ctx.acls is None:
+        return _refused("SECURITY_DISABLED", "no authorizer is configured: set --authorizer")
+    try:
+        kind = ResourceType(str(asked.get("resource_type")))
+        operation = Operation(str(asked.get("operation")))
+    except ValueError:
+        return _refused("INVALID_REQUEST", "operation and resource_type must be Kafka's names")
+    texts = [asked.get(key) for key in ("principal", "host", "resource_name")]
+    if not all(isinstance(each, str) and len(each) <= _TEXT_MAX for each in texts):
+        return _refused("INVALID_REQUEST", "principal, host and resource_name must be texts")
+    principal, host, name = map(str, texts)
+    found = ctx.acls.decide(principal, host, operation, Resource(kind, name))
+    return {
+        "node_id": ctx.cluster.node_id,
+        "process": PROCESS,
+        "allowed": found.allowed,
+        "rule": found.rule,
+        "acl": None if found.acl is None else str(found.acl),
+    }
+
+
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -113,6 +139,7 @@ def _place(stream: str, ctx: Context) -> dict[str, str | int] | None:
 
 _QUESTIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Context], Awaitable[_Answer]]]] = {
     "acknowledgements": _acknowledgements,
+    "acl": _acl,
     "events": events_of,
     "page_key": page_connections.confirm,
     "process": _process,

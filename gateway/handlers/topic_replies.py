@@ -21,10 +21,6 @@ from ledger.errors import LedgerError
 # The limit for all topics of a request, because replies are sent in order and the next ones wait.
 WAIT_LED_S_MAX = 10.0
 OPERATIONS_NOT_REQUESTED = -(2**31)
-# The operations that Kafka returns for each resource without an authorizer, one bit per
-# AclOperation.
-TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 _NO_ERROR, _NO_LEADER = ErrorCode.none, ErrorCode.leader_not_available
 _UNKNOWN_LEADER = Leader()

@@ -17,7 +17,9 @@ from ledger.ids import Buffer
 
 _HEADER, _TRANSACTIONAL = batches.HEADER_BYTES, batches.TRANSACTIONAL
 _ATTRIBUTES_AT = 22  # the low byte of the attributes, which has the transactional bit
-_NO_ID = Produced(ErrorCode.transactional_id_authorization_failed)
+NO_ID = Produced(ErrorCode.transactional_id_authorization_failed)
+"""The refusal of transactional batches without an id, or with one that the client may not use."""
+
 _TWO_PRODUCERS = Produced(
     ErrorCode.invalid_producer_id_mapping,
     message="Transactional records contained more than one producer ID",
@@ -63,7 +65,7 @@ def transaction_in_parts(body: Any) -> Generator[None, None, tuple[Produced | No
 def _refusal(body: Any, producers: set[tuple[int, int]]) -> Produced | None:
     """Return why transactional batches of these producers are refused, or None."""
     if body.transactional_id is None:
-        return _NO_ID
+        return NO_ID
     return _TWO_PRODUCERS if len(producers) > 1 else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.access import ANONYMOUS, Operation, Resource, allow_all
+from gateway.access import ANONYMOUS, Operation, Resource, is_allowed
 from gateway.http.pages import CURSOR_CHARACTERS_MAX, LIMIT, LIMIT_MAX, Asked, Needs, Refused
 
 if TYPE_CHECKING:
@@ -37,10 +37,11 @@ def path_of(request: Request) -> dict[str, str]:
     return {name: str(value).replace(SLASH, "/") for name, value in parts}
 
 
-def require(site: Site, principal: str, operation: Operation, resource: Resource) -> None:
-    """Let a request pass if its principal may do this. Raises Refused."""
-    allowed = site.ctx.allowed or allow_all
-    if not allowed(principal, operation, resource):
+def require(
+    site: Site, principal: str, address: str, operation: Operation, resource: Resource
+) -> None:
+    """Let a request pass if its principal at this address may do this. Raises Refused."""
+    if not is_allowed(site.ctx.authorizer, principal, address, operation, resource):
         code = f"{resource.kind}_AUTHORIZATION_FAILED"
         raise Refused(403, code, f"not authorized: {operation} on {resource.name}")
 
@@ -50,7 +51,7 @@ def asked_of(
 ) -> Asked:
     """Return what a request asks for. Raises Refused if it is not allowed, or is malformed."""
     path = path_of(request)
-    require(site, principal_of(request), *needs(path))
+    require(site, principal_of(request), address_of(request), *needs(path))
     query = dict(request.query_params)
     if len(query) != len(request.query_params.multi_items()):
         raise Refused(400, "INVALID_REQUEST", "a parameter is there twice")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from gateway.access import Operation, Resource, allow_all
+from gateway.access import Operation, Resource, is_allowed
 from gateway.http.pages import Asked, Refused
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ def confirmed(asked: Asked, name: str) -> None:
 
 def require(asked: Asked, site: Site, operation: Operation, resource: Resource) -> None:
     """Raise Refused if the principal may not do this, besides what the path names."""
-    if not (site.ctx.allowed or allow_all)(asked.principal, operation, resource):
+    authorizer = site.ctx.authorizer
+    if not is_allowed(authorizer, asked.principal, asked.address, operation, resource):
         code = f"{resource.kind}_AUTHORIZATION_FAILED"
         raise Refused(403, code, f"not authorized: {operation} on {resource.name}")
 

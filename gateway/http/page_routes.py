@@ -118,7 +118,7 @@ class PageRoutes:
         page = next((each for each in self._rows.pages if api_path(each) == path), None)
         if page is None:
             raise Refused(404, "NOT_FOUND", "this gateway keeps no such history")
-        require(self._site, asked.principal, *page.needs(asked.path))
+        require(self._site, asked.principal, asked.address, *page.needs(asked.path))
         return await _of(page.view(asked, self._site))
 
     def _json(self, page: Page) -> _Endpoint:

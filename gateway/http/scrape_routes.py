@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.access import CLUSTER, Operation
 from gateway.http import health
-from gateway.http.asking import principal_of, require
+from gateway.http.asking import address_of, principal_of, require
 from gateway.http.compressed import encoded
 from ledger.tasks import in_thread
 
@@ -52,7 +52,8 @@ class ScrapeRoutes:
             await self._page.stop()
 
     async def _metrics(self, request: Request) -> Response:
-        require(self._site, principal_of(request), Operation.DESCRIBE, CLUSTER)
+        principal, address = principal_of(request), address_of(request)
+        require(self._site, principal, address, Operation.DESCRIBE, CLUSTER)
         page, media_type = await self._opened()
         text = await page.text()
         return await encoded(request, lambda: text, media_type)

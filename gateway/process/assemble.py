@@ -51,8 +51,10 @@ if TYPE_CHECKING:
     from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
     from gateway.http.password_file import Hashed
     from gateway.http.server import HttpServer
+    from gateway.settings.stored_acls import StoredAcls
     from gateway.topics.greylist_report import AvoidedBookies
     from ledger.client.health import BookieHealth
+    from ledger.ports.metadata import MetadataStore
 
 _HISTORY_AFTER_S = 10.0  # so that no start waits for its modules
 _STILL_SHARE = 1 / 3  # share of a session that is left when the lease has ended
@@ -237,6 +239,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
     stored = StoredSettings(metadata)
     await stored.load()
     stops.append(stored.close)
+    acls = await _load_acls(config, metadata, stops)
     shared = parts.cluster(catalog) if parts.cluster else None
     others = alone if shared is None else shared.supported_by_others
     features = Features(metadata, parts.supported, config.node_id, others)
@@ -268,6 +271,8 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         reply_memory=ReplyMemory(config.connection.reply_bytes_max),
         stored=stored,
         features=features,
+        authorizer=acls,
+        acls=acls,
         metadata_address=config.zookeeper or None,
         copies=parts.bookies,
         streams=parts.services,
@@ -288,6 +293,20 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
 
         ctx.local_cluster = own_cluster()
     return await _start(running, shared)
+
+
+async def _load_acls(
+    config: GatewayConfig, metadata: MetadataStore, stops: list[Stop]
+) -> StoredAcls | None:
+    """Return the ACLs of the cluster, or None without an authorizer. Raises LedgerError."""
+    if not config.authorization.authorizer:
+        return None
+    from gateway.settings.stored_acls import StoredAcls  # few gateways have an authorizer
+
+    acls = StoredAcls(metadata, config.authorization)
+    await acls.load()
+    stops.append(acls.close)
+    return acls
 
 
 def _avoided_bookies(health: BookieHealth) -> AvoidedBookies:
@@ -386,7 +405,8 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
             BrokerLifecycle,  # an embedded gateway does not import this module
         )
 
-        share = BrokerLifecycle(shared, partitions, groups, running.lost)
+        authorizes = ctx.authorizer is not None
+        share = BrokerLifecycle(shared, partitions, groups, running.lost, authorizes=authorizes)
         stops.append(share.stop)
         addresses = [_advertised(each) for each in running.server.listeners]
         _, host, port = addresses[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from gateway.cluster.authorizer_watch import AuthorizerWatch
 from gateway.cluster.port import ListenerAddress
 from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.groups.coordinator import Coordinator
@@ -34,6 +35,8 @@ class BrokerLifecycle:
         partitions: Partitions,
         groups: Coordinator,
         ended: asyncio.Future[str],
+        *,
+        authorizes: bool = False,
     ) -> None:
         self._cluster = cluster
         self._partitions = partitions
@@ -41,6 +44,7 @@ class BrokerLifecycle:
         self._ended = ended
         self._adopting: asyncio.Task[None] | None = None
         self._adopt_again = False
+        self._authorizers = AuthorizerWatch(authorizes=authorizes)
 
     async def start(
         self,
@@ -89,6 +93,7 @@ class BrokerLifecycle:
 
     def _members_changed(self) -> None:
         """Load the groups that a dead broker coordinated, before their members ask."""
+        self._authorizers.look(self._cluster.members())
         self._adopt_again = True
         if self._adopting is None or self._adopting.done():
             self._adopting = start_restarting(

@@ -86,6 +86,11 @@ program: Final = CommandGroup(
             "feature",
             "Show, upgrade and downgrade the features of a cluster.",
         ),
+        "acl": Deferred(
+            "gateway.admin.acl_cli",
+            "acl",
+            "List, add, remove and explain ACLs: who may do what.",
+        ),
         "transaction": Deferred(
             "gateway.admin.transaction_cli",
             "transaction",

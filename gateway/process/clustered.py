@@ -127,6 +127,7 @@ def _cluster(
         lease=lease,
         keeps_epochs=layout.keeps_epochs,
         supported=supported,
+        authorizes=bool(config.authorization.authorizer),
     )
 
 

@@ -19,6 +19,7 @@ from gateway.config import (
     Listener,
     TopicDefaults,
 )
+from gateway.process.authorizer_settings import authorization_of
 from gateway.process.server_settings import PAGE_NAMES, dev_table
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_OK
@@ -247,6 +248,7 @@ def config_of(settings: Settings) -> GatewayConfig:
         connection=connection_limits(settings),
         groups=group_limits(settings),
         topics=topic_defaults(settings, settings["bookies"]),
+        authorization=authorization_of(settings),
     )
 
 

@@ -54,11 +54,9 @@ def answer(key: str, value: str, file: Mapping[str, str]) -> Foreign | None:
 
 
 def _protects(key: str, name: str, value: str, file: Mapping[str, str]) -> bool:
-    """Return whether the key asks for TLS or for authorization."""
+    """Return whether the key asks for TLS."""
     if name == "ssl.client.auth":
         return value.lower() not in ("", "none")
-    if key == "authorizer.class.name":
-        return value != ""
     if key.startswith("zookeeper.ssl."):
         return value.lower() not in ("", "false")
     naming = _NAMING.get(key)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config import GatewayConfig
+from gateway.process.authorizer_settings import authorization_of
 from gateway.process.dev import (
     answered,
     connection_limits,
@@ -201,4 +202,5 @@ def config_of(settings: Settings) -> GatewayConfig:
         connection=connection_limits(settings),
         groups=group_limits(settings),
         topics=topic_defaults(settings, settings["replication-factor"]),
+        authorization=authorization_of(settings),
     )

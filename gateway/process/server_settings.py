@@ -14,6 +14,7 @@ from gateway.config import (
     TAIL_CACHE_BYTES,
     GatewayConfig,
 )
+from gateway.process.authorizer_settings import authorizer_rows
 from ledger.command_line import units
 from ledger.command_line.settings import Foreign, KafkaKey, Setting, Table
 from ledger.core.bookie_health import SlowDetection
@@ -354,7 +355,13 @@ def _groups() -> list[Setting]:
 
 def _common(tail_cache_bytes: int, page_port: int | None) -> list[Setting]:
     """Return the rows that `dev` and `serve` have in common, with these defaults of two."""
-    return [*_listening(), *_page(page_port), *_memory(tail_cache_bytes), *_groups()]
+    return [
+        *_listening(),
+        *authorizer_rows(),
+        *_page(page_port),
+        *_memory(tail_cache_bytes),
+        *_groups(),
+    ]
 
 
 def _storing() -> list[Setting]:

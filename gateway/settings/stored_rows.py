@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
@@ -90,6 +91,21 @@ class StoredRows:
     def get(self, key: str) -> Value | None:
         row = self._rows.get(_name_of(key))
         return None if row is None else row.value
+
+    @property
+    def unreadable(self) -> bool:
+        """True while a row is damaged, or was written by a later release."""
+        return bool(self._unreadable)
+
+    async def read_now(self) -> dict[str, Value]:
+        """Return all readable rows as the store has them now. Raises LedgerError."""
+        await self._store.sync(self._root)
+        found: dict[str, Value] = {}
+        for path, node in (await self._store.read_tree(self._root)).items():
+            with suppress(CorruptFormat):
+                row = _decode(path, node)
+                found[row.key] = row.value
+        return found
 
     def items(self) -> Iterator[tuple[str, Value]]:
         """Return the keys and values as they are now, even if rows change meanwhile."""

@@ -17,12 +17,14 @@ from gateway.access import CLUSTER, Operation
 from gateway.admin.client import Unreachable
 from gateway.admin.events import EventReader
 from gateway.handlers import changes, many_rows, private_questions
+from gateway.handlers.api import Peer
 from gateway.handlers.table import rows
 from gateway.wire import private_request
 from gateway.wire.messages import PRIVATE_KEY, MalformedMessage
 from ledger.add_times import add_times
 from ledger.events import PROCESS, EventKind, events, note_event
 from tests.gateway.admin_commands import heeding, invoke, produced
+from tests.gateway.authorizers import Deciding
 from tests.peers import install
 from tests.peers.gateway import Gateway
 
@@ -43,7 +45,7 @@ def asked(body, allowed=lambda *_: True, topic=None):
     catalog = SimpleNamespace(by_id=lambda _: topic)
     ctx = SimpleNamespace(
         process_report=None,
-        allowed=decide,
+        authorizer=Deciding(decide),
         catalog=catalog,
         cluster=SimpleNamespace(node_id=3),
         questions={},
@@ -51,7 +53,8 @@ def asked(body, allowed=lambda *_: True, topic=None):
     frame = memoryview(private_request.encode_request(9, "c", body))
     start = len(frame) - len(json.dumps(body).encode())
     decoded = private_request.decode_body(0, frame, start)
-    request = SimpleNamespace(body=decoded, correlation_id=9)
+    peer = Peer("127.0.0.1", 1, "127.0.0.1", 2)
+    request = SimpleNamespace(key=PRIVATE_KEY, body=decoded, correlation_id=9, peer=peer)
     answer = b"".join(asyncio.run(private_questions.handle(request, ctx)))
     number, found = private_request.decode_answer(answer)
     assert number == 9

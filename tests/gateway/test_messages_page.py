@@ -23,6 +23,7 @@ from gateway.http.record_cursor import Cursor, decode_cursor, encode_cursor
 from gateway.http.record_search import Bounds, Span
 from gateway.http.views import messages as messages_view
 from tests.gateway.admin_commands import invoke
+from tests.gateway.authorizers import Deciding
 from tests.gateway.page_rig import ask
 from tests.gateway.records_rig import (
     FIRST_MS,
@@ -397,13 +398,13 @@ def test_a_principal_that_may_not_read_the_topic_sees_nothing(page):
         return False
 
     ctx = page.rig.running.ctx
-    ctx.allowed = deny
+    ctx.authorizer = Deciding(deny)
     try:
         for path in ("messages", "messages.jsonl", "tail", "0/0"):
             answer = ask(page.plain, path_of("orders", path))
             assert answer.status == 403 and "order" not in answer.text.replace("orders", "")
     finally:
-        ctx.allowed = None
+        ctx.authorizer = None
     assert set(asked) == {("READ", "TOPIC", "orders")}
 
 

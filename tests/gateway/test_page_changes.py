@@ -30,6 +30,7 @@ from gateway.process.local_cluster.pids import ProcessId, identify
 from gateway.process.local_cluster.services import Size, Web, words_of
 from gateway.process.local_cluster.state import State
 from ledger.events import events
+from tests.gateway.authorizers import Deciding
 from tests.gateway.page_rig import ask
 from tests.gateway.records_rig import (
     FIRST_MS,
@@ -268,11 +269,11 @@ def test_a_copy_that_is_not_possible_is_refused(page, fields, status, code):
 
 def test_a_copy_needs_to_write_the_other_topic(page):
     ctx = page.rig.running.ctx
-    ctx.allowed = lambda principal, operation, resource: str(operation) != "WRITE"
+    ctx.authorizer = Deciding(lambda principal, operation, resource: str(operation) != "WRITE")
     try:
         status, done = post(page, "/topics/numbers/copy", to="some", confirm="some")
     finally:
-        ctx.allowed = None
+        ctx.authorizer = None
     assert (status, done["error"]["code"]) == (403, "TOPIC_AUTHORIZATION_FAILED")
 
 

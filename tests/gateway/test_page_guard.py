@@ -21,6 +21,7 @@ from gateway.http.guard import host_name
 from gateway.http.raw_answers import HEADERS
 from gateway.http.static_files import BYTES_MAX, STATIC, static_routes
 from ledger.events import EventKind, events
+from tests.gateway.authorizers import Deciding
 from tests.gateway.page_rig import PageRig, ask, raw, status_of
 from tests.gateway.page_rows import Seen, rows
 
@@ -64,9 +65,9 @@ def denied(rig):
         asked.append((principal, str(operation), f"{resource.kind}:{resource.name}"))
         return False
 
-    rig.running.ctx.allowed = deny
+    rig.running.ctx.authorizer = Deciding(deny)
     yield asked
-    rig.running.ctx.allowed = None
+    rig.running.ctx.authorizer = None
 
 
 # -- the host --------------------------------------------------------------------------------------

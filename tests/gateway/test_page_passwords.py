@@ -28,6 +28,7 @@ from gateway.http.passwords import CHECKS_MAX, Passwords
 from gateway.process import dev, serve
 from gateway.process.cli import program
 from ledger.command_line.program import flags_of
+from tests.gateway.authorizers import Deciding
 from tests.gateway.page_rig import PageRig, ask, opened, rest
 from tests.gateway.page_rows import Seen, rows
 from tests.ledger.authority import Authority
@@ -180,12 +181,12 @@ def test_rights_are_asked_for_the_principal(rig, port):
         asked.append(principal)
         return principal == "User:böb"
 
-    rig.running.ctx.allowed = allow_bob
+    rig.running.ctx.authorizer = Deciding(allow_bob)
     try:
         assert ask(port, "/api/v1/plain", headers=basic("alice", SECRET)).status == 403
         assert ask(port, "/api/v1/plain", headers=basic("böb", "ü")).status == 200
     finally:
-        rig.running.ctx.allowed = None
+        rig.running.ctx.authorizer = None
     assert asked == ["User:alice", "User:böb"]
 
 

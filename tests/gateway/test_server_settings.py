@@ -39,7 +39,7 @@ TABLES = {
 POOL = (
     *("1", "3", "2", "true", "false", "300ms", "7s", "20m", "1GiB", "2GiB", "2MiB", "3MiB", "80%"),
     *("group", "never", "auto", "off", "tcp", "grpc", "enabled", "disabled", "a:1", "b:2", "/a"),
-    *("/b", "c", "d", "A=h:1", "B=i:2", "A:PLAINTEXT", "B:PLAINTEXT", "A", "B"),
+    *("/b", "c", "d", "standard", "none", "A=h:1", "B=i:2", "A:PLAINTEXT", "B:PLAINTEXT", "A", "B"),
 )
 EACH = pytest.mark.parametrize(
     ("command", "name"), [(command, row.name) for command in TABLES for row in TABLES[command][1]]
@@ -178,7 +178,8 @@ def test_a_key_of_kafka_sets_the_same(command, name, key, tmp_path):
 def test_the_keys_are_those_of_kafka():
     removed = {"zookeeper.connect", "zookeeper.session.timeout.ms"}  # in Kafka 4
     names = {key.name for _, _, key in KAFKA}
-    assert names - removed <= STATIC_NAMES | BROKER_KEYS.keys()
+    of_authorizer = {"super.users", "allow.everyone.if.no.acl.found"}  # Kafka passes these on to it
+    assert names - removed - of_authorizer <= STATIC_NAMES | BROKER_KEYS.keys()
     assert removed <= names
 
 
@@ -238,7 +239,7 @@ def test_each_key_of_kafka_sets_something_or_is_a_warning():
     assert serve.TABLE.find_kafka("listeners") is not None
     assert None not in answers.values()
     refused = {key for key, found in answers.items() if found and found.is_fault}
-    assert refused == {"authorizer.class.name", "ssl.client.auth"}
+    assert refused == {"ssl.client.auth"}
     assert answer("log.retention.hour", "1", {}) is None
 
 
@@ -256,7 +257,7 @@ def test_each_key_of_kafka_sets_something_or_is_a_warning():
         ("listener.security.protocol.map=PLAINTEXT:SSL", True),
         ("listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL", False),
         ("listeners=PLAINTEXT://ssl.example.com:9092", False),
-        ("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", True),
+        ("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer", False),
         ("zookeeper.ssl.client.enable=true", True),
         ("zookeeper.ssl.client.enable=false", False),
         ("authorizer.class.name=", False),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 
+from gateway.handlers.rights import RIGHTS
 from gateway.handlers.table import rows
 from tests.compat.differential.decode import decoded
 from tests.compat.differential.intended import INTENDED, Intended
@@ -42,8 +43,8 @@ def page() -> str:
 
 def _table() -> str:
     lines = [
-        "| key | API | versions | in Kafka 4.3 | cases | answers |",
-        "|---|---|---|---|---|---|",
+        "| key | API | versions | in Kafka 4.3 | cases | answers | rights |",
+        "|---|---|---|---|---|---|---|",
     ]
     kafka = kafka_versions()
     for key, api in rows().items():
@@ -51,8 +52,14 @@ def _table() -> str:
         theirs = _range(*kafka[key]) if key in kafka else "-"
         ours = _range(served.start, served.stop - 1)
         cases = _cases(key)
-        lines.append(f"| {key} | {api.name} | {ours} | {theirs} | {len(cases)} | {_verdict(key)} |")
+        row = (key, api.name, ours, theirs, len(cases), _verdict(key), _rights(key))
+        lines.append(f"| {' | '.join(map(str, row))} |")
     return "\n".join(lines) + "\n"
+
+
+def _rights(key: int) -> str:
+    """Return the rights that an API asks for, each as an operation on a type of resource."""
+    return ", ".join(map(str, RIGHTS[key])) or "none"
 
 
 def _cases(key: int) -> list[Recorded]:
