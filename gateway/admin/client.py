@@ -231,7 +231,8 @@ class AdminClient:
     ) -> dict[int, dict[str, Any] | AdminError | Unreachable]:
         """Send a private request to every gateway at once. Returns answers or errors by node id.
 
-        Raises AdminError if the servers are no gateways of this project.
+        Raises AdminError if the servers are no gateways of this project, or if the client lacks the
+        right to ask.
         """
         await (await self._any()).require_gateway()
         brokers = await self.brokers()
@@ -244,6 +245,9 @@ class AdminClient:
                 return error
 
         found = await asyncio.gather(*map(ask, brokers))
+        for each in found[:1]:  # a client without the right has it at no gateway
+            if isinstance(each, AdminError) and each.code.endswith("_AUTHORIZATION_FAILED"):
+                raise each
         return {broker.node_id: each for broker, each in zip(brokers, found, strict=True)}
 
     async def coordinator(self, group: str, key_type: int = 0) -> Broker:

@@ -71,7 +71,6 @@ class Acl(NamedTuple):
 class Code(IntEnum):
     """The numbers that each enum of Kafka's ACLs begins with."""
 
-    UNKNOWN = 0
     ANY = 1
     MATCH = 2  # of types of patterns only
 
@@ -105,6 +104,14 @@ class Created(NamedTuple):
     operation: int
     permission: int
 
+    @property
+    def means_any(self) -> bool:
+        """True if an element is ANY or MATCH. Kafka fails the whole request of such an ACL."""
+        some = (Code.ANY, Code.MATCH)
+        if self.pattern_type in some:
+            return True
+        return Code.ANY in (self.resource_type, self.operation, self.permission)
+
     def checked(self) -> Acl:
         """Return the ACL. Raises AclRefused, after checks in Kafka's order."""
         if self.resource_type == CODE_OF[ResourceType.CLUSTER] and self.name != CLUSTER.name:
@@ -113,16 +120,16 @@ class Created(NamedTuple):
             raise AclRefused("Invalid empty resource name")
         kind = RESOURCE_TYPES.get(self.resource_type)
         if kind is None:
-            raise AclRefused(f"Invalid resourceType {_word(self.resource_type)}")
+            raise AclRefused("Invalid resourceType UNKNOWN")
         pattern_type = PATTERN_TYPES.get(self.pattern_type)
         if pattern_type is None:
-            raise AclRefused(f"Invalid patternType {_word(self.pattern_type, match=True)}")
+            raise AclRefused("Invalid patternType UNKNOWN")
         operation = OPERATIONS.get(self.operation)
         if operation is None:
-            raise AclRefused(f"Invalid operation {_word(self.operation)}")
+            raise AclRefused("Invalid operation UNKNOWN")
         permission = PERMISSIONS.get(self.permission)
         if permission is None:
-            raise AclRefused(f"Invalid permissionType {_word(self.permission)}")
+            raise AclRefused("Invalid permissionType UNKNOWN")
         if ":" not in self.principal:
             raise AclRefused(
                 f"Could not parse principal from `{shown(self.principal)}` (no colon is "
@@ -141,13 +148,6 @@ class Created(NamedTuple):
             operation,
             permission,
         )
-
-
-def _word(code: int, *, match: bool = False) -> str:
-    """Return the name with which Kafka's texts show a number that no ACL may have."""
-    if code == Code.ANY or (match and code == Code.MATCH):
-        return Code(code).name
-    return Code.UNKNOWN.name
 
 
 class AclFilter(NamedTuple):

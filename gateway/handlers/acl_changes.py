@@ -38,6 +38,7 @@ _TOO_MANY = Reply(
     error_code=ErrorCode.unknown_server_error,
     error_message=f"Cannot remove more than {CHANGED_MAX} acls in a single delete operation.",
 )
+_FAILED = Reply(error_code=ErrorCode.unknown_server_error, error_message=None)
 _STORED = Reply(error_code=ErrorCode.none, error_message="")
 _DELETED = Reply(error_code=ErrorCode.none, error_message=None)
 _ROWS_MAX = 100_000  # ACLs in one answer, about; further filters get a retriable error
@@ -63,21 +64,24 @@ async def describe(request: Request, stored: StoredAcls) -> Reply:
 
 async def create(request: Request, ctx: Context, stored: StoredAcls) -> Rows:
     """Store the ACLs of a CreateAcls, and return their rows."""
-    found: list[Acl | AclRefused] = []
-    async for each in with_pauses(request.body.creations, request):
-        found.append(
-            _checked(
-                Created(
-                    each.resource_type,
-                    each.resource_name,
-                    each.resource_pattern_type,
-                    each.principal,
-                    each.host,
-                    each.operation,
-                    each.permission_type,
-                )
-            )
+    asked = [
+        Created(
+            each.resource_type,
+            each.resource_name,
+            each.resource_pattern_type,
+            each.principal,
+            each.host,
+            each.operation,
+            each.permission_type,
         )
+        async for each in with_pauses(request.body.creations, request)
+    ]
+    if any(each.means_any for each in asked):
+        failed = Rows(request, "results")
+        async for _ in with_pauses(asked, request):
+            await failed.add(_FAILED)
+        return failed
+    found = [_checked(each) async for each in with_pauses(asked, request)]
     acls = [each for each in found if isinstance(each, Acl)]
     outcomes = await _create(acls, request, ctx, stored)
     results = Rows(request, "results")

@@ -69,6 +69,7 @@ A reader of 1,000 partitions gets at most 100 small responses per second, each w
 _PACED_MAX = 64 * 1024  # a response with more bytes of records is worth its cost
 
 _UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
+_WITHOUT_LOG = (*_UNKNOWN, TOPIC_DENIED)
 _NAMES_LEADER = (int(ErrorCode.not_leader_or_follower), int(ErrorCode.fenced_leader_epoch))
 
 _Named = dict[Hashable, list[bytes]]
@@ -255,8 +256,7 @@ def _split_unknown(
     asked: FetchRequest = request.body
     if ctx.authorizer is not None and not _may_read(request, ctx, topic):
         unknown.setdefault(topic, []).extend(
-            encode_partition(asked.version, PartitionFetched(asked.read(entry).index, TOPIC_DENIED))
-            for entry in entries
+            _refused(asked.version, asked.read(entry).index) for entry in entries
         )
         return []
     known = ctx.catalog.by_name_or_id(topic)
@@ -323,9 +323,13 @@ def _refusals(
     request.error = int(TOPIC_DENIED)
     found: dict[Hashable, list[bytes]] = {}
     for each in session.partitions_of(denied):
-        error = encode_partition(request.version, PartitionFetched(each.partition, TOPIC_DENIED))
-        found.setdefault(each.topic, []).append(error)
+        found.setdefault(each.topic, []).append(_refused(request.version, each.partition))
     return found
+
+
+def _refused(version: int, index: int) -> bytes:
+    """Return the encoded answer for a partition of a topic that the client may not read."""
+    return encode_partition(version, PartitionFetched(index, TOPIC_DENIED, aborted=()))
 
 
 def _reader(
@@ -471,7 +475,7 @@ class _Answer:
         if self._ctx.authorizer is None or self._may_read(topic):
             return self._session.resting_replies(topic)
         return [
-            encode_partition(self._request.version, PartitionFetched(each.partition, TOPIC_DENIED))
+            _refused(self._request.version, each.partition)
             for each in self._session.partitions_of((topic,))
             if each.reply is not None
         ]
@@ -485,7 +489,7 @@ class _Answer:
 
 def _fetched(result: FetchResult, error: ErrorCode) -> PartitionFetched:
     log, index = result.log, result.asked.partition
-    if error in _UNKNOWN:
+    if error in _WITHOUT_LOG:
         return PartitionFetched(index, error, aborted=())  # as Kafka, in both isolation levels
     if log is None or error:
         return PartitionFetched(index, error)

@@ -14,7 +14,14 @@ from gateway.handlers.rights import CLUSTER_DENIED, CLUSTER_TEXT, allows_cluster
 
 def handle(request: Request, ctx: Context) -> Reply:
     if not allows_cluster(request, ctx, Operation.DESCRIBE):
-        return Reply(error_code=CLUSTER_DENIED, error_message=CLUSTER_TEXT, topics=[])
+        named = [
+            Reply(
+                name=topic.name,
+                partitions=[Reply(partition_index=index) for index in topic.partition_indexes],
+            )
+            for topic in request.body.topics or ()
+        ]
+        return Reply(error_code=CLUSTER_DENIED, error_message=CLUSTER_TEXT, topics=named)
     return Reply(error_code=ErrorCode.none, error_message=None, topics=[])
 
 

@@ -19,13 +19,13 @@ from gateway.core.client_quotas import (
 )
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
-from gateway.handlers.rights import CLUSTER_DENIED, CLUSTER_TEXT, allows_cluster
+from gateway.handlers.rights import CLUSTER_DENIED, allows_cluster
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
     body = request.body
     if not allows_cluster(request, ctx, Operation.DESCRIBE_CONFIGS):
-        return Reply(error_code=CLUSTER_DENIED, error_message=CLUSTER_TEXT, entries=None)
+        return Reply(error_code=CLUSTER_DENIED, error_message=None, entries=None)
     try:
         wanted = filter_of(
             ((each.entity_type, each.match_type, each.match) for each in body.components),

@@ -11,12 +11,12 @@ from gateway.access import Operation
 from gateway.core.shown_text import shown
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
-from gateway.handlers.rights import CLUSTER_DENIED, CLUSTER_TEXT, allows_cluster
+from gateway.handlers.rights import CLUSTER_DENIED, allows_cluster
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
     if not allows_cluster(request, ctx, Operation.DESCRIBE):
-        return Reply(error_code=CLUSTER_DENIED, error_message=CLUSTER_TEXT, results=[])
+        return await _denied(request)
     results = Rows(request, "results")
     if not request.body.users:
         async for name in with_pauses(ctx.stored.scram.names(), request):
@@ -28,6 +28,15 @@ async def handle(request: Request, ctx: Context) -> Reply:
         async for name, twice in with_pauses(asked.items(), request):
             await results.add(_twice(name) if twice else _row(name, ctx))
     return Reply(error_code=ErrorCode.none, error_message="", results=results.result())
+
+
+async def _denied(request: Request) -> Reply:
+    """Refuse the request. As in Kafka, the rows of the users have no names."""
+    refused = Reply(error_code=CLUSTER_DENIED, error_message=None)
+    results = Rows(request, "results")
+    async for _ in with_pauses(request.body.users or (), request):
+        await results.add(Reply(refused, user="", credential_infos=[]))
+    return Reply(refused, results=results.result())
 
 
 def _row(name: str, ctx: Context) -> Reply:

@@ -70,6 +70,9 @@ class StoredRows:
         # The lives of rows that this gateway deleted, until the watch's present or next round is
         # over. A reading that began before a deletion shows such a life.
         self._ended: set[str] = set()
+        # The names of nodes that this gateway created, until the watch's present or next round is
+        # over. A reading that began before a creation shows no such node.
+        self._created: set[str] = set()
         # Called after rows changed on any gateway.
         self.on_changed: list[Callable[[], None]] = []
         self._watch = NodeWatch(store, root, self, what)
@@ -149,6 +152,7 @@ class StoredRows:
                     [Set(self._root, b"", deletions), Delete(path, row.version)]
                 )
                 self._ended.add(row.life)
+                self._created.discard(name)
                 self.on_gone(name)
             else:
                 data = self._encode(row._replace(value=value))
@@ -169,6 +173,7 @@ class StoredRows:
         data = self._encode(row)
         self._check_bytes(len(data))
         await self._store.create(path, data)
+        self._created.add(name)
         self._put(name, row._replace(size=len(data)))
 
     def _check_bytes(self, more: int) -> None:
@@ -224,11 +229,14 @@ class StoredRows:
         self._put(name, row)
 
     def on_gone(self, name: str) -> None:
+        if name in self._created:
+            return  # if another gateway deleted it since, the watch reads it again
         self._unreadable.discard(name)
         self._drop(name)
 
     def on_round_over(self) -> None:
         self._ended.clear()
+        self._created.clear()
         self._notify()
 
     def _notify(self) -> None:

@@ -198,7 +198,8 @@ def _compared(case, name, version, raw, granted):
     # Where the version has no field for a code, less is in the answer.
     if raw == granted:
         return [f"{case} v{version} {name}: is answered as with all rights"]
-    if not case.hides and found <= allowed and (case.key, version) not in _WITHOUT_CODE:
+    refused = found and found != allowed
+    if not case.hides and not refused and (case.key, version) not in _WITHOUT_CODE:
         return [f"{case} v{version} {name}: is not refused"]
     return []
 
@@ -213,7 +214,7 @@ async def test_no_handler_answers_without_the_right():
         for key in sorted({case.key for case in CASES}):
             counting.key = key
             faults += await faults_of(world, [case for case in CASES if case.key == key])
-        assert faults == []
+        assert not faults, "\n".join(faults)
         assert _unasked(counting.asked) == []
 
 
@@ -294,7 +295,7 @@ async def test_a_client_that_poses_as_a_replica_gets_no_record():
             fields = {**fetched(world.facts, TOPIC), "replica_id": 1}
             raw = await world.raw(1, version, fields)
             assert VALUE not in raw
-            assert denials(decode_response(1, version, raw).body) == 1
+            assert denials(decode_response(1, version, raw).body)
 
 
 def session_of(world, *names, wait_ms=0):
@@ -353,7 +354,7 @@ async def test_a_right_taken_away_while_a_fetch_waits_counts_for_its_answer():
         await world.ask(0, 9, produce, ADMIN)
         raw = await waiting
         assert VALUE not in raw
-        assert denials(decode_response(1, 11, raw).body) == 1
+        assert denials(decode_response(1, 11, raw).body) == [TOPIC_DENIED.name]
 
 
 async def test_many_partitions_of_one_request_are_refused_without_a_look_at_them():

@@ -31,7 +31,8 @@ from tests.peers.kafka import FOR_TESTS, ApacheKafka
 from tests.peers.processes import wait_until
 
 ADMIN, CLIENT = "127.0.0.1", "127.0.0.2"
-ANSWER_S_MAX = 30.0
+ANSWER_S_MAX = 10.0
+SETTLED_S_MAX = 40.0
 NOT_YET = (
     "coordinator_not_available",
     "coordinator_load_in_progress",
@@ -72,9 +73,10 @@ class Asker:
         self._source = source
 
     def ask(self, key: int, version: int, fields: dict[str, Any]) -> Any:
-        """Return the decoded answer, or None if the connection ended."""
+        """Return the decoded answer, or None if the connection ended or nothing came in time."""
         frame = encode_request(key, version, 7, "rights", fields)
-        with contextlib.suppress(ConnectionResetError, BrokenPipeError), self._connected() as to:
+        expected = (ConnectionResetError, BrokenPipeError, TimeoutError)
+        with contextlib.suppress(*expected), self._connected() as to:
             to.sendall(struct.pack(">i", len(frame)) + frame)
             answer = _received(to)
             return None if answer is None else decode_response(key, version, answer).body
@@ -121,7 +123,7 @@ def _settled(client: Asker, case: Case, version: int, facts: Facts, names: dict[
             found = "is created"  # in its own time
         return None if any(f"'{each}'" in repr(found) for each in NOT_YET) else (found,)
 
-    return wait_until(once, f"{case} v{version}", ANSWER_S_MAX)[0]
+    return wait_until(once, f"{case} v{version}", SETTLED_S_MAX)[0]
 
 
 def _prepared(admin: Asker) -> Facts:
@@ -137,7 +139,7 @@ def _prepared(admin: Asker) -> Facts:
                 late = (*NOT_YET, "unknown_topic_or_partition", "leader_not_available")
                 return None if any(f"{each}:" in repr(found) for each in late) else found
 
-            answer = wait_until(once, f"key {key}", ANSWER_S_MAX)
+            answer = wait_until(once, f"key {key}", SETTLED_S_MAX)
     except StopIteration as made:
         facts: Facts = made.value
         return facts
@@ -171,7 +173,7 @@ def _wait_for(admin: Asker, host: str, count: int) -> None:
         found = admin.ask(29, 3, _filter(host))
         return sum(len(each.acls) for each in found.resources) == count
 
-    wait_until(obeyed, f"{count} ACLs for {host}", ANSWER_S_MAX)
+    wait_until(obeyed, f"{count} ACLs for {host}", SETTLED_S_MAX)
 
 
 def _filter(host: str) -> dict[str, Any]:
