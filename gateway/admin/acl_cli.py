@@ -280,11 +280,12 @@ def _explain(
 
 
 def _reason(row: dict[str, Any]) -> str:
-    reasons = {
+    rule = str(row["rule"])
+    reasons: dict[str, str] = {
         "SuperUser": "it is a super user",
         "MatchingAcl": f"{row['acl']}",
         "DefaultAllow": "no ACL matches the resource, and allow-everyone-if-no-acl-found is set",
         "DefaultDeny": "no ACL allows it",
         "Unreadable": "the gateway cannot read an ACL; its log has the reason",
     }
-    return reasons.get(row["rule"], row["rule"])
+    return reasons.get(rule, rule)
