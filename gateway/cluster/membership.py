@@ -45,6 +45,9 @@ class ClusterMembership:
     The owner calls `refresh` after `on_stale`, and `try_register` while not `registered`.
     """
 
+    authorizes = False
+    """Whether an authorizer decides what clients of this broker may do. Set before `register`."""
+
     def __init__(
         self,
         metadata: MetadataStore,
@@ -57,7 +60,6 @@ class ClusterMembership:
         session_ms: int,
         new_token: Callable[[], str],
         supported: Supported | None = None,
-        authorizes: bool = False,
     ) -> None:
         self.node_id = node_id
         # True from a successful registration until the session ends, as far as this process can
@@ -78,8 +80,6 @@ class ClusterMembership:
         self._listeners: tuple[ListenerAddress, ...] = ()
         # The levels of features that this broker supports.
         self._supported = supported or {}
-        # Whether an authorizer decides what clients of this broker may do.
-        self._authorizes = authorizes
         self._session_s = session_ms / 1000
         self._new_token = new_token
         # The token of the present incarnation. Replaced when the session ends.
@@ -134,7 +134,7 @@ class ClusterMembership:
             peer_host=self._peer_address[0],
             peer_port=self._peer_address[1],
             listeners=self._listeners,
-            authorizes=self._authorizes,
+            authorizes=self.authorizes,
         )
 
     def members(self) -> Sequence[ClusterMember]:
@@ -285,7 +285,7 @@ class ClusterMembership:
                 "peer_host": self._peer_address[0],
                 "peer_port": self._peer_address[1],
                 "listeners": [list(each) for each in self._listeners],
-                "authorizes": self._authorizes,
+                "authorizes": self.authorizes,
                 "features": {name: list(each) for name, each in self._supported.items()},
             }
         )

@@ -77,8 +77,8 @@ class ZooKeeperCluster:
             session_ms=session_ms,
             new_token=new_token,
             supported=supported or {},
-            authorizes=authorizes,
         )
+        self._membership.authorizes = authorizes
         self._partitions = PartitionOwnership(
             metadata,
             catalog,

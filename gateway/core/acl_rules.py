@@ -11,6 +11,7 @@ Source: Kafka, StandardAuthorizerData and Authorizer.authorizeByResourceType.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Final, NamedTuple
 
 from gateway.access import Operation, Resource, ResourceType
@@ -265,12 +266,10 @@ def _first(
 ) -> Acl | None:
     if not table:
         return None
-    for principal in principals:
-        for host in hosts:
-            for operation in operations:
-                found = table.get((principal, host, operation))
-                if found is not None:
-                    return found
+    for key in product(principals, hosts, operations):
+        found = table.get(key)
+        if found is not None:
+            return found
     return None
 
 

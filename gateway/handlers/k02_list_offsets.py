@@ -103,8 +103,7 @@ def _distinct(
             known = every.get(key)
             if known is None:
                 known = every[key] = _Asked(name, index, epoch, timestamp)
-                if denied:
-                    known.answer = _refusal(known, TOPIC_DENIED)
+                known.answer = _refusal(known, TOPIC_DENIED) if denied else None
             elif known.answer is None:
                 known.answer = _refusal(known, ErrorCode.invalid_request)
             seen += 1

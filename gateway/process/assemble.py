@@ -236,10 +236,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
     catalog = Catalog(metadata, config.topics, bookies=parts.bookies)
     await catalog.load()
     stops.append(catalog.close)
-    stored = StoredSettings(metadata)
-    await stored.load()
-    stops.append(stored.close)
-    acls = await _load_acls(config, metadata, stops)
+    stored, acls = await _load_stored(config, metadata, stops)
     shared = parts.cluster(catalog) if parts.cluster else None
     others = alone if shared is None else shared.supported_by_others
     features = Features(metadata, parts.supported, config.node_id, others)
@@ -295,18 +292,24 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
     return await _start(running, shared)
 
 
-async def _load_acls(
+async def _load_stored(
     config: GatewayConfig, metadata: MetadataStore, stops: list[Stop]
-) -> StoredAcls | None:
-    """Return the ACLs of the cluster, or None without an authorizer. Raises LedgerError."""
+) -> tuple[StoredSettings, StoredAcls | None]:
+    """Return the settings of the cluster, and its ACLs if there is an authorizer.
+
+    Raises LedgerError.
+    """
+    stored = StoredSettings(metadata)
+    await stored.load()
+    stops.append(stored.close)
     if not config.authorization.authorizer:
-        return None
+        return stored, None
     from gateway.settings.stored_acls import StoredAcls  # few gateways have an authorizer
 
     acls = StoredAcls(metadata, config.authorization)
     await acls.load()
     stops.append(acls.close)
-    return acls
+    return stored, acls
 
 
 def _avoided_bookies(health: BookieHealth) -> AvoidedBookies:

@@ -271,6 +271,7 @@ async def test_a_registration_carries_all_listeners_and_the_fields_of_earlier_re
     document = (await store.get(f"{BROKERS}/{THERE}")).data
     earlier = {"host": "there", "port": 9092, "rack": "r1", "token": "token5", "leaving": False}
     earlier |= {"peer_host": "gateway-5", "peer_port": 29092, "features": {}}
+    earlier["authorizes"] = False
     listeners = [["OUT", "there", 9092], ["IN", "gateway-5", 29092]]
     assert document == seal({**earlier, "listeners": listeners})
     await ours.close()

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from tests.compat.rights import servers
-from tests.compat.rights.cases import CASES
+from tests.compat.rights.all_cases import CASES
 from tests.compat.rights.intended import reason_of
 from tests.compat.rights.recording import read_recorded, write_recorded
 

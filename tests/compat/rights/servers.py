@@ -16,7 +16,8 @@ from uuid import UUID
 
 from gateway.access import CLUSTER, Operation, ResourceType
 from gateway.wire.messages import decode_response, encode_request
-from tests.compat.rights.cases import CASES, Case, Facts, Need
+from tests.compat.rights.all_cases import CASES
+from tests.compat.rights.language import Case, Facts, Need
 from tests.compat.rights.world import (
     creation_of,
     denials,
@@ -99,7 +100,7 @@ def _received(connection: socket.socket) -> bytes | None:
     return found[4:]
 
 
-def answers_of(broker: Broker, cases: Sequence[Case] = tuple(CASES)) -> Answers:
+def answers_of(broker: Broker, cases: Sequence[Case] = CASES) -> Answers:
     """Return the answers of a started server to all cases, with each set of rights."""
     admin, client = Asker(broker, ADMIN), Asker(broker, CLIENT)
     facts = _prepared(admin)

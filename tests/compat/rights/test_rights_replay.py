@@ -8,7 +8,7 @@ import pytest
 
 from gateway.handlers.table import rows
 from tests.compat.rights import servers
-from tests.compat.rights.cases import CASES
+from tests.compat.rights.all_cases import CASES
 from tests.compat.rights.intended import REASONS, reason_of
 from tests.compat.rights.recording import read_recorded
 from tests.compat.rights.world import grants, versions_of
@@ -24,13 +24,11 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.process
-@pytest.mark.proof
 def test_the_answers_are_those_of_kafka(found):
     assert [line for line in found if reason_of(line) is None] == []
 
 
 @pytest.mark.process
-@pytest.mark.proof
 def test_each_intended_difference_is_there(found):
     unneeded = [start for start, _ in REASONS if not any(map(_begins(start), found))]
     assert unneeded == []

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from gateway.core.acls import CODE_OF, PatternType
 from gateway.handlers.table import rows
 from tests.batches import raw_batch, record
-from tests.compat.rights.cases import (
+from tests.compat.rights.language import (
     DOOMED,
     GROUP,
     ID,
