@@ -21,6 +21,7 @@ class ConnectionLimits:
     idle_s_max: float = 600.0  # Kafka: connections.max.idle.ms
     connections_max: int = 10_000
     connections_per_address_max: int = 1_000  # loopback addresses are exempt
+    connections_per_s_max: int = 0  # new ones of all listeners together; 0: any number
     memory_bytes_max: int = (
         512 * 1024 * 1024
     )  # requests, replies, read-ahead and fetch sessions (--memory)
@@ -220,10 +221,68 @@ class Listener(NamedTuple):
     port: int  # 0 selects any free port
     advertised_host: str | None = None  # None: the address to which the client connected
     advertised_port: int | None = None  # None: the port to which the client connected
+    protocol: str = PLAINTEXT  # Kafka's name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
+
+    @property
+    def has_tls(self) -> bool:
+        """True if connections are encrypted."""
+        return self.protocol.endswith("SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        """True if clients authenticate by SASL."""
+        return self.protocol.startswith("SASL")
 
     def address(self, local_host: str, local_port: int) -> tuple[str, int]:
         """Return the address for a client that connected to this local address."""
         return self.advertised_host or local_host, self.advertised_port or local_port
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """The keys and certificates of the Kafka port. A secret is `file:PATH` or `env:NAME`."""
+
+    keystore: Path | None = None  # PEM file with the private key and the certificates
+    certificates: str = ""  # in place of `keystore`: PEM text, `file:PATH` or `env:NAME`
+    key: str = ""  # the private key of `certificates`
+    key_password: str = ""  # passphrase of the private key
+    truststore: Path | None = None  # PEM file with CA certificates
+    trusted: str = ""  # in place of `truststore`: PEM text, `file:PATH` or `env:NAME`
+    revoked: Path | None = None  # PEM file with certificate revocation lists
+    client_auth: str = "none"  # or "requested", "required"
+    protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    ciphers: tuple[str, ...] = ()  # suites of TLS 1.2 by OpenSSL's names; (): OpenSSL's choice
+    principal_rules: str = "DEFAULT"  # Kafka: ssl.principal.mapping.rules
+    handshake_s_max: float = 10.0
+    handshakes_max: int = 1_000  # at once; one more connection is refused
+    handshakes_per_address_max: int = 200  # loopback addresses are exempt
+
+    def __post_init__(self) -> None:
+        assert self.client_auth in ("none", "requested", "required")
+        assert self.protocols
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslConfig:
+    """How clients authenticate by SASL, and how this gateway does at others."""
+
+    mechanisms: tuple[str, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+    session_s: float = 0.0  # Kafka: connections.max.reauth.ms; 0: sessions have no end
+    frame_bytes_max: int = 512 * 1024  # before success; Kafka: sasl.server.max.receive.size
+    login_s_max: float = 30.0  # from accept until success
+    failure_s: float = (
+        0.25  # from a token to the answer that it is wrong, whatever is wrong with it
+    )
+    checks_max: int = 1  # passwords of PLAIN that are checked at once, each in a thread
+    checks_waiting_max: int = 256  # one more is refused
+    checks_per_address_max: int = 16  # of them
+    user: str = ""  # as which this gateway authenticates at other gateways, and its page here
+    password: str = ""  # of `user`: `file:PATH` or `env:NAME`
+    mechanism: str = "SCRAM-SHA-512"  # by which it does
+
+    def __post_init__(self) -> None:
+        assert self.mechanisms
+        assert 0.1 <= self.failure_s <= 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +329,8 @@ class GatewayConfig:
     transaction: TransactionLimits = field(default_factory=TransactionLimits)
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     authorization: Authorization = field(default_factory=Authorization)
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    sasl: SaslConfig = field(default_factory=SaslConfig)
 
     def __post_init__(self) -> None:
         assert self.bookies in (1, 3)

@@ -109,6 +109,9 @@ FRESH_IDS = {
     ("gateway/topics/catalog.py", "uuid.uuid4"): "a topic's id",
     ("gateway/settings/stored_rows.py", "uuid.uuid4"): "tells lives of a row apart",
     ("gateway/process/cluster_layout.py", "uuid.uuid4"): "a cluster's id",
+    ("gateway/server/logins.py", "secrets.token_urlsafe"): "the nonce of a login",
+    ("gateway/security/link_security.py", "secrets.token_urlsafe"): "the nonce of a login",
+    ("gateway/settings/scram_decoys.py", "secrets.token_bytes"): "a secret of the cluster",
     ("gateway/features/features.py", "uuid.uuid4"): "tells lives of a node apart",
     ("gateway/cluster/zookeeper_cluster.py", "uuid.uuid4"): "tells incarnations of gateways apart",
     (

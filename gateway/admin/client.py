@@ -74,7 +74,7 @@ class AdminClient:
         retry_s_max: float = 20.0,
     ) -> None:
         self.settings = ClientSettings(settings) if isinstance(settings, str) else settings
-        self.settings.require_supported()
+        self.security = self.settings.security()
         self._servers = self.settings.servers
         self._connect_s_max = connect_s_max
         self._answer_s_max = answer_s_max
@@ -140,7 +140,7 @@ class AdminClient:
             await self._forget(link)
             link = None
         if link is None:
-            link = Link(host, port, self._answer_s_max)
+            link = Link(host, port, self._answer_s_max, security=self.security)
             await link.open(self._connect_s_max)
             await self._introduce(link)
             other = self._links.get((host, port))

@@ -1,7 +1,7 @@
 """The settings of a connection to the Kafka port: its servers, and Kafka's client keys.
 
-Every Kafka client of a command is made from `ClientSettings`, which refuses what is not supported
-yet. So no command falls back to plain text where another protocol was asked for.
+Every Kafka client of a command is made from `ClientSettings`, which refuses what is not supported.
+So no command falls back to plain text where another protocol was asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from gateway.admin.addresses import parse_bootstrap
 
 if TYPE_CHECKING:
-    from gateway.wire.client_link import Link
+    from gateway.security.link_security import LinkSecurity
+    from gateway.wire.client_link import Link, Security
 
 PROTOCOL: Final = "security.protocol"
 PLAINTEXT: Final = "PLAINTEXT"
@@ -68,7 +69,7 @@ HIDDEN: Final = "[hidden]"
 
 
 class UnsupportedSecurity(Exception):
-    """A connection needs a protocol that is not supported yet. Nothing was sent."""
+    """The keys of a connection cannot be used, or are not supported. Nothing was sent."""
 
 
 Reach = Callable[[int, str, int], tuple[str, int]]
@@ -88,6 +89,7 @@ class ClientSettings(NamedTuple):
     keys: Mapping[str, str] = {}
     reach: Reach | None = None
     opened: Opened | None = None
+    own: Security | None = None  # in place of `keys`, for the page of a gateway
 
     @property
     def servers(self) -> list[tuple[str, int]]:
@@ -95,19 +97,39 @@ class ClientSettings(NamedTuple):
         return parse_bootstrap(self.bootstrap)
 
     def require_supported(self) -> None:
-        """Raise UnsupportedSecurity unless plain text is what was asked for.
+        """Raise UnsupportedSecurity if the keys cannot be used."""
+        self.security()
 
-        Keys of TLS or SASL without `security.protocol` are refused too: Kafka's clients ignore
-        them, and connect in plain text.
+    def security(self) -> Security | None:
+        """Return the TLS and the login of connections, or None for plain text.
+
+        Raises UnsupportedSecurity. Keys of TLS or SASL without `security.protocol` are refused:
+        Kafka's clients ignore them, and connect in plain text.
         """
-        protocol = self.keys.get(PROTOCOL)
-        if protocol == PLAINTEXT or not self.keys:
-            return
-        asked = min(self.keys) if protocol is None else f"{PROTOCOL}={protocol}"
-        raise UnsupportedSecurity(
-            f"{asked}: TLS and SASL to the Kafka port are not supported yet, and nothing was sent; "
-            f"only where plain text is intended, set {PROTOCOL} to {PLAINTEXT}"
-        )
+        protocol = self._protocol
+        if self.own is not None or protocol == PLAINTEXT or not self.keys:
+            return self.own
+        if protocol is None:
+            raise UnsupportedSecurity(
+                f"{min(self.keys)}: has no effect without {PROTOCOL}, and nothing was sent; set it "
+                f"to one of {', '.join(PROTOCOLS)}"
+            )
+        return self._secured(protocol)
+
+    @property
+    def _protocol(self) -> str | None:
+        found = self.keys.get(PROTOCOL)
+        return None if found is None else found.upper()
+
+    def _secured(self, protocol: str) -> LinkSecurity:
+        from gateway.security.client_keys import ClientFault, link_security
+
+        if protocol not in PROTOCOLS:
+            raise UnsupportedSecurity(f"{PROTOCOL}={protocol}: must be {', '.join(PROTOCOLS)}")
+        try:
+            return link_security(protocol, self.keys)
+        except ClientFault as fault:
+            raise UnsupportedSecurity(f"{PROTOCOL}={protocol}: {fault}; nothing was sent") from None
 
     def for_aiokafka(self) -> dict[str, Any]:
         """Return the arguments with which a client of aiokafka connects.
@@ -118,7 +140,19 @@ class ClientSettings(NamedTuple):
         servers = [
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.servers
         ]
-        return {"bootstrap_servers": ",".join(servers), "security_protocol": PLAINTEXT}
+        protocol = self._protocol or PLAINTEXT
+        found = {"bootstrap_servers": ",".join(servers), "security_protocol": protocol}
+        return found if protocol == PLAINTEXT else found | self._of_aiokafka(protocol)
+
+    def _of_aiokafka(self, protocol: str) -> dict[str, Any]:
+        """Return the arguments for TLS and SASL."""
+        security = self._secured(protocol)
+        found: dict[str, Any] = {"ssl_context": security.context}
+        if security.login is not None:
+            found["sasl_mechanism"] = security.login.mechanism
+            found["sasl_plain_username"] = security.login.user
+            found["sasl_plain_password"] = security.login.password
+        return found
 
 
 def variable_of(key: str) -> str:

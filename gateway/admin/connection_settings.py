@@ -35,6 +35,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _SELECTED: Final = f"{__name__}.selected"  # its key in the context of a command
 _NAMED: Final = f"{__name__}.named"  # the name behind --profile, while a shell completes
+_COMMAND_CONFIG: Final = "GATEWAY_COMMAND_CONFIG"
 _JSON: Final = ("json", "jsonl")
 # Variables of options that click does not read from the environment itself.
 _VARIABLES: Final = {
@@ -126,6 +127,18 @@ def profile_option(function: F, argument: str = "") -> F:
     parameters: list[Any] = getattr(function, "__click_params__", [])
     if any(isinstance(each, ProfileOption) for each in parameters):
         return function
+    function = click.option(
+        "--command-config",
+        metavar="FILE",
+        cls=Option,
+        type=Value("file", units.text),
+        envvar=_COMMAND_CONFIG,
+        show_envvar=True,
+        is_eager=True,
+        expose_value=False,
+        help="File with Kafka's client keys, as its tools take it. They go before those of the "
+        "profile.",
+    )(function)
     return click.option(
         "--profile",
         metavar="PROFILE",
@@ -164,7 +177,24 @@ def _select(
         if variable := os.environ.get(variable_of(key)):
             value = _client_key(ctx, key, variable)
             keys[key] = Setting(value, Origin.ENVIRONMENT, variable_of(key))
+    if file := opts.get("command_config") or os.environ.get(_COMMAND_CONFIG):
+        keys = _of_command_config(ctx, opts, str(file))
     return Selection(found, origin, given, keys)
+
+
+def _of_command_config(
+    ctx: click.Context, opts: Mapping[str, Any], file: str
+) -> dict[str, Setting]:
+    """Return the client keys of a file of Kafka's tools. Raises ConfigurationError."""
+    from gateway.admin.command_config import CommandConfigFault, client_keys_of
+
+    try:
+        found = client_keys_of(file)
+    except CommandConfigFault as fault:
+        as_json = (opts.get("output") or os.environ.get("GATEWAY_OUTPUT")) in _JSON
+        message = f"--command-config {file}: {fault}"
+        raise ConfigurationError(program_name(ctx), message, as_json=as_json) from None
+    return {key: Setting(value, Origin.FLAG, "--command-config") for key, value in found.items()}
 
 
 def _load(ctx: click.Context, opts: Mapping[str, Any]) -> ProfileFile | None:
@@ -276,11 +306,19 @@ def completing_settings(ctx: click.Context, default: str) -> ClientSettings:
 
 
 def refuse_unsupported(output: FailureForm) -> None:
-    """End the command with 78 if it would need a protocol that is not supported yet."""
+    """End the command with 78 if its client keys cannot be used."""
     try:
         client_settings("").require_supported()
     except UnsupportedSecurity as error:
         fail(EXIT_CONFIG, str(error), "UNSUPPORTED_SECURITY", output)
+
+
+def refuse_secured(output: FailureForm) -> None:
+    """End a command that connects in plain text only, with 78, if its keys ask for more."""
+    refuse_unsupported(output)
+    if client_settings("").security() is not None:
+        text = "jobs on Spark connect to the Kafka port in plain text only, and nothing was sent"
+        fail(EXIT_CONFIG, f"security.protocol: {text}", "UNSUPPORTED_SECURITY", output)
 
 
 def setting(ctx: click.Context, name: str) -> Setting:

@@ -299,7 +299,8 @@ class PartitionReader:
 
     async def _read(self, leader: Broker, cursors: list[_Cursor]) -> list[_Cursor]:
         """Read these partitions to their end. Returns those that this broker does not lead."""
-        link = Link(*self._client.place_of(leader), _ANSWER_S_MAX)
+        security = self._client.security
+        link = Link(*self._client.place_of(leader), _ANSWER_S_MAX, security=security)
         lost: list[_Cursor] = []
         try:
             await link.open(_CONNECT_S_MAX)

@@ -50,7 +50,7 @@ from gateway.admin.features import list_features
 from gateway.admin.groups import committed, list_groups
 from gateway.admin.lag_seconds import seconds_behind
 from gateway.admin.topics import LATEST, offsets
-from gateway.wire.client_link import Link
+from gateway.wire.client_link import Link, Security
 from ledger.command_line.version import __version__
 
 OURS_ONLY: Final = "the servers do not report it: they are Apache Kafka's, or of an older release"
@@ -61,19 +61,20 @@ _EMPTY_STATES = ("Empty", "Dead", "")
 
 async def check_bootstrap(site: Site) -> Finding:
     names = [Broker(-1, host, port) for host, port in site.servers]
-    return judge_bootstrap(await asyncio.gather(*map(_answer_of, names)))
+    answers = (_answer_of(each, site.security()) for each in names)
+    return judge_bootstrap(await asyncio.gather(*answers))
 
 
 async def check_address(site: Site) -> Finding:
     view = await site.cluster.get()
-    answers = await asyncio.gather(*map(_answer_of, view.brokers))
+    answers = await asyncio.gather(*(_answer_of(each, site.security()) for each in view.brokers))
     return judge_address(answers, view.cluster_id)
 
 
-async def _answer_of(broker: Broker) -> Answer:
+async def _answer_of(broker: Broker, security: Security | None) -> Answer:
     """Ask for Metadata at the address of a broker. A bootstrap server has no node id yet."""
     name = str(broker) if broker.node_id >= 0 else f"{broker.host}:{broker.port}"
-    link = Link(broker.host, broker.port, ANSWER_S)
+    link = Link(broker.host, broker.port, ANSWER_S, security=security)
     try:
         await link.open(CONNECT_S)
         fields: dict[str, Any] = {"topics": [], "allow_auto_topic_creation": False}

@@ -16,6 +16,7 @@ from gateway.admin.client import AdminClient, AdminError, Broker, Unreachable
 from gateway.admin.client_settings import ClientSettings
 from gateway.admin.metadata_address import metadata_address
 from gateway.admin.storage import LEDGER_PORT, Storage, StorageConnection
+from gateway.wire.client_link import Security
 from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.system.clock import SystemClock
 from ledger.errors import LedgerError
@@ -106,6 +107,10 @@ class Site:
     @property
     def servers(self) -> list[tuple[str, int]]:
         return self._settings.servers
+
+    def security(self) -> Security | None:
+        """Return the TLS and the login of connections. Raises UnsupportedSecurity."""
+        return self._settings.security()
 
     def client(self) -> AdminClient:
         """Return a client of the servers, which waits less than the clients of other commands."""

@@ -105,10 +105,8 @@ def _create(
     text = f"Created profile {name}{' and made it the current one' if current else ''}."
     output.done(made, text)
     keys = found.profiles[name].client_keys
-    if keys and keys.get(PROTOCOL) != PLAINTEXT:
-        note(
-            "note: TLS and SASL to the Kafka port are not supported yet; such commands exit with 78"
-        )
+    if keys and PROTOCOL not in keys:
+        note(f"note: without {PROTOCOL} these keys have no effect, and commands exit with 78")
 
 
 def _table(

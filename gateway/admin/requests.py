@@ -178,7 +178,7 @@ def fail_request(error: Exception, output: FailureForm, more: str = "") -> NoRet
 
     if not isinstance(error, AdminError):
         fail(EXIT_UNREACHABLE, f"{error}{more}", "UNREACHABLE", output)
-    refused = error.code.endswith("_AUTHORIZATION_FAILED")
+    refused = error.code.endswith(("_AUTHORIZATION_FAILED", "_AUTHENTICATION_FAILED"))
     message = f"{with_fix(error)}{more}"
     fail(EXIT_REFUSED if refused else EXIT_FAILED, message, error.code, output)
 

@@ -16,13 +16,16 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from gateway.cluster.peers import PEER_CLIENT_ID
+from gateway.cluster.peers import PEER_CLIENT_ID, peer_security
 from gateway.cluster.port import ClusterMember
 from gateway.log import logger
 from ledger.ids import Buffer
 from ledger.tasks import reported, start_restarting
+
+if TYPE_CHECKING:
+    from gateway.wire.client_link import Link, Security
 
 _API_VERSIONS = 18
 _SIZE_BYTES = 4
@@ -72,9 +75,14 @@ class _InFlight(NamedTuple):
 class PeerLink:
     """The connection to one member. Runs on the event loop; `ask` never waits."""
 
-    def __init__(self, member: ClusterMember, limits: LinkLimits) -> None:
+    def __init__(
+        self, member: ClusterMember, limits: LinkLimits, security: Security | None = None
+    ) -> None:
         self.member = member
         self._limits = limits
+        self._security = security  # TLS and login; None: plain text
+        # When this connection is to be replaced, on the loop's clock; None: never.
+        self._expires_s: float | None = None
         # Requests that were not sent yet, in order; at most `waiting_max`.
         self._waiting: deque[_Asked] = deque()
         # Requests without an answer on this connection, in order; at most `in_flight_max`.
@@ -157,17 +165,26 @@ class PeerLink:
         from gateway.wire.client_link import Served, Unreachable
 
         limits, (host, port) = self._limits, self.member.peer_address
-        try:
-            async with asyncio.timeout(limits.connect_s_max):
-                reader, writer = await asyncio.open_connection(host, port)
-        except TimeoutError:
-            raise Unreachable("no connection in time") from None
+        link: Link | None = None
+        if self._security is not None:
+            link = await self._log_in(self._security)
+            reader, writer = link.take_streams()
+        else:
+            try:
+                async with asyncio.timeout(limits.connect_s_max):
+                    reader, writer = await asyncio.open_connection(host, port)
+            except TimeoutError:
+                raise Unreachable("no connection in time") from None
         try:
             self._correlation_id, self._late = 0, False
-            served = Served(f"{host}:{port}")
-            self._writer, self._versions = writer, lambda key: served.version(key)
-            learnt = _Asked(_API_VERSIONS, _no_body, served.learn)
-            self._send(learnt, 0)
+            self._writer = writer
+            if link is not None:
+                self._expires_s, self._versions = link.expires_s, link.version
+                self._send_waiting()
+            else:
+                served = Served(f"{host}:{port}")
+                self._versions = lambda key: served.version(key)
+                self._send(_Asked(_API_VERSIONS, _no_body, served.learn), 0)
             while True:
                 await self._read_answer(reader)
                 self._send_waiting()
@@ -181,6 +198,24 @@ class PeerLink:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    async def _log_in(self, security: Security) -> Link:
+        """Return a connection that has authenticated. Raises Unreachable, AdminError."""
+        from gateway.wire.client_link import Link, Unreachable
+
+        limits = self._limits
+        link = Link(*self.member.peer_address, limits.answer_s_max, PEER_CLIENT_ID, security)
+        try:
+            async with asyncio.timeout(limits.answer_s_max):
+                await link.open(limits.connect_s_max)
+        except TimeoutError:
+            raise Unreachable("no login in time") from None
+        return link
+
+    def _is_expired(self) -> bool:
+        """Return whether the session of this connection ends soon: it sends nothing more."""
+        expires_s = self._expires_s
+        return expires_s is not None and asyncio.get_running_loop().time() > expires_s
 
     async def _read_answer(self, reader: asyncio.StreamReader) -> None:
         """Read one answer and pass it on. Raises Unreachable, IncompleteReadError."""
@@ -211,6 +246,10 @@ class PeerLink:
 
         if self._in_flight and self._in_flight[0].asked.key == _API_VERSIONS:
             return  # the versions are not known yet
+        if self._is_expired():
+            if not self._in_flight and self._writer is not None:
+                self._writer.transport.abort()  # another connection is opened for what waits
+            return
         waiting, in_flight_max = self._waiting, self._limits.in_flight_max
         versions = self._versions
         while waiting and versions is not None and len(self._in_flight) < in_flight_max:
@@ -296,7 +335,8 @@ class PeerLinks:
         link = self._links.get(identity)
         if link is None:
             self.on_members_changed()
-            link = self._links[identity] = PeerLink(member, self._limits)
+            security = peer_security(self._cluster)
+            link = self._links[identity] = PeerLink(member, self._limits, security)
         link.ask(key, encode, on_answer)
 
     def on_members_changed(self) -> None:

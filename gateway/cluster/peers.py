@@ -10,15 +10,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.cluster.port import Cluster, ClusterMember
 from ledger.ports.clock import Clock
+
+if TYPE_CHECKING:
+    from gateway.wire.client_link import Security
 
 PEER_CLIENT_ID = "gateway-to-gateway"
 """A request with this client id is answered from this broker's memory, without redirection."""
 
 AWAY_S = 5.0
+
+
+def peer_security(cluster: object) -> Security | None:
+    """Return the TLS and the login with which this broker connects to others; None: plain text.
+
+    A cluster has the attribute `peer_security` if its listener for brokers is not PLAINTEXT.
+    """
+    return getattr(cluster, "peer_security", None)
 
 
 class Peers:
@@ -62,7 +73,8 @@ class Peers:
             Unreachable,
         )
 
-        link = Link(*member.peer_address, self._answer_s_max, PEER_CLIENT_ID)
+        security = peer_security(self._cluster)
+        link = Link(*member.peer_address, self._answer_s_max, PEER_CLIENT_ID, security)
         try:
             async with asyncio.timeout(self._answer_s_max):
                 await link.open(self._answer_s_max)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from gateway.cluster.port import ClusterMember, Leader, StreamKey
+
+if TYPE_CHECKING:
+    from gateway.wire.client_link import Security
 
 
 class SingleBroker:
@@ -20,6 +24,8 @@ class SingleBroker:
         self.epoch_of = epoch_of
         # The address for clients. Set once the port is bound.
         self.address: tuple[str, int] = ("", -1)
+        # How the page connects to the port; None: in plain text.
+        self.peer_security: Security | None = None
 
     @property
     def node_id(self) -> int:

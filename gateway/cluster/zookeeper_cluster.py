@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 from gateway.cluster.coordinator_ownership import CoordinatorOwnership
@@ -28,6 +29,9 @@ from gateway.log import logger
 from ledger.errors import MetadataUnavailable
 from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
+
+if TYPE_CHECKING:
+    from gateway.wire.client_link import Security
 
 BALANCE_SETTLE_S = 5.0  # seconds between the join of a broker and the first move to it
 BALANCE_AT_ONCE = 8  # the number of streams that move at the same time
@@ -67,6 +71,8 @@ class ZooKeeperCluster:
         """
         self._lease = lease
         self._stopped = False
+        # The TLS and the login with which this broker connects to others; None: plain text.
+        self.peer_security: Security | None = None
         self._membership = ClusterMembership(
             metadata,
             clock,

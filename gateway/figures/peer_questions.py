@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.cluster.peers import PEER_CLIENT_ID
+from gateway.cluster.peers import PEER_CLIENT_ID, peer_security
 from gateway.figures.parts import part_of
-from gateway.wire.client_link import AdminError, Link, Unreachable
+from gateway.wire.client_link import AdminError, Link, Security, Unreachable
 
 if TYPE_CHECKING:
     from gateway.cluster.port import ClusterMember
@@ -32,7 +32,8 @@ Ask = Callable[["ClusterMember", dict[str, Any]], Awaitable[dict[str, Any]]]
 class PeerQuestions:
     """The connections of this gateway for its private questions, one for each other gateway."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: Security | None = None) -> None:
+        self._security = security
         # Open connections by member, until they fail or the member has left the cluster.
         self._links: dict[ClusterMember, Link] = {}
         # Held while a question waits for its answer: a link takes one at a time.
@@ -56,7 +57,8 @@ class PeerQuestions:
             link = None
         try:
             if link is None:
-                link = Link(*member.peer_address, ANSWER_S_MAX, PEER_CLIENT_ID)
+                address = member.peer_address
+                link = Link(*address, ANSWER_S_MAX, PEER_CLIENT_ID, self._security)
                 await link.open(ANSWER_S_MAX)
             found = await link.ask_privately(body)
         except AdminError:
@@ -84,7 +86,7 @@ class PeerQuestions:
 
 def questions_of(ctx: Context) -> PeerQuestions:
     """Return the connections of a gateway."""
-    return part_of(ctx, "peer questions", PeerQuestions)
+    return part_of(ctx, "peer questions", lambda: PeerQuestions(peer_security(ctx.cluster)))
 
 
 def other_members(ctx: Context) -> list[ClusterMember]:

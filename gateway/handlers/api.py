@@ -87,7 +87,6 @@ class Peer:
 
     Its result is True if later ones may begin.
     """
-    principal: str = ANONYMOUS
     notes_changes: bool = False
     """True for a page of a gateway, which notes its changes itself: see `page_connections`."""
 

@@ -3,7 +3,6 @@
 Each user is changed or refused independently, and at most once in a request. The salted password
 of a request is used once, to derive the keys that are stored.
 Source: Kafka, ScramControlManager.
-Not done: authentication by SASL (credentials are stored and described).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.cluster.peers import peer_security
 from gateway.wire.client_link import CLIENT_ID, AdminError, Link, Unreachable
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ async def _confirmed(ctx: Context, node_id: Any, key: str) -> str | None:
     member = next((each for each in ctx.cluster.members() if each.node_id == node_id), None)
     if member is None:
         return None
-    link = Link(*member.peer_address, _ANSWER_S_MAX, CLIENT_ID)
+    security = peer_security(ctx.cluster)
+    link = Link(*member.peer_address, _ANSWER_S_MAX, CLIENT_ID, security)
     try:
         async with asyncio.timeout(_ANSWER_S_MAX):
             await link.open(_ANSWER_S_MAX)

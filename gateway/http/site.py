@@ -16,6 +16,7 @@ from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_boo
 from gateway.admin.client_settings import ClientSettings
 from gateway.admin.metadata_address import metadata_address
 from gateway.admin.storage import Storage, StorageConnection
+from gateway.cluster.peers import peer_security
 from gateway.http.forms import Token
 from ledger.adapters.links.link_config import TlsFiles
 from ledger.ports.bookies import BookieTransport
@@ -108,7 +109,8 @@ class Site:
         not to note them again.
         """
         opened = None if asked is None else partial(self._introduce, asked.principal)
-        return ClientSettings(self.bootstrap, reach=self.reach, opened=opened)
+        own = peer_security(self.ctx.cluster)
+        return ClientSettings(self.bootstrap, reach=self.reach, opened=opened, own=own)
 
     async def _introduce(self, principal: str, link: Link) -> None:
         """Ask the gateway behind a new connection to leave the changes on it to this process.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gateway.admin.connection_settings import refuse_unsupported
+from gateway.admin.connection_settings import refuse_secured
 from gateway.admin.requests import bootstrap_option
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.spark_errors import translate_spark_errors
@@ -103,7 +103,7 @@ def run_job(
     from gateway.pipelines.shared.session import new_session, running_session
     from gateway.wire.client_link import AdminError, Unreachable
 
-    refuse_unsupported(output)
+    refuse_secured(output)
     settings: dict[str, str] = {}
     for each in conf:
         key, equals, value = each.partition("=")

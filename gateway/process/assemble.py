@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
     from gateway.http.password_file import Hashed
     from gateway.http.server import HttpServer
+    from gateway.server.secure_listeners import SecureListeners
     from gateway.settings.stored_acls import StoredAcls
     from gateway.topics.greylist_report import AvoidedBookies
     from ledger.client.health import BookieHealth
@@ -84,13 +85,21 @@ class Running:
     the reason when the gateway must stop serving.
     """
 
-    def __init__(self, server: Server, ctx: Context, stops: list[Stop]) -> None:
+    def __init__(
+        self,
+        server: Server,
+        ctx: Context,
+        stops: list[Stop],
+        reload: Callable[[], None] | None = None,
+    ) -> None:
         self.ctx = ctx
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.server = server
         self.metrics: WebPort | None = None
         self.http: WebPort | None = None
         self.ledger_port: int | None = None  # port for readers of ledgers, or None
+        # Reads the certificates of listeners again; None without a listener that has some.
+        self.reload = reload
         self.stops = stops
 
     @property
@@ -279,17 +288,58 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
             **dict.fromkeys(("health", "history", "record_times", "slow"), _ask_metrics),
         },
     )
-    stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
     stops.append(add_transactions(ctx, shared))
+    stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
+    secure = await _secure_ports(config, parts, stored, cluster, stops)
     dispatcher = Dispatcher({**rows(), PRIVATE_KEY: _private_questions()}, ctx, ctx.requests)
-    server = Server(dispatcher, config.connection, stall_s_max, ctx.reply_memory)
-    running = Running(server, ctx, stops)
+    server = Server(dispatcher, config.connection, stall_s_max, ctx.reply_memory, secure)
+    running = Running(server, ctx, stops, None if secure is None else secure.reload)
     ctx.process_report = partial(_process_report, running, parts.session_ms)
+    _join_local_cluster(ctx)
+    return await _start(running, shared)
+
+
+async def _secure_ports(
+    config: GatewayConfig,
+    parts: Parts,
+    stored: StoredSettings,
+    cluster: SingleBroker | ZooKeeperCluster,
+    stops: list[Stop],
+) -> SecureListeners | None:
+    """Return what listeners with TLS or SASL need, or None without one. Raises PortUnavailable.
+
+    Links to other gateways connect as their listener asks for, from now on.
+    """
+    _secure_links(config, cluster)
+    if all(each.protocol == PLAINTEXT for each in config.all_listeners):
+        return None
+    from gateway.process.secure_ports import CannotSecure, secure_listeners
+
+    try:
+        return await secure_listeners(config, parts.services.metadata, stored.scram, stops)
+    except CannotSecure as error:
+        raise PortUnavailable(str(error)) from error
+
+
+def _secure_links(config: GatewayConfig, cluster: SingleBroker | ZooKeeperCluster) -> None:
+    """Let gateways connect to each other as their listener asks for. Raises PortUnavailable."""
+    names = [each.name for each in config.all_listeners]
+    listener = config.all_listeners[_for_brokers(config, names)]
+    if listener.protocol == PLAINTEXT:
+        return
+    from gateway.process.secure_ports import CannotSecure, connecting
+
+    try:
+        cluster.peer_security = connecting(config, listener)
+    except CannotSecure as error:
+        raise PortUnavailable(str(error)) from error
+
+
+def _join_local_cluster(ctx: Context) -> None:
     if "LEDGER_CLUSTER_DIRECTORY" in os.environ:  # few gateways import this
         from gateway.process.local_cluster.own import own_cluster
 
         ctx.local_cluster = own_cluster()
-    return await _start(running, shared)
 
 
 async def _load_stored(

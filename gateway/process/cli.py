@@ -91,6 +91,11 @@ program: Final = CommandGroup(
             "acl",
             "List, add, remove and explain ACLs: who may do what.",
         ),
+        "user": Deferred(
+            "gateway.admin.user_cli",
+            "user",
+            "Add, list and delete users, and write the first one of a cluster.",
+        ),
         "transaction": Deferred(
             "gateway.admin.transaction_cli",
             "transaction",

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from gateway.config import (
+    PLAINTEXT,
     ConnectionLimits,
     GatewayConfig,
     GroupLimits,
@@ -20,6 +21,7 @@ from gateway.config import (
     TopicDefaults,
 )
 from gateway.process.authorizer_settings import authorization_of
+from gateway.process.security_settings import sasl_config, tls_config
 from gateway.process.server_settings import PAGE_NAMES, dev_table
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_OK
@@ -137,6 +139,7 @@ def faults_of(settings: Settings) -> list[str]:
         *_io_faults(settings),
         *_data_faults(settings),
         *http_faults(settings),
+        *exposure_faults(settings),
     ]
 
 
@@ -150,6 +153,7 @@ def _stdin_faults() -> list[str]:
     return ["--until-stdin-ends: stdin is neither a pipe nor a socket"]
 
 
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 LISTENER_ROWS = (
     "listener",
     "advertise",
@@ -165,6 +169,18 @@ def listener_faults(settings: Settings) -> list[str]:
     from gateway.process.listeners import faults_of as faults
 
     return faults(settings)
+
+
+def exposure_faults(settings: Settings) -> list[str]:
+    """Return the faults of listeners that other machines reach without TLS and authentication."""
+    listeners = settings["listener"]
+    hosts = {each.host for each in listeners} if listeners else {settings["host"]}
+    if settings.faulty or hosts <= LOOPBACK:
+        return []
+    from gateway.process.exposure import faults_of_exposure
+
+    made = listeners_of(settings) or (Listener(PLAINTEXT, settings["host"], settings["port"]),)
+    return list(faults_of_exposure(settings, made))
 
 
 def listeners_of(settings: Settings, shift: int = 0) -> tuple[Listener, ...]:
@@ -247,6 +263,8 @@ def config_of(settings: Settings) -> GatewayConfig:
         until_stdin_ends=settings.flags.until_stdin_ends,
         connection=connection_limits(settings),
         groups=group_limits(settings),
+        tls=tls_config(settings),
+        sasl=sasl_config(settings),
         topics=topic_defaults(settings, settings["bookies"]),
         authorization=authorization_of(settings),
     )
@@ -283,7 +301,11 @@ def http_config(settings: Settings) -> HttpConfig:
 
 def connection_limits(settings: Settings) -> ConnectionLimits:
     """Return the limits of connections that the settings make."""
-    return replace(ConnectionLimits(), memory_bytes_max=settings["memory"])
+    return replace(
+        ConnectionLimits(),
+        memory_bytes_max=settings["memory"],
+        connections_per_s_max=settings["max-connection-creation-rate"],
+    )
 
 
 def group_limits(settings: Settings) -> GroupLimits:

@@ -27,6 +27,7 @@ from gateway.process.embedded_identity import (
     read_cluster,
     require_metadata,
 )
+from gateway.settings.scram_users import DECOY_SECRET
 from gateway.settings.scram_users import ROOT as SCRAM_USERS
 from gateway.topics.partitions import stream_name
 from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
@@ -149,7 +150,8 @@ async def _show_ledgers(
         [each.local.bookie for each in local],
         client.confirmed,
         lambda: _recover_crashed(running, metadata),
-        hidden=(SCRAM_USERS,),  # the port has no authentication, and the keys are secret
+        # The port has no authentication, and the keys are secret.
+        hidden=(SCRAM_USERS, DECOY_SECRET),
     )
     port = config.ledger_port
     assert port is not None

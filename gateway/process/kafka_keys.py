@@ -16,14 +16,16 @@ from ledger.command_line.settings import Foreign
 _INSTEAD: Final = {
     "controller.listener.names": "there is no controller, and its listeners are left out",
     "socket.request.max.bytes": "it is always 100 MiB",
+    "ssl.keystore.type": "it is always PEM",
+    "ssl.truststore.type": "it is always PEM",
 }
+_STORES: Final = ("ssl.keystore.type", "ssl.truststore.type")
 _PROTECTED: Final = ("SSL", "SASL_SSL", "SASL_PLAINTEXT")
 _MAP: Final = "listener.security.protocol.map"
 # How a value names listeners.
 _WORDS: Final = re.compile(r"""[^\s,;'"\[\]]+""")
 _MAPPED: Final = re.compile(r"""([^\s,;'"\[\]:]+)\s*:\s*(\w+)""")
 _NAMING: Final[Mapping[str, re.Pattern[str]]] = {
-    "inter.broker.listener.name": _WORDS,
     "security.inter.broker.protocol": _WORDS,
 }
 # Keys of Kafka 3 that Kafka 4 no longer has.
@@ -42,8 +44,10 @@ def answer(key: str, value: str, file: Mapping[str, str]) -> Foreign | None:
     `file` are all keys of the file with their values as text: a map names a listener's protocol.
     """
     name = base_name(key)
+    if name in _STORES and value.strip().upper() != "PEM":
+        return Foreign("only PEM is read; convert the store, and set this to PEM", True)
     if _protects(key, name, value.strip(), file):
-        return Foreign("is not supported yet: without it the port is open; remove it", True)
+        return Foreign(f"is not supported yet: without it the port is open; {_fix(key)}", True)
     if name in TOPIC_DEFAULTS.values() or (name.startswith("log.cleaner.") and name in BROKER_KEYS):
         about = "has no effect in a file; alter it with kafka-configs --entity-type brokers"
         return Foreign(about, False)
@@ -51,6 +55,14 @@ def answer(key: str, value: str, file: Mapping[str, str]) -> Foreign | None:
         about = _INSTEAD.get(name)
         return Foreign(f"has no effect here{f'; {about}' if about else ''}", False)
     return None
+
+
+def _fix(key: str) -> str:
+    if key == "security.inter.broker.protocol":
+        return "name a listener by inter.broker.listener.name instead"
+    if key.startswith("listener.name."):
+        return "set the key for all listeners, without this prefix"
+    return "remove it"
 
 
 def _protects(key: str, name: str, value: str, file: Mapping[str, str]) -> bool:

@@ -45,20 +45,22 @@ def faults_of(settings: Settings) -> list[str]:
 
 
 def made(settings: Settings, shift: int = 0) -> tuple[Listener, ...]:
-    """Return the listeners that the settings make. They must have no faults.
+    """Return the listeners that the settings make. With faults, none of them may be opened.
 
     Ports are `shift` above the given ones, for one of several workers.
     """
     addresses = {each.name: each for each in _given(settings, "advertise")}
+    listening = _given(settings, "listener")
+    protocols = _protocols(settings, [each.name for each in listening])
 
     def listener(each: NamedAddress) -> Listener:
-        shown = addresses.get(each.name)
+        shown, protocol = addresses.get(each.name), protocols.get(each.name, PLAINTEXT)
         port = each.port + shift if each.port else 0
         if shown is None:
-            return Listener(each.name, each.host, port)
-        return Listener(each.name, each.host, port, shown.host, shown.port + shift)
+            return Listener(each.name, each.host, port, protocol=protocol)
+        return Listener(each.name, each.host, port, shown.host, shown.port + shift, protocol)
 
-    return tuple(map(listener, _given(settings, "listener")))
+    return tuple(map(listener, listening))
 
 
 def _given(settings: Settings, row: str) -> list[NamedAddress]:
@@ -128,21 +130,32 @@ def _ports(
                 yield f"{place}: the port of the last worker would be {last}, above {PORT_MAX}"
 
 
-def _unserved(settings: Settings, listening: Sequence[NamedAddress]) -> Iterator[str]:
-    """Yield faults of listeners whose protocol is not PLAINTEXT."""
+def _protocols(settings: Settings, names: Sequence[str]) -> dict[str, str]:
+    """Return the protocol of each listener that has one, by name."""
     mapped = {each.name: each.protocol for each in settings["listener-security-protocol-map"]}
-    for name in [each.name for each in listening] or [PLAINTEXT]:
-        # Without a map, a listener with the name of a protocol has this protocol, as in Kafka.
-        default = PLAINTEXT if mapped or name not in PROTOCOLS else name
-        if mapped and name not in mapped and listening:
-            place = settings.place("listener-security-protocol-map")
+    if mapped:
+        return {name: mapped[name] for name in names if name in mapped}
+    # Without a map, a listener with the name of a protocol has this protocol, as in Kafka.
+    return {name: name if name in PROTOCOLS else PLAINTEXT for name in names}
+
+
+def _unserved(settings: Settings, listening: Sequence[NamedAddress]) -> Iterator[str]:
+    """Yield faults of listeners without a protocol, and of what their protocols need."""
+    names = [each.name for each in listening] or [PLAINTEXT]
+    protocols = _protocols(settings, names)
+    for name in names:
+        place = settings.place("listener-security-protocol-map")
+        if name not in protocols and listening:
             yield f"{place}: has no protocol for the listener {name}; add {name}:{PLAINTEXT}"
-        elif (protocol := mapped.get(name, default)) != PLAINTEXT:
-            row = "listener-security-protocol-map" if name in mapped else "listener"
+        elif not listening and (protocol := protocols.get(name, PLAINTEXT)) != PLAINTEXT:
             yield (
-                f"{settings.place(row)}: the protocol {protocol} of the listener {name} is not "
-                f"supported yet: without it the port is open; only {PLAINTEXT} is served"
+                f"{place}: the protocol {protocol} of the listener {name} needs a named listener; "
+                f"pass --listener {name}=HOST:PORT"
             )
+    if listening and any(each != PLAINTEXT for each in protocols.values()):
+        from gateway.process.security_faults import faults_of_security
+
+        yield from faults_of_security(settings, list(protocols.values()))
 
 
 def _of_cluster(
@@ -163,3 +176,10 @@ def _of_cluster(
     known = [each.name for each in listening] or [PLAINTEXT]
     if chosen is not None and chosen not in known:
         yield f"{settings.place(_INTER_BROKER)}: there is no such listener; take {known[0]}"
+        return
+    name = chosen or (PLAINTEXT if PLAINTEXT in known else known[0])
+    protocol = _protocols(settings, known).get(name, PLAINTEXT)
+    if listening and protocol != PLAINTEXT:
+        from gateway.process.security_faults import faults_between_gateways
+
+        yield from faults_between_gateways(settings, name, protocol)

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import errno
 import gc
+import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
@@ -26,6 +28,7 @@ THREAD_SWITCH_S = 1e-4
 """Seconds after which a busy thread (sync, compression) yields the interpreter to the loop."""
 
 _PRELOAD_AFTER_S = 1.0
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 # Thresholds of the cyclic garbage collector. Reference counts free the objects of a batch, and
 # cycles are rare.
 _COLLECT_AFTER = (20_000, 20, 100)
@@ -63,6 +66,11 @@ class StartedGateway(Protocol):
     @property
     def ledger_port(self) -> int | None:
         """Return the port for readers of ledgers, on loopback, or None."""
+        ...
+
+    @property
+    def reload(self) -> Callable[[], None] | None:
+        """Return what reads certificates again, or None without them."""
         ...
 
     async def stop(self) -> None: ...
@@ -107,6 +115,12 @@ async def _serve(config: GatewayConfig) -> int:
         gc.set_threshold(*_COLLECT_AFTER)
         _say_started(config, gateway)
         asked.ready()
+        if any(each.host not in _LOOPBACK for each in config.all_listeners):
+            from gateway.process.exposure import warn_each_hour
+
+            warn_each_hour(config, asyncio.get_running_loop())
+        if gateway.reload is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gateway.reload)
         preloading = asyncio.get_running_loop().call_later(_PRELOAD_AFTER_S, _preload)
         code = await _ended(asked, gateway)
         preloading.cancel()

@@ -11,6 +11,7 @@ from gateway.process.authorizer_settings import authorization_of
 from gateway.process.dev import (
     answered,
     connection_limits,
+    exposure_faults,
     group_limits,
     http_config,
     http_faults,
@@ -21,6 +22,7 @@ from gateway.process.dev import (
     session_faults,
     topic_defaults,
 )
+from gateway.process.security_settings import sasl_config, tls_config
 from gateway.process.server_settings import PORT_MAX, WORKERS_MAX, serve_table
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_UNREACHABLE
@@ -115,6 +117,7 @@ def faults_of(settings: Settings) -> list[str]:
         *_row_faults(settings),
         *_tls_faults(settings),
         *http_faults(settings),
+        *exposure_faults(settings),
     ]
 
 
@@ -201,6 +204,8 @@ def config_of(settings: Settings) -> GatewayConfig:
         tail_cache_bytes=settings["tail-cache"],
         connection=connection_limits(settings),
         groups=group_limits(settings),
+        tls=tls_config(settings),
+        sasl=sasl_config(settings),
         topics=topic_defaults(settings, settings["replication-factor"]),
         authorization=authorization_of(settings),
     )

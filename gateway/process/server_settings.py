@@ -15,6 +15,7 @@ from gateway.config import (
     GatewayConfig,
 )
 from gateway.process.authorizer_settings import authorizer_rows
+from gateway.process.security_settings import security_rows
 from ledger.command_line import units
 from ledger.command_line.settings import Foreign, KafkaKey, Setting, Table
 from ledger.core.bookie_health import SlowDetection
@@ -42,7 +43,7 @@ _MAPPED: Final = re.compile(r"([^\s,:]+):([A-Za-z_]+)", re.ASCII)
 _ALL_ZERO: Final = re.compile(r"[0.:]*")  # the addresses that stand for all of a machine
 _HOST_CHARACTERS_MAX: Final = 255
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Kafka's protocols of listeners. Only the first one is served yet."""
+"""Kafka's protocols of listeners."""
 
 
 class NamedAddress(NamedTuple):
@@ -224,7 +225,7 @@ def _page(port: int | None) -> list[Setting]:
         (
             "allow-insecure",
             page.allow_insecure,
-            "Serve the page to other machines without TLS and passwords.",
+            "Serve other machines without TLS and authentication, and the page without passwords.",
         ),
     )
     return [
@@ -290,9 +291,9 @@ def _listeners() -> list[Setting]:
             parse=_named_protocol,
             many=True,
             default=(),
-            shown="PLAINTEXT for all",
+            shown="PLAINTEXT, or the protocol that a listener is named after",
             kafka=(KafkaKey("listener.security.protocol.map"),),
-            help="Protocol of a listener; repeatable. Only PLAINTEXT is served yet.",
+            help="Protocol of a listener: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; repeatable.",
         ),
     ]
 
@@ -357,6 +358,7 @@ def _common(tail_cache_bytes: int, page_port: int | None) -> list[Setting]:
     """Return the rows that `dev` and `serve` have in common, with these defaults of two."""
     return [
         *_listening(),
+        *security_rows(),
         *authorizer_rows(),
         *_page(page_port),
         *_memory(tail_cache_bytes),

@@ -60,11 +60,13 @@ class _Hold(IntFlag):
     TURN = 8  # other connections have their turn first
     CLOSING = 16  # never released: the connection closes once every request is answered
     LINE = 32  # many requests wait for earlier ones of the connection
+    LOGIN = 64  # a password is being checked
 
 
 _IN_FLIGHT, _MEMORY = int(_Hold.IN_FLIGHT), int(_Hold.MEMORY)
 _WRITING, _TURN, _CLOSING = int(_Hold.WRITING), int(_Hold.TURN), int(_Hold.CLOSING)
 _LINE = int(_Hold.LINE)
+CLOSING, LOGIN = _CLOSING, int(_Hold.LOGIN)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -149,6 +151,13 @@ class Connection(asyncio.BufferedProtocol):
             self.lost = True
             transport.abort()
 
+    def secured(self, certificate: bytes | None) -> None:
+        """Wait for the first request from now on: the TLS handshake is complete.
+
+        `certificate` is that of the client in DER. Nothing depends on it here.
+        """
+        self._timeouts.opened_s = self._registry.loop.time()
+
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._received.window(self._reader)
 
@@ -207,9 +216,9 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._take_turn(reader)
         except BadFrame as bad:
-            self._refuse(protocol_hint(bad), Refused.NOT_KAFKA)
+            self.refuse(protocol_hint(bad), Refused.NOT_KAFKA)
         except RequestRefused as refused:
-            self._refuse(str(refused), Refused.REQUEST)
+            self.refuse(str(refused), Refused.REQUEST)
         except Exception as error:  # noqa: BLE001 - last resort: a bug of ours ends no process
             self._registry.report("connection failed", self._peer, error)
             self.abort("our fault")
@@ -526,7 +535,7 @@ class Connection(asyncio.BufferedProtocol):
         self._registry.refusals[Refused.TIMEOUT] += 1
         self.abort(reason)
 
-    def _refuse(self, reason: str, kind: Refused) -> None:
+    def refuse(self, reason: str, kind: Refused) -> None:
         """Log bytes that no Kafka client sends, and close. Earlier requests are still answered."""
         self._registry.refusals[kind] += 1
         self._registry.warn("connection refused", self._peer, reason)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 from gateway.config import PLAINTEXT, ConnectionLimits, Listener
 from gateway.server.connection import Connection
@@ -25,6 +26,16 @@ class CannotListen(OSError):
         self.listener = listener
 
 
+class SecurePorts(Protocol):
+    """The TLS and the SASL of listeners that are not PLAINTEXT."""
+
+    def factory(
+        self, registry: ConnectionRegistry, listener: Listener
+    ) -> Callable[[], asyncio.BaseProtocol]:
+        """Return the maker of the protocols of a listener's connections."""
+        ...
+
+
 class Server:
     """The listening ports of this process, which share all limits. `start` once, `stop` once."""
 
@@ -34,12 +45,14 @@ class Server:
         limits: ConnectionLimits,
         stall_s_max: float | None = None,
         replies: ReplyMemory | None = None,
+        secure: SecurePorts | None = None,
     ) -> None:
         """Create the server. `stall_s_max` is the limit of the `StallDetector`.
 
         It is None if no other broker can take over. `replies` is the memory of replies that the
-        handlers take from.
+        handlers take from. `secure` is needed if a listener is not PLAINTEXT.
         """
+        self._secure = secure
         self._replies = replies
         self._stall_s_max = stall_s_max
         self._dispatcher = dispatcher
@@ -81,7 +94,7 @@ class Server:
         self._registry = registry
         bound: list[Listener] = []
         for each in listeners:
-            accept = partial(Connection, registry, each.name)
+            accept = self._accepting(registry, each)
             try:
                 opened = await registry.loop.create_server(
                     accept, each.host, each.port, backlog=BACKLOG
@@ -98,6 +111,14 @@ class Server:
             if each.advertised_host or each.advertised_port
         }
         registry.start()
+
+    def _accepting(
+        self, registry: ConnectionRegistry, listener: Listener
+    ) -> Callable[[], asyncio.BaseProtocol]:
+        if listener.protocol == PLAINTEXT:
+            return partial(Connection, registry, listener.name)
+        assert self._secure is not None  # never an open port in place of a protected one
+        return self._secure.factory(registry, listener)
 
     def _close_ports(self) -> None:
         for each in self._open:

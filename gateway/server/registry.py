@@ -39,6 +39,8 @@ class Refused(StrEnum):
     TIMEOUT = "timeout"
     READS_SLOWLY = "reads-slowly"  # while the memory of replies was used up
     SENDS_SLOWLY = "sends-slowly"  # while the memory of requests was used up
+    HANDSHAKE = "tls-handshake"  # of TLS that failed
+    LOGIN = "authentication"  # by SASL that failed, ended, or was not complete in time
 
 
 class RegisteredConnection(Protocol):
@@ -146,6 +148,8 @@ class ConnectionRegistry:
         # How late the check of each second was, and when it was due on the monotonic clock.
         self._loop_lag = Histogram()
         self._due_s = 0.0
+        # The second of the loop's clock in which connections were admitted last, and their number.
+        self._second, self._in_second = 0, 0
         # Number of connections by address. An address without connections has no key.
         self._by_host: Counter[str] = Counter()
         self._throttle = ReasonThrottle()
@@ -196,10 +200,12 @@ class ConnectionRegistry:
     def admit(self, connection: RegisteredConnection, host: str) -> bool:
         """Count one more connection, until `remove`. Returns False if a limit is reached."""
         limits, share = self.limits, share_of(host)
-        crowded = not _loopback(host) and self._by_host[share] >= limits.connections_per_address_max
+        crowded = (
+            not is_loopback(host) and self._by_host[share] >= limits.connections_per_address_max
+        )
         # From this machine an operator can always take back a limit that was set too low.
-        in_all = self._configured.connections_max if _loopback(host) else limits.connections_max
-        if crowded or len(self.connections) >= in_all:
+        in_all = self._configured.connections_max if is_loopback(host) else limits.connections_max
+        if crowded or len(self.connections) >= in_all or self._too_fast(limits):
             self.refusals[Refused.TOO_MANY] += 1
             self.warn("connection refused", Peer(host, 0, "", 0), "too many connections")
             return False
@@ -207,6 +213,16 @@ class ConnectionRegistry:
         self.empty.clear()
         self._by_host[share] += 1
         return True
+
+    def _too_fast(self, limits: ConnectionLimits) -> bool:
+        """Count a new connection. Returns True if this second has had the most that it may have."""
+        if not limits.connections_per_s_max:
+            return False
+        second = int(self.loop.time())
+        if second != self._second:
+            self._second, self._in_second = second, 0
+        self._in_second += 1
+        return self._in_second > limits.connections_per_s_max
 
     def remove(self, connection: RegisteredConnection) -> None:
         """Stop counting a connection that is closed and has no unanswered request."""
@@ -340,5 +356,6 @@ class ConnectionRegistry:
             each.abort("sends its request slowly while the memory is used up")
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether the address is one of this machine alone."""
     return host.startswith("127.") or host in ("::1", "", "::ffff:127.0.0.1")

@@ -21,15 +21,18 @@ from gateway.settings.stored_rows import StoredRows, Value
 from ledger.ports.metadata import MetadataStore
 
 ROOT = "/gateway/scram"
+DECOY_SECRET = "/gateway/scram-decoy"
 
 
 class ScramUsers:
-    """The credentials of each user. They are stored and described; no client authenticates yet."""
+    """The credentials of each user."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._rows = StoredRows(store, ROOT, "SCRAM users")
         self.load = self._rows.load
         self.close = self._rows.close
+        # Called after a credential changed on any gateway.
+        self.on_changed = self._rows.on_changed
 
     def names(self) -> list[str]:
         """Return the users that have a credential, sorted."""
@@ -39,6 +42,11 @@ class ScramUsers:
         """Return the iterations of each mechanism of a user. Empty if the user has none."""
         value = self._rows.get(name) or {}
         return {int(mechanism): int(row["iterations"]) for mechanism, row in sorted(value.items())}
+
+    def all_iterations(self, mechanism: Mechanism) -> list[int]:
+        """Return the iterations of each credential of a mechanism."""
+        rows = (value.get(str(mechanism.value)) for _, value in self._rows.items())
+        return [int(row["iterations"]) for row in rows if row is not None]
 
     def credential(self, name: str, mechanism: Mechanism) -> Credential | None:
         """Return the credential of a user by one mechanism, or None."""

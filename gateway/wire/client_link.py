@@ -6,13 +6,16 @@ import asyncio
 import contextlib
 import os
 import struct
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gateway.wire import private_request
 from gateway.wire.messages import MalformedMessage, decode_response, encode_request
 from gateway.wire.schema import NoSuchSchema, request_class
 from ledger.command_line.version import __version__
+
+if TYPE_CHECKING:
+    import ssl
 
 CLIENT_ID = "gateway-admin"
 NOT_A_GATEWAY = "NOT_A_LEDGER_GATEWAY"
@@ -20,6 +23,9 @@ NOT_A_GATEWAY = "NOT_A_LEDGER_GATEWAY"
 
 T = TypeVar("T")
 FRAME_BYTES_MAX = 256 * 1024 * 1024
+SESSION_SHARE = 0.8
+"""The part of the lifetime of a session after which a connection is replaced by a new one."""
+
 VERSION_MAX = 32_767
 API_VERSIONS = 18
 _OUR_FEATURE = "gateway.version"  # no other server has it
@@ -35,6 +41,26 @@ class AdminError(Exception):
 
 class Unreachable(Exception):
     """The error that no broker was reached, or none replied in time in Kafka's protocol."""
+
+
+class Refused(AdminError):
+    """The error that a broker refused the login, or that its certificate is not trusted."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "SASL_AUTHENTICATION_FAILED")
+
+
+class Security(Protocol):
+    """The TLS and the login of a connection."""
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """The TLS, or None for plain text."""
+        ...
+
+    async def log_in(self, ask: Callable[[int, dict[str, Any], int], Awaitable[Any]]) -> float:
+        """Authenticate. Returns the seconds that the session lasts, or 0. Raises Refused."""
+        ...
 
 
 _MEANINGS = {  # of errors that brokers return without a message
@@ -79,9 +105,17 @@ class Link:
     """A connection to the broker at `host`:`port`. Every method may raise Unreachable."""
 
     def __init__(
-        self, host: str, port: int, answer_s_max: float, client_id: str = CLIENT_ID
+        self,
+        host: str,
+        port: int,
+        answer_s_max: float,
+        client_id: str = CLIENT_ID,
+        security: Security | None = None,
     ) -> None:
         self.peer = f"{host}:{port}"
+        self._security = security
+        # When the session of the login ends, on the loop's clock. Set by `open`; None: never.
+        self.expires_s: float | None = None
         self._host = host
         self._port = port
         self._answer_s_max = answer_s_max
@@ -101,12 +135,17 @@ class Link:
         """Connect, and read the versions that the broker serves."""
         try:
             async with asyncio.timeout(connect_s_max):
-                self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+                self._reader, self._writer = await connect(self._host, self._port, self._security)
         except (OSError, TimeoutError) as error:
             why = "no connection in time" if isinstance(error, TimeoutError) else _plain(error)
             raise Unreachable(f"no server at {self.peer}: {why}") from None
         try:
             self._served.learn(await self._ask(API_VERSIONS, 0, {}))
+            if self._security is not None:
+                session_s = await self._security.log_in(self.send)
+                if session_s:
+                    now_s = asyncio.get_running_loop().time()
+                    self.expires_s = now_s + session_s * SESSION_SHARE
         except BaseException:
             await self.close()
             raise
@@ -117,10 +156,19 @@ class Link:
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()
 
+    def take_streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return the streams of an open connection, which belong to the caller from now on."""
+        reader, writer = self._reader, self._writer
+        assert reader is not None and writer is not None
+        self._reader = self._writer = None
+        return reader, writer
+
     @property
     def is_over(self) -> bool:
         """True if no further request can be answered: the server closed it, as after 10 min."""
         reader, writer = self._reader, self._writer
+        if self.expires_s is not None and asyncio.get_running_loop().time() > self.expires_s:
+            return True
         closed = reader is not None and reader.at_eof()
         return self.cut_short or closed or (writer is not None and writer.is_closing())
 
@@ -219,7 +267,20 @@ class Link:
             raise Unreachable(f"{self.peer} does not speak Kafka's protocol") from None
 
 
+async def connect(
+    host: str, port: int, security: Security | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect, by TLS if `security` asks for it. Raises OSError, TimeoutError."""
+    context = None if security is None else security.context
+    if context is None:
+        return await asyncio.open_connection(host, port)
+    return await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
+
+
 def _plain(error: OSError) -> str:
+    reason = getattr(error, "verify_message", None) or getattr(error, "reason", None)
+    if reason:  # of TLS
+        return f"TLS failed: {str(reason).lower().replace('_', ' ')}"
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__

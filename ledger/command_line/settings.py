@@ -25,6 +25,9 @@ NOTICES_MAX: Final = 100
 
 HIDDEN: Final = "(hidden)"
 OFF: Final = "off"
+REFERENCES: Final = ("file:", "env:")
+"""How the name of a place with a secret begins."""
+
 MANY_MAX: Final = 16
 """Most values of a setting that has several."""
 
@@ -56,6 +59,7 @@ class Setting:
     kafka: tuple[KafkaKey, ...] = ()
     environment: str = ""  # name of its variable; "": from the prefix of the table and its name
     secret: bool = False
+    reference: bool = False  # names where a secret is; what is no such name may be the secret
     old: tuple[str, str] | None = None  # a hidden older name, and the unit of a bare number
     many: bool = False  # several values: a tuple; in text, commas are between them
     off: str = ""  # help of the flag `--no-NAME`, if `off` is a value; it is parsed as None
@@ -68,6 +72,11 @@ class Setting:
     @property
     def is_switch(self) -> bool:
         return not self.kind
+
+    def hides(self, written: object) -> bool:
+        """Return whether a value must not be shown as it was written."""
+        is_name = isinstance(written, str) and written.startswith(REFERENCES)
+        return self.secret or (self.reference and not is_name)
 
     def write(self, value: Any) -> str:
         """Return the value as one would write it, or "" if there is none."""
@@ -302,7 +311,7 @@ class Settings:
                 value = row.parse_value(written)
         except ValueError as fault:
             message = str(fault)
-            if row.secret:
+            if row.hides(written):
                 message = message.replace(str(written), HIDDEN) if written else message
             self.fault(f"{origin.place}: {message}", row.name)
             return
@@ -328,7 +337,7 @@ class Settings:
             if _is_of_kubernetes(name, written, environment):
                 self.warn(f"{name}={written}: Kubernetes sets this for a Service; it is ignored")
                 continue
-            shown = HIDDEN if row.secret else cut(written)
+            shown = HIDDEN if row.hides(written) else cut(written)
             self.take(row, written, Origin(f"environment {name}", f"{name}={shown}"), is_text=True)
 
     def has_flag(self, row: Setting) -> bool:
@@ -348,7 +357,7 @@ class Settings:
             if written is None:
                 continue
             flag = f"--{'' if written is not False else 'no-'}{row.name}"
-            if row.secret:
+            if row.hides(written):
                 place = f"{flag} {HIDDEN}"
             elif row.is_switch:
                 place = flag

@@ -128,7 +128,9 @@ class _Taker:
         if isinstance(value, str) and self._is_text and not row.secret:
             value = value.strip()  # as Kafka does
         separator = "=" if self._is_text else " = "
-        shown = HIDDEN if row.secret else cut(str(value) if self._is_text else _as_written(value))
+        shown = HIDDEN
+        if not row.hides(value):
+            shown = cut(str(value) if self._is_text else _as_written(value))
         origin = Origin(f"file {self._file}:{entry.line}", f"{place}{separator}{shown}")
         if kafka is not None:
             if kafka.is_list and isinstance(value, str) and "," in value:

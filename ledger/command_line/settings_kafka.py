@@ -52,7 +52,7 @@ def take_variables(settings: Settings, variables: Mapping[str, str]) -> None:
         if before != name:
             settings.fault(f"{name}: sets {row.name} again, after {before}; keep one", row.name)
             continue
-        place = f"{name}={HIDDEN if row.secret else cut(text)}"
+        place = f"{name}={HIDDEN if row.hides(text.strip()) else cut(text)}"
         if kafka.is_list and "," in text:
             settings.fault(f"{place}: only one value is possible here", row.name)
             continue

@@ -236,13 +236,12 @@ CONNECTIONS = (
         server=Server.silent,
     ),
     Mistake(
-        "TLS, which the Kafka port does not serve yet",
+        "SASL without a mechanism",
         "topic list",
         78,
-        "gateway: security.protocol=SSL: TLS and SASL to the Kafka port are not supported yet, "
-        "and nothing was sent; only where plain text is intended, set security.protocol to "
-        "PLAINTEXT",
-        env={"GATEWAY_SECURITY_PROTOCOL": "SSL"},
+        "gateway: security.protocol=SASL_SSL: sasl.mechanism=: must be PLAIN, SCRAM-SHA-256, "
+        "SCRAM-SHA-512; nothing was sent",
+        env={"GATEWAY_SECURITY_PROTOCOL": "SASL_SSL"},
     ),
     Mistake(
         "Servers of ZooKeeper without a port",

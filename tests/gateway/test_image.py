@@ -70,8 +70,8 @@ def test_the_command_of_the_image_has_two_listeners_which_are_exposed():
     assert command == "dev"
     assert dev.listener_faults(settings) == settings.faults == []
     outside, inside = dev.config_of(settings).listeners
-    assert outside == ("OUTSIDE", "0.0.0.0", 9092, "localhost", 9092)
-    assert inside == ("INSIDE", "0.0.0.0", 29092, "gateway", 29092)
+    assert outside == ("OUTSIDE", "0.0.0.0", 9092, "localhost", 9092, "PLAINTEXT")
+    assert inside == ("INSIDE", "0.0.0.0", 29092, "gateway", 29092, "PLAINTEXT")
     assert only("EXPOSE").split() == [str(each.port) for each in (outside, inside)]
 
 
@@ -255,6 +255,7 @@ def test_a_client_in_each_network_works_only_by_the_address_of_its_listener(tmp_
     with Networks() as networks:
         words = listener_words(networks, swapped)
         argv = [sys.executable, "-m", "gateway", "dev", *words, "--no-ledger-port", *AT_ONCE]
+        argv.append("--allow-insecure")
         argv += ["--data", str(tmp_path / "data")]
         gateway = Process(networks.within(networks.host, argv), tmp_path / "log")
         try:

@@ -83,7 +83,9 @@ def test_the_variables_of_an_image_of_kafka_are_taken_with_a_warning_for_each_wi
         KAFKA_HEAP_OPTS="-Dpassword=swordfish",
     )
     assert found.faults == dev.listener_faults(found) == []
-    assert dev.listeners_of(found) == (("PLAINTEXT", "0.0.0.0", 9092, "localhost", 9092),)
+    assert dev.listeners_of(found) == (
+        ("PLAINTEXT", "0.0.0.0", 9092, "localhost", 9092, "PLAINTEXT"),
+    )
     assert found["node-id"] == 4
     assert [line.partition(":")[0] for line in found.warnings] == [
         "KAFKA_CONTROLLER_LISTENER_NAMES",
@@ -114,14 +116,14 @@ def test_what_kubernetes_sets_for_a_service_is_one_warning():
 @pytest.mark.parametrize(
     ("variables", "fault"),
     [
-        ({"KAFKA_LISTENERS": "SSL://:9093"}, "KAFKA_LISTENERS=SSL://:9093: the protocol SSL"),
+        ({"KAFKA_LISTENERS": "SSL://127.0.0.1:9093"}, "--ssl-keystore-location: is missing"),
         ({"KAFKA_AUTHORIZER_CLASS_NAME": "x"}, "KAFKA_AUTHORIZER_CLASS_NAME: is not supported"),
         (
             {
                 "KAFKA_LISTENERS": "A://:9093",
                 "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "A:SASL_PLAINTEXT",
             },
-            "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP=A:SASL_PLAINTEXT: the protocol SASL_PLAINTEXT",
+            "KAFKA_LISTENERS=A://:9093: A=0.0.0.0:9093: other machines can reach it without TLS",
         ),
         ({"KAFKA_NODE_ID": "x"}, "KAFKA_NODE_ID=x: must be a whole number"),
         (

@@ -69,7 +69,7 @@ class Loader:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory):
     data = tmp_path_factory.mktemp("ledgers") / "data"
-    options = ("--bookies", "3", "--journal-sync", "never", "--host", "0.0.0.0")
+    options = ("--bookies", "3", "--journal-sync", "never", "--host", "0.0.0.0", "--allow-insecure")
     with Gateway(data, options) as started:
         yield started
 

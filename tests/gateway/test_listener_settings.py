@@ -10,6 +10,7 @@ import pytest
 
 from gateway.config import GatewayConfig, Listener
 from gateway.process import dev, serve
+from gateway.process.exposure import exposed
 from gateway.process.supervisor import commands
 from ledger.command_line.program import flags_of
 
@@ -20,6 +21,7 @@ ADVERTISED = ["--advertise", "OUT=localhost:9092", "--advertise", "IN=gateway:29
 def settings_of(module, words):
     command = module.dev if module is dev else module.serve
     needed = [] if module is dev else ["--zookeeper", "z:1"]
+    needed.append("--allow-insecure")
     return module.settings_of(flags_of(command, [*needed, *words]))
 
 
@@ -83,11 +85,27 @@ FAULTS = [
     ),
     (
         ["--listener", "SASL_SSL=h:1"],
-        "--listener SASL_SSL=h:1: the protocol SASL_SSL of the listener SASL_SSL is not supported",
+        "--ssl-keystore-location: is missing; TLS needs a file with a private key",
     ),
     (
         ["--listener", "A=h:1", "--listener-security-protocol-map", "A:SSL"],
-        "--listener-security-protocol-map A:SSL: the protocol SSL of the listener A is not",
+        "--ssl-keystore-location: is missing; TLS needs a file with a private key",
+    ),
+    (
+        ["--listener", "SASL_PLAINTEXT=h:1", "--sasl-enabled-mechanisms", "PLAIN"],
+        "--sasl-enabled-mechanisms PLAIN: PLAIN is not offered without TLS",
+    ),
+    (
+        ["--listener", "SSL=h:1", "--ssl-client-auth", "required", "--ssl-keystore-location", "/k"],
+        "--ssl-client-auth required: pass the CA certificates of clients too",
+    ),
+    (
+        ["--listener", "SSL=h:1", "--ssl-keystore-key", "env:K"],
+        "--ssl-keystore-key env:K: pass its certificates too",
+    ),
+    (
+        ["--listener", "SSL=h:1", "--ssl-keystore-location", "/no/such"],
+        "--listener-security-protocol-map: /no/such: No such file",
     ),
     (
         ["--listener-security-protocol-map", "PLAINTEXT:SSL"],
@@ -111,7 +129,10 @@ FAULTS = [
 @pytest.mark.parametrize(("words", "fault"), FAULTS)
 @pytest.mark.parametrize("module", [dev, serve])
 def test_a_fault_of_listeners_names_what_to_change(module, words, fault):
-    (found,) = module.faults_of(settings_of(module, words))
+    found = module.faults_of(settings_of(module, words))
+    if module is serve:  # that gateways need a login is a fault of its own
+        found = [each for each in found if not each.startswith("--inter-broker-")]
+    (found,) = found
     assert found.startswith(fault)
 
 
@@ -147,6 +168,50 @@ def test_a_fault_of_listeners_names_what_to_change(module, words, fault):
 )
 def test_a_gateway_of_a_cluster_has_more_faults(words, fault):
     assert serve.faults_of(settings_of(serve, words)) == [fault]
+
+
+EXPOSED = [
+    (["--host", "192.0.2.1"], "--host 192.0.2.1: other machines can reach it without TLS and auth"),
+    (["--listener", "A=h:1"], "--listener A=h:1: other machines can reach it without TLS and auth"),
+    (
+        ["--listener", "SASL_PLAINTEXT=h:1"],
+        "--listener SASL_PLAINTEXT=h:1: other machines can reach it without TLS; give it SASL_SSL",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "fault"), EXPOSED)
+@pytest.mark.parametrize("module", [dev, serve])
+def test_a_listener_beyond_loopback_needs_tls_and_authentication(module, words, fault):
+    command = module.dev if module is dev else module.serve
+    needed = [] if module is dev else ["--zookeeper", "z:1"]
+    needed += ["--inter-broker-user", "u", "--inter-broker-password", "env:P"]
+    (found,) = module.faults_of(module.settings_of(flags_of(command, [*needed, *words])))
+    assert found.startswith(fault)
+    allowed = [*needed, *words, "--allow-insecure"]
+    assert module.faults_of(module.settings_of(flags_of(command, allowed))) == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "[::1]"])
+def test_a_listener_on_loopback_needs_nothing(host):
+    words = ["--listener", f"A={host}:1"]
+    assert dev.faults_of(dev.settings_of(flags_of(dev.dev, words))) == []
+
+
+def test_listeners_that_authenticate_inside_tls_are_not_exposed():
+    made = [Listener("A", "h", 1, protocol=each) for each in ("SASL_SSL", "SSL")]
+    assert exposed(made, "required") == []
+    assert [each.protocol for each in exposed(made, "requested")] == ["SSL"]
+
+
+def test_gateways_need_a_login_if_their_listener_has_sasl():
+    words = ["--listener", "SASL_PLAINTEXT=h:1"]
+    (fault,) = serve.faults_of(settings_of(serve, words))
+    assert fault.startswith("--inter-broker-user and --inter-broker-password: missing; gateways")
+    words += ["--inter-broker-user", "u", "--inter-broker-password", "env:P"]
+    assert serve.faults_of(settings_of(serve, words)) == []
+    (fault,) = serve.faults_of(settings_of(serve, [*words, "--inter-broker-mechanism", "PLAIN"]))
+    assert "is not enabled; add it to --sasl-enabled-mechanisms" in fault
 
 
 def test_the_ports_of_each_listener_count_up_with_workers():

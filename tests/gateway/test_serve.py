@@ -68,7 +68,7 @@ def test_the_last_of_several_workers_must_have_a_metrics_port_too():
 
 
 def test_who_listens_anywhere_says_where_clients_find_it():
-    words = ["--zookeeper", "z:1", "--host", "0.0.0.0"]
+    words = ["--zookeeper", "z:1", "--host", "0.0.0.0", "--allow-insecure"]
     (fault,) = faults(words)
     assert "--advertised-host" in fault
     words += ["--advertised-host", "gateway-1"]

@@ -1,0 +1,65 @@
+"""Listeners that other machines reach without TLS and authentication: refused, or warned about.
+
+Loaded only if a listener has an address beyond loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gateway.config import PLAINTEXT, GatewayConfig, Listener
+from gateway.log import logger
+from ledger.command_line.settings import Settings
+
+WARNING_S: Final = 3_600.0
+_SECURE: Final = "SASL_SSL, or SSL with --ssl-client-auth required"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def exposed(listeners: Sequence[Listener], client_auth: str) -> list[Listener]:
+    """Return the listeners that other machines reach without TLS and authentication."""
+
+    def is_secure(each: Listener) -> bool:
+        return each.has_tls and (each.has_sasl or client_auth == "required")
+
+    return [each for each in listeners if not (is_loopback(each.host) or is_secure(each))]
+
+
+def faults_of_exposure(settings: Settings, listeners: Sequence[Listener]) -> Iterator[str]:
+    """Yield a fault for each listener that is exposed, unless `--allow-insecure` is given."""
+    if settings["allow-insecure"] or settings.faulty:
+        return
+    for each in exposed(listeners, settings["ssl-client-auth"]):
+        if settings["listener"]:
+            written = next(one for one in settings["listener"] if one.name == each.name)
+            place = settings.place_of("listener", str(written))
+        else:
+            place = settings.place("host")
+        missing = "authentication" if each.has_tls else "TLS and authentication"
+        if each.protocol == PLAINTEXT or each.has_tls:
+            fix = f"give it {_SECURE}"
+        else:
+            missing, fix = "TLS", "give it SASL_SSL"
+        yield f"{place}: other machines can reach it without {missing}; {fix}, or --allow-insecure"
+
+
+def warn_each_hour(config: GatewayConfig, loop: asyncio.AbstractEventLoop) -> None:
+    """Log the exposed listeners now, and each hour from now on."""
+    found = exposed(config.all_listeners, config.tls.client_auth)
+    if not found:
+        return
+    logger().warning(
+        "other machines can reach listeners without TLS and authentication (--allow-insecure)",
+        listeners=", ".join(f"{each.name}={each.host}:{each.port}" for each in found),
+    )
+    loop.call_later(WARNING_S, warn_each_hour, config, loop)

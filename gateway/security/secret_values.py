@@ -1,0 +1,84 @@
+"""Values that settings only refer to: `file:PATH` or `env:NAME`.
+
+So no secret stands in a flag, a file of settings or an output of `--print-config`. A file with a
+secret must be readable by its owner alone; a symbolic link is followed, and its target is checked.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+FILE, ENVIRONMENT = "file:", "env:"
+BYTES_MAX: Final = 1024 * 1024
+_MUST: Final = "must be file:PATH or env:NAME"
+
+
+class SecretFault(Exception):
+    """A value that cannot be read: a line that names the fix, and never the value."""
+
+
+def is_reference(written: str) -> bool:
+    """Return whether a value refers to a secret, and is none."""
+    return written.startswith((FILE, ENVIRONMENT)) and len(written.partition(":")[2]) > 0
+
+
+def parse_reference(written: object) -> str:
+    """Parse a setting with a secret. Raises ValueError, without the value."""
+    if not isinstance(written, str) or not is_reference(written):
+        raise ValueError(f"{_MUST}; a secret itself must not stand here")
+    if any(character in written for character in "\t\n\r\0"):
+        raise ValueError(f"{_MUST} in one line")
+    return written
+
+
+def resolve(reference: str, variables: Mapping[str, str] | None = None) -> bytes:
+    """Return the secret that a reference names. Raises SecretFault."""
+    kind, _, name = reference.partition(":")
+    if f"{kind}:" == FILE:
+        return read_private(Path(name))
+    value = (os.environ if variables is None else variables).get(name, "")
+    if f"{kind}:" != ENVIRONMENT or not value:
+        raise SecretFault(f"{reference}: the variable {name} is not set")
+    return value.encode(errors="surrogateescape")
+
+
+def resolve_line(reference: str) -> str:
+    """Return a secret of one line, such as a password, without its line end. Raises SecretFault."""
+    try:
+        text = resolve(reference).decode()
+    except UnicodeDecodeError:
+        raise SecretFault(f"{reference}: is not UTF-8") from None
+    text = text.removesuffix("\n").removesuffix("\r")
+    if not text or "\n" in text:
+        raise SecretFault(f"{reference}: must be one line")
+    return text
+
+
+def read_private(file: Path) -> bytes:
+    """Return the content of a file that only its owner may read. Raises SecretFault."""
+    return _read(file, is_private=True)
+
+
+def read_public(file: Path) -> bytes:
+    """Return the content of a file without secrets. Raises SecretFault."""
+    return _read(file, is_private=False)
+
+
+def _read(file: Path, *, is_private: bool) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise SecretFault(f"{file}: is no file")
+            if is_private and mode & 0o077:
+                raise SecretFault(f"{file}: other users can read it; run chmod 600 {file}")
+            content = opened.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise SecretFault(f"{file}: {error.strerror}") from None
+    if len(content) > BYTES_MAX:
+        raise SecretFault(f"{file}: is longer than 1 MiB")
+    return content

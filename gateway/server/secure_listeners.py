@@ -1,0 +1,102 @@
+"""Listeners with TLS or SASL: the protocol of each accepted connection, and their certificates.
+
+Imported only by a process that has such a listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from gateway.config import Listener, TlsConfig
+from gateway.core.distinguished_name import MalformedCertificate, subject_of
+from gateway.core.principal_rules import PrincipalRules
+from gateway.log import logger
+from gateway.security.tls_contexts import TlsFault, server_context
+from gateway.server.connection import Connection
+from gateway.server.logins import Logins
+from gateway.server.registry import ConnectionRegistry, Refused
+from gateway.server.sasl_connection import SaslConnection
+from gateway.server.tls_transport import Handshakes, TlsTransport
+
+_NO_RULE: Final = "no rule of ssl.principal.mapping.rules matches its certificate"
+
+
+class TlsConnection(Connection):
+    """A connection of a listener with SSL: its certificate, if there is one, names the client."""
+
+    __slots__ = ("_rules",)
+
+    def __init__(self, registry: ConnectionRegistry, listener: str, rules: PrincipalRules) -> None:
+        super().__init__(registry, listener)
+        self._rules = rules
+
+    def secured(self, certificate: bytes | None) -> None:
+        """Take the principal from the certificate of the client."""
+        super().secured(certificate)
+        if certificate is None or self._peer is None:
+            return
+        try:
+            name = self._rules.principal(subject_of(certificate))
+        except MalformedCertificate as error:
+            self.refuse(f"its certificate cannot be read: {error}", Refused.HANDSHAKE)
+            return
+        if name is None:
+            self.refuse(_NO_RULE, Refused.LOGIN)
+            return
+        self._peer.principal = f"User:{name}"
+
+
+class SecureListeners:
+    """What the listeners with TLS or SASL need."""
+
+    def __init__(self, config: TlsConfig, logins: Logins | None, *, has_tls: bool) -> None:
+        """Read the keys and certificates. Raises TlsFault, and ValueError for bad rules."""
+        self._config = config
+        self._logins = logins
+        self._rules = PrincipalRules(config.principal_rules)
+        # The context of new connections. Replaced by `reload`; older connections keep theirs.
+        self._context: ssl.SSLContext | None = server_context(config) if has_tls else None
+        # Made with the first listener, because it needs a registry.
+        self._handshakes: Handshakes | None = None
+
+    def reload(self) -> None:
+        """Read the keys and certificates again, for new connections. Faults change nothing."""
+        if self._context is None:
+            return
+        try:
+            self._context = server_context(self._config)
+        except TlsFault as fault:
+            logger().error("certificates were not reloaded", reason=str(fault))
+        else:
+            logger().info("certificates were reloaded")
+
+    def factory(
+        self, registry: ConnectionRegistry, listener: Listener
+    ) -> Callable[[], asyncio.BaseProtocol]:
+        """Return the maker of the protocols of a listener's connections."""
+        make = self._connections(registry, listener)
+        if not listener.has_tls:
+            return make
+        if self._handshakes is None:
+            self._handshakes = Handshakes(registry, self._config)
+        handshakes = self._handshakes
+
+        def accept() -> asyncio.BaseProtocol:
+            assert self._context is not None
+            return TlsTransport(handshakes, self._context, make)
+
+        return accept
+
+    def _connections(
+        self, registry: ConnectionRegistry, listener: Listener
+    ) -> Callable[[], Connection]:
+        if not listener.has_sasl:
+            return partial(TlsConnection, registry, listener.name, self._rules)
+        assert self._logins is not None
+        return partial(
+            SaslConnection, registry, listener.name, self._logins, encrypted=listener.has_tls
+        )
