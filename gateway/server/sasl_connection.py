@@ -74,7 +74,7 @@ class SaslConnection(Connection):
                 return
         super().check(now_s)
 
-    def _accept(self, frame: bytes | memoryview) -> None:
+    def _accept(self, frame: bytes | memoryview, begun_s: float) -> None:
         """Take a request of a client that has authenticated, or one of its authentication."""
         session = self._session
         if session.stage is not Stage.COMPLETE:
@@ -86,7 +86,7 @@ class SaslConnection(Connection):
         elif session.is_expired(now_s):
             raise RequestRefused("its session has expired: it did not authenticate again")
         else:
-            super()._accept(frame)
+            super()._accept(frame, begun_s)
 
     def _authenticate(self, frame: bytes | memoryview) -> None:
         """Take a request of the authentication. Raises RequestRefused."""
