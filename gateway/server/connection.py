@@ -2,18 +2,18 @@
 
 The connection stops reading, which stops the peer from sending, while too many requests are
 unanswered, while the peer does not read its replies, or while the memory for requests is used up;
-`_Hold` names the reasons. Replies that become ready in one turn of the loop leave with one write.
+`holds` names the reasons. Replies that become ready in one turn of the loop leave with one write.
 """
 
 from __future__ import annotations
 
 import asyncio
-from enum import IntFlag
 from typing import Any, cast
 
 from gateway.config import PLAINTEXT
 from gateway.handlers.api import ConnectionEnds, Peer, Request
 from gateway.server.dispatch import PRODUCE, RequestRefused
+from gateway.server.holds import CLOSING, IN_FLIGHT, LINE, MEMORY, TURN, WRITING
 from gateway.server.peer import peer_of, protocol_hint
 from gateway.server.receiving import FREE_BYTES_MAX, ReceivedBytes, held_bytes
 from gateway.server.registry import ConnectionRegistry, Refused
@@ -48,25 +48,6 @@ may wait for long, and the requests behind it occupy memory all this time.
 
 FRAMES_PER_TURN_MAX = 64
 """After this many frames in one turn of the loop, other connections have their turn."""
-
-
-class _Hold(IntFlag):
-    """Reasons why the connection reads nothing."""
-
-    NOTHING = 0
-    IN_FLIGHT = 1  # too many requests are unanswered, or too many reply bytes wait
-    MEMORY = 2  # the memory for requests of this process is used up
-    WRITING = 4  # the peer does not read its replies
-    TURN = 8  # other connections have their turn first
-    CLOSING = 16  # never released: the connection closes once every request is answered
-    LINE = 32  # many requests wait for earlier ones of the connection
-    LOGIN = 64  # a password is being checked
-
-
-_IN_FLIGHT, _MEMORY = int(_Hold.IN_FLIGHT), int(_Hold.MEMORY)
-_WRITING, _TURN, _CLOSING = int(_Hold.WRITING), int(_Hold.TURN), int(_Hold.CLOSING)
-_LINE = int(_Hold.LINE)
-CLOSING, LOGIN = _CLOSING, int(_Hold.LOGIN)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -109,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self._peer: Peer | None = None  # set once, by connection_made
         # The memory of incomplete and waiting frames. Replaced once, by connection_made.
         self._received = ReceivedBytes(registry.memory, "", self)
-        # The `_Hold` reasons that apply now. The transport reads only while this value is 0.
+        # The reasons of `holds` that apply now. The transport reads only while this value is 0.
         # CLOSING is never cleared.
         self._held = 0
         # Unanswered requests in request order, each with the place of its reply.
@@ -171,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._hold(_WRITING)
+        self._hold(WRITING)
         self._count_replies()
 
     def resume_writing(self) -> None:
@@ -183,8 +164,8 @@ class Connection(asyncio.BufferedProtocol):
         self._count_replies()
         if transport.get_write_buffer_size():
             return
-        self._release(_WRITING)
-        if self._held & _CLOSING and (self._replies.finished or not self._replies):
+        self._release(WRITING)
+        if self._held & CLOSING and (self._replies.finished or not self._replies):
             self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -192,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.lost:
             return
         self.lost = True
-        self._held |= _CLOSING
+        self._held |= CLOSING
         self._transport = None
         self._out.clear()
         self._sending.clear()
@@ -224,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort("our fault")
         reader.keep()
         self._received.count_kept(reader.kept_bytes, self.frames)
-        if self._held & _MEMORY:
+        if self._held & MEMORY:
             why = self._received.wait(self.on_memory, reader, self._registry.loop.time())
             if why is not None:
                 self._registry.warn("requests wait", self._peer, why)
@@ -239,10 +220,10 @@ class Connection(asyncio.BufferedProtocol):
         much = reader.pending_bytes > FREE_BYTES_MAX
         begun_s = 0.0  # when the frames of this turn were there; read once, with the first one
         if (much and memory.full(host)) or (reader.large_is_whole and memory.crowded(host)):
-            self._hold(_MEMORY)
+            self._hold(MEMORY)
         while not self._held:
             if self.frames == turn_ends:
-                self._hold(_TURN)
+                self._hold(TURN)
                 self._registry.loop.call_soon(self._end_turn)
                 return
             frame = reader.next()
@@ -263,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._received.may_admit(reader):
             reader.admit()
         else:
-            self._hold(_MEMORY)
+            self._hold(MEMORY)
 
     def _accept_large(self, frame: bytes | memoryview, begun_s: float) -> None:
         """Accept a frame with a buffer of its own. Its bytes count once: as a request from now on.
@@ -329,9 +310,9 @@ class Connection(asyncio.BufferedProtocol):
         unanswered = self._replies.add(slot)
         registry = self._registry
         if registry.memory.take(self._received.host, frame_bytes):
-            self._hold(_MEMORY)
+            self._hold(MEMORY)
         if unanswered >= registry.limits.requests_in_flight_max:
-            self._hold(_IN_FLIGHT)
+            self._hold(IN_FLIGHT)
         return slot
 
     # --- replies out ----------------------------------------------------------------------------
@@ -367,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
         if replies.waiting_bytes > UNCOUNTED_BYTES:
             self._count_replies()
         if replies.waiting_bytes > bytes_max:
-            self._hold(_IN_FLIGHT)
+            self._hold(IN_FLIGHT)
             if replies.overflows(bytes_max):
                 self.abort("asks for more than it waits for")
 
@@ -379,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise error
             if isinstance(error, ConnectionEnds):
                 self._registry.warn("connection closed", self._peer, str(error))
-                self._hold(_CLOSING)
+                self._hold(CLOSING)
                 slot.is_last = True
             else:
                 reply = self._registry.dispatcher.error_reply(slot.request, error)
@@ -405,11 +386,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._out and not self._flush_due:
             self._flush_due = True
             self._registry.loop.call_soon(self._flush_now)
-        if self._held & _IN_FLIGHT:
+        if self._held & IN_FLIGHT:
             self._release_in_flight()
-        if self._held & _LINE and not self._line_is_long:
-            self._release(_LINE)
-        if self._held & _CLOSING and (replies.finished or not replies):
+        if self._held & LINE and not self._line_is_long:
+            self._release(LINE)
+        if self._held & CLOSING and (replies.finished or not replies):
             self._close()
 
     @property
@@ -423,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
     def _bound_line(self) -> None:
         """Stop reading while many requests wait for an earlier one of this connection."""
         if self._line_is_long:
-            self._hold(_LINE)
+            self._hold(LINE)
 
     def _release_in_flight(self) -> None:
         """Read requests again once half of the allowed number is unanswered."""
@@ -431,7 +412,7 @@ class Connection(asyncio.BufferedProtocol):
         few = 2 * len(replies) <= limits.requests_in_flight_max
         if few and replies.waiting_bytes <= limits.write_buffer_bytes_max:
             replies.relax()
-            self._release(_IN_FLIGHT)
+            self._release(IN_FLIGHT)
 
     def _flush_now(self) -> None:
         self._flush_due = False
@@ -446,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._abort_if_stalled():
             return
-        if self._held & _WRITING:
+        if self._held & WRITING:
             backlog = self._sending.unsent_bytes(transport) + size - self.largest_write
             if backlog > self._registry.limits.write_buffer_bytes_max:
                 self.abort("reads no replies")
@@ -500,18 +481,18 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _end_turn(self) -> None:
-        self._held &= ~_TURN
+        self._held &= ~TURN
         self._resume()
 
     def on_memory(self) -> None:
         """Read requests again after memory for requests was returned."""
-        self._release(_MEMORY)
+        self._release(MEMORY)
 
     # --- ending ---------------------------------------------------------------------------------
 
     def close_when_answered(self) -> None:
         """Read nothing more, and close once every request is answered."""
-        self._hold(_CLOSING)
+        self._hold(CLOSING)
         if not self._replies:
             self._close()
 
@@ -524,7 +505,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self, reason: str) -> None:
         """End the connection now. Unsent replies are lost."""
-        self._held |= _CLOSING
+        self._held |= CLOSING
         if self._transport is not None:
             if not self._transport.is_closing():
                 self._registry.warn("connection closed", self._peer, reason)

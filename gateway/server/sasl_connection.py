@@ -27,8 +27,9 @@ from gateway.core.sasl_session import (
     Unsupported,
 )
 from gateway.handlers.api import Reply, Request
-from gateway.server.connection import CLOSING, LOGIN, Connection
+from gateway.server.connection import Connection
 from gateway.server.dispatch import RequestRefused
+from gateway.server.holds import CLOSING, LOGIN
 from gateway.server.logins import Logins, TooManyChecks
 from gateway.server.registry import ConnectionRegistry, Refused
 from gateway.server.request_chain import RequestSlot
