@@ -136,23 +136,12 @@ class ClientSettings(NamedTuple):
 
         Raises UnsupportedSecurity.
         """
-        self.require_supported()
+        security = self.security()
         servers = [
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.servers
         ]
-        protocol = self._protocol or PLAINTEXT
-        found = {"bootstrap_servers": ",".join(servers), "security_protocol": protocol}
-        return found if protocol == PLAINTEXT else found | self._of_aiokafka(protocol)
-
-    def _of_aiokafka(self, protocol: str) -> dict[str, Any]:
-        """Return the arguments for TLS and SASL."""
-        security = self._secured(protocol)
-        found: dict[str, Any] = {"ssl_context": security.context}
-        if security.login is not None:
-            found["sasl_mechanism"] = security.login.mechanism
-            found["sasl_plain_username"] = security.login.user
-            found["sasl_plain_password"] = security.login.password
-        return found
+        found = {"bootstrap_servers": ",".join(servers), "security_protocol": PLAINTEXT}
+        return found if security is None else found | security.of_aiokafka()
 
 
 def variable_of(key: str) -> str:

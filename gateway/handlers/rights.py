@@ -64,6 +64,7 @@ RIGHTS: Final[Mapping[int, tuple[Right, ...]]] = {
     14: (_READ_GROUP,),
     15: (_DESCRIBE_GROUP,),
     16: (_DESCRIBE, _DESCRIBE_GROUP),
+    17: (),  # the login comes before any right
     18: (),
     19: (
         Right(Operation.CREATE, _CLUSTER),
@@ -94,6 +95,7 @@ RIGHTS: Final[Mapping[int, tuple[Right, ...]]] = {
     ),
     34: (_ALTER,),
     35: (_DESCRIBE,),
+    36: (),
     37: (Right(Operation.ALTER, _TOPIC),),
     38: (),  # refused to all: there are no delegation tokens
     39: (),

@@ -42,6 +42,17 @@ class LinkSecurity:
         self.context = context
         self.login = login
 
+    def of_aiokafka(self) -> dict[str, Any]:
+        """Return the arguments with which a client of aiokafka connects in the same way."""
+        login, encrypted = self.login, "PLAINTEXT" if self.context is None else "SSL"
+        found: dict[str, Any] = {"security_protocol": encrypted, "ssl_context": self.context}
+        if login is not None:
+            found["security_protocol"] = f"SASL_{encrypted}"
+            found["sasl_mechanism"] = login.mechanism
+            found["sasl_plain_username"] = login.user
+            found["sasl_plain_password"] = login.password
+        return found
+
     async def log_in(self, ask: Ask) -> float:
         """Authenticate, if there is a login. Returns the seconds that the session lasts, or 0.
 

@@ -62,6 +62,10 @@ class Security(Protocol):
         """Authenticate. Returns the seconds that the session lasts, or 0. Raises Refused."""
         ...
 
+    def of_aiokafka(self) -> dict[str, Any]:
+        """Return the arguments with which a client of aiokafka connects in the same way."""
+        ...
+
 
 _MEANINGS = {  # of errors that brokers return without a message
     "INVALID_TOPIC_EXCEPTION": "is no name of a topic: use ASCII letters, digits, '.', '_' and '-'",

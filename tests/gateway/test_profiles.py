@@ -16,11 +16,17 @@ import click
 import pytest
 
 from gateway.admin.client import AdminClient
-from gateway.admin.client_settings import SECRET_KEYS, ClientSettings, UnsupportedSecurity
+from gateway.admin.client_settings import (
+    PROTOCOL,
+    SECRET_KEYS,
+    ClientSettings,
+    UnsupportedSecurity,
+)
 from gateway.admin.connection_settings import Setting, profile_option, setting
 from gateway.admin.ledger_loss_cli import ledger
 from gateway.admin.profiles import BYTES_MAX
 from gateway.process.cli import program
+from gateway.security.link_security import LinkSecurity, Login
 from ledger.command_line import units
 from ledger.command_line.program import Command, Value, option
 from tests.gateway.profile_rig import SECRET, file, gateway, origins, write
@@ -372,6 +378,19 @@ def test_plain_text_that_was_asked_for_connects(file):
     assert ClientSettings("[::1]:1,b:2").for_aiokafka() == {
         "bootstrap_servers": "[::1]:1,b:2",
         "security_protocol": "PLAINTEXT",
+    }
+
+
+def test_a_client_of_aiokafka_connects_as_the_page_of_its_gateway_does():
+    login = Login("SCRAM-SHA-512", "gateway", "secret")
+    own = LinkSecurity(None, login)
+    assert ClientSettings("a:1", {PROTOCOL: "PLAINTEXT"}, own=own).for_aiokafka() == {
+        "bootstrap_servers": "a:1",
+        "security_protocol": "SASL_PLAINTEXT",
+        "ssl_context": None,
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "gateway",
+        "sasl_plain_password": "secret",
     }
 
 
