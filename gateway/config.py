@@ -320,6 +320,7 @@ class GatewayConfig:
         None  # port for ledger readers on 127.0.0.1 (embedded); 0 selects a free port
     )
     any_ledger_port: bool = False  # take any free port if `ledger_port` is in use
+    secure: Path | None = None  # where the files of `gateway dev --secure` are
     until_stdin_ends: bool = False  # stop when stdin ends (embedded)
     metrics_port: int | None = None  # HTTP port of /metrics; 0 selects a free port, None disables
     http: HttpConfig = field(default_factory=HttpConfig)

@@ -22,7 +22,7 @@ from gateway.config import (
 )
 from gateway.process.authorizer_settings import authorization_of
 from gateway.process.security_settings import sasl_config, tls_config
-from gateway.process.server_settings import PAGE_NAMES, dev_table
+from gateway.process.server_settings import PAGE_NAMES, SECURE, dev_table, is_secure
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_OK
 from ledger.command_line.failure import print_failure
@@ -40,7 +40,7 @@ from ledger.command_line.shape import prints
 _METADATA = "metadata.sqlite"
 # What a directory may hold before its metadata exists: a start that was cut short, the directory of
 # `make cluster`, and the directory that a new ext4 volume has.
-_EXPECTED = re.compile(r"bookie-[1-3]|metadata\.sqlite[-.]\w+|cluster|lost\+found")
+_EXPECTED = re.compile(r"bookie-[1-3]|metadata\.sqlite[-.]\w+|cluster|secure(\.\w+)?|lost\+found")
 TABLE = dev_table()
 
 
@@ -91,7 +91,7 @@ def run(flags: Flags) -> int:
     from gateway.process.run import ConfigFault, run_gateway
 
     try:
-        return run_gateway(config_of(settings))
+        return run_gateway(secured(settings, config_of(settings)))
     except ConfigFault as fault:
         return print_faults(list(map(settings.placed, fault.faults)), flags)
 
@@ -140,7 +140,25 @@ def faults_of(settings: Settings) -> list[str]:
         *_data_faults(settings),
         *http_faults(settings),
         *exposure_faults(settings),
+        *_secure_faults(settings),
     ]
+
+
+def _secure_faults(settings: Settings) -> list[str]:
+    if not is_secure(settings):
+        return []
+    from gateway.process.secure_dev import faults_of_secure
+
+    return list(faults_of_secure(settings))
+
+
+def secured(settings: Settings, config: GatewayConfig) -> GatewayConfig:
+    """Return the configuration with the files of `--secure`, if it is given. Raises ConfigFault."""
+    if not is_secure(settings):
+        return config
+    from gateway.process.secure_dev import secured as with_files
+
+    return with_files(config)
 
 
 def _stdin_faults() -> list[str]:
@@ -186,10 +204,16 @@ def exposure_faults(settings: Settings) -> list[str]:
 def listeners_of(settings: Settings, shift: int = 0) -> tuple[Listener, ...]:
     """Return the named listeners, or none. Ports are `shift` above the given ones."""
     if not settings["listener"]:
-        return ()
+        return _only_listener(settings) if is_secure(settings) else ()
     from gateway.process.listeners import made
 
     return made(settings, shift)
+
+
+def _only_listener(settings: Settings) -> tuple[Listener]:
+    address = (settings["host"], settings["port"])
+    advertised = (settings["advertised-host"] or None, settings["advertised-port"])
+    return (Listener(SECURE, *address, *advertised, SECURE),)
 
 
 def session_faults(settings: Settings) -> list[str]:

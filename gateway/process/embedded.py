@@ -110,6 +110,10 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     stops.append(watch.stop)
     watch.start()
     layout = await lay_out_cluster(metadata, supported)
+    if config.secure is not None:
+        from gateway.process.secure_dev import write_admin  # few gateways import this
+
+        await write_admin(config, metadata)
     limits = StreamLimits(
         tail_cache_bytes=config.tail_cache_bytes,
         read_ahead_bytes=config.connection.read_ahead_bytes_max,

@@ -11,7 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gateway.config import PLAINTEXT, Listener
-from gateway.process.server_settings import PORT_MAX, PROTOCOLS, NamedAddress
+from gateway.process.server_settings import (
+    PORT_MAX,
+    PROTOCOLS,
+    SECURE,
+    NamedAddress,
+    is_secure,
+)
 from ledger.command_line.settings import Settings
 
 _ROWS: Final = ("listener", "advertise", "listener-security-protocol-map")
@@ -132,6 +138,8 @@ def _ports(
 
 def _protocols(settings: Settings, names: Sequence[str]) -> dict[str, str]:
     """Return the protocol of each listener that has one, by name."""
+    if is_secure(settings):
+        return dict.fromkeys(names, SECURE)
     mapped = {each.name: each.protocol for each in settings["listener-security-protocol-map"]}
     if mapped:
         return {name: mapped[name] for name in names if name in mapped}
@@ -147,11 +155,15 @@ def _unserved(settings: Settings, listening: Sequence[NamedAddress]) -> Iterator
         place = settings.place("listener-security-protocol-map")
         if name not in protocols and listening:
             yield f"{place}: has no protocol for the listener {name}; add {name}:{PLAINTEXT}"
-        elif not listening and (protocol := protocols.get(name, PLAINTEXT)) != PLAINTEXT:
+        elif is_secure(settings) or listening:
+            continue
+        elif (protocol := protocols.get(name, PLAINTEXT)) != PLAINTEXT:
             yield (
                 f"{place}: the protocol {protocol} of the listener {name} needs a named listener; "
                 f"pass --listener {name}=HOST:PORT"
             )
+    if is_secure(settings):  # makes all that its listeners need
+        return
     if listening and any(each != PLAINTEXT for each in protocols.values()):
         from gateway.process.security_faults import faults_of_security
 

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from gateway.process.server_settings import is_secure
 from ledger.command_line.secret_files import OTHERS_READ, others_read
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def _beyond_faults(settings: Settings) -> Iterator[str]:
     if settings["http-port"] is None or _is_loopback(settings["http-host"]):
         return
     place = settings.place("http-host")
+    if is_secure(settings):  # makes all of them
+        return
     missing = [f"--{name}" for name in _FILES if not settings[name]]
     if missing and not settings["allow-insecure"]:
         yield f"{place}: {_BEYOND}, so pass {' and '.join(missing)}, or --allow-insecure"

@@ -228,6 +228,10 @@ def _say_started(config: GatewayConfig, gateway: StartedGateway) -> None:
             print(f"page: {config.http.scheme}://{page}:{gateway.http_port}/")
         if gateway.metrics_port is not None:
             print(f"metrics: {config.http.scheme}://{host}:{gateway.metrics_port}/metrics")
+        if config.secure is not None:
+            from gateway.process.secure_dev import hints
+
+            print(*hints(config.secure, gateway.host, gateway.port), sep="\n")
         sys.stdout.flush()  # prints all lines at once, for programs that wait for one line
 
 

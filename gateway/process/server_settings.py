@@ -17,7 +17,7 @@ from gateway.config import (
 from gateway.process.authorizer_settings import authorizer_rows
 from gateway.process.security_settings import security_rows
 from ledger.command_line import units
-from ledger.command_line.settings import Foreign, KafkaKey, Setting, Table
+from ledger.command_line.settings import Foreign, KafkaKey, Setting, Settings, Table
 from ledger.core.bookie_health import SlowDetection
 from ledger.ports.bookies import BookieTransport
 
@@ -44,6 +44,9 @@ _ALL_ZERO: Final = re.compile(r"[0.:]*")  # the addresses that stand for all of 
 _HOST_CHARACTERS_MAX: Final = 255
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Kafka's protocols of listeners."""
+
+SECURE: Final = "SASL_SSL"
+"""The protocol of all listeners of `gateway dev --secure`."""
 
 
 class NamedAddress(NamedTuple):
@@ -403,6 +406,12 @@ def _storing() -> list[Setting]:
 def _dev_addresses() -> list[Setting]:
     return [
         Setting(
+            name="secure",
+            default=False,
+            help="Serve TLS and SASL alone, and let ACLs decide. The first start makes certificates "
+            "and the user admin in --data, below secure/.",
+        ),
+        Setting(
             name="advertised-host",
             kind="HOST",
             parse=_host_or_none,
@@ -553,6 +562,11 @@ def _foreign(key: str, value: str, file: Mapping[str, str]) -> Foreign | None:
     from gateway.process.kafka_keys import answer
 
     return answer(key, value, file)
+
+
+def is_secure(settings: Settings) -> bool:
+    """Return whether `gateway dev --secure` makes the security of this gateway."""
+    return "secure" in settings.table.rows and bool(settings["secure"])
 
 
 def dev_table() -> Table:

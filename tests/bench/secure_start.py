@@ -1,0 +1,107 @@
+"""How long `gateway dev --secure` takes to start, beside a plain start; `make bench-start`.
+
+    python -m tests.bench.secure_start
+    python -m tests.bench.secure_start --rounds 20 --before /other/tree
+
+Each round starts every kind once, so that all of them meet the same load: a plain start in a new
+directory and a second one there, and the same with `--secure`; with `--before`, a plain start of
+another tree too. The first round is not counted. One line of JSON has the median of the processor
+time until the gateway serves, of the time on the clock, and the ratios with their bounds. A start
+is measured by the processor time of the process: what else runs only adds to the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.bench.start import Spent, environment
+from tests.house import ROOT
+from tests.peers import install
+
+FIRST_MAX, LATER_MAX, BEFORE_MAX = 2.0, 1.3, 1.02
+"""Bounds of the ratios: a first start with `--secure`, a later one, and a plain one beside the tree
+before."""
+
+
+def start(python: str, tree: Path, data: Path, *words: str) -> Spent:
+    """Start a gateway, and return what it took until it served."""
+    argv = [python, "-m", "gateway", "dev", "--port", "0", "--no-http-port", "--data", str(data)]
+    begun_s = time.perf_counter()
+    with subprocess.Popen(
+        [*argv, *words], cwd=tree, env=environment(), stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"gateway started")
+        clock_s = time.perf_counter() - begun_s
+        tasks = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+        cpu_ns = sum(int(task.read_text().split()[0]) for task in tasks)
+        process.send_signal(signal.SIGTERM)
+    return Spent(cpu_ns / 1e9, clock_s)
+
+
+def one_round(python: str, before: Path | None) -> dict[str, Spent]:
+    """Start each kind once."""
+    plain = ("--no-ledger-port",)  # as with --secure
+    with tempfile.TemporaryDirectory() as scratch:
+        data = Path(scratch)
+        found: dict[str, Spent] = {}
+        if before is not None:
+            found["before"] = start(python, before, data / "before", *plain)
+        found["plain"] = start(python, ROOT, data / "plain", *plain)
+        found["plain later"] = start(python, ROOT, data / "plain", *plain)
+        found["secure"] = start(python, ROOT, data / "secure", "--secure")
+        found["secure later"] = start(python, ROOT, data / "secure", "--secure")
+        return found
+
+
+def report(rounds: Sequence[dict[str, Spent]]) -> dict[str, object]:
+    """Return the medians and the ratios of all rounds."""
+    cpu_s = {kind: statistics.median(each[kind].cpu_s for each in rounds) for kind in rounds[0]}
+    clock_s = {kind: statistics.median(each[kind].clock_s for each in rounds) for kind in rounds[0]}
+
+    def ratios(seconds: dict[str, float]) -> dict[str, float]:
+        found = {
+            "first": seconds["secure"] / seconds["plain"],
+            "later": seconds["secure later"] / seconds["plain later"],
+        }
+        if "before" in seconds:
+            found["plain"] = seconds["plain"] / seconds["before"]
+        return {name: round(value, 3) for name, value in found.items()}
+
+    return {
+        "bench": "secure start",
+        "rounds": len(rounds),
+        "cpu_ms": {kind: round(value * 1e3, 1) for kind, value in cpu_s.items()},
+        "clock_ms": {kind: round(value * 1e3, 1) for kind, value in clock_s.items()},
+        "cpu_ratio": ratios(cpu_s),
+        "clock_ratio": ratios(clock_s),
+        "at_most": {"first": FIRST_MAX, "later": LATER_MAX, "plain": BEFORE_MAX},
+    }
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Measure and print. Returns 1 if a ratio of the processor time is above its bound."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--python", default=install.gateway_python())
+    parser.add_argument("--before", type=Path, help="tree of the commit before")
+    flags = parser.parse_args(words)
+    rounds = [one_round(flags.python, flags.before) for _ in range(flags.rounds + 1)][1:]
+    found = report(rounds)
+    print(json.dumps(found), flush=True)
+    ratios, bounds = found["cpu_ratio"], found["at_most"]
+    assert isinstance(ratios, dict) and isinstance(bounds, dict)
+    return int(any(ratios[name] > bounds[name] for name in ratios))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""Goal: a page works behind a port with TLS, SASL and an authorizer, and gives nobody more than the
+ACLs of its user do; what gateways ask each other does so too.
+
+Method: a gateway in this process with the files of `gateway dev --secure`, and a page with three
+users: one with rights on one topic, one without any, and the super user.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from types import SimpleNamespace
+from urllib.parse import urlencode
+
+import pytest
+
+from gateway.access import Operation, ResourceType
+from gateway.admin.client import AdminClient, AdminError
+from gateway.admin.client_settings import ClientSettings
+from gateway.config import GatewayConfig, Listener
+from gateway.core.acls import Acl, Pattern, PatternType, Permission
+from gateway.handlers import private_questions
+from gateway.handlers.api import Peer, Request
+from gateway.http.password_file import line_of, read_passwords
+from gateway.process.secure_dev import secured
+from gateway.security.client_keys import link_security
+from gateway.wire.client_link import Link
+from gateway.wire.private_request import decode_answer
+from ledger.command_line.properties import parse_properties
+from ledger.events import events
+from tests.gateway.page_rig import PageRig, ask
+from tests.gateway.paper_cluster import PaperCluster, member
+
+pytestmark = [pytest.mark.process, pytest.mark.compat]
+
+PASSWORD = "correct horse"
+ORDERS = Pattern(ResourceType.TOPIC, "orders", PatternType.LITERAL)
+CLUSTER = Pattern(ResourceType.CLUSTER, "kafka-cluster", PatternType.LITERAL)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    data = tmp_path_factory.mktemp("page") / "data"
+    at = Listener("SASL_SSL", "127.0.0.1", 0, protocol="SASL_SSL")
+    config = secured(GatewayConfig(data=data, listeners=(at,)))
+    names = ("secure", "listeners", "tls", "sasl", "authorization")
+    with PageRig(data, **{name: getattr(config, name) for name in names}) as rig:
+        file = data / "passwords"
+        users = [line_of(each, PASSWORD) for each in ("alice", "bob", "admin")]
+        file.write_text("".join(f"{line}\n" for line in users))
+        file.chmod(0o600)
+        port = rig.serve(write=True, passwords=read_passwords(file))
+        found = SimpleNamespace(rig=rig, port=port, config=config)
+        assert get(found, "admin", "/").status == 200
+        found.site = rig.applications[port].site
+        made = post(found, "admin", "/topics/create", name="orders", confirm="orders")
+        assert made.status == 200, made.text
+        rig.run(give(rig.running.ctx.acls, "alice"))
+        yield found
+
+
+async def give(acls, user):
+    """Let a user read and write orders."""
+    rights = [(ORDERS, Operation.READ), (ORDERS, Operation.WRITE), (CLUSTER, Operation.DESCRIBE)]
+    for pattern, operation in rights:
+        acl = Acl(pattern, f"User:{user}", "*", operation, Permission.ALLOW)
+        await acls.add(pattern, [acl])
+
+
+def headers_of(user):
+    written = base64.b64encode(f"{user}:{PASSWORD}".encode()).decode()
+    return {"Authorization": f"Basic {written}"}
+
+
+def get(page, user, path):
+    return ask(page.port, path, headers=headers_of(user))
+
+
+def post(page, user, path, **fields):
+    more = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
+    body = urlencode({"token": page.site.token, **fields}).encode()
+    return ask(page.port, path, "POST", {**headers_of(user), **more}, body)
+
+
+def test_a_user_writes_and_reads_by_the_page_what_its_acls_allow(page):
+    before = events.newest
+    sent = post(page, "alice", "/topics/orders/produce", confirm="orders", value="marked")
+    assert sent.status == 200, sent.text
+    noted = [each.facts for each in events.after(before, 100) if each.kind == "change"]
+    assert [(each["principal"], each["resource"]) for each in noted] == [
+        ("User:alice", "TOPIC:orders")
+    ]
+    read = get(page, "alice", "/api/v1/topics/orders/records?order=oldest")
+    assert read.status == 200, read.text
+    assert "marked" in read.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/api/v1/topics", "/api/v1/topics/orders", "/api/v1/topics/orders/records", "/metrics"),
+        *("/api/v1/groups", "/api/v1/events", "/topics/orders"),
+    ],
+)
+def test_a_user_without_rights_sees_nothing(page, path):
+    answer = get(page, "bob", path)
+    assert answer.status == 403, answer.text
+    assert "marked" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("user", "path", "fields"),
+    [
+        ("bob", "/topics/orders/produce", {"confirm": "orders", "value": "v"}),
+        ("bob", "/topics/create", {"name": "mine", "confirm": "mine"}),
+        ("alice", "/topics/create", {"name": "mine", "confirm": "mine"}),
+        ("alice", "/topics/orders/delete", {"confirm": "orders"}),
+        (
+            "alice",
+            "/topics/orders/alter",
+            {"confirm": "orders", "key": "retention.ms", "value": "9"},
+        ),
+    ],
+)
+def test_the_page_changes_nothing_that_its_user_may_not(page, user, path, fields):
+    answer = post(page, user, path, **fields)
+    assert answer.status == 403, answer.text
+    names = {each["name"] for each in json.loads(get(page, "admin", "/api/v1/topics").body)["rows"]}
+    assert names == {"orders"}
+
+
+def keys_of(page):
+    lines = parse_properties((page.config.secure / "client.properties").read_bytes())
+    return {each.key: each.value for each in lines}
+
+
+def test_the_commands_of_a_user_without_rights_are_refused_privately_too(page):
+    """A private request is decided by the same table: bob is a user of the port as well."""
+    from gateway.admin.users import add_user
+
+    async def work():
+        settings = ClientSettings(page.rig.bootstrap, keys_of(page))
+        async with AdminClient(settings) as admin:
+            await add_user(admin, "bob", PASSWORD, ["SCRAM-SHA-512"])
+        keys = keys_of(page) | {"sasl.username": "bob", "sasl.password": PASSWORD}
+        host, port = page.rig.bootstrap.split(":")
+        link = Link(host, int(port), 30.0, security=link_security("SASL_SSL", keys))
+        await link.open(30.0)
+        try:
+            codes = []
+            for asked in ("events", "process", "acl", "page_key", "topics", "slow", "page"):
+                with pytest.raises(AdminError) as refused:
+                    await link.ask_privately({"ask": asked, "key": "k", "node_id": 0})
+                codes.append(refused.value.code)
+            return codes
+        finally:
+            await link.close()
+
+    denied = ["CLUSTER_AUTHORIZATION_FAILED"] * 6
+    assert page.rig.run(work()) == [*denied, "SASL_AUTHENTICATION_FAILED"]
+
+
+def test_another_gateway_confirms_the_key_of_a_page_by_tls_and_a_login(page):
+    ctx = page.rig.running.ctx
+    address = {"peer_host": "127.0.0.1", "peer_port": page.rig.running.port}
+    cluster = PaperCluster(7, [member(0)._replace(**address), member(7)])
+    cluster.peer_security = ctx.cluster.peer_security
+    other = SimpleNamespace(cluster=cluster, page_keys={}, questions={}, allowed=None)
+    ctx.page_keys["k"] = "User:alice"
+    peer = Peer("10.0.0.7", 50_000, "10.0.0.1", 9_092)
+    asked = Request(32_100, 0, 1, None, peer, {"ask": "page", "key": "k", "node_id": 0})
+
+    async def work():
+        return decode_answer(b"".join(await private_questions.handle(asked, other)))[1]
+
+    assert page.rig.run(work()) == {"node_id": 7}
+    assert (asked.peer.principal, ctx.page_keys) == ("User:alice", {})
