@@ -91,6 +91,10 @@ class ClientSettings(NamedTuple):
     opened: Opened | None = None
     own: Security | None = None  # in place of `keys`, for the page of a gateway
 
+    def __repr__(self) -> str:
+        """Show no secret, as logs may contain this."""
+        return f"ClientSettings({self.bootstrap!r}, keys={sorted(self.keys)})"
+
     @property
     def servers(self) -> list[tuple[str, int]]:
         """The bootstrap servers. Raises ValueError that names the part that is wrong."""

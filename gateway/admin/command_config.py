@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import Final
 
 from gateway.admin.client_settings import CLIENT_KEYS, PROTOCOL, SECRET_KEYS
+from ledger.command_line.secret_files import others_read
 
 _BYTES_MAX: Final = 1024 * 1024
 
@@ -47,4 +47,4 @@ def _read(file: Path) -> tuple[bytes, bool]:
         raise CommandConfigFault("must be the name of a file") from None
     if len(content) > _BYTES_MAX:
         raise CommandConfigFault("is longer than 1 MiB")
-    return content, not mode & (stat.S_IRWXG | stat.S_IRWXO)
+    return content, not others_read(mode)

@@ -90,7 +90,7 @@ class Running:
         server: Server,
         ctx: Context,
         stops: list[Stop],
-        reload: Callable[[], None] | None = None,
+        secure: SecureListeners | None = None,
     ) -> None:
         self.ctx = ctx
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -98,8 +98,8 @@ class Running:
         self.metrics: WebPort | None = None
         self.http: WebPort | None = None
         self.ledger_port: int | None = None  # port for readers of ledgers, or None
-        # Reads the certificates of listeners again; None without a listener that has some.
-        self.reload = reload
+        # What listeners with TLS or SASL need; None without one.
+        self.secure = secure
         self.stops = stops
 
     @property
@@ -114,6 +114,18 @@ class Running:
     def listeners(self) -> tuple[Listener, ...]:
         """Return the listeners with the ports that they have."""
         return self.server.listeners
+
+    @property
+    def listener_for_brokers(self) -> Listener:
+        """Return the listener by which brokers reach each other, and the page this one."""
+        listeners = self.ctx.config.all_listeners
+        return listeners[_for_brokers(self.ctx.config, [each.name for each in listeners])]
+
+    def apply(self, config: GatewayConfig) -> None:
+        """Take over what may change of a configuration, and read certificates again."""
+        from gateway.process.reload import apply  # at a SIGHUP, and never by a start
+
+        apply(config, self)
 
     @property
     def http_port(self) -> int | None:
@@ -293,7 +305,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
     secure = await _secure_ports(config, parts, stored, cluster, stops)
     dispatcher = Dispatcher({**rows(), PRIVATE_KEY: _private_questions()}, ctx, ctx.requests)
     server = Server(dispatcher, config.connection, stall_s_max, ctx.reply_memory, secure)
-    running = Running(server, ctx, stops, None if secure is None else secure.reload)
+    running = Running(server, ctx, stops, secure)
     ctx.process_report = partial(_process_report, running, parts.session_ms)
     _join_local_cluster(ctx)
     return await _start(running, shared)

@@ -60,6 +60,11 @@ program: Final = CommandGroup(
             "serve",
             "Run one gateway of a cluster, with ZooKeeper and bookies.",
         ),
+        "config": Deferred(
+            "gateway.process.config_cli",
+            "config",
+            "Check a file of settings, and show the settings of a server.",
+        ),
         "profile": Deferred(
             "gateway.admin.profile_cli",
             "profile",

@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gateway.config import (
     PLAINTEXT,
-    ConnectionLimits,
     GatewayConfig,
-    GroupLimits,
     HttpConfig,
     Listener,
     TopicDefaults,
 )
 from gateway.process.authorizer_settings import authorization_of
+from gateway.process.limit_settings import connection_limits, group_limits, transaction_limits
 from gateway.process.security_settings import sasl_config, tls_config
 from gateway.process.server_settings import PAGE_NAMES, SECURE, dev_table, is_secure
 from ledger.command_line import units
@@ -36,6 +36,9 @@ from ledger.command_line.settings import (
 )
 from ledger.command_line.settings_shape import PRINTED
 from ledger.command_line.shape import prints
+
+if TYPE_CHECKING:
+    from gateway.process.run import Hangup
 
 _METADATA = "metadata.sqlite"
 # What a directory may hold before its metadata exists: a start that was cut short, the directory of
@@ -91,9 +94,38 @@ def run(flags: Flags) -> int:
     from gateway.process.run import ConfigFault, run_gateway
 
     try:
-        return run_gateway(secured(settings, config_of(settings)))
+        config = secured(settings, config_of(settings))
+        return run_gateway(config, hangup(settings, faults_of, config_of, config))
     except ConfigFault as fault:
         return print_faults(list(map(settings.placed, fault.faults)), flags)
+
+
+def hangup(
+    settings: Settings,
+    faults_of: Callable[[Settings], list[str]],
+    config_of: Callable[[Settings], GatewayConfig],
+    config: GatewayConfig,
+) -> Hangup:
+    """Return what a SIGHUP does: read the settings again, and apply what may change."""
+    held = settings  # replaced at each SIGHUP
+
+    def hung_up(apply: Callable[[GatewayConfig], None]) -> None:
+        nonlocal held
+        from gateway.process.reload import reload
+
+        def apply_settings(after: Settings) -> None:
+            made = config_of(after)
+            if config.secure is not None:  # `--secure` makes its own keys and super user
+                rules = made.authorization
+                users = (*config.authorization.super_users[:1], *rules.super_users)
+                rules = replace(config.authorization, super_users=users)
+                rules = replace(rules, allow_everyone=made.authorization.allow_everyone)
+                made = replace(config, authorization=rules)
+            apply(made)
+
+        held = reload(held, faults_of, apply_settings)
+
+    return hung_up
 
 
 def answered(settings: Settings) -> int | None:
@@ -158,7 +190,7 @@ def secured(settings: Settings, config: GatewayConfig) -> GatewayConfig:
         return config
     from gateway.process.secure_dev import secured as with_files
 
-    return with_files(config)
+    return with_files(config, adds_plain=settings.is_default("sasl-enabled-mechanisms"))
 
 
 def _stdin_faults() -> list[str]:
@@ -178,6 +210,8 @@ LISTENER_ROWS = (
     "listener-security-protocol-map",
     "inter-broker-listener-name",
 )
+# Settings that decide whether a listener is exposed.
+_EXPOSING = (*LISTENER_ROWS, "host", "ssl-client-auth", "allow-insecure")
 
 
 def listener_faults(settings: Settings) -> list[str]:
@@ -193,7 +227,7 @@ def exposure_faults(settings: Settings) -> list[str]:
     """Return the faults of listeners that other machines reach without TLS and authentication."""
     listeners = settings["listener"]
     hosts = {each.host for each in listeners} if listeners else {settings["host"]}
-    if settings.faulty or hosts <= LOOPBACK:
+    if settings.faulty.intersection(_EXPOSING) or hosts <= LOOPBACK:
         return []
     from gateway.process.exposure import faults_of_exposure
 
@@ -287,6 +321,7 @@ def config_of(settings: Settings) -> GatewayConfig:
         until_stdin_ends=settings.flags.until_stdin_ends,
         connection=connection_limits(settings),
         groups=group_limits(settings),
+        transaction=transaction_limits(settings),
         tls=tls_config(settings),
         sasl=sasl_config(settings),
         topics=topic_defaults(settings, settings["bookies"]),
@@ -320,25 +355,6 @@ def http_config(settings: Settings) -> HttpConfig:
         password_file=settings["http-password-file"],
         certificate=settings["http-cert"],
         private_key=settings["http-key"],
-    )
-
-
-def connection_limits(settings: Settings) -> ConnectionLimits:
-    """Return the limits of connections that the settings make."""
-    return replace(
-        ConnectionLimits(),
-        memory_bytes_max=settings["memory"],
-        connections_per_s_max=settings["max-connection-creation-rate"],
-    )
-
-
-def group_limits(settings: Settings) -> GroupLimits:
-    """Return the limits of groups that the settings make."""
-    return replace(
-        GroupLimits(),
-        initial_rebalance_delay_ms=round(settings["group-initial-rebalance-delay"] * 1000),
-        session_timeout_ms_min=round(settings["group-min-session-timeout"] * 1000),
-        session_timeout_ms_max=round(settings["group-max-session-timeout"] * 1000),
     )
 
 

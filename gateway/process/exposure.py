@@ -37,7 +37,7 @@ def exposed(listeners: Sequence[Listener], client_auth: str) -> list[Listener]:
 
 def faults_of_exposure(settings: Settings, listeners: Sequence[Listener]) -> Iterator[str]:
     """Yield a fault for each listener that is exposed, unless `--allow-insecure` is given."""
-    if settings["allow-insecure"] or settings.faulty:
+    if settings["allow-insecure"]:
         return
     for each in exposed(listeners, settings["ssl-client-auth"]):
         if settings["listener"]:
@@ -56,10 +56,15 @@ def faults_of_exposure(settings: Settings, listeners: Sequence[Listener]) -> Ite
 def warn_each_hour(config: GatewayConfig, loop: asyncio.AbstractEventLoop) -> None:
     """Log the exposed listeners now, and each hour from now on."""
     found = exposed(config.all_listeners, config.tls.client_auth)
-    if not found:
+    places = [f"{each.name}={each.host}:{each.port}" for each in found]
+    page = config.http
+    is_closed = page.certificate is not None and page.password_file is not None
+    if page.port is not None and not (is_closed or is_loopback(page.host)):
+        places.append(f"page={page.host}:{page.port}")
+    if not places:
         return
     logger().warning(
         "other machines can reach listeners without TLS and authentication (--allow-insecure)",
-        listeners=", ".join(f"{each.name}={each.host}:{each.port}" for each in found),
+        listeners=", ".join(places),
     )
     loop.call_later(WARNING_S, warn_each_hour, config, loop)

@@ -185,6 +185,11 @@ def _of_cluster(
                 f"--advertise {each.name}=HOST:PORT"
             )
     chosen = settings[_INTER_BROKER]
+    if chosen is not None and not (settings["listener"] or settings["advertise"]):
+        for name in ("peer-host", "peer-port"):  # with listeners, `_mixed` reports them
+            if not settings.is_default(name):
+                beside = settings.place(_INTER_BROKER)
+                yield f"{settings.place(name)}: cannot be used with {beside}, which replaces it"
     known = [each.name for each in listening] or [PLAINTEXT]
     if chosen is not None and chosen not in known:
         yield f"{settings.place(_INTER_BROKER)}: there is no such listener; take {known[0]}"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.handlers.preload import preload
 from gateway.process.file_limit import fit_connections
+from ledger.adapters.system.controlling_terminal import Terminal
 from ledger.adapters.system.memory import start_returning_memory
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line.exit_codes import EXIT_UNREACHABLE
@@ -68,9 +70,8 @@ class StartedGateway(Protocol):
         """Return the port for readers of ledgers, on loopback, or None."""
         ...
 
-    @property
-    def reload(self) -> Callable[[], None] | None:
-        """Return what reads certificates again, or None without them."""
+    def apply(self, config: GatewayConfig) -> None:
+        """Take over what may change of a configuration, and read certificates again."""
         ...
 
     async def stop(self) -> None: ...
@@ -88,10 +89,15 @@ class ZooKeeperUnreachable(Exception):
     """ZooKeeper does not answer, or contains no cluster yet. A later start may succeed."""
 
 
-def run_gateway(config: GatewayConfig) -> int:
+Hangup = Callable[[Callable[["GatewayConfig"], None]], None]
+"""Called at each SIGHUP, with what applies a configuration."""
+
+
+def run_gateway(config: GatewayConfig, on_hangup: Hangup | None = None) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Returns the exit code.
 
-    Raises ConfigFault, ZooKeeperUnreachable.
+    Without `on_hangup`, SIGHUP reads the certificates again. Raises ConfigFault,
+    ZooKeeperUnreachable.
     """
     sys.setswitchinterval(THREAD_SWITCH_S)
     connection, told = fit_connections(config.connection)
@@ -99,10 +105,10 @@ def run_gateway(config: GatewayConfig) -> int:
         print(f"gateway: {told}", file=sys.stderr)
         config = replace(config, connection=connection)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve(config))
+        return runner.run(_serve(config, on_hangup))
 
 
-async def _serve(config: GatewayConfig) -> int:
+async def _serve(config: GatewayConfig, on_hangup: Hangup | None) -> int:
     asked = ExitAsked()
     if config.until_stdin_ends:
         asked.watch_stdin()
@@ -113,14 +119,14 @@ async def _serve(config: GatewayConfig) -> int:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT_AFTER)
+        _watch_hangup(config, gateway, on_hangup)
         _say_started(config, gateway)
         asked.ready()
-        if any(each.host not in _LOOPBACK for each in config.all_listeners):
+        hosts = {each.host for each in config.all_listeners}
+        if not hosts.union([config.http.host] if config.http.port is not None else []) <= _LOOPBACK:
             from gateway.process.exposure import warn_each_hour
 
             warn_each_hour(config, asyncio.get_running_loop())
-        if gateway.reload is not None:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gateway.reload)
         preloading = asyncio.get_running_loop().call_later(_PRELOAD_AFTER_S, _preload)
         code = await _ended(asked, gateway)
         preloading.cancel()
@@ -128,6 +134,21 @@ async def _serve(config: GatewayConfig) -> int:
         returning.cancel()
         await gateway.stop()
     return code
+
+
+def _watch_hangup(config: GatewayConfig, gateway: StartedGateway, on_hangup: Hangup | None) -> None:
+    """Let SIGHUP reload, but end the process if its terminal was closed."""
+    terminal = Terminal()
+
+    def hung_up() -> None:
+        if terminal.is_gone():
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif on_hangup is None:
+            gateway.apply(config)
+        else:
+            on_hangup(gateway.apply)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
 
 
 async def _ended(asked: ExitAsked, gateway: StartedGateway) -> int:

@@ -30,7 +30,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from gateway.config import STANDARD, GatewayConfig, Listener
+from gateway.config import STANDARD, GatewayConfig
+from gateway.core.sasl_session import PLAIN
 from gateway.core.scram_credentials import Mechanism, Upsertion, derived
 from gateway.core.scram_decoy import NEW_ITERATIONS, salt_of
 from gateway.core.scram_exchange import salted_password
@@ -80,11 +81,15 @@ def faults_of_secure(settings: Settings) -> Iterator[str]:
             yield f"{place}: --secure serves {SECURE} alone; give the listener another name"
 
 
-def secured(config: GatewayConfig) -> GatewayConfig:
+def secured(config: GatewayConfig, *, adds_plain: bool = True) -> GatewayConfig:
     """Make the files that are missing, and return the configuration that uses them.
 
-    Raises ConfigFault.
+    With `adds_plain` PLAIN is offered too, as all listeners have TLS: librdkafka before 2.6.1
+    sends a wrong nonce in SCRAM, which Kafka 4 and this gateway refuse. Raises ConfigFault.
     """
+    if adds_plain:
+        mechanisms = tuple(dict.fromkeys((*config.sasl.mechanisms, PLAIN)))
+        config = replace(config, sasl=replace(config.sasl, mechanisms=mechanisms))
     place = (config.data / DIRECTORY).absolute()
     now = datetime.datetime.now(datetime.UTC)
     try:
@@ -104,7 +109,10 @@ def secured(config: GatewayConfig) -> GatewayConfig:
         ledger_port=None,
         tls=replace(config.tls, keystore=server, truststore=place / "ca.pem"),
         sasl=replace(
-            config.sasl, user=ADMIN, password=f"file:{place / 'admin.password'}", mechanism=MECHANISM
+            config.sasl,
+            user=ADMIN,
+            password=f"file:{place / 'admin.password'}",
+            mechanism=MECHANISM,
         ),
         authorization=replace(
             rules, authorizer=STANDARD, super_users=(f"User:{ADMIN}", *rules.super_users)
@@ -177,7 +185,7 @@ def _make_files(place: Path, config: GatewayConfig, now: datetime.datetime) -> N
     names = _names_of(config)
     if not place.exists():
         config.data.mkdir(parents=True, exist_ok=True)
-        _make_all(place, names, now)
+        _make_all(place, config, now)
     missing = next((each for each in _KEPT if not (place / each).is_file()), None)
     if missing is not None:
         raise SecretFault(
@@ -190,15 +198,16 @@ def _make_files(place: Path, config: GatewayConfig, now: datetime.datetime) -> N
         place / "admin.password"
     ).stat().st_mtime_ns:  # the password was changed by hand
         _replace(place / "page.passwords", _page_line(password))
-    for name, content in _of_clients(place, password).items():
+    for name, content in _of_clients(place, password, config).items():
         if not _has(place / name, content):
             _replace(place / name, content)
 
 
-def _make_all(place: Path, names: Sequence[str], now: datetime.datetime) -> None:
+def _make_all(place: Path, config: GatewayConfig, now: datetime.datetime) -> None:
     """Make the files of a first start beside their place, and rename their directory there."""
     from gateway.process.dev_authority import issue_server, new_authority
 
+    names = _names_of(config)
     password = secrets.token_urlsafe(_PASSWORD_BYTES)
     authority = new_authority(now)
     made = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))  # mode 0700
@@ -209,7 +218,7 @@ def _make_all(place: Path, names: Sequence[str], now: datetime.datetime) -> None
         _write(made / "server.json", _note(names, now))
         _write(made / "admin.password", f"{password}\n".encode())
         _write(made / "page.passwords", _page_line(password))
-        for name, content in _of_clients(place, password).items():
+        for name, content in _of_clients(place, password, config).items():
             _write(made / name, content)
         _sync(made)
         try:
@@ -238,8 +247,10 @@ def _is_good(note: Path, names: Sequence[str], now: datetime.datetime) -> bool:
     try:
         found: Any = json.loads(read_public(note))
         known, end = found["names"], datetime.datetime.fromisoformat(found["end"])
-        return isinstance(known, list) and set(names) <= set(cast("list[str]", known)) and (
-            now + _NEAR < end
+        return (
+            isinstance(known, list)
+            and set(names) <= set(cast("list[str]", known))
+            and (now + _NEAR < end)
         )
     except (SecretFault, ValueError, TypeError, KeyError):
         return False
@@ -270,7 +281,7 @@ def _page_line(password: str) -> bytes:
     return f"{line_of(ADMIN, password)}\n".encode()
 
 
-def _of_clients(place: Path, password: str) -> dict[str, bytes]:
+def _of_clients(place: Path, password: str, config: GatewayConfig) -> dict[str, bytes]:
     """Return the files of clients by name."""
     jaas = "org.apache.kafka.common.security.scram.ScramLoginModule required"
     login = f'{jaas} username="{ADMIN}" password="{_in_jaas(password)}";'
@@ -284,7 +295,7 @@ def _of_clients(place: Path, password: str) -> dict[str, bytes]:
     librdkafka = {
         "security.protocol": SECURE,
         "ssl.ca.location": str(place / "ca.pem"),
-        "sasl.mechanism": MECHANISM,
+        "sasl.mechanism": PLAIN if PLAIN in config.sasl.mechanisms else MECHANISM,
         "sasl.username": ADMIN,
         "sasl.password": password,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,8 @@ from gateway.config import GatewayConfig
 from gateway.process.authorizer_settings import authorization_of
 from gateway.process.dev import (
     answered,
-    connection_limits,
     exposure_faults,
-    group_limits,
+    hangup,
     http_config,
     http_faults,
     listener_faults,
@@ -22,6 +22,7 @@ from gateway.process.dev import (
     session_faults,
     topic_defaults,
 )
+from gateway.process.limit_settings import connection_limits, group_limits, transaction_limits
 from gateway.process.security_settings import sasl_config, tls_config
 from gateway.process.server_settings import PORT_MAX, WORKERS_MAX, serve_table
 from ledger.command_line import units
@@ -68,7 +69,8 @@ def run(flags: Flags, words: list[str]) -> int:
     from gateway.process.run import ConfigFault, ZooKeeperUnreachable, run_gateway
 
     try:
-        return run_gateway(config_of(settings))
+        config = config_of(settings)
+        return run_gateway(config, hangup(settings, faults_of, config_of, config))
     except ConfigFault as fault:
         return print_faults(list(map(settings.placed, fault.faults)), flags)
     except ZooKeeperUnreachable as fault:
@@ -78,13 +80,21 @@ def run(flags: Flags, words: list[str]) -> int:
 
 
 def _supervise(settings: Settings, words: list[str]) -> int:
-    from gateway.process.supervisor import commands, supervise
+    from gateway.process.supervisor import OF_FILE, commands, supervise
 
     # Workers that start again later have the same settings, even if the file has changed.
     os.environ.update(settings.of_file())
+    os.environ[OF_FILE] = ",".join(settings.of_file())
     names = ("workers", "node-id", "port", "metrics-port", "http-port")
     named = bool(settings["listener"])
-    return supervise(commands(words, *(settings[name] for name in names), named=named))
+    lines = commands(words, *(settings[name] for name in names), named=named)
+    return supervise(lines, on_hangup=partial(_hung_up, settings))
+
+
+def _hung_up(settings: Settings) -> None:
+    from gateway.process.reload import take_for_workers
+
+    take_for_workers(settings)
 
 
 @prints(PRINTED)
@@ -204,6 +214,7 @@ def config_of(settings: Settings) -> GatewayConfig:
         tail_cache_bytes=settings["tail-cache"],
         connection=connection_limits(settings),
         groups=group_limits(settings),
+        transaction=transaction_limits(settings),
         tls=tls_config(settings),
         sasl=sasl_config(settings),
         topics=topic_defaults(settings, settings["replication-factor"]),

@@ -15,6 +15,7 @@ from gateway.config import (
     GatewayConfig,
 )
 from gateway.process.authorizer_settings import authorizer_rows
+from gateway.process.limit_settings import limit_rows
 from gateway.process.security_settings import security_rows
 from ledger.command_line import units
 from ledger.command_line.settings import Foreign, KafkaKey, Setting, Settings, Table
@@ -29,7 +30,6 @@ WORKERS_MAX: Final = 64
 _PREFIX: Final = "GATEWAY"
 _HOST: Final = re.compile(r"[^\s\0,/]+")
 _DEFAULT: Final = GatewayConfig()
-_TIMEOUT_S_MAX: Final = units.INT32_MAX / 1000
 # Half of the memory is for requests, and the largest request must fit.
 _MEMORY_MIN: Final = 2 * _DEFAULT.connection.frame_bytes_max
 _PORT: Final = units.whole(0, PORT_MAX)
@@ -321,42 +321,6 @@ def _memory(tail_cache_bytes: int) -> list[Setting]:
     ]
 
 
-def _groups() -> list[Setting]:
-    groups = _DEFAULT.groups
-    rows = (
-        (
-            "group-initial-rebalance-delay",
-            0.0,
-            groups.initial_rebalance_delay_ms,
-            "How long a new group waits for its first members.",
-        ),
-        (
-            "group-min-session-timeout",
-            0.001,
-            groups.session_timeout_ms_min,
-            "Shortest session timeout that a member of a group may request.",
-        ),
-        (
-            "group-max-session-timeout",
-            0.001,
-            groups.session_timeout_ms_max,
-            "Longest session timeout that a member of a group may request.",
-        ),
-    )
-    return [
-        Setting(
-            name=name,
-            kind="DURATION",
-            parse=units.duration(least_s, _TIMEOUT_S_MAX),
-            default=default_ms / 1000,
-            kafka=(KafkaKey(f"{name.replace('-', '.')}.ms", unit="ms"),),
-            old=(f"--{name}-ms", "ms"),
-            help=text,
-        )
-        for name, least_s, default_ms, text in rows
-    ]
-
-
 def _common(tail_cache_bytes: int, page_port: int | None) -> list[Setting]:
     """Return the rows that `dev` and `serve` have in common, with these defaults of two."""
     return [
@@ -365,7 +329,7 @@ def _common(tail_cache_bytes: int, page_port: int | None) -> list[Setting]:
         *authorizer_rows(),
         *_page(page_port),
         *_memory(tail_cache_bytes),
-        *_groups(),
+        *limit_rows(),
     ]
 
 
@@ -408,8 +372,8 @@ def _dev_addresses() -> list[Setting]:
         Setting(
             name="secure",
             default=False,
-            help="Serve TLS and SASL alone, and let ACLs decide. The first start makes certificates "
-            "and the user admin in --data, below secure/.",
+            help="Serve TLS with SASL alone, and let ACLs decide. The first start makes "
+            "certificates and the user admin, in secure/ below --data.",
         ),
         Setting(
             name="advertised-host",

@@ -15,13 +15,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from gateway.log import logger
 from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.system.controlling_terminal import Terminal
 from ledger.command_line.exit_codes import (
     EXIT_CONFIG,
     EXIT_INTERRUPTED,
@@ -32,6 +33,9 @@ from ledger.ports.clock import Clock
 
 if TYPE_CHECKING:
     from ledger.adapters.system.service_manager import ServiceManager
+
+OF_FILE = "GATEWAY_SETTINGS_OF_FILE"
+"""The variable that names those that a supervisor set for its workers, from the file."""
 
 _LINE_BYTES_MAX = 65_536
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
@@ -97,22 +101,29 @@ def end_with(supervisor: int) -> None:
         sys.exit(EXIT_OK)
 
 
-def supervise(command_lines: Sequence[Sequence[str]], pace: WorkerPace | None = None) -> int:
+def supervise(
+    command_lines: Sequence[Sequence[str]],
+    pace: WorkerPace | None = None,
+    on_hangup: Callable[[], None] | None = None,
+) -> int:
     """Run every command until a signal arrives.
 
-    SIGTERM and SIGINT are passed on to the workers. A second signal kills the workers.
+    SIGTERM and SIGINT are passed on to the workers. A second signal kills the workers. SIGHUP is
+    passed on after `on_hangup`, which may change the environment of workers that start later.
 
     Returns the exit code. It is 0 or 130 after a signal, 78 if a worker ended with 78, and 69 if no
     worker could reach the services that it needs. If a worker failed while stopping, it is the code
     of this worker.
     """
-    return _Supervisor(command_lines, pace or WorkerPace(), SystemClock()).run()
+    return _Supervisor(command_lines, pace or WorkerPace(), SystemClock(), on_hangup).run()
 
 
 class _Worker:
     """One command, with its process while it runs and the time of its next start otherwise."""
 
-    __slots__ = ("address", "command", "due_s", "ends", "launched_s", "process", "unread")
+    __slots__ = (
+        *("address", "command", "due_s", "ends", "hung_up", "launched_s", "process", "unread"),
+    )
 
     def __init__(self, command: Sequence[str]) -> None:
         self.command = list(command)
@@ -122,6 +133,8 @@ class _Worker:
         self.launched_s = 0.0
         self.due_s = 0.0
         self.unread = b""  # output after the last complete line
+        # True if SIGHUP arrived while the process started: it would have ended it.
+        self.hung_up = False
 
     @property
     def fileno(self) -> int:
@@ -133,7 +146,11 @@ class _Supervisor:
     """The workers and their supervision, in the main thread of a process that does nothing else."""
 
     def __init__(
-        self, command_lines: Sequence[Sequence[str]], pace: WorkerPace, clock: Clock
+        self,
+        command_lines: Sequence[Sequence[str]],
+        pace: WorkerPace,
+        clock: Clock,
+        on_hangup: Callable[[], None] | None = None,
     ) -> None:
         self._workers = [_Worker(command) for command in command_lines]
         self._pace = pace
@@ -147,6 +164,9 @@ class _Supervisor:
         self._manager = _service_manager()
         self._ping_due_s = clock.monotonic_s()
         self._any_started = False
+        self._terminal = Terminal()
+        self._on_hangup = on_hangup
+        self._hung_up = False  # SIGHUP arrived, and was not passed on yet
 
     def run(self) -> int:
         with self._signals():
@@ -155,6 +175,7 @@ class _Supervisor:
                     self._start_due()
                     self._ping()
                     self._listen()
+                    self._pass_hangup_on()
                     self._reap()
             finally:
                 self._send(signal.SIGKILL)
@@ -191,6 +212,7 @@ class _Supervisor:
             signal.SIGTERM: self._on_asked,
             signal.SIGINT: self._on_asked,
             signal.SIGCHLD: _on_child,
+            signal.SIGHUP: self._on_hung_up,
         }
         previous = {number: signal.signal(number, handlers[number]) for number in handlers}
         fd_before = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
@@ -215,6 +237,25 @@ class _Supervisor:
             self._manager.stopping()
         self._code = EXIT_INTERRUPTED if self._asked is signal.SIGINT else EXIT_OK
         self._send(self._asked)
+
+    def _on_hung_up(self, _number: int, frame: FrameType | None) -> None:
+        if self._terminal.is_gone():
+            self._on_asked(signal.SIGTERM, frame)
+        else:
+            self._hung_up = True
+
+    def _pass_hangup_on(self) -> None:
+        """Pass SIGHUP on to the workers that have started, and note it for the others."""
+        if not self._hung_up:
+            return
+        self._hung_up = False
+        if self._on_hangup is not None:
+            self._on_hangup()
+        for worker in self._workers:
+            if worker.process is not None and worker.address:
+                worker.process.send_signal(signal.SIGHUP)
+            else:
+                worker.hung_up = worker.process is not None
 
     def _end_all(self, code: int) -> None:
         """Start no worker again, and ask the running ones to end."""
@@ -292,6 +333,9 @@ class _Supervisor:
         if started is None:
             return
         worker.address = started[1].decode()
+        if worker.hung_up and worker.process is not None:
+            worker.hung_up = False
+            worker.process.send_signal(signal.SIGHUP)  # it handles it before it prints this line
         self._any_started = True
         addresses = [other.address for other in self._workers]
         if all(addresses) and not self._all_told:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from ledger.command_line.secret_files import OTHERS_READ, others_read
+
 FILE, ENVIRONMENT = "file:", "env:"
 BYTES_MAX: Final = 1024 * 1024
 _MUST: Final = "must be file:PATH or env:NAME"
@@ -74,8 +76,8 @@ def _read(file: Path, *, is_private: bool) -> bytes:
             mode = os.fstat(opened.fileno()).st_mode
             if not stat.S_ISREG(mode):
                 raise SecretFault(f"{file}: is no file")
-            if is_private and mode & 0o077:
-                raise SecretFault(f"{file}: other users can read it; run chmod 600 {file}")
+            if is_private and others_read(mode):
+                raise SecretFault(f"{file}: {OTHERS_READ} {file}")
             content = opened.read(BYTES_MAX + 1)
     except OSError as error:
         raise SecretFault(f"{file}: {error.strerror}") from None

@@ -63,15 +63,20 @@ class SecureListeners:
         # Made with the first listener, because it needs a registry.
         self._handshakes: Handshakes | None = None
 
-    def reload(self) -> None:
-        """Read the keys and certificates again, for new connections. Faults change nothing."""
+    def reload(self, config: TlsConfig | None = None) -> None:
+        """Read the keys and certificates again, for new connections. Faults change nothing.
+
+        With `config` they are those that it names. Rules of principals and limits stay.
+        """
         if self._context is None:
             return
+        config = config or self._config
         try:
-            self._context = server_context(self._config)
+            self._context = server_context(config)
         except TlsFault as fault:
             logger().error("certificates were not reloaded", reason=str(fault))
         else:
+            self._config = config
             logger().info("certificates were reloaded")
 
     def factory(

@@ -40,6 +40,15 @@ class StoredAcls:
         self.load = self._rows.load
         self.close = self._rows.close
 
+    def configure(self, authorization: Authorization) -> None:
+        """Decide by these super users from now on, and by this default."""
+        self._rules = AclRules(
+            list(self._rules),
+            super_users=authorization.super_users,
+            allow_everyone=authorization.allow_everyone,
+        )
+        self._stale = True  # whether rows could be read is looked up again
+
     def _on_changed(self) -> None:
         self._stale = True
 

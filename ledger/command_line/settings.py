@@ -23,7 +23,7 @@ from ledger.command_line.program import Flags, OldSpelling, Option, Value
 NOTICES_MAX: Final = 100
 """Most faults, and most warnings, that are reported of one start."""
 
-HIDDEN: Final = "(hidden)"
+HIDDEN: Final = "[hidden]"
 OFF: Final = "off"
 REFERENCES: Final = ("file:", "env:")
 """How the name of a place with a secret begins."""
@@ -209,6 +209,10 @@ class Table:
         """Return all keys that a file may have."""
         return [*self.rows, *self._by_kafka]
 
+    def kafka_keys(self) -> list[str]:
+        """Return the keys of Kafka."""
+        return [*self._by_kafka]
+
 
 def _with_environment(row: Setting, prefix: str) -> Setting:
     return replace(row, environment=f"{prefix}_{row.field.upper()}")
@@ -225,8 +229,14 @@ class Settings:
     """The values of a command's settings, the origin of each, and their faults."""
 
     def __init__(
-        self, flags: Flags, table: Table, environment: Mapping[str, str] | None = None
+        self,
+        flags: Flags,
+        table: Table,
+        environment: Mapping[str, str] | None = None,
+        *,
+        reads_file: bool = False,
     ) -> None:
+        """Read the settings. A worker of a supervisor reads the file only with `reads_file`."""
         self.flags: Final = flags
         self.table: Final = table
         # One line for each value that cannot be used, and the names of their settings.
@@ -241,7 +251,8 @@ class Settings:
         # Keys of Kafka that are no settings here, with their values as text: of the file, and of
         # variables, which override them.
         self.foreign: dict[str, str] = {}
-        if getattr(flags, "config", None) is not None and not self._is_worker:
+        is_read = reads_file or not self._is_worker
+        if getattr(flags, "config", None) is not None and is_read:
             from ledger.command_line.settings_file import take_file
 
             take_file(self, flags.config)
@@ -276,6 +287,13 @@ class Settings:
     def is_default(self, name: str) -> bool:
         """Return whether the setting was given nowhere."""
         return name not in self._origins
+
+    def take_over(self, name: str, other: Settings) -> None:
+        """Take a value and its origin from other settings of the same table."""
+        for ours, theirs in ((self._values, other._values), (self._origins, other._origins)):
+            ours.pop(name, None)
+            if name in theirs:
+                ours[name] = theirs[name]
 
     def of_file(self) -> dict[str, str]:
         """Return the values that come from the file, as variables that would set the same."""

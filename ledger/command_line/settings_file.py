@@ -31,6 +31,8 @@ FILE_BYTES_MAX: Final = 1024 * 1024
 _KEYS_MAX: Final = 10_000  # of one file; a server has a few dozen settings
 _DEPTH_MAX: Final = 20  # parts of a dotted key; the longest key of Kafka has twelve
 _AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)")
+_TWICE: Final = ("Cannot overwrite", "Cannot declare", "Cannot mutate", "Cannot redefine")
+_BARE = re.compile(r"[ \t]*([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)[ \t]*=", re.ASCII)
 # A text of three quotes, another text, a comment, an end of a line, a bracket, or anything else.
 _TOKEN = re.compile(
     r'"""(?:\\.|[^\\])*?"""(?:"{1,2})?'
@@ -68,13 +70,13 @@ def take_file(settings: Settings, written: str) -> None:
 
 
 def _read(file: Path) -> tuple[bytes, bool]:
-    """Return the content, and whether users beside the owner and its group can read it."""
+    """Return the content, and whether users beside the owner can read it."""
     with file.open("rb") as opened:
         mode = os.fstat(opened.fileno()).st_mode
         content = opened.read(FILE_BYTES_MAX + 1)
     if len(content) > FILE_BYTES_MAX:
         raise ValueError("is longer than 1 MiB")
-    return content, others_read(mode, group_may=True)
+    return content, others_read(mode)
 
 
 class _LineFault(ValueError):
@@ -226,7 +228,30 @@ def _of_toml(content: bytes) -> Iterator[Entry]:
 def _toml_fault(message: str, written: str) -> _LineFault:
     at = _AT.search(message)
     line = int(at[1]) if at is not None and at[1] else written.count("\n") + 1
-    return _LineFault(message.replace(at[0], "") if at is not None else message, line)
+    text = message.replace(at[0], "") if at is not None else message
+    return _LineFault(text + _unquoted(text, written.split("\n"), line), line)
+
+
+def _unquoted(message: str, lines: list[str], line: int) -> str:
+    """Return the remedy if a key is a table too, because dots were not quoted.
+
+    TOML reads `max.connections.per.ip` as a key in a table `max.connections`, so that no other line
+    can set `max.connections`.
+    """
+    if not message.startswith(_TWICE) or line > len(lines):
+        return ""
+    keys = {number: each[1] for number, text in enumerate(lines, 1) if (each := _BARE.match(text))}
+    key = keys.get(line, "")
+    for other, found in keys.items():
+        if other < line and _overlap(found, key):
+            longer = max(found, key, key=len)
+            return f': {key} is part of a key in line {other}; quote both, as "{longer}" = ...'
+    return ""
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Return whether one of two different keys is a table of the other."""
+    return one != other and (one.startswith(f"{other}.") or other.startswith(f"{one}."))
 
 
 _Path = tuple[str, ...]

@@ -11,7 +11,14 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from ledger.command_line.settings import HIDDEN, Origin, Settings, cut, with_unit
+from ledger.command_line.settings import (
+    HIDDEN,
+    NOTICES_MAX,
+    Origin,
+    Settings,
+    cut,
+    with_unit,
+)
 
 _PREFIX: Final = "KAFKA_"
 # Variables that Kubernetes sets for a Service of the name `kafka`, or `kafka-...`.
@@ -71,8 +78,22 @@ def _take_foreign(settings: Settings, name: str, text: str, texts: Mapping[str, 
     answer = settings.table.foreign
     foreign = answer(key, text, texts) if answer is not None else None
     if foreign is None:
-        settings.warn(f"{name}: Kafka's broker has no key {cut(key)}; it has no effect here")
+        about = f"Kafka's broker has no key {cut(key)}; it has no effect here"
+        settings.warn(f"{name}: {about}{_nearest(key, settings)}")
     elif foreign.is_fault:
         settings.fault(f"{name}: {foreign.text}")
     else:
         settings.warn(f"{name}: {foreign.text}")
+
+
+def _nearest(key: str, settings: Settings) -> str:
+    """Return the variable of Kafka's key that is nearest, to end a warning with."""
+    if len(settings.warnings) > NOTICES_MAX:  # is not shown
+        return ""
+    from difflib import get_close_matches
+
+    near = get_close_matches(key[:100], settings.table.kafka_keys(), 1, 0.6)
+    if not near:
+        return ""
+    name = near[0].replace("_", "__").replace("-", "___").replace(".", "_").upper()
+    return f"; did you mean {_PREFIX}{name}?"

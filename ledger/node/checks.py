@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import socket
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from ledger.bookie.directory import VERSION, check_directory
 from ledger.command_line.secret_files import OTHERS_READ, others_read
 from ledger.command_line.settings import Settings
 from ledger.errors import ForeignDirectory
+from ledger.node.exposure import is_loopback
 
 _STAMP_BYTES_MAX: Final = 4096
 _ANY_ADDRESS: Final = ("0.0.0.0", "::", "")
@@ -95,7 +95,7 @@ def _file_faults(place: str, file: Path, *, secret: bool) -> Iterator[str]:
         return
     if not pem:
         yield f"{place}: is not a PEM file"
-    if secret and others_read(mode, group_may=True):
+    if secret and others_read(mode):
         yield f"{place}: {OTHERS_READ}"
 
 
@@ -106,18 +106,11 @@ def _listener_faults(settings: Settings) -> Iterator[str]:
             f"{settings.place('host')}: clients cannot connect to this address; name one that they "
             "can with advertised-host"
         )
-    if not secure and not settings["allow-insecure"] and not _is_loopback(host):
+    if not secure and not settings["allow-insecure"] and not is_loopback(host):
         yield (
             f"{settings.place('host')}: other machines can reach it, so it needs tls-cert, tls-key "
             "and tls-ca, or allow-insecure"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _directory_faults(settings: Settings) -> Iterator[str]:

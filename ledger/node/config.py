@@ -38,7 +38,7 @@ class NodeConfig:
     write_cache: int = 32 * 1024 * 1024  # newest durable entries, kept for readers; 0: none
     read_ahead: int = 4 * 1024 * 1024  # read from disk ahead of a ledger's reader; 0: nothing
     tls_cert: Path | None = None  # PEM certificate; with it, peers need one signed by tls_ca
-    tls_key: Path | None = None  # PEM key; readable by its owner and group only
+    tls_key: Path | None = None  # PEM key; readable by its owner only
     tls_ca: Path | None = None  # PEM certificates of the CA
     allow_insecure: bool = False  # True allows listening beyond this machine without TLS
     session: float = 10.0  # seconds after which ZooKeeper expires an unresponsive bookie

@@ -29,6 +29,7 @@ from ledger.errors import (
 from ledger.log import logger
 from ledger.node.checks import offline_faults, port_faults
 from ledger.node.config import NodeConfig
+from ledger.node.exposure import warn_each_hour
 from ledger.node.http_port import HttpPort, HttpUnavailable, start_http
 from ledger.node.options import NodeSettings, answered, serve_command
 from ledger.node.process import print_faults
@@ -109,6 +110,7 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
         gc.set_threshold(*_COLLECT_AFTER)
         _print_started(node, http)
         asked.ready()
+        warn_each_hour(config, asyncio.get_running_loop())
         if config.audit:
             repair = partial(_repair, config, http)
             beside.append(start_restarting("the repair beside a bookie", repair))

@@ -6,9 +6,12 @@ Method: virtual time.
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
-from gateway.config import GatewayConfig, Listener
+from gateway.config import GatewayConfig, HttpConfig, Listener
 from gateway.process.exposure import is_loopback, warn_each_hour
+
+P = Path("/passwords")
 
 
 async def test_an_exposed_listener_is_a_warning_each_hour(capsys):
@@ -25,6 +28,18 @@ async def test_protected_listeners_are_no_warning(capsys):
     warn_each_hour(GatewayConfig(listeners=listeners), asyncio.get_running_loop())
     await asyncio.sleep(2.5 * 3600)
     assert capsys.readouterr().err == ""
+
+
+async def test_a_page_without_tls_or_passwords_is_in_the_warning(capsys):
+    for page, is_warned in (
+        (HttpConfig(port=1, host="192.0.2.1"), True),
+        (HttpConfig(port=1, host="192.0.2.1", password_file=Path("/p")), True),
+        (HttpConfig(port=1, host="192.0.2.1", certificate=Path("/c"), password_file=P), False),
+        (HttpConfig(port=None, host="192.0.2.1"), False),
+        (HttpConfig(port=1), False),
+    ):
+        warn_each_hour(GatewayConfig(http=page), asyncio.get_running_loop())
+        assert ("page=192.0.2.1:1" in capsys.readouterr().err) is is_warned, page
 
 
 def test_only_addresses_of_this_machine_alone_are_loopback():

@@ -98,7 +98,8 @@ def test_the_variables_of_an_image_of_kafka_are_taken_with_a_warning_for_each_wi
 
 def test_an_unknown_variable_is_one_warning_and_an_empty_one_is_none():
     assert read(KAFKA_NOD_ID="3", KAFKA_BROKER_RAK="").warnings == [
-        "KAFKA_NOD_ID: Kafka's broker has no key nod.id; it has no effect here"
+        "KAFKA_NOD_ID: Kafka's broker has no key nod.id; it has no effect here; "
+        "did you mean KAFKA_NODE_ID?"
     ]
 
 
@@ -117,7 +118,7 @@ def test_what_kubernetes_sets_for_a_service_is_one_warning():
     ("variables", "fault"),
     [
         ({"KAFKA_LISTENERS": "SSL://127.0.0.1:9093"}, "--ssl-keystore-location: is missing"),
-        ({"KAFKA_AUTHORIZER_CLASS_NAME": "x"}, "KAFKA_AUTHORIZER_CLASS_NAME: is not supported"),
+        ({"KAFKA_AUTHORIZER_CLASS_NAME": "x"}, "KAFKA_AUTHORIZER_CLASS_NAME=x: must be none"),
         (
             {
                 "KAFKA_LISTENERS": "A://:9093",

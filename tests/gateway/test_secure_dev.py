@@ -90,6 +90,15 @@ def test_later_starts_use_the_same_files_and_import_nothing_to_sign(first, tmp_p
     assert content(place) == before
 
 
+def test_old_clients_of_librdkafka_log_in_by_plain_unless_it_is_left_out(first, tmp_path):
+    assert first.sasl.mechanisms == ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+    file = first.secure / "librdkafka.properties"
+    assert "sasl.mechanism=PLAIN\n" in file.read_text()
+    again = secure_dev.secured(config_of(tmp_path / "data"), adds_plain=False)
+    assert "PLAIN" not in again.sasl.mechanisms
+    assert "sasl.mechanism=SCRAM-SHA-512\n" in file.read_text()
+
+
 def test_two_directories_have_nothing_in_common(first, tmp_path):
     other = secure_dev.secured(config_of(tmp_path / "other"))
     assert not set(content(first.secure).values()) & set(content(other.secure).values())
