@@ -171,8 +171,9 @@ bench-cli: $(RUN)/.ready $(DEV)/.ready ## how long people wait: commands, a gate
 bench-page: $(RUN)/.ready $(DEV)/.ready ## the web page with 100 and 10,000 topics and groups, and what it costs producers (RUNS=1 QUICK=1)
 	$(DEV)/bin/python -m tests.bench.page $(if $(RUNS),--runs $(RUNS)) $(if $(QUICK),--quick)
 
-bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass
+bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass, and gateway dev --secure (BEFORE=DIR)
 	$(DEV)/bin/python -m tests.bench.start
+	$(DEV)/bin/python -m tests.bench.secure_start $(if $(BEFORE),--before $(BEFORE))
 
 .PHONY: help run cluster check check-types check-rules compiled test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile docs screenshots demo spark bench \

@@ -58,10 +58,12 @@ class Application:
             self.routes += pages.routes()
             draw_error = pages.error
         router = Router(self.routes, redirect_slashes=False)
+        # Without an authorizer a user of SCRAM would get the rights of the file's names: all.
+        users = None if ctx.authorizer is None else ctx.stored.scram
         guard = Guard(
             router,
             settings,
-            Passwords(passwords) if passwords else None,
+            Passwords(passwords, users) if passwords else None,
             draw_error,
             any_host=metrics_only,
         )

@@ -90,6 +90,20 @@ def test_later_starts_use_the_same_files_and_import_nothing_to_sign(first, tmp_p
     assert content(place) == before
 
 
+def test_a_plain_start_imports_nothing_of_it(tmp_path):
+    names = "'secure_dev', 'dev_authority', 'reload', 'exposure', 'security_faults', 'secure_ports'"
+    code = (
+        "import sys; from gateway.process import dev;"
+        "from ledger.command_line.program import flags_of;"
+        f"settings = dev.settings_of(flags_of(dev.dev, ['--data', {str(tmp_path)!r}]));"
+        "assert not dev.faults_of(settings); dev.secured(settings, dev.config_of(settings));"
+        "import gateway.process.run, gateway.process.embedded;"
+        f"found = {{f'gateway.process.{{each}}' for each in ({names})}} | {{'cryptography'}};"
+        "print(sorted(found & sys.modules.keys()))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
 def test_old_clients_of_librdkafka_log_in_by_plain_unless_it_is_left_out(first, tmp_path):
     assert first.sasl.mechanisms == ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
     file = first.secure / "librdkafka.properties"

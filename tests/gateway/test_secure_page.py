@@ -159,6 +159,36 @@ def test_the_commands_of_a_user_without_rights_are_refused_privately_too(page):
     assert page.rig.run(work()) == [*denied, "SASL_AUTHENTICATION_FAILED"]
 
 
+def test_a_user_of_scram_logs_in_at_the_page_until_it_is_deleted(page):
+    from gateway.admin.users import add_user, delete_user
+
+    async def with_admin(change, *words):
+        async with AdminClient(ClientSettings(page.rig.bootstrap, keys_of(page))) as admin:
+            await change(admin, *words)
+
+    assert get(page, "carl", "/api/v1/topics").status == 401
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        page.rig.run(with_admin(add_user, "carl", PASSWORD, [mechanism]))
+        for _ in range(2):  # the second time it is known
+            assert get(page, "carl", "/api/v1/topics").status == 403  # who it is, and no rights
+        page.rig.run(with_admin(delete_user, "carl", []))
+        assert get(page, "carl", "/api/v1/topics").status == 401
+
+
+def test_a_name_of_the_file_has_the_password_of_the_file(page):
+    from gateway.admin.users import add_user
+
+    async def work():
+        async with AdminClient(ClientSettings(page.rig.bootstrap, keys_of(page))) as admin:
+            await add_user(admin, "alice", "another", ["SCRAM-SHA-512"])
+
+    page.rig.run(work())
+    written = base64.b64encode(b"alice:another").decode()
+    headers = {"Authorization": f"Basic {written}"}
+    assert ask(page.port, "/api/v1/topics", headers=headers).status == 401
+    assert get(page, "alice", "/api/v1/topics").status == 200
+
+
 def test_another_gateway_confirms_the_key_of_a_page_by_tls_and_a_login(page):
     ctx = page.rig.running.ctx
     address = {"peer_host": "127.0.0.1", "peer_port": page.rig.running.port}

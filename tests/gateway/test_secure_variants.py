@@ -147,13 +147,8 @@ def test_the_overlay_has_the_services_of_the_cluster_and_one_that_writes_the_use
 def merged(base, patch):
     """Return a strategic merge: lists of named objects by their names, other lists replaced."""
     if isinstance(base, dict) and isinstance(patch, dict):
-        keys = [*base, *(key for key in patch if key not in base)]
-        return {
-            key: merged(base[key], patch[key])
-            if key in base and key in patch
-            else patch.get(key, base.get(key))
-            for key in keys
-        }
+        both = base.keys() & patch.keys()
+        return base | patch | {key: merged(base[key], patch[key]) for key in both}
     is_named = isinstance(base, list) and all(isinstance(each, dict) for each in [*base, *patch])
     if not is_named:
         return patch
@@ -283,21 +278,22 @@ def cluster(tmp_path_factory, keys):
         zookeeper = ZooKeeper(place / "zookeeper")
         zookeeper.start()
         started.append(zookeeper)
-        bookie = BookieProcess(place / "bookie", zookeeper.address)
+        servers = f"127.0.0.1:{zookeeper.port}"
+        bookie = BookieProcess(place / "bookie", servers)
         bookie.start()
         started.append(bookie)
         users = YAML(typ="safe").load(SECURE)["services"]["users"]["command"]
-        words = [zookeeper.address if word == "zookeeper:2181" else word for word in users]
+        words = [servers if word == "zookeeper:2181" else word for word in users]
         run = [install.gateway_python(), "-m", "gateway", *words]
         done = subprocess.run(run, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         for number, name in enumerate(SERVERS[:2]):
             words = commands(SECURE)[name]
-            words = [zookeeper.address if word == "zookeeper:2181" else word for word in words]
+            words = [servers if word == "zookeeper:2181" else word for word in words]
             words = [word.replace("/secrets/", f"{keys.path}/") for word in words]
             words = _local(words, ports[2 * number : 2 * number + 2])
             process = Process(
-                [install.gateway_python(), *words[1:]], place / f"{name}.log", env=environment
+                [install.gateway_python(), *words[1:]], place / f"{name}.log", environment
             )
             started.append(process)
             process.wait_output("KafkaServer", WAIT_S)
