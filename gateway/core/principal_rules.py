@@ -18,6 +18,8 @@ DEFAULT: Final = "DEFAULT"
 _RULE: Final = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)"
 _SPLIT: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)")
 _PARSE: Final = re.compile(_RULE)
+# What Java's `.` does not match, but Python's does. A rule matches no name that has one.
+_LINE_ENDS: Final = re.compile("[\r\x85\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class _Rule:
         """Return the name of the principal, or None if the rule does not match."""
         if self.pattern is None:
             return name
-        if self.pattern.fullmatch(name) is None:
+        if self.pattern.fullmatch(name) is None or _LINE_ENDS.search(name) is not None:
             return None
         found = self.pattern.sub(self._expand, name)
         return {"L": found.lower(), "U": found.upper()}.get(self.case, found)
@@ -73,7 +75,7 @@ def _parsed(text: str) -> _Rule | None:
     if match[2] is None:
         return None
     try:
-        pattern = re.compile(match[2])
+        pattern = re.compile(match[2], re.ASCII)  # Java's \w, \d and \s are those of ASCII
     except re.error as error:
         raise ValueError(f"{text}: its pattern is invalid: {error}") from None
     _check_replacement(text, match[4], pattern.groups)

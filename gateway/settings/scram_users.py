@@ -22,6 +22,12 @@ from ledger.ports.metadata import MetadataStore
 
 ROOT = "/gateway/scram"
 DECOY_SECRET = "/gateway/scram-decoy"
+_NO_ROW: Value = {
+    "iterations": 0,
+    "salt": base64.b64encode(bytes(26)).decode(),
+    "stored_key": base64.b64encode(bytes(64)).decode(),
+    "server_key": base64.b64encode(bytes(64)).decode(),
+}
 
 
 class ScramUsers:
@@ -49,14 +55,16 @@ class ScramUsers:
         return [int(row["iterations"]) for row in rows if row is not None]
 
     def credential(self, name: str, mechanism: Mechanism) -> Credential | None:
-        """Return the credential of a user by one mechanism, or None."""
-        row = (self._rows.get(name) or {}).get(str(mechanism.value))
-        if row is None:
-            return None
+        """Return the credential of a user by one mechanism, or None.
+
+        A user without one takes the same steps: the time shows a client nothing.
+        """
+        row = (self._rows.get(name) or {}).get(str(mechanism.value), _NO_ROW)
         salt, stored, server = (
             base64.b64decode(row[field]) for field in ("salt", "stored_key", "server_key")
         )
-        return Credential(row["iterations"], salt, stored, server)
+        found = Credential(row["iterations"], salt, stored, server)
+        return None if row is _NO_ROW else found
 
     async def alter(self, change: Change) -> None:
         """Make a checked change. Raises TableFull and LedgerError."""
