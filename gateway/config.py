@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ledger.ports.disk import IoMode
+
+LOGIN_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The memory of requests that all clients share which have not logged in yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,14 @@ class ConnectionLimits:
     def request_bytes_max(self) -> int:
         """The part of the memory that requests may use."""
         return self.memory_bytes_max // 2
+
+    @property
+    def login_bytes_max(self) -> int:
+        """The part of the memory of requests for clients that have not logged in yet: 64 MiB.
+
+        It is reserved only where there is a listener with SASL.
+        """
+        return min(LOGIN_BYTES_MAX, self.request_bytes_max // 4)
 
     @property
     def session_bytes_max(self) -> int:
@@ -263,6 +275,24 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthConfig:
+    """Which tokens of OAUTHBEARER are valid, by Kafka's keys `sasl.oauthbearer.*`."""
+
+    jwks: Path | str = ""  # a file with the keys of the issuer, or an https URL
+    issuer: str = ""
+    audiences: tuple[str, ...] = ()  # a token must be for one of them
+    scopes: tuple[str, ...] = ()  # a token must have all of them
+    algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256")  # never none, never HMAC
+    scope_claim: str = "scope"
+    subject_claim: str = "sub"
+    skew_s: float = 30.0  # by which clocks may differ
+    refresh_s: float = 3_600.0  # between two readings of the keys
+
+    def __post_init__(self) -> None:
+        assert all(each[:2] in ("RS", "PS", "ES") for each in self.algorithms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaslConfig:
     """How clients authenticate by SASL, and how this gateway does at others."""
 
@@ -279,6 +309,7 @@ class SaslConfig:
     user: str = ""  # as which this gateway authenticates at other gateways, and its page here
     password: str = ""  # of `user`: `file:PATH` or `env:NAME`
     mechanism: str = "SCRAM-SHA-512"  # by which it does
+    oauth: OAuthConfig = field(default_factory=OAuthConfig)  # if OAUTHBEARER is enabled
 
     def __post_init__(self) -> None:
         assert self.mechanisms
@@ -332,12 +363,29 @@ class GatewayConfig:
     authorization: Authorization = field(default_factory=Authorization)
     tls: TlsConfig = field(default_factory=TlsConfig)
     sasl: SaslConfig = field(default_factory=SaslConfig)
+    # Those of listeners that have settings of their own, by the name of the listener.
+    listener_tls: Mapping[str, TlsConfig] = field(default_factory=dict[str, TlsConfig])
+    listener_sasl: Mapping[str, SaslConfig] = field(default_factory=dict[str, SaslConfig])
 
     def __post_init__(self) -> None:
         assert self.bookies in (1, 3)
         assert self.journal_sync in ("group", "never")
         assert 0 <= self.port <= 65_535
         assert len({each.name for each in self.listeners}) == len(self.listeners)
+
+    def tls_of(self, listener: Listener) -> TlsConfig:
+        """Return the TLS of a listener.
+
+        As in Kafka, a `ssl.client.auth` of all listeners is not for those with SASL.
+        """
+        found = self.listener_tls.get(listener.name)
+        if found is not None:
+            return found
+        return replace(self.tls, client_auth="none") if listener.has_sasl else self.tls
+
+    def sasl_of(self, listener: Listener) -> SaslConfig:
+        """Return the SASL of a listener."""
+        return self.listener_sasl.get(listener.name, self.sasl)
 
     @property
     def all_listeners(self) -> tuple[Listener, ...]:

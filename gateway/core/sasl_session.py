@@ -16,17 +16,27 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
+from gateway.core.bearer_token import Bearer, MalformedBearer, Subject, parse_bearer
 from gateway.core.scram_credentials import Credential, Mechanism
-from gateway.core.scram_exchange import MECHANISMS, ScramFailed, ScramServer
+from gateway.core.scram_exchange import MECHANISMS, OTHER_USER, ScramFailed, ScramServer
 from gateway.core.stored_names import NAME_BYTES_MAX
 
 PLAIN: Final = "PLAIN"
-SUPPORTED: Final = (PLAIN, *MECHANISMS)
+OAUTHBEARER: Final = "OAUTHBEARER"
+SUPPORTED: Final = (PLAIN, *MECHANISMS, OAUTHBEARER)
 """The mechanisms that can be enabled."""
+
+ONLY_IN_TLS: Final = frozenset((PLAIN, OAUTHBEARER))
+"""These send what authenticates a client as it is, so that any reader could use it."""
 
 API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 18, 17, 36
 REAUTHENTICATION_S_MIN: Final = 1.0
 PASSWORD_BYTES_MAX: Final = 1024
+_PLAIN_PARTS: Final = 3
+INVALID_TOKEN: Final = '{"status":"invalid_token"}'
+"""What a client learns of a token that is not valid, as in Kafka."""
+
+_END_OF_REFUSED: Final = b"\x01"  # how a client answers a refused token
 WRONG_PASSWORD: Final = "Authentication failed: Invalid username or password"
 
 
@@ -47,9 +57,13 @@ class Unsupported(Exception):
 
 
 class Challenge(NamedTuple):
-    """The answer to a token, after which the client sends another one."""
+    """The answer to a token, after which the client sends another one.
+
+    With a reason for the log of this server, the client was refused, and answers only that.
+    """
 
     token: bytes
+    reason: str = ""
 
 
 class Login(NamedTuple):
@@ -57,13 +71,16 @@ class Login(NamedTuple):
 
     user: str
     mechanism: str
-    credential: Credential
+    credential: Credential | None  # None: the user needs none here, as its token shows who it is
     token: bytes = b""
     lifetime_ms: int = 0  # after which requests are refused until it authenticates again; 0: never
 
 
 class Failure(NamedTuple):
-    """The login failed: a text for the client, and one for the log of this server."""
+    """The login failed: a text for the client, and one for the log of this server.
+
+    The latter is "" if the failure is known from an earlier answer.
+    """
 
     text: str
     reason: str
@@ -80,7 +97,13 @@ class PasswordAsked(NamedTuple):
         return f"PasswordAsked({self.user!r})"
 
 
-Outcome = Challenge | Login | Failure | PasswordAsked
+class BearerAsked(NamedTuple):
+    """A token of OAUTHBEARER has to be checked; report the result by `bearer_checked`."""
+
+    bearer: Bearer
+
+
+Outcome = Challenge | Login | Failure | PasswordAsked | BearerAsked
 CredentialOf = Callable[[Mechanism, str], tuple[Credential, bool]]
 """Returns the keys of a user for a mechanism and True, or made-up keys and False."""
 
@@ -110,6 +133,7 @@ class SaslSession:
         self._lifetime_s = lifetime_s
         self._mechanism = ""  # that of the last handshake
         self._scram: ScramServer | None = None  # the exchange, between its first and last message
+        self._is_refused = False  # whether a token of OAUTHBEARER was refused, and not yet ended
         self._has_headers = False  # whether tokens come in SaslAuthenticate
         self._again_s = float("-inf")  # when the client began to authenticate again last
 
@@ -127,7 +151,7 @@ class SaslSession:
 
         Without a lifetime, or within a second of the last one, it does not.
         """
-        if key != SASL_HANDSHAKE or not self._lifetime_s:
+        if key != SASL_HANDSHAKE or self.expires_s is None:
             return False
         if self.stage is not Stage.COMPLETE or now_s - self._again_s < REAUTHENTICATION_S_MIN:
             return False
@@ -157,23 +181,28 @@ class SaslSession:
             self.stage = Stage.VERSIONS
 
     def on_handshake(self, version: int, mechanism: str) -> None:
-        """Begin an exchange by this mechanism. Raises Unsupported, and Illegal for another one."""
+        """Begin an exchange by this mechanism. Raises Unsupported."""
         if mechanism not in self.mechanisms:
             self.stage = Stage.FAILED
             raise Unsupported(mechanism)
-        if self.login is not None and mechanism != self.login.mechanism:
-            self.stage = Stage.FAILED
-            raise Illegal("a client that authenticates again by another mechanism")
         self._mechanism = mechanism
-        self._has_headers = self._has_headers or version >= 1
-        self._scram = None
+        self._has_headers = version >= 1
+        self._scram, self._is_refused = None, False
         self.stage = Stage.TOKENS
 
     def on_token(self, token: bytes, now_s: float) -> Outcome:
-        """Take a token of the client."""
+        """Take a token of the client. Raises Illegal if it has changed its mechanism."""
         assert self.stage is Stage.TOKENS
+        if self.login is not None and self._mechanism != self.login.mechanism:
+            self.stage = Stage.FAILED
+            raise Illegal("a client that authenticates again by another mechanism")
         if self._mechanism == PLAIN:
             return self._plain(token)
+        if self._mechanism == OAUTHBEARER:
+            return self._bearer(token)
+        return self._scram_message(token, now_s)
+
+    def _scram_message(self, token: bytes, now_s: float) -> Outcome:
         try:
             if self._scram is None:
                 mechanism = MECHANISMS[self._mechanism]
@@ -183,7 +212,7 @@ class SaslSession:
                 return Challenge(self._scram.first(token))
             answer = self._scram.final(token)
         except ScramFailed as failed:
-            return self._fail(self._invalid(), str(failed))
+            return self._fail(failed.shown or self._invalid(), str(failed))
         credential = self._scram.credential
         assert credential is not None
         return self._complete(self._scram.user, credential, answer, now_s)
@@ -196,29 +225,71 @@ class SaslSession:
             return self._fail(WRONG_PASSWORD, "the user or the password is wrong")
         return self._complete(asked.user, credential, b"", now_s)
 
-    def _plain(self, token: bytes) -> Outcome:
+    def bearer_checked(
+        self, bearer: Bearer, found: Subject | str, now_s: float, wall_s: float
+    ) -> Outcome:
+        """Take the result of the check of a token: its subject, or why it is not valid.
+
+        `wall_s` is the time in seconds since 1970, by which tokens end.
+        """
+        if isinstance(found, str):
+            self._is_refused = True
+            return Challenge(INVALID_TOKEN.encode(), found)
+        if bearer.authorized and bearer.authorized != found.user:
+            text = (
+                "Authentication failed: Client requested an authorization id "
+                f"({bearer.authorized}) that is different from the token's principal name "
+                f"({found.user})"
+            )
+            return self._fail(text, "the authorization id differs from the subject")
+        return self._complete(found.user, None, b"", now_s, max(0.0, found.ends_s - wall_s))
+
+    def _bearer(self, token: bytes) -> Outcome:
+        if self._is_refused:
+            known = token == _END_OF_REFUSED
+            return self._fail(INVALID_TOKEN, "" if known else "another token after a refused one")
         try:
-            authorized, user, password = token.split(b"\0")
+            return BearerAsked(parse_bearer(token))
+        except MalformedBearer as malformed:
+            return self._fail(self._invalid(), str(malformed))
+
+    def _plain(self, token: bytes) -> Outcome:
+        parts = token.split(b"\0", _PLAIN_PARTS)
+        if len(parts) != _PLAIN_PARTS:
+            text = f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}"
+            return self._fail(text, "the token of PLAIN has another form")
+        authorized, user, password = parts
+        for part, what in ((user, "username"), (password, "password")):
+            if not part:
+                text = f"Authentication failed: {what} not specified"
+                return self._fail(text, f"the {what} is missing")
+        try:
             name = user.decode()
             password.decode()
-        except ValueError:  # UnicodeDecodeError is one too
-            return self._fail(self._invalid(), "the token of PLAIN has another form")
-        if not user or not password:
-            return self._fail(self._invalid(), "a user or a password is missing")
+        except UnicodeDecodeError:
+            return self._fail(WRONG_PASSWORD, "the user or the password is not UTF-8")
         if len(user) > NAME_BYTES_MAX or len(password) > PASSWORD_BYTES_MAX:
             return self._fail(WRONG_PASSWORD, "the user or the password is too long")
         if authorized and authorized != user:
-            return self._fail(WRONG_PASSWORD, "the authorization id differs from the user")
+            return self._fail(OTHER_USER, "the authorization id differs from the user")
         return PasswordAsked(name, password)
 
-    def _complete(self, user: str, credential: Credential, token: bytes, now_s: float) -> Outcome:
+    def _complete(
+        self,
+        user: str,
+        credential: Credential | None,
+        token: bytes,
+        now_s: float,
+        ends_in_s: float | None = None,
+    ) -> Outcome:
+        """Complete the login. What the client proved ends in `ends_in_s` seconds, if ever."""
         before = self.login
         if before is not None and before.user != user:
             text = "Cannot change principals during re-authentication from "
             return self._fail(f"{text}User.{before.user}: User.{user}", "the principal changed")
-        lifetime_ms = round(self._lifetime_s * 1000)
-        if lifetime_ms:
-            self.expires_s = now_s + self._lifetime_s
+        limits = [each for each in (self._lifetime_s or None, ends_in_s) if each is not None]
+        lifetime_ms = int(min(limits, default=0.0) * 1000)
+        self.expires_s = now_s + lifetime_ms / 1000 if limits else None
         self.stage, self._scram = Stage.COMPLETE, None
         self.login = Login(user, self._mechanism, credential, token, lifetime_ms)
         return self.login

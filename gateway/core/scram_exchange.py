@@ -29,6 +29,11 @@ DIGESTS: Final = {Mechanism.SHA_256: "sha256", Mechanism.SHA_512: "sha512"}
 CLIENT_ITERATIONS_MAX: Final = 1_000_000
 """A client computes no more: the server chooses the count, and each one costs time."""
 
+OTHER_USER: Final = (
+    "Authentication failed: Client requested an authorization id that is different from username"
+)
+"""What a client learns that asks to be another user, as in Kafka."""
+
 MESSAGE_BYTES_MAX: Final = 8 * 1024
 """A message of SCRAM is refused if it is longer. Names and nonces are far shorter."""
 
@@ -51,7 +56,14 @@ _BY_TOKEN: Final = "tokenauth=true"
 
 
 class ScramFailed(Exception):
-    """The exchange failed. The text is for the log of its own side, never for the peer."""
+    """The exchange failed. The text is for the log of its own side.
+
+    The peer gets `shown`, or a text that says nothing if it is "".
+    """
+
+    def __init__(self, reason: str, shown: str = "") -> None:
+        super().__init__(reason)
+        self.shown = shown
 
 
 def decode_name(written: str) -> str:
@@ -105,7 +117,7 @@ class ScramServer:
             raise ScramFailed("delegation tokens are not supported")
         name, authorized = decode_name(match["name"]), match["authorized"]
         if authorized is not None and decode_name(authorized) != name:
-            raise ScramFailed("the authorization id differs from the user")
+            raise ScramFailed("the authorization id differs from the user", OTHER_USER)
         credential, self._exists = self._credential_of(name)
         self.user, self.credential = name, credential
         self._header = match["header"].encode()

@@ -21,6 +21,7 @@ from gateway.config import (
 )
 from gateway.process.authorizer_settings import authorization_of
 from gateway.process.limit_settings import connection_limits, group_limits, transaction_limits
+from gateway.process.listener_settings import listener_sasl, listener_tls
 from gateway.process.security_settings import sasl_config, tls_config
 from gateway.process.server_settings import PAGE_NAMES, SECURE, dev_table, is_secure
 from ledger.command_line import units
@@ -216,7 +217,7 @@ _EXPOSING = (*LISTENER_ROWS, "host", "ssl-client-auth", "allow-insecure")
 
 def listener_faults(settings: Settings) -> list[str]:
     """Return the faults of named listeners."""
-    if all(settings.is_default(name) for name in LISTENER_ROWS):
+    if not settings.of_parts and all(settings.is_default(name) for name in LISTENER_ROWS):
         return []
     from gateway.process.listeners import faults_of as faults
 
@@ -324,6 +325,8 @@ def config_of(settings: Settings) -> GatewayConfig:
         transaction=transaction_limits(settings),
         tls=tls_config(settings),
         sasl=sasl_config(settings),
+        listener_tls=listener_tls(settings),
+        listener_sasl=listener_sasl(settings),
         topics=topic_defaults(settings, settings["bookies"]),
         authorization=authorization_of(settings),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from gateway.config import PLAINTEXT, GatewayConfig, Listener
@@ -26,11 +26,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def exposed(listeners: Sequence[Listener], client_auth: str) -> list[Listener]:
+def exposed(
+    listeners: Sequence[Listener], client_auth_of: Callable[[Listener], str]
+) -> list[Listener]:
     """Return the listeners that other machines reach without TLS and authentication."""
 
     def is_secure(each: Listener) -> bool:
-        return each.has_tls and (each.has_sasl or client_auth == "required")
+        return each.has_tls and (each.has_sasl or client_auth_of(each) == "required")
 
     return [each for each in listeners if not (is_loopback(each.host) or is_secure(each))]
 
@@ -39,7 +41,13 @@ def faults_of_exposure(settings: Settings, listeners: Sequence[Listener]) -> Ite
     """Yield a fault for each listener that is exposed, unless `--allow-insecure` is given."""
     if settings["allow-insecure"]:
         return
-    for each in exposed(listeners, settings["ssl-client-auth"]):
+
+    def client_auth_of(listener: Listener) -> str:
+        own = f"listener.name.{listener.name.lower()}.ssl.client.auth"
+        found = settings["ssl-client-auth"] if settings.is_default(own) else settings[own]
+        return str(found)
+
+    for each in exposed(listeners, client_auth_of):
         if settings["listener"]:
             written = next(one for one in settings["listener"] if one.name == each.name)
             place = settings.place_of("listener", str(written))
@@ -55,7 +63,7 @@ def faults_of_exposure(settings: Settings, listeners: Sequence[Listener]) -> Ite
 
 def warn_each_hour(config: GatewayConfig, loop: asyncio.AbstractEventLoop) -> None:
     """Log the exposed listeners now, and each hour from now on."""
-    found = exposed(config.all_listeners, config.tls.client_auth)
+    found = exposed(config.all_listeners, lambda each: config.tls_of(each).client_auth)
     places = [f"{each.name}={each.host}:{each.port}" for each in found]
     page = config.http
     is_closed = page.certificate is not None and page.password_file is not None

@@ -167,7 +167,11 @@ def _unserved(settings: Settings, listening: Sequence[NamedAddress]) -> Iterator
     if listening and any(each != PLAINTEXT for each in protocols.values()):
         from gateway.process.security_faults import faults_of_security
 
-        yield from faults_of_security(settings, list(protocols.values()))
+        yield from faults_of_security(settings, protocols)
+    elif settings.of_parts:
+        from gateway.process.listener_settings import faults_of_listener_keys
+
+        yield from faults_of_listener_keys(settings, protocols)
 
 
 def _of_cluster(

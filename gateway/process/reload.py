@@ -96,7 +96,7 @@ def take_for_workers(before: Settings) -> None:
 def apply(config: GatewayConfig, running: Running) -> None:
     """Take over what may change of a configuration, with its files as they are now."""
     if running.secure is not None:
-        running.secure.reload(config.tls)
+        running.secure.reload(config)
     links = peer_security(running.ctx.cluster)
     if isinstance(links, LinkSecurity):
         try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from gateway.config import GatewayConfig, Listener
+from gateway.config import GatewayConfig, Listener, SaslConfig
+from gateway.core.sasl_session import OAUTHBEARER
 from gateway.security.link_security import LinkSecurity, Login
 from gateway.security.secret_values import SecretFault, resolve_line
 from gateway.security.tls_contexts import TlsFault, client_context
-from gateway.server.logins import Logins
+from gateway.server.logins import Bearers, Logins
 from gateway.server.secure_listeners import SecureListeners
 from gateway.settings.scram_decoys import load_decoy_secret
 from gateway.settings.scram_users import ScramUsers
@@ -26,20 +27,37 @@ async def secure_listeners(
 ) -> SecureListeners:
     """Return what the listeners need. Raises CannotSecure, LedgerError."""
     logins = None
-    if any(each.has_sasl for each in config.all_listeners):
-        logins = Logins(users, await load_decoy_secret(metadata), config.sasl)
+    with_sasl = [each for each in config.all_listeners if each.has_sasl]
+    if with_sasl:
+        takes_tokens = any(OAUTHBEARER in config.sasl_of(each).mechanisms for each in with_sasl)
+        bearers = await _bearers(config.sasl) if takes_tokens else None
+        logins = Logins(users, await load_decoy_secret(metadata), config.sasl, bearers)
         stops.append(_closing(logins))
-    has_tls = any(each.has_tls for each in config.all_listeners)
     try:
-        return SecureListeners(config.tls, logins, has_tls=has_tls)
+        return SecureListeners(config, logins)
     except (TlsFault, ValueError) as fault:
         raise CannotSecure(str(fault)) from fault
+
+
+async def _bearers(config: SaslConfig) -> Bearers:
+    """Return the check of tokens of OAUTHBEARER, with the keys of the issuer. Raises CannotSecure.
+
+    A server that does not answer is asked again later, and tokens are refused until then.
+    """
+    from gateway.security.bearer_keys import BearerKeys, JwksFault
+
+    keys = BearerKeys(config.oauth)
+    try:
+        await keys.start()
+    except JwksFault as fault:
+        raise CannotSecure(str(fault)) from fault
+    return keys
 
 
 def connecting(config: GatewayConfig, listener: Listener) -> LinkSecurity:
     """Return how this process connects to a listener of a gateway. Raises CannotSecure."""
     try:
-        context = client_context(config.tls) if listener.has_tls else None
+        context = client_context(config.tls_of(listener)) if listener.has_tls else None
         login = None
         if listener.has_sasl and config.sasl.user:
             password = resolve_line(config.sasl.password)

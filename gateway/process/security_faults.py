@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gateway.config import TlsConfig
-from gateway.core.sasl_session import PLAIN
+from gateway.core.sasl_session import OAUTHBEARER, ONLY_IN_TLS, PLAIN
+from gateway.process.listener_settings import (
+    faults_of_listener_keys,
+    mechanisms_of,
+    without_own_key,
+)
+from gateway.process.oauth_settings import oauth_faults
 from gateway.process.security_settings import tls_config
 from ledger.command_line.settings import Settings
 
@@ -20,14 +26,23 @@ _ROWS: Final = (
 )
 
 
-def faults_of_security(settings: Settings, protocols: Sequence[str]) -> list[str]:
-    """Return the faults for listeners with these protocols."""
+def faults_of_security(settings: Settings, protocols: Mapping[str, str]) -> list[str]:
+    """Return the faults for listeners with these protocols, by the names of the listeners."""
     faults: list[str] = []
-    if any(each.endswith("SSL") for each in protocols):
+    if any(each.endswith("SSL") for each in without_own_key(settings, protocols)):
         faults += _tls_faults(settings)
-    if "SASL_PLAINTEXT" in protocols and "sasl-enabled-mechanisms" not in settings.faulty:
-        faults += _sasl_faults(settings)
-    return faults
+    if "sasl-enabled-mechanisms" not in settings.faulty:
+        enabled = {
+            name: mechanisms_of(settings, name)
+            for name, protocol in protocols.items()
+            if protocol.startswith("SASL")
+        }
+        takes_tokens = any(OAUTHBEARER in each for each in enabled.values())
+        faults += oauth_faults(settings, is_enabled=takes_tokens)
+        for name, mechanisms in enabled.items():
+            if protocols[name] == "SASL_PLAINTEXT":
+                faults += _sasl_faults(settings, set(mechanisms))
+    return [*dict.fromkeys(faults), *faults_of_listener_keys(settings, protocols)]
 
 
 def faults_between_gateways(settings: Settings, name: str, protocol: str) -> Iterator[str]:
@@ -39,19 +54,20 @@ def faults_between_gateways(settings: Settings, name: str, protocol: str) -> Ite
     if missing:
         options = " and ".join(f"--{each}" for each in missing)
         yield f"{options}: missing; gateways reach each other by {name} with {protocol}"
-    if mechanism not in settings["sasl-enabled-mechanisms"]:
+    if mechanism not in mechanisms_of(settings, name):
         place = settings.place("inter-broker-mechanism")
         yield f"{place}: is not enabled; add it to --sasl-enabled-mechanisms"
     elif mechanism == PLAIN and protocol == "SASL_PLAINTEXT":
         yield f"{settings.place('inter-broker-mechanism')}: PLAIN is not offered without TLS"
 
 
-def _sasl_faults(settings: Settings) -> Iterator[str]:
-    if set(settings["sasl-enabled-mechanisms"]) <= {PLAIN}:
+def _sasl_faults(settings: Settings, enabled: set[str]) -> Iterator[str]:
+    if enabled <= ONLY_IN_TLS:
         place = settings.place("sasl-enabled-mechanisms")
+        names = " and ".join(sorted(enabled))
         yield (
-            f"{place}: PLAIN is not offered without TLS; add SCRAM-SHA-512, or give the listener "
-            "SASL_SSL"
+            f"{place}: {names} is not offered without TLS; add SCRAM-SHA-512, or give the "
+            "listener SASL_SSL"
         )
 
 

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gateway.config import SaslConfig, TlsConfig
+from gateway.process.oauth_settings import Values, oauth_config, oauth_rows
 from ledger.command_line import units
-from ledger.command_line.settings import KafkaKey, Setting, Settings
+from ledger.command_line.settings import KafkaKey, Setting
 
 _TLS: Final = TlsConfig()
 _SASL: Final = SaslConfig()
 _SESSION_S_MAX: Final = 365 * 86_400.0
-_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")  # those of gateways as clients
+_SERVED: Final = (*_MECHANISMS, "OAUTHBEARER")
 _VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 # Kafka's names of the suites of TLS 1.2 that are not broken, and OpenSSL's.
 _SUITES: Final = {
@@ -64,7 +66,8 @@ def _rules(value: object) -> str:
 
 def security_rows() -> list[Setting]:
     """Return the rows of TLS and SASL."""
-    return [*_own_keys(), *_trusted(), *_protocols(), *_sasl(), *_inter_broker(), *_limits()]
+    rows = [*_own_keys(), *_trusted(), *_protocols(), *_sasl(), *oauth_rows()]
+    return [*rows, *_inter_broker(), *_limits()]
 
 
 def _row(
@@ -159,8 +162,9 @@ def _protocols() -> list[Setting]:
 def _sasl() -> list[Setting]:
     return [
         _row(
-            *("sasl-enabled-mechanisms", "MECHANISM", units.one_of(*_MECHANISMS)),
-            "Mechanism of listeners with SASL; repeatable. PLAIN is offered only inside TLS.",
+            *("sasl-enabled-mechanisms", "MECHANISM", units.one_of(*_SERVED)),
+            "Mechanism of listeners with SASL; repeatable. PLAIN and OAUTHBEARER are offered only "
+            "inside TLS.",
             "sasl.enabled.mechanisms",
             many=True,
             default=_SASL.mechanisms,
@@ -207,7 +211,7 @@ def _limits() -> list[Setting]:
     ]
 
 
-def tls_config(settings: Settings) -> TlsConfig:
+def tls_config(settings: Values) -> TlsConfig:
     """Return the TLS that the settings make."""
     return TlsConfig(
         keystore=settings["ssl-keystore-location"],
@@ -224,7 +228,7 @@ def tls_config(settings: Settings) -> TlsConfig:
     )
 
 
-def sasl_config(settings: Settings) -> SaslConfig:
+def sasl_config(settings: Values) -> SaslConfig:
     """Return the SASL that the settings make."""
     return SaslConfig(
         mechanisms=tuple(dict.fromkeys(settings["sasl-enabled-mechanisms"])),
@@ -232,4 +236,5 @@ def sasl_config(settings: Settings) -> SaslConfig:
         user=settings["inter-broker-user"] or "",
         password=settings["inter-broker-password"] or "",
         mechanism=settings["inter-broker-mechanism"],
+        oauth=oauth_config(settings),
     )

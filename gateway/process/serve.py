@@ -23,6 +23,7 @@ from gateway.process.dev import (
     topic_defaults,
 )
 from gateway.process.limit_settings import connection_limits, group_limits, transaction_limits
+from gateway.process.listener_settings import listener_sasl, listener_tls
 from gateway.process.security_settings import sasl_config, tls_config
 from gateway.process.server_settings import PORT_MAX, WORKERS_MAX, serve_table
 from ledger.command_line import units
@@ -217,6 +218,8 @@ def config_of(settings: Settings) -> GatewayConfig:
         transaction=transaction_limits(settings),
         tls=tls_config(settings),
         sasl=sasl_config(settings),
+        listener_tls=listener_tls(settings),
+        listener_sasl=listener_sasl(settings),
         topics=topic_defaults(settings, settings["replication-factor"]),
         authorization=authorization_of(settings),
     )

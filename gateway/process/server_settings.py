@@ -16,6 +16,7 @@ from gateway.config import (
 )
 from gateway.process.authorizer_settings import authorizer_rows
 from gateway.process.limit_settings import limit_rows
+from gateway.process.listener_settings import listener_row
 from gateway.process.security_settings import security_rows
 from ledger.command_line import units
 from ledger.command_line.settings import Foreign, KafkaKey, Setting, Settings, Table
@@ -540,6 +541,7 @@ def dev_table() -> Table:
         [*_common(TAIL_CACHE_BYTES, PAGE_PORT), *_storing(), *_dev_addresses()],
         one_start=("accept-loss", "until-stdin-ends"),
         foreign=_foreign,
+        prefixed=listener_row,
     )
 
 
@@ -555,4 +557,5 @@ def serve_table() -> Table:
             *_reaching_bookies(),
         ],
         foreign=_foreign,
+        prefixed=listener_row,
     )

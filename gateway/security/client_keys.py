@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from gateway.config import TlsConfig
-from gateway.core.sasl_session import PLAIN, SUPPORTED
-from gateway.security.link_security import LinkSecurity, Login
+from gateway.core.sasl_session import OAUTHBEARER, ONLY_IN_TLS, PLAIN, SUPPORTED
+from gateway.security.link_security import LinkSecurity, Login, read_token
 from gateway.security.secret_values import (
     SecretFault,
     is_reference,
@@ -24,6 +24,7 @@ from gateway.security.secret_values import (
 from gateway.security.tls_contexts import TlsFault, client_context
 
 _JAAS: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+_TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"
 _STORES: Final = ("ssl.keystore.type", "ssl.truststore.type")
 
 
@@ -40,8 +41,11 @@ def link_security(protocol: str, keys: Mapping[str, str]) -> LinkSecurity:
             context = client_context(_tls(keys))
         except (TlsFault, SecretFault) as fault:
             raise ClientFault(str(fault)) from None
-    elif login is not None and login.mechanism == PLAIN:
-        raise ClientFault("sasl.mechanism=PLAIN shows the password; use SASL_SSL or SCRAM-SHA-512")
+    elif login is not None and login.mechanism in ONLY_IN_TLS:
+        shown = "password" if login.mechanism == PLAIN else "token"
+        raise ClientFault(
+            f"sasl.mechanism={login.mechanism} shows the {shown}; use SASL_SSL or SCRAM-SHA-512"
+        )
     return LinkSecurity(context, login)
 
 
@@ -49,6 +53,8 @@ def _login(keys: Mapping[str, str]) -> Login:
     mechanism = keys.get("sasl.mechanism", "")
     if mechanism not in SUPPORTED:
         raise ClientFault(f"sasl.mechanism={mechanism}: must be {', '.join(SUPPORTED)}")
+    if mechanism == OAUTHBEARER:
+        return Login(mechanism, "", "", _token_file(keys))
     found = dict(_JAAS.findall(keys.get("sasl.jaas.config", "")))
     user = keys.get("sasl.username") or _unescaped(found.get("username", ""))
     password = keys.get("sasl.password") or _unescaped(found.get("password", ""))
@@ -58,6 +64,19 @@ def _login(keys: Mapping[str, str]) -> Login:
             "sasl.jaas.config"
         )
     return Login(mechanism, user, _value(password))
+
+
+def _token_file(keys: Mapping[str, str]) -> Path:
+    """Return the file with the token of OAUTHBEARER, in Kafka's way. Raises ClientFault."""
+    place = keys.get(_TOKEN_URL, "")
+    path = place.removeprefix("file://").removeprefix("file:")
+    if not place.startswith("file:") or not path:
+        raise ClientFault(f"{_TOKEN_URL}={place}: must be file:PATH; the file has the token")
+    try:
+        read_token(Path(path))
+    except SecretFault as fault:
+        raise ClientFault(str(fault)) from None
+    return Path(path)
 
 
 def _unescaped(text: str) -> str:

@@ -5,19 +5,23 @@ Imported only where a connection asks for one of them.
 
 from __future__ import annotations
 
+import re
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gateway.core.sasl_session import PLAIN, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from gateway.core.sasl_session import OAUTHBEARER, PLAIN, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from gateway.core.scram_exchange import MECHANISMS, ScramClient, ScramFailed
+from gateway.security.secret_values import SecretFault, read_private
 from gateway.wire.client_link import Refused
 from ledger.tasks import in_thread
 
 HANDSHAKE_VERSION: Final = 1
 _NONCE_BYTES: Final = 24
 _AUTHENTICATE_VERSION_MAX: Final = 2
+_TOKEN: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 
 Ask = Callable[[int, dict[str, Any], int], Awaitable[Any]]
 """Sends a request in the highest common version up to a maximum; returns the answer."""
@@ -29,6 +33,7 @@ class Login(NamedTuple):
     mechanism: str
     user: str
     password: str
+    token: Path | None = None  # in place of both: a file, which is read at each login
 
     def __repr__(self) -> str:
         """Show no secret, as logs may contain this."""
@@ -49,6 +54,10 @@ class LinkSecurity:
         if login is not None:
             found["security_protocol"] = f"SASL_{encrypted}"
             found["sasl_mechanism"] = login.mechanism
+            if login.token is not None:
+                from gateway.security.token_file import TokenFile
+
+                return found | {"sasl_oauth_token_provider": TokenFile(login.token)}
             found["sasl_plain_username"] = login.user
             found["sasl_plain_password"] = login.password
         return found
@@ -65,6 +74,8 @@ class LinkSecurity:
         if answer.error_code.value:
             offered = ", ".join(answer.mechanisms) or "none"
             raise Refused(f"{name} is not offered; sasl.mechanism can be: {offered}")
+        if name == OAUTHBEARER:
+            return await _show_token(ask, self.login)
         if name == PLAIN:
             token = f"\0{self.login.user}\0{self.login.password}".encode()
             return _lifetime_s(await _authenticate(ask, token))
@@ -82,6 +93,28 @@ class LinkSecurity:
         except ScramFailed as failed:
             raise Refused(str(failed)) from None
         return _lifetime_s(answer)
+
+
+async def _show_token(ask: Ask, login: Login) -> float:
+    """Authenticate by a token. Returns the seconds that the session lasts. Raises Refused."""
+    assert login.token is not None
+    try:
+        token = await in_thread(read_token, login.token)
+    except SecretFault as fault:
+        raise Refused(str(fault)) from None
+    answer = await _authenticate(ask, f"n,,\x01auth=Bearer {token}\x01\x01".encode())
+    if answer.auth_bytes:  # the server refuses the token, and waits for this end
+        await _authenticate(ask, b"\x01")
+        raise Refused("the server refuses the token")
+    return _lifetime_s(answer)
+
+
+def read_token(file: Path) -> str:
+    """Return the token of a file that only its owner may read. Raises SecretFault."""
+    text = read_private(file).decode(errors="replace").strip()
+    if not _TOKEN.fullmatch(text):
+        raise SecretFault(f"{file}: must have one token, and nothing else")
+    return text
 
 
 async def _authenticate(ask: Ask, token: bytes) -> Any:

@@ -61,6 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         "_ended",
         "_flush_due",
         "_held",
+        "_memory",
         "_out",
         "_peer",
         "_reader",
@@ -88,8 +89,10 @@ class Connection(asyncio.BufferedProtocol):
         # Set from connection_made until connection_lost, None otherwise.
         self._transport: asyncio.Transport | None = None
         self._peer: Peer | None = None  # set once, by connection_made
-        # The memory of incomplete and waiting frames. Replaced once, by connection_made.
-        self._received = ReceivedBytes(registry.memory, "", self)
+        # The memory of requests that this connection uses. A login replaces it, once.
+        self._memory = registry.memory
+        # The part of it in incomplete and waiting frames. Replaced by connection_made and a login.
+        self._received = ReceivedBytes(self._memory, "", self)
         # The reasons of `holds` that apply now. The transport reads only while this value is 0.
         # CLOSING is never cleared.
         self._held = 0
@@ -125,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         self._peer = peer_of(transport, self.listener)
         self._peer.fetches = ConnectionFetches()
-        self._received = ReceivedBytes(self._registry.memory, self._peer.host, self)
+        self._received = ReceivedBytes(self._memory, self._peer.host, self)
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         self._timeouts.opened_s = self._registry.loop.time()
         if not self._registry.admit(self, self._peer.host):
@@ -215,8 +218,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_turn(self, reader: FrameReader) -> None:
         """Accept up to FRAMES_PER_TURN_MAX frames. Raises BadFrame, RequestRefused."""
         turn_ends = self.frames + FRAMES_PER_TURN_MAX
-        memory = self._registry.memory
-        host = self._received.host
+        memory, host = self._memory, self._received.host
         much = reader.pending_bytes > FREE_BYTES_MAX
         begun_s = 0.0  # when the frames of this turn were there; read once, with the first one
         if (much and memory.full(host)) or (reader.large_is_whole and memory.crowded(host)):
@@ -255,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._accept(frame, begun_s)
         finally:
-            self._registry.memory.notify()
+            self._memory.notify()
 
     def _accept(self, frame: bytes | memoryview, begun_s: float) -> None:
         """Start the handler of one request, or queue the request. Raises RequestRefused."""
@@ -309,7 +311,7 @@ class Connection(asyncio.BufferedProtocol):
         slot = RequestSlot(self, request, frame_bytes)
         unanswered = self._replies.add(slot)
         registry = self._registry
-        if registry.memory.take(self._received.host, frame_bytes):
+        if self._memory.take(self._received.host, frame_bytes):
             self._hold(MEMORY)
         if unanswered >= registry.limits.requests_in_flight_max:
             self._hold(IN_FLIGHT)
@@ -375,7 +377,7 @@ class Connection(asyncio.BufferedProtocol):
         replies = self._replies
         freed = replies.drain(self._out)
         if freed:
-            self._registry.memory.give(self._received.host, freed)
+            self._memory.give(self._received.host, freed)
         if replies.failure is not None and not self.lost:
             self._registry.report("a reply cannot be framed", self._peer, replies.failure)
             self.abort("our fault")

@@ -89,7 +89,11 @@ class Server:
         Raises CannotListen, and listens nowhere then.
         """
         registry = ConnectionRegistry(
-            self._dispatcher, self._limits, self._stall_s_max, self._replies
+            self._dispatcher,
+            self._limits,
+            self._stall_s_max,
+            self._replies,
+            has_logins=any(each.has_sasl for each in listeners),
         )
         self._registry = registry
         bound: list[Listener] = []

@@ -11,11 +11,13 @@ import hashlib
 import hmac
 import secrets
 from collections import Counter, deque
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
 
 from gateway.config import SaslConfig
 from gateway.core.address_share import share_of
-from gateway.core.sasl_session import PLAIN, Login
+from gateway.core.bearer_token import Subject
+from gateway.core.sasl_session import ONLY_IN_TLS, PLAIN, Login
 from gateway.core.scram_credentials import Credential, Mechanism
 from gateway.core.scram_decoy import decoy, usual_iterations
 from gateway.core.scram_exchange import DIGESTS, MECHANISMS
@@ -103,41 +105,88 @@ def has_password(password: bytes, credential: Credential, mechanism: Mechanism) 
     return hmac.compare_digest(stored_key, credential.stored_key)
 
 
+class Bearers(Protocol):
+    """The check of tokens of OAUTHBEARER."""
+
+    def wall_s(self) -> float:
+        """Return the time in seconds since 1970."""
+        ...
+
+    def check(self, token: str) -> Subject | str:
+        """Return the subject of a token, or why it is not valid."""
+        ...
+
+    def reload(self) -> None:
+        """Begin to read the keys of the issuer again."""
+        ...
+
+    def close(self) -> None:
+        """Read the keys no longer."""
+        ...
+
+
 class Logins:
     """The users of a process's SASL listeners."""
 
-    def __init__(self, users: ScramUsers, secret: bytes, config: SaslConfig) -> None:
-        """Create it. `secret` is that of `load_decoy_secret`."""
+    def __init__(
+        self,
+        users: ScramUsers,
+        secret: bytes,
+        config: SaslConfig,
+        bearers: Bearers | None = None,
+    ) -> None:
+        """Create it. `secret` is that of `load_decoy_secret`.
+
+        `bearers` are needed if OAUTHBEARER is enabled.
+        """
+        self.bearers = bearers
         self.config = config
         self._users = users
         self._secret = secret
         self._checks = PasswordChecks(config)
         # Counts the changes of users. A connection whose count is older looks for its own user.
         self.changes = 0
+        # The iterations of made-up keys by mechanism, and the count of changes they belong to.
+        self._usual: dict[Mechanism, int] = {}
+        self._counted_at = 0
         users.on_changed.append(self._on_changed)
 
     def close(self) -> None:
-        """Follow the changes of users no longer."""
+        """Follow the changes of users and keys no longer."""
+        if self.bearers is not None:
+            self.bearers.close()
         self._users.on_changed.remove(self._on_changed)
 
     def _on_changed(self) -> None:
         self.changes += 1
 
-    def mechanisms(self, *, encrypted: bool) -> tuple[str, ...]:
-        """Return the mechanisms of a listener: PLAIN shows the password, so it needs TLS."""
-        return tuple(each for each in self.config.mechanisms if encrypted or each != PLAIN)
+    def mechanisms(self, enabled: Sequence[str], *, encrypted: bool) -> tuple[str, ...]:
+        """Return the mechanisms of a listener: some show what they prove, and need TLS."""
+        return tuple(each for each in enabled if encrypted or each not in ONLY_IN_TLS)
 
     def new_nonce(self) -> str:
         """Return a fresh random nonce of printable characters."""
         return secrets.token_urlsafe(_NONCE_BYTES)
 
     def credential_of(self, mechanism: Mechanism, user: str) -> tuple[Credential, bool]:
-        """Return the keys of a user and True, or made-up ones and False."""
+        """Return the keys of a user and True, or made-up ones and False.
+
+        Both take the same steps, because the time until the answer would tell them apart.
+        """
+        made_up = decoy(self._secret, mechanism, user, self._usual_iterations(mechanism))
         found = self._users.credential(user, mechanism)
-        if found is not None:
-            return found, True
-        iterations = usual_iterations(self._users.all_iterations(mechanism))
-        return decoy(self._secret, mechanism, user, iterations), False
+        return (made_up, False) if found is None else (found, True)
+
+    def _usual_iterations(self, mechanism: Mechanism) -> int:
+        """Return the iterations of most users, which are counted once after each change."""
+        if self._counted_at != self.changes:
+            self._counted_at = self.changes
+            self._usual.clear()
+        found = self._usual.get(mechanism)
+        if found is None:
+            found = usual_iterations(self._users.all_iterations(mechanism))
+            self._usual[mechanism] = found
+        return found
 
     def check(
         self, user: str, password: bytes, host: str
@@ -147,15 +196,16 @@ class Logins:
         Returns the result to come, and these keys: None if there is no such user, whose check takes
         as long. Raises TooManyChecks.
         """
-        for mechanism in _STRONGEST_FIRST:
-            found = self._users.credential(user, mechanism)
-            if found is not None:
-                return self._checks.add(password, found, mechanism, host), found
-        mechanism = _STRONGEST_FIRST[0]
-        made_up, _ = self.credential_of(mechanism, user)
-        return self._checks.add(password, made_up, mechanism, host), None
+        strong, weak = [(each, *self.credential_of(each, user)) for each in _STRONGEST_FIRST]
+        mechanism, keys, exists = weak if weak[2] and not strong[2] else strong
+        return self._checks.add(password, keys, mechanism, host), keys if exists else None
 
     def is_current(self, login: Login) -> bool:
-        """Return whether a user still has the keys by which it authenticated."""
+        """Return whether a user still has the keys by which it authenticated.
+
+        A token of OAUTHBEARER is valid until it ends.
+        """
+        if login.credential is None:
+            return True
         known = _STRONGEST_FIRST if login.mechanism == PLAIN else (MECHANISMS[login.mechanism],)
         return any(self._users.credential(login.user, each) == login.credential for each in known)

@@ -94,6 +94,16 @@ class ReceivedBytes:
         self._memory.wait(self._waiting)
         return why
 
+    def move(self, memory: RequestMemory) -> None:
+        """Count in another memory from now on, and wait no longer for that of the present one."""
+        frame, sender = self.large_frame, self._kept.sender
+        self.lost()
+        self._memory, self._kept = memory, KeptBytes(self.host, sender)
+        if frame is not None:
+            self.large_frame = moved = LargeFrame(self.host, frame.size_bytes, sender)
+            if frame.buffer_bytes:
+                memory.grow(moved, frame.buffer_bytes)
+
     def lost(self) -> None:
         """Return all memory, and wait no longer."""
         waiting, self._waiting = self._waiting, None

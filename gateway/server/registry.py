@@ -15,7 +15,7 @@ from gateway.handlers.api import Peer
 from gateway.handlers.request_metrics import ConnectionCounts
 from gateway.log import ReasonThrottle, logger, traceback_of
 from gateway.server.dispatch import Dispatcher
-from gateway.server.request_memory import RequestMemory
+from gateway.server.request_memory import SMALL_FRAME_BYTES, RequestMemory
 from gateway.server.stall_detector import StallDetector
 from gateway.server.timeouts import PRESSED_S_MAX, SMALL_PRESSED_S_MAX
 from gateway.topics.reply_memory import ReplyMemory
@@ -111,8 +111,12 @@ class ConnectionRegistry:
         limits: ConnectionLimits,
         stall_s_max: float | None = None,
         replies: ReplyMemory | None = None,
+        *,
+        has_logins: bool = False,
     ) -> None:
         """Create a registry without connections.
+
+        With `has_logins`, a part of the memory of requests is for clients that have not logged in.
 
         After a stall of the process longer than `stall_s_max`, no earlier reply is sent.
         `replies` is the memory of replies of the process, by default one of its own.
@@ -125,7 +129,12 @@ class ConnectionRegistry:
         self.dispatcher = dispatcher
         # The present limits of connections; the others are as configured.
         self.limits = self._configured = limits
-        self.memory = RequestMemory(limits.request_bytes_max, limits.frame_bytes_max)
+        login_bytes = limits.login_bytes_max if has_logins else 0
+        self.memory = RequestMemory(limits.request_bytes_max - login_bytes, limits.frame_bytes_max)
+        # That of clients that have not logged in yet, so that they stop no others.
+        self.login_memory = (
+            RequestMemory(login_bytes, SMALL_FRAME_BYTES) if has_logins else self.memory
+        )
         self.replies = replies or ReplyMemory(limits.reply_bytes_max)
         # The buffer that all connections receive into; used only within one callback of the loop.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -270,8 +279,9 @@ class ConnectionRegistry:
             connection.check(now_s)
         for connection, share in self.connections.items() if self.unreached else ():
             self._check_reached(connection, share, now_s, is_open=True)
-        self.memory.notify()
-        self.memory.relieve()
+        for memory in {self.memory, self.login_memory}:
+            memory.notify()
+            memory.relieve()
         self._relieve_reads(now_s)
         self._relieve_frames(now_s)
 

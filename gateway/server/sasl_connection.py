@@ -12,11 +12,13 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from gateway.config import SaslConfig
 from gateway.core.sasl_session import (
     API_VERSIONS,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     WRONG_PASSWORD,
+    BearerAsked,
     Challenge,
     Failure,
     Illegal,
@@ -29,7 +31,7 @@ from gateway.core.sasl_session import (
 from gateway.handlers.api import Reply, Request
 from gateway.server.connection import Connection
 from gateway.server.dispatch import RequestRefused
-from gateway.server.holds import CLOSING, LOGIN
+from gateway.server.holds import CLOSING, LOGIN, MEMORY
 from gateway.server.logins import Logins, TooManyChecks
 from gateway.server.registry import ConnectionRegistry, Refused
 from gateway.server.request_chain import RequestSlot
@@ -45,15 +47,23 @@ class SaslConnection(Connection):
     __slots__ = ("_changes", "_logins", "_session")
 
     def __init__(
-        self, registry: ConnectionRegistry, listener: str, logins: Logins, *, encrypted: bool
+        self,
+        registry: ConnectionRegistry,
+        listener: str,
+        logins: Logins,
+        config: SaslConfig,
+        *,
+        encrypted: bool,
     ) -> None:
+        """Create the connection of a listener with this `config`."""
         super().__init__(registry, listener)
+        self._memory = registry.login_memory
         self._logins = logins
         self._session = SaslSession(
-            logins.mechanisms(encrypted=encrypted),
+            logins.mechanisms(config.mechanisms, encrypted=encrypted),
             logins.credential_of,
             logins.new_nonce,
-            logins.config.session_s,
+            config.session_s,
         )
         # The count of changes of users up to which the user of this connection was looked for.
         self._changes = logins.changes
@@ -125,17 +135,28 @@ class SaslConnection(Connection):
         reply = Reply(error_code=ErrorCode.none, mechanisms=list(session.mechanisms))
         try:
             session.on_handshake(request.version, request.body.mechanism)
-        except Unsupported:
+        except Unsupported as unsupported:
+            if session.login is not None:  # as in Kafka: no answer while a client logs in again
+                raise RequestRefused(f"its mechanism {unsupported} is not enabled") from None
             reply["error_code"] = ErrorCode.unsupported_sasl_mechanism
             self._fail_later(self._slot(request, 0), reply, "its mechanism is not enabled")
-        except Illegal as illegal:
-            raise RequestRefused(str(illegal)) from None
         else:
             self._add_result(request, reply)
 
     def _take_token(self, request: Request, token: bytes, *, is_bare: bool) -> None:
         """Take a token, and answer it now or later."""
-        outcome = self._session.on_token(token, self._registry.loop.time())
+        session, now_s = self._session, self._registry.loop.time()
+        try:
+            outcome = session.on_token(token, now_s)
+        except Illegal as illegal:
+            raise RequestRefused(str(illegal)) from None
+        if isinstance(outcome, BearerAsked):
+            bearers = self._logins.bearers
+            assert bearers is not None
+            found = bearers.check(outcome.bearer.token)
+            outcome = session.bearer_checked(outcome.bearer, found, now_s, bearers.wall_s())
+            if isinstance(outcome, Challenge):
+                self._note_failure(outcome.reason)
         if isinstance(outcome, PasswordAsked):
             self._check_password(self._slot(request, 0), outcome, is_bare=is_bare)
         elif isinstance(outcome, Failure):
@@ -173,13 +194,27 @@ class SaslConnection(Connection):
             assert self._peer is not None
             self._peer.principal = f"User:{outcome.user}"
             self._reader.frame_bytes_max = self._registry.limits.frame_bytes_max
+            self._leave_login_memory()
             self._changes = -1  # the user may have changed since its keys were read
             lifetime_ms = outcome.lifetime_ms
         if is_bare:
             return [outcome.token]
         return Reply(
-            error_code=ErrorCode.none, auth_bytes=outcome.token, session_lifetime=lifetime_ms
+            error_code=ErrorCode.none,
+            error_message="",  # not null, as in Kafka
+            auth_bytes=outcome.token,
+            session_lifetime=lifetime_ms,
         )
+
+    def _leave_login_memory(self) -> None:
+        """Share the memory of requests with the others that have logged in."""
+        if self._memory is self._registry.memory:
+            return
+        self._memory = self._registry.memory
+        self._received.move(self._memory)
+        self._received.count_kept(self._reader.kept_bytes, self.frames)
+        if self._held & MEMORY:
+            self._release(MEMORY)
 
     def _fail_login(
         self, slot: RequestSlot, failure: Failure, *, is_bare: bool, since_s: float | None = None
@@ -191,15 +226,21 @@ class SaslConnection(Connection):
             reply = ()
         self._fail_later(slot, reply, failure.reason, since_s)
 
+    def _note_failure(self, reason: str) -> None:
+        self._registry.refusals[Refused.LOGIN] += 1
+        self._registry.warn("authentication failed", self._peer, reason)
+
     def _fail_later(
         self, slot: RequestSlot, reply: Any, reason: str, since_s: float | None = None
     ) -> None:
         """Answer after the time that each failure takes, and read nothing more."""
         registry = self._registry
-        if not self.lost:
-            registry.refusals[Refused.LOGIN] += 1
-            registry.warn("authentication failed", self._peer, reason)
+        if not self.lost and reason:
+            self._note_failure(reason)
         self._hold(CLOSING)
         now_s = registry.loop.time()
-        due_s = (now_s if since_s is None else since_s) + self._logins.config.failure_s
-        registry.loop.call_at(max(due_s, now_s), partial(self.finish, slot, reply))
+        since_s, step_s = now_s if since_s is None else since_s, self._logins.config.failure_s
+        # A check that waited for others longer than a step is answered at a later one: the time
+        # shows in which queue it stood, but not what its own keys cost.
+        steps = int((now_s - since_s) / step_s) + 1
+        registry.loop.call_at(since_s + steps * step_s, partial(self.finish, slot, reply))

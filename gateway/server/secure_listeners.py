@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from gateway.config import Listener, TlsConfig
+from gateway.config import GatewayConfig, Listener, TlsConfig
 from gateway.core.distinguished_name import MalformedCertificate, subject_of
 from gateway.core.principal_rules import PrincipalRules
 from gateway.log import logger
@@ -53,31 +53,40 @@ class TlsConnection(Connection):
 class SecureListeners:
     """What the listeners with TLS or SASL need."""
 
-    def __init__(self, config: TlsConfig, logins: Logins | None, *, has_tls: bool) -> None:
+    def __init__(self, config: GatewayConfig, logins: Logins | None) -> None:
         """Read the keys and certificates. Raises TlsFault, and ValueError for bad rules."""
         self._config = config
         self._logins = logins
-        self._rules = PrincipalRules(config.principal_rules)
-        # The context of new connections. Replaced by `reload`; older connections keep theirs.
-        self._context: ssl.SSLContext | None = server_context(config) if has_tls else None
+        self._listeners = [each for each in config.all_listeners if each.has_tls]
+        self._tls = {each.name: config.tls_of(each) for each in self._listeners}
+        # The contexts of new connections. Replaced by `reload`; older connections keep theirs.
+        self._contexts = self._read(config)
         # Made with the first listener, because it needs a registry.
         self._handshakes: Handshakes | None = None
 
-    def reload(self, config: TlsConfig | None = None) -> None:
+    def reload(self, config: GatewayConfig | None = None) -> None:
         """Read the keys and certificates again, for new connections. Faults change nothing.
 
         With `config` they are those that it names. Rules of principals and limits stay.
         """
-        if self._context is None:
+        if self._logins is not None and self._logins.bearers is not None:
+            self._logins.bearers.reload()
+        if not self._tls:
             return
         config = config or self._config
         try:
-            self._context = server_context(config)
+            self._contexts = self._read(config)
         except TlsFault as fault:
             logger().error("certificates were not reloaded", reason=str(fault))
         else:
             self._config = config
             logger().info("certificates were reloaded")
+
+    def _read(self, config: GatewayConfig) -> dict[str, ssl.SSLContext]:
+        """Return the context of each listener. Those with the same TLS share one."""
+        wanted = {each.name: config.tls_of(each) for each in self._listeners}
+        made = {each: server_context(each) for each in set(wanted.values())}
+        return {name: made[each] for name, each in wanted.items()}
 
     def factory(
         self, registry: ConnectionRegistry, listener: Listener
@@ -87,12 +96,11 @@ class SecureListeners:
         if not listener.has_tls:
             return make
         if self._handshakes is None:
-            self._handshakes = Handshakes(registry, self._config)
-        handshakes = self._handshakes
+            self._handshakes = Handshakes(registry, self._config.tls)
+        handshakes, name = self._handshakes, listener.name
 
         def accept() -> asyncio.BaseProtocol:
-            assert self._context is not None
-            return TlsTransport(handshakes, self._context, make)
+            return TlsTransport(handshakes, self._contexts[name], make)
 
         return accept
 
@@ -100,8 +108,10 @@ class SecureListeners:
         self, registry: ConnectionRegistry, listener: Listener
     ) -> Callable[[], Connection]:
         if not listener.has_sasl:
-            return partial(TlsConnection, registry, listener.name, self._rules)
+            rules = PrincipalRules(self._tls[listener.name].principal_rules)
+            return partial(TlsConnection, registry, listener.name, rules)
         assert self._logins is not None
+        sasl = self._config.sasl_of(listener)
         return partial(
-            SaslConnection, registry, listener.name, self._logins, encrypted=listener.has_tls
+            SaslConnection, registry, listener.name, self._logins, sasl, encrypted=listener.has_tls
         )

@@ -167,6 +167,13 @@ It gets the key, its value as text, and all keys of the file with their values a
 """
 
 
+Prefixed = Callable[[str], tuple[Setting, KafkaKey] | None]
+"""Returns the row of a key that begins with the name of a part of the server, or None.
+
+The name of the row is the key in lower case, and its variable that of Kafka's images.
+"""
+
+
 class Table:
     """The rows of one command, by name."""
 
@@ -177,7 +184,10 @@ class Table:
         *,
         one_start: Sequence[str] = (),
         foreign: ForeignKeys | None = None,
+        prefixed: Prefixed | None = None,
     ) -> None:
+        # Rows of a part of the server, such as one of its listeners; no flag sets them.
+        self.prefixed: Final = prefixed
         named = [row if row.environment else _with_environment(row, prefix) for row in rows]
         self.rows: Final[Mapping[str, Setting]] = {row.name: row for row in named}
         assert len(self.rows) == len(rows)
@@ -191,7 +201,13 @@ class Table:
         }
 
     def __getitem__(self, name: str) -> Setting:
-        return self.rows[name]
+        found = self.rows.get(name)
+        if found is None:
+            of_part = self.prefixed(name) if self.prefixed is not None else None
+            if of_part is None:
+                raise KeyError(name)
+            return of_part[0]
+        return found
 
     def __iter__(self) -> Iterator[Setting]:
         return iter(self.rows.values())
@@ -199,11 +215,12 @@ class Table:
     def find(self, key: str) -> tuple[Setting, KafkaKey | None] | None:
         """Return the row of a key of a file: a flag's name, with `-` or `_`, or a key of Kafka."""
         row = self.rows.get(key.replace("_", "-"))
-        return self._by_kafka.get(key) if row is None else (row, None)
+        return self.find_kafka(key) if row is None else (row, None)
 
     def find_kafka(self, key: str) -> tuple[Setting, KafkaKey] | None:
         """Return the row of a key of Kafka."""
-        return self._by_kafka.get(key)
+        found = self._by_kafka.get(key)
+        return self.prefixed(key) if found is None and self.prefixed is not None else found
 
     def keys(self) -> list[str]:
         """Return all keys that a file may have."""
@@ -284,6 +301,11 @@ class Settings:
         """Return `flag`, `environment NAME`, `file FILE:LINE` or `default`."""
         return self._origins[name].text if name in self._origins else "default"
 
+    @property
+    def of_parts(self) -> list[Setting]:
+        """The rows of parts of the server that were given, by name."""
+        return [self.table[name] for name in sorted(self._values) if name not in self.table.rows]
+
     def is_default(self, name: str) -> bool:
         """Return whether the setting was given nowhere."""
         return name not in self._origins
@@ -360,6 +382,8 @@ class Settings:
 
     def has_flag(self, row: Setting) -> bool:
         """Return whether a flag sets this row, so that no variable does."""
+        if row.name not in self.table.rows:
+            return False
         is_off = bool(row.off) and getattr(self.flags, f"no_{row.field}")
         return is_off or getattr(self.flags, row.field) not in (None, ())
 

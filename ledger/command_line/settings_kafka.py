@@ -53,7 +53,7 @@ def take_variables(settings: Settings, variables: Mapping[str, str]) -> None:
         if settings.has_flag(row):
             settings.warn(f"{name}: has no effect beside the flag --{row.name}")
             continue
-        if variables.get(row.environment):
+        if row.environment != name and variables.get(row.environment):
             continue
         before = taken.setdefault(row.name, name)
         if before != name:

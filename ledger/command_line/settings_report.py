@@ -19,7 +19,8 @@ def report(settings: Settings, form: str) -> str:
     that they stay defaults.
     """
     if form == "toml":
-        return "\n".join(_toml_line(settings, row) for row in settings.table)
+        rows = [*settings.table, *settings.of_parts]
+        return "\n".join(_toml_line(settings, row) for row in rows)
     rows = [
         {"setting": row.name, "value": value, "origin": settings.origin(row.name)}
         for row, value in _values(settings)
@@ -28,7 +29,7 @@ def report(settings: Settings, form: str) -> str:
 
 
 def _values(settings: Settings) -> Iterator[tuple[Setting, Any]]:
-    for row in settings.table:
+    for row in (*settings.table, *settings.of_parts):
         value = row.plain(settings[row.name])
         yield row, value if value is None or not row.secret else HIDDEN
 
@@ -40,7 +41,8 @@ def _toml_line(settings: Settings, row: Setting) -> str:
     if row.secret:
         return f"# {row.name} = {HIDDEN}  # {_in_comment(origin)}"
     begin = "# " if settings.is_default(row.name) else ""
-    return f"{begin}{row.name} = {_toml(value)}  # {_in_comment(origin)}"
+    name = f'"{row.name}"' if "." in row.name else row.name
+    return f"{begin}{name} = {_toml(value)}  # {_in_comment(origin)}"
 
 
 def _toml(value: bool | int | str) -> str:

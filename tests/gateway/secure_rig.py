@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import ClassVar
 
-from gateway.config import ConnectionLimits, Listener, SaslConfig, TlsConfig
+from gateway.config import ConnectionLimits, GatewayConfig, Listener, SaslConfig, TlsConfig
 from gateway.core.scram_credentials import Deletion, Mechanism, Upsertion
 from gateway.core.scram_exchange import MECHANISMS, ScramClient, salted_password
 from gateway.handlers import k17_sasl_handshake, k18_api_versions, k36_sasl_authenticate
@@ -67,18 +67,26 @@ async def delete_user(users, name="alice", mechanisms=tuple(Mechanism)):
 
 
 @asynccontextmanager
-async def secure_port(tls=None, sasl=None, limits=None, protocols=("SSL", "SASL_SSL")):
-    """Serve a listener for each protocol, with the user alice."""
+async def secure_port(
+    tls=None, sasl=None, limits=None, protocols=("SSL", "SASL_SSL"), bearers=None, own=None
+):
+    """Serve a listener for each protocol, with the user alice.
+
+    `own` are the fields of the configuration that single listeners have of their own.
+    """
     users = ScramUsers(SimMetadata())
     await users.load()
     await add_user(users)
-    logins = Logins(users, SECRET, sasl or SaslConfig())
-    has_tls = any(each.endswith("SSL") for each in protocols)
-    secure = SecureListeners(tls or TlsConfig(), logins, has_tls=has_tls)
-    ctx = SimpleNamespace(principals=[], features=None)
+    logins = Logins(users, SECRET, sasl or SaslConfig(), bearers)
+    listeners = tuple(Listener(each, "127.0.0.1", 0, protocol=each) for each in protocols)
+    config = GatewayConfig(
+        listeners=listeners, tls=tls or TlsConfig(), sasl=logins.config, **(own or {})
+    )
+    secure = SecureListeners(config, logins)
+    features = SimpleNamespace(supported={}, finalized=SimpleNamespace(epoch=-1, levels={}))
+    ctx = SimpleNamespace(principals=[], features=features)
     dispatcher = Dispatcher({api.key: api for api in APIS}, ctx)
     server = Server(dispatcher, limits or ConnectionLimits(), secure=secure)
-    listeners = [Listener(each, "127.0.0.1", 0, protocol=each) for each in protocols]
     await server.start_all(listeners)
     try:
         yield Port(server, users, logins, secure, ctx.principals)

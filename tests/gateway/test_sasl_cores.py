@@ -291,8 +291,9 @@ def test_a_session_has_a_lifetime_and_the_same_user():
     assert not one.begins_again(17, 9.5)
     assert not one.begins_again(3, 18.0)
     assert one.begins_again(17, 18.0)
+    one.on_handshake(1, "SCRAM-SHA-256")
     with pytest.raises(Illegal):
-        one.on_handshake(1, "SCRAM-SHA-256")
+        one.on_token(b"n,,n=user,r=c", 18.0)
 
 
 def test_without_a_lifetime_there_is_no_other_authentication():

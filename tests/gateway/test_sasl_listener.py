@@ -110,7 +110,11 @@ async def plain_is_refused(port):
 
 async def test_plain_without_tls_is_found(monkeypatch):
     offered = Logins.mechanisms
-    monkeypatch.setattr(Logins, "mechanisms", lambda self, encrypted: offered(self, encrypted=True))
+    monkeypatch.setattr(
+        Logins,
+        "mechanisms",
+        lambda self, enabled, encrypted: offered(self, enabled, encrypted=True),
+    )
     async with plain_port() as port:
         assert not await plain_is_refused(port)
 
