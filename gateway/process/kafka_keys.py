@@ -15,10 +15,13 @@ from ledger.command_line.settings import Foreign
 
 _INSTEAD: Final = {
     "controller.listener.names": "there is no controller, and its listeners are left out",
+    "sasl.jaas.config": "add users with gateway user add",
+    "sasl.server.callback.handler.class": "sasl.oauthbearer.* decide which tokens are valid",
     "socket.request.max.bytes": "it is always 100 MiB",
     "ssl.keystore.type": "it is always PEM",
     "ssl.truststore.type": "it is always PEM",
 }
+_MECHANISM: Final = re.compile(r"(?:gssapi|plain|scram-sha-256|scram-sha-512|oauthbearer)\.(.+)")
 _STORES: Final = ("ssl.keystore.type", "ssl.truststore.type")
 _PROTECTED: Final = ("SSL", "SASL_SSL", "SASL_PLAINTEXT")
 _MAP: Final = "listener.security.protocol.map"
@@ -44,6 +47,8 @@ def answer(key: str, value: str, file: Mapping[str, str]) -> Foreign | None:
     `file` are all keys of the file with their values as text: a map names a listener's protocol.
     """
     name = base_name(key)
+    of_mechanism = _MECHANISM.fullmatch(name)
+    name = name if of_mechanism is None else of_mechanism[1]
     if name in _STORES and value.strip().upper() != "PEM":
         return Foreign("only PEM is read; convert the store, and set this to PEM", True)
     if _protects(key, name, value.strip(), file):

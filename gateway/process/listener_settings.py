@@ -154,6 +154,9 @@ def _tls_faults(settings: Settings, listener: str) -> Iterator[str]:
     from gateway.security.tls_contexts import TlsFault, client_context, server_context
 
     config, place = tls_of(settings, listener), f"{PREFIX}{listener.lower()}"
+    if config.keystore is not None and (config.key or config.certificates):
+        yield f"{place}: keep either ssl.keystore.location or ssl.keystore.key"
+        return
     if not has_own_key(settings, listener):
         if config.keystore is None and not config.key:
             return  # a fault of the settings of all listeners

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from gateway.config import GatewayConfig, Listener, TlsConfig
+from gateway.config import GatewayConfig, Listener
 from gateway.core.distinguished_name import MalformedCertificate, subject_of
 from gateway.core.principal_rules import PrincipalRules
 from gateway.log import logger

@@ -17,7 +17,7 @@ from ledger.command_line.settings import Settings
 from ledger.command_line.settings_kafka import key_of
 from ledger.node.options import OPTIONS
 from ledger.node.serve import serve as bookie_serve
-from tests.gateway.test_server_settings import TABLES, UNITS_IN_S, Place, two_values
+from tests.gateway.test_server_settings import TABLES, Place, in_unit, two_values
 
 KEYS = [
     (command, row.name, key)
@@ -55,7 +55,7 @@ def test_a_variable_of_kafka_is_between_the_gateways_own_and_the_file(command, n
     place, row = Place(command, name, tmp_path), table[name]
     low, high = two_values(row)
     wanted, variable = row.parse_text(low), variable_of(key.name)
-    text = str(round(wanted * UNITS_IN_S[key.unit])) if key.unit else low
+    text = in_unit(wanted, key.unit) if key.unit else low
     words = ["--config", place.file(high)]
     found = Settings(flags_of(tool, words), table, {variable: text})
     assert (found[name], found.origin(name)) == (wanted, f"environment {variable}")
