@@ -153,7 +153,9 @@ async def attacked(authority, count, capsys):
         assert (await known.scram()).error_code.value == 0
         Client.opened.remove(known)
         drawn = Drawn(SEED)
-        await sent(port, drawn, tls, min(count // 5, 20_000))  # what stays of the first ones is no growth
+        await sent(
+            port, drawn, tls, min(count // 5, 20_000)
+        )  # what stays of the first ones is no growth
         gc.collect()
         before, most = rss_bytes(), 0
         done, step = 0, max(500, count // 50)
