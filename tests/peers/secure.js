@@ -26,7 +26,8 @@ async function outcome({ broker, topic, sasl, key, cert }) {
       setTimeout(() => resolve("nothing read"), 20000).unref();
     });
   } catch (error) {
-    return error.type || error.name;
+    const cause = error.cause || error;
+    return cause.type || cause.name;
   } finally {
     await producer.disconnect().catch(() => {});
     await consumer.disconnect().catch(() => {});
