@@ -338,6 +338,7 @@ class GatewayConfig:
     zookeeper: str = ""  # "host:port,.../chroot" of the cluster; "" starts an embedded gateway
     session_ms: int = 10_000  # ZooKeeper session timeout: how long a lost machine counts
     bookie_tls: tuple[Path, Path, Path] | None = None  # certificate, key and CA for bookies
+    bookie_tls_roles: bool = True  # False accepts bookies whose certificate has no role
     bookie_transport: str = "tcp"  # or "grpc": how bookies are reached
     rack: str = ""  # rack of this broker, for bookie placement and consumer reads
     reader_slow_shards_detection: str = "enabled"  # or "observe-only", "disabled" (in a cluster)

@@ -40,6 +40,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _TRANSPORT = f"{__name__}.bookie_transport"  # its key in the context of a command
+_ROLES = f"{__name__}.bookie_tls_roles"
 _ERRORS_SHOWN = 5  # errors of a partial result that one line shows
 _FIXES = {  # by the code of an error: how its text ends, and what to do then
     "UNKNOWN_TOPIC_OR_PARTITION": ("' does not exist.", "see `gateway topic list`"),
@@ -94,9 +95,27 @@ _transport_option = option(
 )
 
 
+def _note_roles(context: click.Context, _: click.Parameter, value: str) -> None:
+    context.meta[_ROLES] = value
+
+
+_roles_option = option(
+    "--bookie-tls-roles",
+    type=Value("mode", units.one_of("required", "off")),
+    default="required",
+    envvar="GATEWAY_BOOKIE_TLS_ROLES",
+    show_envvar=True,
+    expose_value=False,
+    callback=_note_roles,
+    help="required: certificates of bookies need a role; off: they do not, yet.",
+)
+
+
 def tls_option(function: F) -> F:
-    """Add `--tls` and `--bookie-transport` to a command that calls `ask_storage`."""
-    return tls_directory_option(_transport_option(function))
+    """Add `--tls`, `--bookie-transport` and `--bookie-tls-roles` to a command that calls
+    `ask_storage`.
+    """
+    return tls_directory_option(_transport_option(_roles_option(function)))
 
 
 def zookeeper_option(text: str = "", **attributes: Any) -> Callable[[F], F]:
@@ -275,4 +294,5 @@ def _tls_files(directory: Path | None, output: FailureForm) -> TlsFiles | None:
     for file in files:
         if not file.is_file():
             usage(f"--tls {directory}: {file.name} is missing", output)
-    return TlsFiles(cert=files[0], key=files[1], ca=files[2])
+    roles = click.get_current_context().meta.get(_ROLES) != "off"
+    return TlsFiles(cert=files[0], key=files[1], ca=files[2], roles=roles)

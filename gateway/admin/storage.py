@@ -12,6 +12,7 @@ from typing import Self
 
 from gateway.admin.client import AdminError, Unreachable
 from ledger.adapters.links.link_config import TlsFiles
+from ledger.adapters.links.tls_identity import TlsFault
 from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
@@ -130,7 +131,10 @@ class StorageConnection:
         except ForeignLayout as error:
             raise AdminError(f"zookeeper {self._zookeeper}: {error}", "NO_CLUSTER") from error
         self._stops.append(discovery.stop)
-        bookies = open_bookies(discovery.registered, self._transport, self._tls)
+        try:
+            bookies = open_bookies(discovery.registered, self._transport, self._tls)
+        except TlsFault as fault:
+            raise AdminError(str(fault), "TLS") from fault
         self._stops.append(bookies.close)
         return Storage(store, bookies, SystemClock(), _owner())
 

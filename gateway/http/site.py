@@ -85,7 +85,7 @@ class Site:
         tls = None
         if config.bookie_tls is not None:
             cert, key, authority = config.bookie_tls
-            tls = TlsFiles(cert=cert, key=key, ca=authority)
+            tls = TlsFiles(cert=cert, key=key, ca=authority, roles=config.bookie_tls_roles)
         return StorageConnection(address, tls, BookieTransport(config.bookie_transport))
 
     def reach(self, node_id: int, host: str, port: int) -> tuple[str, int]:

@@ -100,6 +100,8 @@ class Running:
         self.ledger_port: int | None = None  # port for readers of ledgers, or None
         # What listeners with TLS or SASL need; None without one.
         self.secure = secure
+        # Functions that read other certificates again: those for bookies.
+        self.reloads: list[Callable[[], object]] = []
         self.stops = stops
 
     @property

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 from gateway.cluster.lease import Lease
@@ -17,8 +18,10 @@ from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
 from gateway.process.cluster_layout import epoch_base, keeps_log_segments, lay_out_cluster
 from gateway.topics.catalog import Catalog
 from ledger.adapters.links.link_config import TlsFiles
+from ledger.adapters.links.tls_identity import TlsIdentity
 from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.system.hourly import warn_each_hour
 from ledger.adapters.zookeeper.session_closer import SessionCloser
 from ledger.adapters.zookeeper.zookeeper_metadata import ZooKeeperMetadata, connect_zookeeper
 from ledger.client.client import LedgerClient
@@ -65,7 +68,8 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     await discovery.start()
     stops.append(discovery.stop)
     transport = BookieTransport(config.bookie_transport)
-    bookies = open_bookies(discovery.registered, transport, _tls(config))
+    tls = _tls(config)
+    bookies = open_bookies(discovery.registered, transport, tls)
     stops.append(bookies.close)
     clock = SystemClock()
     client = LedgerClient(metadata, bookies, clock, _client_config(config))
@@ -103,7 +107,10 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         cluster=partial(_cluster, config, metadata, clock, layout, supported),
         session_ms=metadata.negotiated_session_ms,
     )
-    return await serve(config, parts, stops)
+    running = await serve(config, parts, stops)
+    if tls is not None:
+        running.reloads.append(tls.reload)
+    return running
 
 
 def _cluster(
@@ -190,6 +197,16 @@ def _tell_session(config: GatewayConfig, metadata: ZooKeeperMetadata) -> None:
         )
 
 
-def _tls(config: GatewayConfig) -> TlsFiles | None:
+def _tls(config: GatewayConfig) -> TlsIdentity | None:
+    """Return the identity that bookies see, whose files are read again on SIGHUP.
+
+    Raises TlsFault.
+    """
     files = config.bookie_tls
-    return None if files is None else TlsFiles(cert=files[0], key=files[1], ca=files[2])
+    if files is None:
+        return None
+    roles = config.bookie_tls_roles
+    if not roles:
+        loop = asyncio.get_running_loop()
+        warn_each_hour(loop, "bookies are accepted without a role (--bookie-tls-roles off)")
+    return TlsIdentity(TlsFiles(cert=files[0], key=files[1], ca=files[2], roles=roles))

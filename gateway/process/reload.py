@@ -97,6 +97,8 @@ def apply(config: GatewayConfig, running: Running) -> None:
     """Take over what may change of a configuration, with its files as they are now."""
     if running.secure is not None:
         running.secure.reload(config)
+    for each in running.reloads:
+        each()
     links = peer_security(running.ctx.cluster)
     if isinstance(links, LinkSecurity):
         try:

@@ -37,7 +37,6 @@ from ledger.command_line.program import (
     flags_given,
     words_given,
 )
-from ledger.command_line.secret_files import OTHERS_READ, others_read
 from ledger.command_line.settings import Settings
 from ledger.command_line.settings_shape import PRINTED
 from ledger.command_line.shape import prints
@@ -181,10 +180,21 @@ def _tls_faults(settings: Settings) -> list[str]:
             faults.append(f"--{name}: is missing; pass all three --bookie-tls options or none")
         elif not path.is_file():
             faults.append(f"{settings.place(name)}: no such file")
-    key = files["bookie-tls-key"]
-    if key and key.is_file() and others_read(key.stat().st_mode):
-        faults.append(f"{settings.place('bookie-tls-key')}: {OTHERS_READ}")
-    return faults
+    return faults or _unusable_files(settings)
+
+
+def _unusable_files(settings: Settings) -> list[str]:
+    """Return the fault of keys and certificates that cannot be loaded."""
+    from ledger.adapters.links.link_config import TlsFiles
+    from ledger.adapters.links.tls_identity import TlsFault, TlsIdentity
+
+    cert, key, authority = _tls_files(settings).values()
+    assert cert and key and authority
+    try:
+        TlsIdentity(TlsFiles(cert=cert, key=key, ca=authority))
+    except TlsFault as fault:
+        return [f"--bookie-tls-cert, --bookie-tls-key, --bookie-tls-ca: {fault}"]
+    return []
 
 
 def config_of(settings: Settings) -> GatewayConfig:
@@ -212,6 +222,7 @@ def config_of(settings: Settings) -> GatewayConfig:
         ),
         bookie_transport=settings["bookie-transport"],
         bookie_tls=(cert, key, authority) if cert and key and authority else None,
+        bookie_tls_roles=settings["bookie-tls-roles"] != "off",
         tail_cache_bytes=settings["tail-cache"],
         connection=connection_limits(settings),
         groups=group_limits(settings),

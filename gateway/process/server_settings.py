@@ -520,6 +520,13 @@ def _reaching_bookies() -> list[Setting]:
             Setting(name=f"bookie-tls-{name}", kind="FILE", parse=units.path, help=text)
             for name, text in files
         ),
+        Setting(
+            name="bookie-tls-roles",
+            kind="MODE",
+            parse=units.one_of("required", "off"),
+            default="required",
+            help="required: certificates of bookies need a role; off: they do not, yet.",
+        ),
     ]
 
 

@@ -7,20 +7,24 @@ secret must be readable by its owner alone; a symbolic link is followed, and its
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ledger.command_line.secret_files import OTHERS_READ, others_read
+from ledger.command_line.secret_files import SecretFault, read_private, read_public
+
+__all__ = [
+    "SecretFault",
+    "is_reference",
+    "parse_reference",
+    "read_private",
+    "read_public",
+    "resolve",
+    "resolve_line",
+]
 
 FILE, ENVIRONMENT = "file:", "env:"
-BYTES_MAX: Final = 1024 * 1024
 _MUST: Final = "must be file:PATH or env:NAME"
-
-
-class SecretFault(Exception):
-    """A value that cannot be read: a line that names the fix, and never the value."""
 
 
 def is_reference(written: str) -> bool:
@@ -58,29 +62,3 @@ def resolve_line(reference: str) -> str:
     if not text or "\n" in text:
         raise SecretFault(f"{reference}: must be one line")
     return text
-
-
-def read_private(file: Path) -> bytes:
-    """Return the content of a file that only its owner may read. Raises SecretFault."""
-    return _read(file, is_private=True)
-
-
-def read_public(file: Path) -> bytes:
-    """Return the content of a file without secrets. Raises SecretFault."""
-    return _read(file, is_private=False)
-
-
-def _read(file: Path, *, is_private: bool) -> bytes:
-    try:
-        with file.open("rb") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise SecretFault(f"{file}: is no file")
-            if is_private and others_read(mode):
-                raise SecretFault(f"{file}: {OTHERS_READ} {file}")
-            content = opened.read(BYTES_MAX + 1)
-    except OSError as error:
-        raise SecretFault(f"{file}: {error.strerror}") from None
-    if len(content) > BYTES_MAX:
-        raise SecretFault(f"{file}: is longer than 1 MiB")
-    return content

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ledger.adapters.links.link import Endpoint, Link
 from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.links.remote_bookies import NewLink, Registered, RemoteBookies
+from ledger.adapters.links.tls_identity import TlsIdentity, identity_of
 from ledger.adapters.tcp.tcp_bookies import tcp_endpoint, tcp_links
 from ledger.adapters.tcp.tcp_config import TcpClientConfig
 from ledger.ids import BookieId
@@ -17,9 +18,10 @@ from ledger.ports.bookies import BookieInfo, BookieTransport
 
 
 def open_bookies(
-    registered: Registered, transport: BookieTransport, tls: TlsFiles | None
+    registered: Registered, transport: BookieTransport, tls: TlsFiles | TlsIdentity | None
 ) -> RemoteBookies:
-    """Return the bookies that `registered()` names. Raises OSError for an unusable TLS file."""
+    """Return the bookies that `registered()` names. Raises TlsFault for an unusable TLS file."""
+    tls = identity_of(tls)
     if transport is BookieTransport.GRPC:
         from ledger.adapters.grpc.grpc_bookies import GrpcBookies
         from ledger.adapters.grpc.grpc_config import GrpcClientConfig
@@ -40,7 +42,7 @@ def _endpoint(bookie: BookieId, info: BookieInfo) -> Endpoint | None:
 class _Links:
     """Makes connections of the transport that each bookie serves."""
 
-    def __init__(self, tcp: NewLink, tls: TlsFiles | None) -> None:
+    def __init__(self, tcp: NewLink, tls: TlsIdentity | None) -> None:
         self._tcp = tcp
         self._tls = tls
         # Makes connections over gRPC. None until the first one.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-
 from google.protobuf.message import DecodeError, Message
 
 from ledger.bookie.config import ENTRY_BYTES_MAX
@@ -19,7 +18,6 @@ from ledger.wire.bookie_frames import VERSION, BadBookieFrame
 from ledger.wire.fence_frames import BODIES_BYTES_MAX, decode_fences, encode_fence_replies
 from ledger.wire.locate_frames import decode_locate, encode_locate_reply
 
-_FENCING_MAX = 4
 _RUNS = 4096  # ranges of a list that are encoded in one turn of the loop
 
 ControlCall = Callable[[bytes], Awaitable[bytes]]
@@ -29,10 +27,10 @@ ControlCall = Callable[[bytes], Awaitable[bytes]]
 class ControlCalls:
     """The control calls of one bookie."""
 
-    def __init__(self, bookie: ServedBookie) -> None:
+    def __init__(self, bookie: ServedBookie, fencing: asyncio.Semaphore) -> None:
+        """`fencing` is held while entries are read for `FenceMany`. Views of a bookie share it."""
         self._bookie = bookie
-        # Held while entries are read for `FenceMany`.
-        self._fencing = asyncio.Semaphore(_FENCING_MAX)
+        self._fencing = fencing
 
     def by_name(self) -> Mapping[str, ControlCall]:
         """Return all calls that every transport has, by name."""

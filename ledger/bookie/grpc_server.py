@@ -7,16 +7,19 @@ protocol, or that the outcome is unknown. It never means that an entry or a ledg
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from ledger.adapters.grpc.grpc_config import GrpcServerConfig
+from ledger.adapters.grpc.grpc_credentials import server_credentials
 from ledger.adapters.grpc.grpc_library import aio, grpc, keep_running
 from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX, WINDOW_BYTES, TlsFiles
+from ledger.adapters.links.tls_identity import TlsIdentity, identity_of
 from ledger.adapters.system.memory import keep_freed_memory
 from ledger.bookie.config import ENTRY_BYTES_MAX
-from ledger.bookie.control_calls import ControlCall, ControlCalls
 from ledger.bookie.served_bookie import ServedBookie
+from ledger.bookie.server_peers import ServedPeer, ServerPeers
 from ledger.bookie.server_rooms import ServerRooms
 from ledger.bookie.server_streams import (
     ServerAddStream,
@@ -29,6 +32,7 @@ from ledger.tasks import start_once
 from ledger.wire.bookie_frames import BadBookieFrame, encode_welcome
 
 SERVICE = "ledger.wire.Bookie"
+_CERTIFICATE: Final = "x509_pem_cert"  # gRPC's name of the verified certificate of a peer
 _Context = aio.ServicerContext[bytes, bytes]
 _Handler = Callable[[bytes, _Context], Awaitable[bytes]]
 
@@ -40,13 +44,17 @@ class BookieServer:
         self,
         bookie: ServedBookie,
         config: GrpcServerConfig,
-        tls: TlsFiles | None = None,
+        tls: TlsFiles | TlsIdentity | None = None,
         rooms: ServerRooms | None = None,
     ) -> None:
-        """`rooms` are shared with another server of this bookie, or None for rooms of its own."""
+        """`rooms` are shared with another server of this bookie, or None for rooms of its own.
+
+        Reads the TLS files, if there are any. Raises TlsFault.
+        """
         self._bookie = bookie
         self._config = config
-        self._tls = tls
+        self._tls = identity_of(tls)
+        self._peers = ServerPeers(bookie)
         keep_running()
         keep_freed_memory()
         rooms = ServerRooms.of(config) if rooms is None else rooms
@@ -68,7 +76,7 @@ class BookieServer:
             if self._tls is None:
                 bound = server.add_insecure_port(address)
             else:
-                bound = server.add_secure_port(address, _credentials(self._tls))
+                bound = server.add_secure_port(address, server_credentials(self._tls))
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}: {error}") from error
         await server.start()
@@ -86,18 +94,29 @@ class BookieServer:
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         for name, stream in streams.items():
             handlers[name] = grpc.stream_stream_rpc_method_handler(stream)
-        for name, call in ControlCalls(self._bookie).by_name().items():
-            handlers[name] = grpc.unary_unary_rpc_method_handler(self._bounded(call))
+        for name in self._peers.of(None).calls:
+            handlers[name] = grpc.unary_unary_rpc_method_handler(self._bounded(name))
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    def _served(self, context: _Context) -> ServedPeer:
+        """Return the bookie as the peer may use it, by the roles of its certificate."""
+        roles = None
+        if self._tls is not None and self._tls.checks_roles:
+            shown = cast(Any, context).auth_context().get(_CERTIFICATE)
+            pem = next(iter(shown), b"").decode("ascii") if shown else ""
+            roles = self._tls.roles_of(ssl.PEM_cert_to_DER_cert(pem) if pem else None)
+            if not roles:
+                self._peers.log_without_role(context.peer())
+        return self._peers.of(roles)
 
     # -- streams -------------------------------------------------------------------------------
 
     async def _adds(self, _: object, context: _Context) -> None:
-        end = ServerAddStream(self._bookie, self._window)
+        end = ServerAddStream(self._served(context).bookie, self._window)
         await self._serve(context, end.on_message, end.next_message)
 
     async def _reads(self, _: object, context: _Context) -> None:
-        end = ServerReadStream(self._bookie, self._config, self._room)
+        end = ServerReadStream(self._served(context).bookie, self._config, self._room)
         try:
             await self._serve(context, end.on_message, end.next_message)
         finally:
@@ -162,13 +181,13 @@ class BookieServer:
 
     # -- control calls -------------------------------------------------------------------------
 
-    def _bounded(self, call: ControlCall) -> _Handler:
+    def _bounded(self, name: str) -> _Handler:
         """Wrap a handler with a time limit and a refusal of requests that do not parse."""
 
         async def handle(request: bytes, context: _Context) -> bytes:
             try:
                 async with asyncio.timeout(self._config.control_timeout_s):
-                    return await call(request)
+                    return await self._served(context).calls[name](request)
             except TimeoutError:
                 await context.abort(
                     grpc.StatusCode.DEADLINE_EXCEEDED, "the call exceeded the bookie's time limit"
@@ -205,11 +224,3 @@ def _options(config: GrpcServerConfig) -> list[tuple[str, Any]]:
         ),
         ("grpc.http2.max_ping_strikes", config.ping_strikes_max),
     ]
-
-
-def _credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    """Load the TLS files. Raises OSError if one cannot be read."""
-    pair = (tls.key.read_bytes(), tls.cert.read_bytes())
-    return grpc.ssl_server_credentials(
-        [pair], root_certificates=tls.ca.read_bytes(), require_client_auth=True
-    )

@@ -57,18 +57,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     """One client, from its first byte until the connection is lost."""
 
     def __init__(self, server: TcpServer) -> None:
-        config = server.config
         self._loop = asyncio.get_running_loop()
         self._server = server
-        self._adds = ServerAddStream(server.bookie, server.rooms.adds, self._on_ready)
-        self._reads = ServerReadStream(server.bookie, config, server.rooms.answers, self._on_ready)
-        self._calls = ServerCallStream(
-            server.calls,
-            config.control_timeout_s,
-            config.answer_bytes_max,
-            self._on_ready,
-            self._on_bad,
-        )
         self._reader = FrameReader(
             server.staging, uninitialized, self._admit, self._on_message, MESSAGE_BYTES_MAX
         )
@@ -109,6 +99,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Register the connection, or refuse it if there are too many."""
         self._transport = prepare(transport)
         self._client = _host_of(transport)
+        server, config, notify = self._server, self._server.config, self._on_ready
+        # The certificate of the peer, which is known now, decides what it may use.
+        bookie, calls = server.services_for(transport, self._client)
+        self._adds = ServerAddStream(bookie, server.rooms.adds, notify)
+        self._reads = ServerReadStream(bookie, config, server.rooms.answers, notify)
+        self._calls = ServerCallStream(
+            calls, config.control_timeout_s, config.answer_bytes_max, notify, self._on_bad
+        )
         if not self._server.admit(self):
             self._end("connections", "too many connections")
             return

@@ -6,21 +6,34 @@ A sweep closes connections that are silent, that leave a frame unfinished, or th
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+import socket
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from ledger.adapters.links.link_config import WINDOW_BYTES, TlsFiles
+from ledger.adapters.links.tls_identity import TlsIdentity, certificate_of, identity_of
 from ledger.adapters.system.memory import keep_freed_memory
 from ledger.adapters.tcp.tcp_config import TcpServerConfig
-from ledger.adapters.tcp.tls_context import server_context
-from ledger.bookie.control_calls import ControlCall, ControlCalls
+from ledger.bookie.control_calls import ControlCall
 from ledger.bookie.served_bookie import ServedBookie
+from ledger.bookie.server_peers import ServerPeers
 from ledger.bookie.server_rooms import ServerRooms
 from ledger.bookie.tcp_connection import ClientConnection
+from ledger.core.bookie_roles import Role
 from ledger.log import Throttle, logger
+from ledger.tasks import start_once
 from ledger.wire.tcp_frames import CALL_METHODS, STAGING_BYTES
 
 _CREDIT_BYTES_MIN: Final = 64 * 1024
 _SWEEP_S_MAX: Final = 1.0
+_REFRESH_S: Final = 5.0  # how often the files of certificates are looked at
+
+
+class PeerServices(NamedTuple):
+    """What the connection of one peer uses, as its roles permit."""
+
+    bookie: ServedBookie
+    calls: Mapping[int, ControlCall]  # by the number on the wire
 
 
 class TcpServer:
@@ -30,22 +43,28 @@ class TcpServer:
         self,
         bookie: ServedBookie,
         config: TcpServerConfig,
-        tls: TlsFiles | None = None,
+        tls: TlsFiles | TlsIdentity | None = None,
         rooms: ServerRooms | None = None,
     ) -> None:
-        """`rooms` are shared with another server of this bookie, or None for rooms of its own."""
+        """`rooms` are shared with another server of this bookie, or None for rooms of its own.
+
+        Reads the TLS files, if there are any. Raises TlsFault.
+        """
         self.bookie = bookie
         self.config = config
-        self._tls = tls
+        self._tls = identity_of(tls)
+        # The version of the certificates that new connections get.
+        self._tls_version = 0
+        self._refresh_at_s = 0.0
+        self._peers = ServerPeers(bookie)
+        # The services so far, by the roles of a peer; None stands for unchecked ones.
+        self._services: dict[frozenset[Role] | None, PeerServices] = {}
         rooms = ServerRooms.of(config) if rooms is None else rooms
         # Bytes of adds that are not durable yet, of all connections together.
         self._window = rooms.adds
         # Bytes of answers to reads that are not written yet, of all connections together.
         self._room = rooms.answers
         self.rooms = rooms
-        self.calls: dict[int, ControlCall] = {
-            CALL_METHODS[name]: call for name, call in ControlCalls(bookie).over_tcp().items()
-        }
         # Shared by all connections: each receive is handled before the next one.
         self.staging = bytearray(STAGING_BYTES)
         # Connections from their first byte until they are lost.
@@ -55,27 +74,54 @@ class TcpServer:
         # Bytes that have arrived of frames that are not complete, of all connections.
         self.unfinished = 0
         self._throttle = Throttle()
-        # The listener and the timer of the sweep, from `start` to `stop`.
-        self._server: asyncio.Server | None = None
+        # The listeners and the timer of the sweep, from `start` to `stop`.
+        self._servers: list[asyncio.Server] = []
+        # The task that gives the listeners new certificates. None before the first change.
+        self._renewing: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         keep_freed_memory()
 
     async def start(self, host: str, port: int) -> int:
         """Serve, and return the port (0 picks a free one). Raises OSError."""
-        loop = asyncio.get_running_loop()
-        context = None if self._tls is None else server_context(self._tls)
-        handshake_s = None if context is None else self.config.hello_timeout_s
-        self._server = await loop.create_server(
-            self.new_connection, host, port, ssl=context, ssl_handshake_timeout=handshake_s
-        )
+        self._servers = [await self._listen(host=host, port=port)]
         self.begin_sweeps()
-        return self._server.sockets[0].getsockname()[1]
+        return self._servers[0].sockets[0].getsockname()[1]
+
+    async def _listen(self, **place: Any) -> asyncio.Server:
+        """Listen at a host and port or on a socket, with the newest certificates."""
+        loop, tls = asyncio.get_running_loop(), self._tls
+        if tls is None:
+            return await loop.create_server(self.new_connection, **place)
+        self._tls_version = tls.version
+        return await loop.create_server(
+            self.new_connection,
+            **place,
+            ssl=tls.server,
+            ssl_handshake_timeout=self.config.hello_timeout_s,
+        )
+
+    async def use_new_certificates(self) -> None:
+        """Give new connections the newest certificates, if there are new ones. Open ones stay.
+
+        Other listeners begin on the same sockets before the old ones end, so that no connection
+        is refused meanwhile.
+        """
+        if self._tls is None or self._tls.version == self._tls_version:
+            return
+        old, self._servers = self._servers, []
+        for server in old:
+            for each in server.sockets:
+                twin = socket.fromfd(each.fileno(), each.family, each.type)
+                self._servers.append(await self._listen(sock=twin))
+            server.close()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new connections, and end those that are left after the grace period."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._renewing is not None:
+            await asyncio.wait([self._renewing])
+        for server in self._servers:
+            server.close()
+        self._servers = []
         if self._connections and grace_s > 0:
             self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._emptied], timeout=grace_s)
@@ -97,12 +143,37 @@ class TcpServer:
         now_s = asyncio.get_running_loop().time()
         for connection in tuple(self._connections):
             connection.check(now_s)
+        if self._tls is not None and now_s >= self._refresh_at_s:
+            self._refresh_at_s = now_s + _REFRESH_S
+            self._tls.refresh()
+            self._renew()
+
+    def _renew(self) -> None:
+        """Begin to use certificates that this server or another user of the identity has read."""
+        assert self._tls is not None
+        is_busy = self._renewing is not None and not self._renewing.done()
+        if self._tls.version != self._tls_version and not is_busy:
+            self._renewing = start_once("new certificates", self.use_new_certificates())
 
     # -- what connections call -----------------------------------------------------------------
 
     def new_connection(self) -> ClientConnection:
         """Return the protocol of a connection that was accepted."""
         return ClientConnection(self)
+
+    def services_for(self, transport: asyncio.BaseTransport, client: str) -> PeerServices:
+        """Return what the peer of this new connection may use, by its certificate."""
+        roles = None
+        if self._tls is not None:
+            roles = self._tls.roles_of(certificate_of(transport.get_extra_info("ssl_object")))
+        if roles is not None and not roles:
+            self._peers.log_without_role(client)
+        found = self._services.get(roles)
+        if found is None:
+            served = self._peers.of(roles)
+            calls = {CALL_METHODS[name]: call for name, call in served.over_tcp.items()}
+            found = self._services[roles] = PeerServices(served.bookie, calls)
+        return found
 
     def admit(self, connection: ClientConnection) -> bool:
         """Register a connection. Returns False if there are too many."""

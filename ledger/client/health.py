@@ -29,7 +29,13 @@ _FORGET_EVERY_S = 60.0  # how often records of bookies that are gone are looked 
 NEW_FRAGMENT_BYTES = 1024 * 1024
 """The load that a new fragment counts for, so that empty fragments are spread too."""
 
-UNHEALTHY = (Status.UNREACHABLE, Status.WRONG_INSTANCE, Status.IO_ERROR, Status.OVERLOADED)
+UNHEALTHY = (
+    Status.UNREACHABLE,
+    Status.WRONG_INSTANCE,
+    Status.IO_ERROR,
+    Status.OVERLOADED,
+    Status.PERMISSION_DENIED,  # of one bookie among others, it is a fault of its configuration
+)
 """Answers that count as a failure of the bookie, not of the request."""
 
 _UNKNOWN = BookieInfo()

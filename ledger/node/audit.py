@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ledger.adapters.links.tls_identity import TlsFault
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_OK, EXIT_UNREACHABLE
@@ -23,9 +24,11 @@ from ledger.errors import ForeignLayout, MetadataUnavailable, NotEnoughBookies
 from ledger.ids import LedgerId
 from ledger.log import logger
 from ledger.node.audit_shapes import DONE, LEFT, PROGRESS, STARTED
+from ledger.node.checks import tls_file_faults
 from ledger.node.http_port import HttpUnavailable, start_http
 from ledger.node.options import AUDIT_OPTIONS, answered, options_command
 from ledger.node.process import print_faults
+from ledger.node.tls import identity_of_files, keep_current
 from ledger.ports.bookies import BookieTransport
 from ledger.repair.config import RepairConfig
 from ledger.tasks import start_restarting
@@ -95,11 +98,10 @@ def _tls_faults(settings: Settings) -> list[str]:
     files = _tls_files(settings)
     if any(files) and not all(files):
         faults.append("--tls-cert, --tls-key and --tls-ca: pass all of them or none")
-    return faults + [
-        f"{settings.place(name)}: no such file"
-        for name, file in zip(names, files, strict=True)
-        if file is not None and not file.is_file()
-    ]
+    for name, file in zip(names, files, strict=True):
+        if file is not None:
+            faults += tls_file_faults(settings.place(name), file, secret=name == "tls-key")
+    return faults
 
 
 def _config(settings: Settings) -> RepairConfig:
@@ -114,10 +116,15 @@ def _config(settings: Settings) -> RepairConfig:
 
 
 async def _run(settings: Settings, flags: Flags) -> int:
-    from ledger.node.repair_node import RepairNode, TlsFiles, new_owner
+    from ledger.node.repair_node import RepairNode, new_owner
 
-    cert, key, authority = _tls_files(settings)
-    tls = TlsFiles(cert=cert, key=key, ca=authority) if cert and key and authority else None
+    try:
+        tls = identity_of_files(*_tls_files(settings), settings["tls-roles"])
+    except TlsFault as fault:
+        faults = [f"{settings.place('tls-cert')}: {fault}"]
+        print_faults(faults, as_json=_wants_json(flags))
+        return EXIT_CONFIG
+    keep_current(tls)
     node = RepairNode(
         settings["zookeeper"],
         settings["session"],

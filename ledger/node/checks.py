@@ -11,7 +11,7 @@ from typing import Final
 
 from ledger.adapters.posix.uring import why_unavailable
 from ledger.bookie.directory import VERSION, check_directory
-from ledger.command_line.secret_files import OTHERS_READ, others_read
+from ledger.command_line.secret_files import SecretFault, read_private, read_public
 from ledger.command_line.settings import Settings
 from ledger.errors import ForeignDirectory
 from ledger.node.exposure import is_loopback
@@ -82,21 +82,18 @@ def _tls_faults(settings: Settings) -> Iterator[str]:
         yield f"{settings.place(given)}: needs {' and '.join(missing)} too"
     for name, file in files.items():
         if file is not None:
-            yield from _file_faults(settings.place(name), file, secret=name == "tls-key")
+            yield from tls_file_faults(settings.place(name), file, secret=name == "tls-key")
 
 
-def _file_faults(place: str, file: Path, *, secret: bool) -> Iterator[str]:
+def tls_file_faults(place: str, file: Path, *, secret: bool) -> Iterator[str]:
+    """Yield the fault of a file of TLS that cannot be used. `secret` is True for a key."""
     try:
-        with file.open("rb") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
-            pem = b"-----BEGIN " in opened.read(64 * 1024)
-    except OSError as error:
-        yield f"{place}: {error.strerror}"
+        content = read_private(file) if secret else read_public(file)
+    except SecretFault as fault:
+        yield f"{place}: {str(fault).removeprefix(f'{file}: ')}"
         return
-    if not pem:
+    if b"-----BEGIN " not in content:
         yield f"{place}: is not a PEM file"
-    if secret and others_read(mode):
-        yield f"{place}: {OTHERS_READ}"
 
 
 def _listener_faults(settings: Settings) -> Iterator[str]:

@@ -40,6 +40,7 @@ class NodeConfig:
     tls_cert: Path | None = None  # PEM certificate; with it, peers need one signed by tls_ca
     tls_key: Path | None = None  # PEM key; readable by its owner only
     tls_ca: Path | None = None  # PEM certificates of the CA
+    tls_roles: str = "required"  # "off" accepts certificates without a role, as before roles
     allow_insecure: bool = False  # True allows listening beyond this machine without TLS
     session: float = 10.0  # seconds after which ZooKeeper expires an unresponsive bookie
     zookeeper_wait: float = 60.0  # seconds to wait for ZooKeeper at the start, before exit code 69
@@ -55,6 +56,7 @@ class NodeConfig:
         assert 0 <= self.grpc_port <= 65_535
         assert self.port != self.grpc_port or self.port == 0
         assert self.bookie_transport in ("tcp", "grpc")
+        assert self.tls_roles in ("required", "off")
         assert 0 < self.disk_used_resume < self.disk_used_max <= 100
         assert 0 <= self.rewrite_share < 100
         assert self.disk_free_min >= 0

@@ -36,6 +36,14 @@ _NODE: Final = NodeConfig()
 _REPAIR: Final = RepairConfig()
 
 
+_ROLES_ROW: Final = Setting(
+    name="tls-roles",
+    kind="MODE",
+    parse=units.one_of("required", "off"),
+    default=_NODE.tls_roles,
+    help="required: certificates need a role; off: any certificate of the CA may do everything.",
+)
+
 _HTTP_ROWS: Final = (
     Setting(
         name="http-port",
@@ -207,7 +215,7 @@ _SERVE_ROWS: Final = (
         kind="FILE",
         parse=units.path,
         default=_NODE.tls_key,
-        help="PEM file with its private key; only its owner and group may read it.",
+        help="PEM file with its private key; only its owner may read it.",
     ),
     Setting(
         name="tls-ca",
@@ -216,6 +224,7 @@ _SERVE_ROWS: Final = (
         default=_NODE.tls_ca,
         help="PEM file with the CA certificates that sign peer certificates.",
     ),
+    _ROLES_ROW,
     Setting(
         name="allow-insecure",
         default=_NODE.allow_insecure,
@@ -343,7 +352,7 @@ _AUDIT_ROWS: Final = (
         name="tls-key",
         kind="FILE",
         parse=units.path,
-        help="PEM file with its private key.",
+        help="PEM file with its private key; only its owner may read it.",
     ),
     Setting(
         name="tls-ca",
@@ -351,6 +360,7 @@ _AUDIT_ROWS: Final = (
         parse=units.path,
         help="PEM file with the CA certificates that sign bookie certificates.",
     ),
+    _ROLES_ROW,
     Setting(
         name="bookie-transport",
         kind="TRANSPORT",

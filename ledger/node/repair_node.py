@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ledger.adapters.links.link_config import TlsFiles
+from ledger.adapters.links.tls_identity import TlsIdentity
 from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system import machine
 from ledger.adapters.system.clock import SystemClock
@@ -36,7 +36,7 @@ from ledger.tasks import start_restarting
 if TYPE_CHECKING:
     from ledger.node.node_metrics import AuditSamples
 
-__all__ = ["RepairNode", "TlsFiles", "new_owner"]
+__all__ = ["RepairNode", "new_owner"]
 
 _LOCKED_S: Final = 1.0
 _SILENT_S: Final = 1.0  # wait before a bookie that listed no entries is asked again
@@ -69,7 +69,7 @@ class RepairNode:
         session_s: float,
         owner: BookieId,
         config: RepairConfig,
-        tls: TlsFiles | None,
+        tls: TlsIdentity | None,
         transport: BookieTransport = BookieTransport.TCP,
     ) -> None:
         self.owner = owner

@@ -9,6 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
+from ledger.adapters.links.tls_identity import TlsFault, TlsIdentity
 from ledger.adapters.system.memory import start_returning_memory
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line.exit_codes import (
@@ -33,6 +34,7 @@ from ledger.node.exposure import warn_each_hour
 from ledger.node.http_port import HttpPort, HttpUnavailable, start_http
 from ledger.node.options import NodeSettings, answered, serve_command
 from ledger.node.process import print_faults
+from ledger.node.tls import keep_current
 from ledger.ports.bookies import BookieTransport
 from ledger.tasks import start_restarting
 
@@ -86,7 +88,11 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
     if config.audit:
         import_module("ledger.node.repair_node")  # now, because it would delay adds later
     asked = ExitAsked()
-    node = StorageNode(config, partial(_connect, config), logger)
+    try:
+        node = StorageNode(config, partial(_connect, config), logger)
+    except TlsFault as fault:
+        _print(settings, f"{settings.place('tls-cert')}: {fault}")
+        return EXIT_CONFIG
     try:
         http = await start_http(config.http_host, config.http_port, "bookie", node)
     except HttpUnavailable as error:
@@ -110,9 +116,10 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
         gc.set_threshold(*_COLLECT_AFTER)
         _print_started(node, http)
         asked.ready()
+        keep_current(node.tls)
         warn_each_hour(config, asyncio.get_running_loop())
         if config.audit:
-            repair = partial(_repair, config, http)
+            repair = partial(_repair, config, http, node.tls)
             beside.append(start_restarting("the repair beside a bookie", repair))
         failing = asyncio.ensure_future(node.bookie.failed())
         await asyncio.wait({failing, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -132,15 +139,13 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
             await http.stop()
 
 
-async def _repair(config: NodeConfig, http: HttpPort | None) -> None:
+async def _repair(config: NodeConfig, http: HttpPort | None, tls: TlsIdentity | None) -> None:
     """Audit and re-replicate with a ZooKeeper session of its own, until cancelled."""
     from ledger.node.repair_node import RepairNode, new_owner
-    from ledger.node.storage_node import tls_files
     from ledger.repair.config import RepairConfig
 
     repair = RepairConfig(delay_s=config.audit_delay)
     while True:
-        tls = tls_files(config)
         transport = BookieTransport(config.bookie_transport)
         node = RepairNode(config.zookeeper, config.session, new_owner(), repair, tls, transport)
         try:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ledger.adapters.grpc.grpc_config import GrpcServerConfig
-from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.posix.posix_disk import PosixDisk
 from ledger.adapters.rocksdb.rocks_table import RocksTable
 from ledger.adapters.system import machine
@@ -31,6 +30,7 @@ from ledger.node.cluster_ledgers import ClusterLedgers
 from ledger.node.config import NodeConfig
 from ledger.node.identity import BookieIdentity, is_new, load_identity
 from ledger.node.losses import ledgers_at_risk
+from ledger.node.tls import identity_for
 from ledger.ports.bookies import BookieInfo
 from ledger.ports.metadata import MetadataStore
 from ledger.registry import cookie, layout
@@ -54,7 +54,10 @@ class StorageNode:
     """One bookie process. Call `start` once, then `stop`, even if `start` failed."""
 
     def __init__(self, config: NodeConfig, connect: Connect, log: Any) -> None:
+        """Read the TLS files, if there are any. Raises TlsFault."""
         self._config = config
+        # The identity that both servers show, and an auditor beside them. None without TLS.
+        self.tls = identity_for(config)
         self._connect = connect
         self._log = log
         # Functions that stop the started parts, in order of their start. Emptied by `stop`.
@@ -138,7 +141,7 @@ class StorageNode:
 
     async def _listen(self, bookie: Bookie) -> int:
         """Serve TCP, then gRPC within the same bounds. Returns the gRPC port."""
-        config, tls = self._config, tls_files(self._config)
+        config, tls = self._config, self.tls
         tcp = TcpServer(bookie, TcpServerConfig(answers_bytes_max=config.answers_max), tls)
         grpc = BookieServer(bookie, GrpcServerConfig(), tls, tcp.rooms)
 
@@ -305,13 +308,6 @@ def _bookie_config(config: NodeConfig) -> BookieConfig:
             disk_bytes * (100 - config.disk_used_resume) // 100,
         ),
     )
-
-
-def tls_files(config: NodeConfig) -> TlsFiles | None:
-    """Return the files by which this process and its peers authenticate each other."""
-    if config.tls_cert is None or config.tls_key is None or config.tls_ca is None:
-        return None
-    return TlsFiles(cert=config.tls_cert, key=config.tls_key, ca=config.tls_ca)
 
 
 async def _stop_bookie(bookie: Bookie, identity: BookieIdentity) -> None:

@@ -29,6 +29,9 @@ class Status(IntEnum):
     # Not a code of BookKeeper. Another bookie, or another start of it, serves at this address, so
     # the request had no effect
     WRONG_INSTANCE = 901
+    # Not a code of BookKeeper. The roles of the client's certificate do not permit the request. It
+    # had no effect, and says nothing about entries and ledgers: it counts as unknown
+    PERMISSION_DENIED = 902
 
 
 class BookieTransport(StrEnum):

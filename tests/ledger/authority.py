@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ledger.adapters.links.link_config import TlsFiles
+from ledger.core.bookie_roles import Role
 
 
 class Authority:
@@ -22,10 +23,18 @@ class Authority:
         self.cert = self._sign(self.name, self.key.public_key(), authority=True)
         (path / "ca.pem").write_bytes(self.cert.public_bytes(serialization.Encoding.PEM))
 
-    def files(self, who, host="127.0.0.1"):
+    def files(self, who, host="127.0.0.1", roles=None, uris=(), **names):
+        """Return the files of a process that may be reached at `host`.
+
+        Its roles are those given, or the role called `who`, if there is one. `uris` are further
+        alternative names, and `names` those of other types, such as `dns`.
+        """
+        if roles is None:
+            roles = [who] if who in list(Role) else []
+        uris = [Role(each).uri for each in roles] + list(uris)
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, who)])
-        cert = self._sign(name, key.public_key(), host=host)
+        cert = self._sign(name, key.public_key(), host=host, uris=uris, **names)
         files = TlsFiles(
             cert=self.path / f"{who}.pem", key=self.path / f"{who}.key", ca=self.path / "ca.pem"
         )
@@ -37,9 +46,16 @@ class Authority:
                 serialization.NoEncryption(),
             )
         )
+        files.key.chmod(0o600)
         return files
 
-    def _sign(self, name, public_key, *, host="127.0.0.1", authority=False):
+    def _sign(
+        self, name, public_key, *, host="127.0.0.1", authority=False, uris=(), dns=(), mail=()
+    ):
+        names = [x509.IPAddress(ipaddress.ip_address(host))]
+        names += map(x509.UniformResourceIdentifier, uris)
+        names += map(x509.DNSName, dns)
+        names += map(x509.RFC822Name, mail)
         now = datetime.datetime.now(datetime.UTC)
         builder = (
             x509.CertificateBuilder()
@@ -50,9 +66,6 @@ class Authority:
             .not_valid_before(now - datetime.timedelta(hours=1))
             .not_valid_after(now + datetime.timedelta(days=1))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))]),
-                critical=False,
-            )
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
         )
         return builder.sign(self.key, hashes.SHA256())

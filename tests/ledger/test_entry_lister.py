@@ -207,7 +207,7 @@ async def test_a_list_of_many_ranges_leaves_the_loop_to_others():
     rows = 30_000
     async with started_bookie(SMALL) as (rig, bookie):
         fill(bookie, rig, rows=rows, entries=2, gap=1)
-        call = ControlCalls(bookie).by_name()["ListEntries"]
+        call = ControlCalls(bookie, asyncio.Semaphore()).by_name()["ListEntries"]
         request = pb.LedgerRequest(bookie=bookie.bookie_id, ledger=7)
         turns = 0
 

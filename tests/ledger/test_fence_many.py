@@ -10,7 +10,6 @@ from ledger.bookie.in_process import open_local_bookie
 from ledger.bookie.tcp_server import TcpServer
 from ledger.ports.bookies import FENCED_MAX, BookieInfo, Status
 from ledger.wire.bookie_frames import KEY_BYTES_MAX
-from ledger.wire.tcp_frames import CALL_METHODS
 from tests.contracts.test_bookies import CONFIG
 from tests.ledger.bookie_rig import KEY
 from tests.ledger.transports import bookies_of, on_transport, server_of
@@ -23,16 +22,16 @@ async def asked(tmp_path, count=50, key=KEY):
     calls = 0
     with on_transport("tcp"):
         opened = await open_local_bookie(tmp_path / "bookie", config=CONFIG)
-        server = server_of(opened.bookie)
-        assert isinstance(server, TcpServer)
-        answer = server.calls[CALL_METHODS["FenceMany"]]
+        answer = opened.bookie.fence_many
 
-        async def counted(request):
+        async def counted(*words):
             nonlocal calls
             calls += 1
-            return await answer(request)
+            return await answer(*words)
 
-        server.calls[CALL_METHODS["FenceMany"]] = counted
+        opened.bookie.fence_many = counted
+        server = server_of(opened.bookie)
+        assert isinstance(server, TcpServer)
         name = opened.bookie.bookie_id
         registered = {name: BookieInfo(port=await server.start("127.0.0.1", 0))}
         port = bookies_of(lambda: registered)

@@ -193,7 +193,8 @@ def test_a_key_that_everybody_can_read_is_refused(tmp_path):
     code, said, _ = bookie("check-config", *tls(tmp_path, 0o644), *data)
     assert code == 78
     assert said == [
-        f"bookie: --tls-key {tmp_path}/key.pem: other users can read it; run chmod 600",
+        f"bookie: --tls-key {tmp_path}/key.pem: other users can read it; "
+        f"run chmod 600 {tmp_path}/key.pem",
     ]
     for mode in (0o640, 0o440):  # a Secret of Kubernetes under fsGroup has the second one
         assert bookie("check-config", *tls(tmp_path, mode), *data)[:2] == (78, said)

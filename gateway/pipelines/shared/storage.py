@@ -99,6 +99,7 @@ async def _open(
     stops: list[Callable[[], Awaitable[None]]],
     connect_s: float,
 ) -> ReadStorage:
+    from ledger.adapters.links.tls_identity import TlsFault
     from ledger.adapters.open_bookies import open_bookies
 
     store = await _connect(metadata, connect_s)
@@ -113,7 +114,10 @@ async def _open(
     except ForeignLayout as error:
         raise JobError(f"metadata {metadata}: {error}", "NO_CLUSTER") from error
     stops.append(discovery.stop)
-    bookies = open_bookies(discovery.registered, transport, tls)
+    try:
+        bookies = open_bookies(discovery.registered, transport, tls)
+    except TlsFault as fault:
+        raise JobError(f"TLS: {fault}", "USAGE") from fault
     stops.append(bookies.close)
     return ReadStorage(store, LedgerClient(store, bookies, SystemClock(), LedgerClientConfig()))
 

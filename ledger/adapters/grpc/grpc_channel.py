@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig
 from ledger.adapters.grpc.grpc_library import aio, grpc
-from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX, WINDOW_BYTES, TlsFiles
+from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX, WINDOW_BYTES
 
 SERVICE = "ledger.wire.Bookie"
 
@@ -30,12 +30,3 @@ def open_channel(
     if credentials is None:
         return aio.insecure_channel(target, options)
     return aio.secure_channel(target, credentials, options)
-
-
-def client_credentials(tls: TlsFiles) -> grpc.ChannelCredentials:
-    """Load the client's credentials. Raises OSError if a file cannot be read."""
-    return grpc.ssl_channel_credentials(
-        root_certificates=tls.ca.read_bytes(),
-        private_key=tls.key.read_bytes(),
-        certificate_chain=tls.cert.read_bytes(),
-    )

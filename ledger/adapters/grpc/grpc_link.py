@@ -12,9 +12,12 @@ from typing import Any, Final
 
 from ledger.adapters.grpc.grpc_channel import SERVICE, open_channel
 from ledger.adapters.grpc.grpc_config import GrpcClientConfig
+from ledger.adapters.grpc.grpc_credentials import NoBookie, channel_credentials
 from ledger.adapters.grpc.grpc_library import aio, grpc
 from ledger.adapters.links.client_streams import AddStream, ReadStream
 from ledger.adapters.links.link import Endpoint
+from ledger.adapters.links.server_role import log_no_bookie
+from ledger.adapters.links.tls_identity import TlsIdentity
 from ledger.ids import BookieId
 from ledger.ports.bookies import Status
 from ledger.wire.bookie_frames import BadBookieFrame, decode_welcome, encode_hello
@@ -34,7 +37,7 @@ class BookieConnection:
         bookie: BookieId,
         endpoint: Endpoint,
         config: GrpcClientConfig,
-        credentials: grpc.ChannelCredentials | None,
+        tls: TlsIdentity | None,
     ) -> None:
         self.bookie = bookie
         self.endpoint = endpoint
@@ -45,7 +48,7 @@ class BookieConnection:
         not reached.
         """
         self._config = config
-        self._credentials = credentials
+        self._tls = tls
         # The channel to the bookie, from the start of `run` until its end.
         self._channel: aio.Channel | None = None
         # Done once `close` was called.
@@ -77,22 +80,31 @@ class BookieConnection:
         """Connect and serve. Returns after the connection failed or broke and all requests are
         answered.
         """
-        channel = open_channel(
-            self.endpoint.host, self.endpoint.port, self._config, self._credentials
-        )
-        self._channel = channel
+        channel: aio.Channel | None = None
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
+                channel = self._channel = await self._new_channel()
                 adds = await self._open(channel, "Adds")
                 reads = await self._open(channel, "Reads")
             self.opened.set_result(True)
             on_opened()
             await self._serve(adds, reads)
-        except (*_BROKEN, TimeoutError):
+        except NoBookie:
+            log_no_bookie(self.bookie, self.endpoint)
+        except (*_BROKEN, OSError, ValueError):  # TimeoutError is an OSError
             pass
         finally:
             self._fail()
-            await channel.close()
+            if channel is not None:
+                await channel.close()
+
+    async def _new_channel(self) -> aio.Channel:
+        """Check the server's certificate, with TLS. Raises NoBookie, OSError, ValueError."""
+        _, host, port = self.endpoint
+        if self._tls is None:
+            return open_channel(host, port, self._config, None)
+        credentials = await channel_credentials(self._tls, self.endpoint)
+        return open_channel(host, port, self._config, credentials)
 
     def close(self) -> None:
         """Make `run` answer all pending requests and return soon."""

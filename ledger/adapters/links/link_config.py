@@ -26,8 +26,9 @@ class TlsFiles:
     """
 
     cert: Path  # certificate of this process, with its chain
-    key: Path  # the private key of this process
+    key: Path  # the private key of this process, which only its owner may read
     ca: Path  # the CA certificates that sign the peers' certificates
+    roles: bool = True  # False accepts every certificate, while a cluster gets its roles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

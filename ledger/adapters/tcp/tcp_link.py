@@ -16,6 +16,8 @@ from typing import Final
 from ledger.adapters.links.client_streams import AddStream, ReadStream
 from ledger.adapters.links.link import Endpoint
 from ledger.adapters.links.link_config import MESSAGE_BYTES_MAX
+from ledger.adapters.links.server_role import log_no_bookie, shows_a_bookie
+from ledger.adapters.links.tls_identity import TlsIdentity
 from ledger.adapters.system.memory import uninitialized
 from ledger.adapters.tcp.tcp_config import TcpClientConfig
 from ledger.adapters.tcp.transport import prepare
@@ -65,7 +67,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         endpoint: Endpoint,
         config: TcpClientConfig,
         staging: bytearray,
-        tls: SSLContext | None,
+        tls: TlsIdentity | None,
     ) -> None:
         loop = self._loop = asyncio.get_running_loop()
         self.bookie = bookie
@@ -134,7 +136,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
                 _, host, port = self.endpoint
-                self._transport = await open_connection(self, host, port, self._tls)
+                context = None if self._tls is None else self._tls.client
+                self._transport = await open_connection(self, host, port, context)
                 await self._welcomed
             if self._over.done():
                 return
@@ -177,9 +180,13 @@ class TcpConnection(asyncio.BufferedProtocol):
     # -- the transport's calls -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send HELLO."""
+        """Send HELLO, unless the server is no bookie: then nothing is sent."""
         self._transport = prepare(transport)
-        self._transport.write(hello_frame(self.bookie))
+        if self._tls is None or shows_a_bookie(self._tls, transport.get_extra_info("ssl_object")):
+            self._transport.write(hello_frame(self.bookie))
+        else:
+            log_no_bookie(self.bookie, self.endpoint)
+            self._end(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End: what is pending has an unknown outcome."""
