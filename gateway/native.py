@@ -139,16 +139,20 @@ async def connect(
     ca: Path | str | None = None,
     certificate: Path | str | None = None,
     key: Path | str | None = None,
+    bookie_tls_roles: str = "required",
     bookie_transport: str = "tcp",
     connect_s: float = CONNECT_S,
 ) -> AsyncGenerator[Logs]:
     """Connect to the storage at `address`, for the time of the `async with` block.
 
-    `ca`, `certificate` and `key` are PEM files, for bookies that require client certificates.
-    `bookie_transport` is tcp or grpc.
+    `ca`, `certificate` and `key` are PEM files, for bookies that require client certificates. A
+    reader needs the role reader, a writer the role gateway. `bookie_tls_roles` is off if bookies
+    have no roles yet, `bookie_transport` is tcp or grpc.
     Raises JobError with the remedy if the storage does not answer within `connect_s` seconds.
     """
     async with open_storage(
-        address, ca, certificate, key, transport=bookie_transport, connect_s=connect_s
+        *(address, ca, certificate, key, bookie_tls_roles),
+        transport=bookie_transport,
+        connect_s=connect_s,
     ) as storage:
         yield Logs(address, storage)

@@ -8,6 +8,7 @@ class Calm(Swarm):
 
     def adjust(self):
         self.real_bookies = self.repairs = self.loses_data = self.deletes = self.surprises = False
+        self.refuses = False
         self.metadata_loss = 0.0
         self.lag_s = 0.0
         self.ledgers_max = 1
@@ -138,6 +139,29 @@ class Lagging(Deleted):
         super().adjust()
         self.lag_s = 1.0
         self.ledgers_max = 3
+
+
+class Refused(Calm):
+    """Bookies refuse the requests of some hosts, which take ledgers over and read them."""
+
+    takers = (1, 2)
+    shapes = SAFE_SHAPES
+
+    def adjust(self):
+        super().adjust()
+        self.refuses = self.readers = True
+        self.weather.timeout_s = 0.3
+        self.heal_s = 3.0
+
+
+class RefusedAtRepair(Refused):
+    """The same, and auditor and worker mend what was lost."""
+
+    losses = ("come_back_in_limbo", "come_back_empty")
+
+    def adjust(self):
+        super().adjust()
+        self.loses_data = self.repairs = True
 
 
 class Watched(Changing):
@@ -275,6 +299,8 @@ FAMILIES = (
     Deleted,
     Lagging,
     Watched,
+    Refused,
+    RefusedAtRepair,
     RealCrashing,
     RealLimbo,
     RealTaken,

@@ -45,6 +45,7 @@ from tests.sim import (
     families,
     planted,
     reading_mistakes,
+    refusal_mistakes,
     slow_mistakes,
     swarm_hosts,
 )
@@ -458,6 +459,12 @@ MUTATIONS = (
         recovery_as(planted.NoAnswerIsNoLedger),
     ),
     Mutation(
+        "T22",
+        "PERMISSION_DENIED is read as no ledger",
+        recovery_as(planted.RefusalIsNoLedger),
+        families.Refused,
+    ),
+    Mutation(
         "L2",
         "one bookie less than Qa is enough",
         patched(AddPipeline, __init__=one_less_is_enough),
@@ -539,6 +546,7 @@ MUTATIONS = (
     *accident_mistakes.MUTATIONS,
     *reading_mistakes.OF_THE_SWARM,
     *slow_mistakes.MUTATIONS,
+    *refusal_mistakes.OF_THE_SWARM,
 )
 
 

@@ -20,6 +20,8 @@ from ledger.ports.bookies import (
     Status,
 )
 
+DENIED = Status.PERMISSION_DENIED
+
 
 @dataclass
 class Weather:
@@ -66,6 +68,8 @@ class Network:
         self.cuts = set()  # both ways
         self.cut_requests = set()
         self.cut_replies = set()
+        # (host, bookie) whose requests the bookie refuses: the host's certificate has no role there
+        self.denied = set()
         self.slow = {}  # by (host, bookie): so many times slower than the others
         self.racks = {}  # by bookie; the default rack where none is set
         self.on_added = lambda bookie, ledger, entry, body, recovery: None  # says the bookie
@@ -80,6 +84,7 @@ class Network:
         self.cuts.clear()
         self.cut_requests.clear()
         self.cut_replies.clear()
+        self.denied.clear()
         self.slow.clear()
 
     def heal(self):
@@ -176,7 +181,10 @@ class SimBookies:
                 observer.on_fence_reply(self.host, bookie, ledger, reply)
                 observer.on_read_reply(bookie, ledger, entry, entry, reply)
 
-        reply = await self._ask(bookie, lambda b: b.read(ledger, entry, fence_key=fence_key), heard)
+        reply = await self._ask(
+            *(bookie, lambda b: b.read(ledger, entry, fence_key=fence_key), heard),
+            denied=ReadReply(DENIED),
+        )
         if reply is None:
             return ReadReply(Status.UNREACHABLE)
         if fence_key is not None:
@@ -193,7 +201,8 @@ class SimBookies:
 
         for ledger, _ in ledgers:
             observer.on_recovery_read(self.host, bookie, ledger, -1)
-        replies = await self._ask(bookie, lambda b: b.fence_many(ledgers), heard)
+        denied = [ReadReply(DENIED)] * len(ledgers)
+        replies = await self._ask(bookie, lambda b: b.fence_many(ledgers), heard, denied=denied)
         if replies is None:
             return [ReadReply(Status.UNREACHABLE)] * len(ledgers)
         for (ledger, _), reply in zip(ledgers, replies, strict=True):
@@ -208,6 +217,7 @@ class SimBookies:
             bookie,
             lambda b: b.read_many(ledger, first, last, max_bytes, from_disk=from_disk),
             heard,
+            denied=ReadManyReply(DENIED),
         )
         return reply or ReadManyReply(Status.UNREACHABLE)
 
@@ -215,11 +225,14 @@ class SimBookies:
         def heard(reply):
             self.network.observer.on_lac_reply(bookie, ledger, reply)
 
-        reply = await self._ask(bookie, lambda b: b.read_lac(ledger), heard)
+        denied = ReadReply(DENIED)
+        reply = await self._ask(bookie, lambda b: b.read_lac(ledger), heard, denied=denied)
         return reply or ReadReply(Status.UNREACHABLE)
 
     async def write_lac(self, bookie, ledger, master_key, lac):
-        reply = await self._ask(bookie, lambda b: b.write_lac(ledger, master_key, lac))
+        reply = await self._ask(
+            bookie, lambda b: b.write_lac(ledger, master_key, lac), denied=DENIED
+        )
         return Status.UNREACHABLE if reply is None else reply
 
     async def wait_lac(self, bookie, ledger, previous, timeout_s):
@@ -227,7 +240,9 @@ class SimBookies:
             self.network.observer.on_lac_reply(bookie, ledger, reply)
 
         reply = await self._ask(
-            bookie, lambda b: b.wait_lac(ledger, previous, timeout_s), heard, more_s=timeout_s
+            *(bookie, lambda b: b.wait_lac(ledger, previous, timeout_s), heard),
+            more_s=timeout_s,
+            denied=ReadReply(DENIED),
         )
         return reply or ReadReply(Status.UNREACHABLE)
 
@@ -235,25 +250,30 @@ class SimBookies:
         def heard(reply):
             self.network.observer.on_list_reply(bookie, ledger, reply)
 
-        reply = await self._ask(bookie, lambda b: b.list_entries(ledger), heard)
+        denied = EntriesReply(DENIED)
+        reply = await self._ask(bookie, lambda b: b.list_entries(ledger), heard, denied=denied)
         return reply or EntriesReply(Status.UNREACHABLE)
 
     async def end_limbo(self, bookie, ledger, master_key, start=""):
-        reply = await self._ask(bookie, lambda b: b.end_limbo(ledger, master_key, start))
+        reply = await self._ask(
+            bookie, lambda b: b.end_limbo(ledger, master_key, start), denied=DENIED
+        )
         return Status.UNREACHABLE if reply is None else reply
 
     async def locate(self, bookie, ledger, entry):
-        reply = await self._ask(bookie, lambda b: b.locate(ledger, entry))
+        denied = LocateReply(DENIED)
+        reply = await self._ask(bookie, lambda b: b.locate(ledger, entry), denied=denied)
         return reply or LocateReply(Status.UNREACHABLE)
 
     async def stats(self, bookie):
-        reply = await self._ask(bookie, lambda b: b.stats())
+        reply = await self._ask(bookie, lambda b: b.stats(), denied=BookieStats(DENIED))
         return reply or BookieStats(Status.UNREACHABLE)
 
-    async def _ask(self, bookie_id, ask, heard=None, more_s=0.0):
+    async def _ask(self, bookie_id, ask, heard=None, more_s=0.0, denied=None):
         """The bookie's reply, or None after the timeout (and `more_s`).
 
-        `heard(reply)` runs as the bookie gives it.
+        `heard(reply)` runs as the bookie gives it. A bookie that refuses the host replies `denied`
+        and does nothing.
         """
         network = self.network
         self._raise_surprise(after=False)
@@ -262,7 +282,7 @@ class SimBookies:
         loop = asyncio.get_running_loop()
         told = loop.create_future()
         timer = loop.call_later(network.weather.timeout_s + more_s, self.tell, self._end, (told,))
-        question = _Question(self, bookie_id, heard, told)
+        question = _Question(self, bookie_id, heard, told, denied)
         loop.call_later(network.delay_s(self.host, bookie_id), question.arrive, ask)
         try:
             reply = await told
@@ -287,19 +307,23 @@ class SimBookies:
 class _Question:
     """One request that is no add, on its way there and back."""
 
-    __slots__ = ("bookie_id", "heard", "port", "told")
+    __slots__ = ("bookie_id", "denied", "heard", "port", "told")
 
-    def __init__(self, port, bookie_id, heard, told):
+    def __init__(self, port, bookie_id, heard, told, denied):
         self.port = port
         self.bookie_id = bookie_id
         self.heard = heard
         self.told = told
+        self.denied = denied
 
     def arrive(self, ask):
         port, network = self.port, self.port.network
         bookie = network.bookies.get(self.bookie_id)
         lost = network.request_lost(port.host, self.bookie_id)
         if lost or bookie is None or not bookie.up:
+            return
+        if (port.host, self.bookie_id) in network.denied:
+            self._send(self.denied)
             return
         answer = ask(bookie)
         if not isinstance(answer, asyncio.Future):
@@ -315,6 +339,9 @@ class _Question:
         reply = answer.result()
         if self.heard is not None and reply is not None:
             self.heard(reply)
+        self._send(reply)
+
+    def _send(self, reply):
         port, network = self.port, self.port.network
         if self.told.done() or network.reply_lost(port.host, self.bookie_id):
             return
@@ -346,7 +373,9 @@ class _AddUnderWay:
 
         def arrive():
             bookie = network.bookies.get(self.bookie_id)
-            if bookie is not None and bookie.up:
+            if bookie is not None and bookie.up and (port.host, self.bookie_id) in network.denied:
+                answered(DENIED)
+            elif bookie is not None and bookie.up:
                 bookie.add(ledger, entry, master_key, body, answered, recovery=recovery)
 
         def answered(status):

@@ -47,6 +47,14 @@ class NoAnswerIsNoLedger(recover.RecoveryRun):
         return ReadReply(Status.NO_LEDGER) if reply.status is Status.UNREACHABLE else reply
 
 
+class RefusalIsNoLedger(recover.RecoveryRun):
+    """A bookie that refuses the role of this process counts as one without the ledger."""
+
+    async def _read_fenced(self, bookie, entry):
+        reply = await super()._read_fenced(bookie, entry)
+        return ReadReply(Status.NO_LEDGER) if reply.status is Status.PERMISSION_DENIED else reply
+
+
 class AnyLac(recover.RecoveryRun):
     """The LAC in a fence answer counts, whether or not its digest matches."""
 

@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.sim import loss_mistakes, reading_mistakes
+from tests.sim import loss_mistakes, reading_mistakes, refusal_mistakes
 from tests.sim.exhaustive import reading
 from tests.sim.exhaustive.search import search
 from tests.sim.loop import simulate
@@ -30,7 +30,11 @@ from tests.sim.reading_retries import Retried
 from tests.sim.reading_world import Lossless, Lossy, LossyTrimmed, Trimmed
 from tests.sim.swarm import order_of
 
-MUTATIONS = (*reading_mistakes.MUTATIONS, *loss_mistakes.MUTATIONS)
+MUTATIONS = (
+    *reading_mistakes.MUTATIONS,
+    *loss_mistakes.MUTATIONS,
+    *refusal_mistakes.OF_READERS,
+)
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "proof.md"
 HEADING = "## Readers, and entries that are lost"
 PARTS = {

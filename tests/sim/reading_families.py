@@ -20,7 +20,10 @@ from tests.sim.model_bookie import Stored
 
 SHAPES = ((2, 2, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (5, 5, 3), (3, 3, 3))
 STATES = ("whole", "whole", "forgets", "old directory", "rots", "away", "sick")
-SICK = (Status.IO_ERROR, Status.OVERLOADED, Status.READ_ONLY, Status.BAD_REQUEST)
+SICK = (
+    *(Status.IO_ERROR, Status.OVERLOADED, Status.READ_ONLY, Status.BAD_REQUEST),
+    Status.PERMISSION_DENIED,
+)
 
 
 class ShortBatches:

@@ -53,6 +53,8 @@ class Swarm:
         self.heal_s = draw.uniform(0.3, 3.0)
         self.metadata_loss = draw.choice([0.0, 0.0, 0.05, 0.2])
         self.surprises = draw.random() < 0.15
+        # Drawn apart, so that seeds of other worlds stay what they were.
+        self.refuses = random.Random(f"{seed}:refusals").random() < 0.15
         self.healed = False
         self.created = []
         self.tasks = []

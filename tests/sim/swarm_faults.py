@@ -26,6 +26,7 @@ KINDS = (
     "expire",
     "clock_jump",
 )
+REFUSALS = ("refuse", "refuse_everywhere")
 LOSSES = ("come_back_in_limbo", "come_back_empty", "come_back_old", "rot")
 REAL_KINDS = ("disk_full", "sync_fails", "rewrite", "disk_accident", "slow_flush")
 SURPRISES = ("surprised_host",)
@@ -47,6 +48,8 @@ class Faults:
             self.kinds.append(draw.choice(self._losses()))
         if world.real_bookies:
             self.kinds += REAL_KINDS
+        if world.refuses:
+            self.kinds += REFUSALS
         if world.surprises:
             self.kinds += SURPRISES + (REAL_SURPRISES if world.real_bookies else ())
         self.pace_s = draw.choice([0.03, 0.1, 0.3])
@@ -156,6 +159,21 @@ class Faults:
             name = self.a_bookie()
             for host in self.hosts():
                 network.cut(host, name, way)
+
+    def refuse(self):
+        """A bookie refuses what one host asks, or what all ask: their certificates lack a role."""
+        name = self.a_bookie()
+        hosts = self.hosts()
+        if hosts and self.draw.random() < 0.7:
+            hosts = [self.draw.choice(hosts)]
+        self.world.cluster.network.denied |= {(host, name) for host in hosts}
+
+    def refuse_everywhere(self):
+        """Most bookies refuse what one host asks."""
+        if self.world.cluster.ports:
+            host = self.a_host()
+            names = [n for n in sorted(self.world.cluster.bookies) if self.draw.random() < 0.7]
+            self.world.cluster.network.denied |= {(host, name) for name in names}
 
     def slow_links(self):
         factor = self.draw.choice([10, 100])

@@ -27,6 +27,7 @@ from tests.sim.swarm_faults import (
     REAL_KINDS,
     REAL_LOSSES,
     REAL_SURPRISES,
+    REFUSALS,
     SURPRISES,
 )
 
@@ -61,7 +62,7 @@ def test_a_seed_that_found_a_mistake_finds_none(seed):
 
 
 def test_every_fault_and_every_path_comes_up():
-    kinds = KINDS + LOSSES + REAL_KINDS + REAL_LOSSES + SURPRISES + REAL_SURPRISES
+    kinds = KINDS + LOSSES + REAL_KINDS + REAL_LOSSES + SURPRISES + REAL_SURPRISES + REFUSALS
     missing = {*kinds, *PATHS, *ACCIDENTS, MISDIRECTED_WRITE}
     for seed, kind in itertools.product(range(COVERAGE_SEEDS), [Swarm, *FAMILIES]):
         world = kind(seed)

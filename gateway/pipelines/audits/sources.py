@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 KINDS = ("topic", "archive", "iceberg", "segments")
 _ARCHIVES = {"archive": "parquet", "iceberg": "iceberg"}
-_TLS = ("tls.ca", "tls.certificate", "tls.key", "bookieTransport")
+_TLS = ("tls.ca", "tls.certificate", "tls.key", "tls.roles", "bookieTransport")
 _KAFKA = "kafka."
 _SET_BY_SOURCE = frozenset({"kafka.bootstrap.servers", "kafka.isolation.level"})
 _NO_OPTIONS: Mapping[str, str] = {}

@@ -27,8 +27,17 @@ _OURS = (
     *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders"),
     *("maxOffsetsPerTrigger", "sliceBytes", "kafka.isolation.level", "isolation", "acceptedLoss"),
     "timestampOutOfRange",
-    *("tls.ca", "tls.certificate", "tls.key", "bookieTransport"),
+    *("tls.ca", "tls.certificate", "tls.key", "tls.roles", "bookieTransport"),
+    *("kafka.security.protocol", "kafka.ssl.keystore.location", "kafka.ssl.truststore.location"),
 )
+_SECURITY = ("kafka.security.protocol", "kafka.ssl.", "kafka.sasl.")
+"""Names of the Kafka source's options about security. Those that are not in `_OURS` do nothing
+here, so that one set of options serves both sources.
+"""
+
+_KEYSTORE, _TRUSTSTORE = "kafka.ssl.keystore.location", "kafka.ssl.truststore.location"
+_STORE_TYPES = ("kafka.ssl.keystore.type", "kafka.ssl.truststore.type")
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _ISOLATION = ("kafka.isolation.level", "isolation")
 _KNOWN = {name.lower(): name for name in _OURS}
 
@@ -45,11 +54,15 @@ class OffsetLimit(NamedTuple):
 
 
 class TlsPaths(NamedTuple):
-    """Paths of PEM files, for bookies that require client certificates. All are set, or none."""
+    """Paths of PEM files, for bookies that require client certificates.
+
+    The certificate has the role of a reader. `roles` is "off" while bookies have no roles yet.
+    """
 
     ca: str
     certificate: str
     key: str
+    roles: str = "required"
 
 
 class StorageAddress(NamedTuple):
@@ -143,15 +156,18 @@ def _recognized(given: Mapping[str, str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for name, text in given.items():
         known = _KNOWN.get(name.lower())
-        if known is None:
+        if known is not None:
+            texts[known] = text
+        elif name.lower() in _STORE_TYPES and text.upper() != "PEM":
+            raise _fault(f"{name} {text!r}: only PEM is read; convert the store")
+        elif not name.lower().startswith(_SECURITY):
             raise _fault(_unknown(name))
-        texts[known] = text
     return texts
 
 
 def _unknown(name: str) -> str:
     if name.lower().startswith("kafka."):
-        known = "it knows kafka.isolation.level, and no other kafka.* option"
+        known = "it knows kafka.isolation.level and those of security, and no other kafka.* option"
         return f"option {name!r}: this source reads from bookies; {known}"
     near = difflib.get_close_matches(name.lower(), _KNOWN, 1, 0.5)
     hint = f"; did you mean {_KNOWN[near[0]]!r}?" if near else f"; known are {', '.join(_OURS)}"
@@ -297,13 +313,33 @@ def _positive(name: str, text: str) -> int:
 
 
 def _tls(texts: Mapping[str, str]) -> TlsPaths | None:
+    """Return the certificate for bookies, by our options or by those of the Kafka source."""
     names = ("tls.ca", "tls.certificate", "tls.key")
+    roles = texts.get("tls.roles", "required").lower()
+    if roles not in ("required", "off"):
+        raise _fault(f"tls.roles {roles!r}: must be required or off")
     given = [name for name in names if texts.get(name)]
     if not given:
-        return None
+        return _kafka_tls(texts, roles)
     if len(given) < len(names):
         raise _fault(f"{', '.join(names)}: set all three, or none")
-    return TlsPaths(*(texts[name] for name in names))
+    return TlsPaths(*(texts[name] for name in names), roles)
+
+
+def _kafka_tls(texts: Mapping[str, str], roles: str) -> TlsPaths | None:
+    """Return the certificate by the names of Kafka: one PEM file has key and certificate."""
+    protocol = texts.get("kafka.security.protocol", "PLAINTEXT").upper()
+    if protocol not in _PROTOCOLS:
+        raise _fault(f"kafka.security.protocol {protocol!r}: must be {', '.join(_PROTOCOLS)}")
+    keystore, truststore = texts.get(_KEYSTORE), texts.get(_TRUSTSTORE)
+    if not protocol.endswith("SSL") or not (keystore or truststore):
+        return None
+    if not (keystore and truststore):
+        raise _fault(
+            f"bookies need a certificate: set {_KEYSTORE} and {_TRUSTSTORE} (PEM), or tls.ca, "
+            "tls.certificate and tls.key"
+        )
+    return TlsPaths(truststore, keystore, keystore, roles)
 
 
 def _fault(message: str) -> JobError:

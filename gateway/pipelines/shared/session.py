@@ -28,6 +28,13 @@ _JARS = ("spark.jars", "spark.jars.packages")
 _LOSSY = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 STRICT_READS = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
 """Options for readers of files. They override the settings of the session."""
+REDACTED = {
+    # Spark's own patterns leave sasl.jaas.config in plain view, and cover no options of sources.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|sasl|ssl[.].*key",
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|sasl|ssl[.].*key",
+}
+"""Settings by which Spark's UI, logs and event files hide secrets in options and properties."""
+
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
@@ -42,6 +49,7 @@ _DEFAULTS = {
     # Less than a row group, so that a task that reads an archive holds one of them. With Spark's
     # 128 MB, what a task holds grows with the archive until its files exceed that.
     "spark.sql.files.maxPartitionBytes": "8m",
+    **REDACTED,
 }
 
 

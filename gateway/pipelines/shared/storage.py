@@ -59,17 +59,19 @@ async def open_storage(
     ca: Path | str | None = None,
     certificate: Path | str | None = None,
     key: Path | str | None = None,
+    roles: str = "required",
     *,
     transport: str = BookieTransport.TCP,
     connect_s: float = CONNECT_S,
 ) -> AsyncGenerator[ReadStorage]:
     """Connect to the storage that `metadata` names. Raises JobError with the remedy.
 
-    `ca`, `certificate` and `key` are PEM files, for bookies that require client certificates.
+    `ca`, `certificate` and `key` are PEM files, for bookies that require client certificates;
+    `roles` is off if these have no roles yet.
     `transport` is how bookies are reached, tcp or grpc; the ledger port has only gRPC. A server
     counts as unreachable if it does not answer within `connect_s` seconds.
     """
-    tls = _tls(ca, certificate, key)
+    tls = _tls(ca, certificate, key, roles=roles)
     loop = asyncio.get_running_loop()
     if loop.get_exception_handler() is None:
         loop.set_exception_handler(_report_exception)
@@ -175,7 +177,7 @@ def _transport(metadata: str, name: str) -> BookieTransport:
     return BookieTransport.GRPC if metadata.startswith(_GRPC) else BookieTransport(name)
 
 
-def _tls(*files: Path | str | None) -> TlsFiles | None:
+def _tls(*files: Path | str | None, roles: str) -> TlsFiles | None:
     """Check the PEM files. Raises JobError if one is missing or unreadable."""
     given = [Path(each) for each in files if each]
     if not given:
@@ -185,7 +187,7 @@ def _tls(*files: Path | str | None) -> TlsFiles | None:
     for file in given:
         if not file.is_file():
             raise JobError(f"TLS: {file}: no such file", "USAGE")
-    return TlsFiles(ca=given[0], cert=given[1], key=given[2])
+    return TlsFiles(ca=given[0], cert=given[1], key=given[2], roles=roles != "off")
 
 
 def _bad(metadata: str) -> JobError:

@@ -143,7 +143,9 @@ def _loaded(context: ssl.SSLContext, pem: Pem, files: TlsFiles) -> ssl.SSLContex
     if not context.get_ca_certs():
         raise TlsFault(f"{files.ca}: has no CA certificate")
     try:
-        with _in_memory(pem.key + b"\n" + pem.cert) as file:
+        # One file may have both, as Kafka's keystores in PEM do.
+        both = pem.cert if pem.key == pem.cert else pem.key + b"\n" + pem.cert
+        with _in_memory(both) as file:
             context.load_cert_chain(file, password=_no_passphrase)
     except (OSError, ValueError) as error:
         why = f"is no key of the certificate {files.cert}: {_why(error)}"
