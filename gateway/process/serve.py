@@ -37,6 +37,7 @@ from ledger.command_line.program import (
     flags_given,
     words_given,
 )
+from ledger.command_line.secret_files import SecretFault, read_private
 from ledger.command_line.settings import Settings
 from ledger.command_line.settings_shape import PRINTED
 from ledger.command_line.shape import prints
@@ -180,6 +181,12 @@ def _tls_faults(settings: Settings) -> list[str]:
             faults.append(f"--{name}: is missing; pass all three --bookie-tls options or none")
         elif not path.is_file():
             faults.append(f"{settings.place(name)}: no such file")
+    key = files["bookie-tls-key"]
+    if key and key.is_file():
+        try:
+            read_private(key)
+        except SecretFault as fault:
+            faults.append(f"{settings.place('bookie-tls-key')}: {str(fault).removeprefix(f'{key}: ')}")
     return faults or _unusable_files(settings)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+
 from google.protobuf.message import DecodeError, Message
 
 from ledger.bookie.config import ENTRY_BYTES_MAX

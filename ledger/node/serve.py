@@ -53,7 +53,11 @@ def _run(flags: Flags) -> int:
         _print(settings, *faults)
         return EXIT_CONFIG
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve(settings.config(), settings))
+        try:
+            return runner.run(_serve(settings.config(), settings))
+        except TlsFault as fault:
+            _print(settings, f"{settings.place('tls-cert')}: {fault}")
+            return EXIT_CONFIG
 
 
 def _check(flags: Flags) -> int:
@@ -88,11 +92,7 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
     if config.audit:
         import_module("ledger.node.repair_node")  # now, because it would delay adds later
     asked = ExitAsked()
-    try:
-        node = StorageNode(config, partial(_connect, config), logger)
-    except TlsFault as fault:
-        _print(settings, f"{settings.place('tls-cert')}: {fault}")
-        return EXIT_CONFIG
+    node = StorageNode(config, partial(_connect, config), logger)
     try:
         http = await start_http(config.http_host, config.http_port, "bookie", node)
     except HttpUnavailable as error:

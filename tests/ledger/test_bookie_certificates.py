@@ -85,7 +85,7 @@ async def test_a_bookie_notices_changed_files_by_itself(tmp_path):
         await port.close()
 
 
-async def test_a_hundred_clients_connect_while_certificates_change(tmp_path):
+async def test_no_client_is_refused_while_certificates_change(tmp_path):
     async with Rig(tmp_path) as rig:
 
         async def connects():
@@ -95,13 +95,13 @@ async def test_a_hundred_clients_connect_while_certificates_change(tmp_path):
             finally:
                 await port.close()
 
-        clients = [asyncio.ensure_future(connects()) for _ in range(20)]
+        clients = [asyncio.ensure_future(connects()) for _ in range(5)]
         for number in range(4):
             put(rig.authority.files(f"b{number}", roles=[Role.BOOKIE]), rig.files[Role.BOOKIE])
             assert rig.identity.reload()
             await rig.tcp.use_new_certificates()
-            clients += [asyncio.ensure_future(connects()) for _ in range(20)]
-        assert await asyncio.gather(*clients) == [Status.OK] * 100
+            clients += [asyncio.ensure_future(connects()) for _ in range(5)]
+        assert await asyncio.gather(*clients) == [Status.OK] * 25
 
 
 def test_files_that_do_not_belong_together_change_nothing(tmp_path):

@@ -53,8 +53,11 @@ class Rig:
         self.opened = await open_local_bookie(self.path / "bookie", config=CONFIG)
         self.bookie = self.opened.bookie
         self.identity = TlsIdentity(self._unless_checked(self.files[Role.BOOKIE]))
-        self.tcp = TcpServer(self.bookie, TcpServerConfig(), self.identity)
-        self.grpc = BookieServer(self.bookie, GrpcServerConfig(), self.identity, self.tcp.rooms)
+        self.tcp = TcpServer(
+            self.bookie, TcpServerConfig(hello_timeout_s=CONNECT_S), self.identity
+        )
+        slow = GrpcServerConfig(hello_timeout_s=CONNECT_S)
+        self.grpc = BookieServer(self.bookie, slow, self.identity, self.tcp.rooms)
         self.places = {
             self.bookie.bookie_id: BookieInfo(
                 tcp_port=await self.tcp.start("127.0.0.1", 0),
@@ -108,37 +111,27 @@ async def fenced_many(port, name):
     return reply.status
 
 
+SENT = {
+    Operation.INFO: info,
+    Operation.READ: lambda port, name: status_of(port.read(name, KEPT, 0)),
+    Operation.READ_MANY: lambda port, name: status_of(port.read_many(name, KEPT, 0, 9, 1 << 20)),
+    Operation.WAIT_LAC: lambda port, name: status_of(port.wait_lac(name, KEPT, -1, 0.001)),
+    Operation.READ_LAC: lambda port, name: status_of(port.read_lac(name, KEPT)),
+    Operation.LIST_ENTRIES: lambda port, name: status_of(port.list_entries(name, KEPT)),
+    Operation.STATS: lambda port, name: status_of(port.stats(name)),
+    Operation.LOCATE: lambda port, name: status_of(port.locate(name, KEPT, 0)),
+    Operation.ADD: lambda port, name: added(port, name, NEW, 0, recovery=False),
+    Operation.RECOVERY_ADD: lambda port, name: added(port, name, NEW, 0, recovery=True),
+    Operation.WRITE_LAC: lambda port, name: port.write_lac(name, KEPT, KEY, 0),
+    Operation.FENCE: lambda port, name: status_of(port.read(name, NEW, -1, fence_key=KEY)),
+    Operation.FENCE_MANY: fenced_many,
+    Operation.END_LIMBO: lambda port, name: port.end_limbo(name, KEPT, KEY),
+}
+"""How a client sends each operation. Each succeeds if it is permitted."""
+
+
 def sent(operation, port, name):
-    """Send this operation; returns what gives its status. It is refused, or it succeeds."""
-    match operation:
-        case Operation.INFO:
-            return info(port, name)
-        case Operation.READ:
-            return status_of(port.read(name, KEPT, 0))
-        case Operation.READ_MANY:
-            return status_of(port.read_many(name, KEPT, 0, 9, 1 << 20))
-        case Operation.WAIT_LAC:
-            return status_of(port.wait_lac(name, KEPT, -1, 0.001))
-        case Operation.READ_LAC:
-            return status_of(port.read_lac(name, KEPT))
-        case Operation.LIST_ENTRIES:
-            return status_of(port.list_entries(name, KEPT))
-        case Operation.STATS:
-            return status_of(port.stats(name))
-        case Operation.LOCATE:
-            return status_of(port.locate(name, KEPT, 0))
-        case Operation.ADD:
-            return added(port, name, NEW, 0, recovery=False)
-        case Operation.RECOVERY_ADD:
-            return added(port, name, NEW, 0, recovery=True)
-        case Operation.WRITE_LAC:
-            return port.write_lac(name, KEPT, KEY, 0)
-        case Operation.FENCE:
-            return status_of(port.read(name, NEW, -1, fence_key=KEY))
-        case Operation.FENCE_MANY:
-            return fenced_many(port, name)
-        case Operation.END_LIMBO:
-            return port.end_limbo(name, KEPT, KEY)
+    return SENT[operation](port, name)
 
 
 def expected(peer, operation, transport):
@@ -164,7 +157,6 @@ async def test_every_operation_of_every_role_is_answered_as_the_table_says(
     async with Rig(tmp_path) as rig:
         name, found = rig.bookie.bookie_id, {}
         port = rig.client(peer, transport)
-        ledgers, before = rig.bookie.ledgers(), rig.bookie.groups
         for operation in ORDER:
             found[operation] = await sent(operation, port, name)
         assert found == {each: expected(peer, each, transport) for each in ORDER}

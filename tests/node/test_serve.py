@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.ids import BookieId
 from ledger.ports.bookies import BookieInfo, Status
@@ -164,12 +165,15 @@ async def test_a_second_signal_ends_it_at_once(bookie):
         assert await off_loop(bookie.wait_exit) == 128 + signal.SIGTERM
 
 
+def with_tls(bookie, files):
+    bookie.options += ["--tls-cert", str(files.cert), "--tls-key", str(files.key)]
+    bookie.options += ["--tls-ca", str(files.ca)]
+
+
 async def test_with_tls_it_serves_who_has_a_certificate_and_nobody_else(bookie, tmp_path):
     authority = Authority(tmp_path / "authority", "our authority")
     ours, theirs = authority.files("bookie"), authority.files("gateway")
-    ours.key.chmod(0o600)
-    bookie.options += ["--tls-cert", str(ours.cert), "--tls-key", str(ours.key)]
-    bookie.options += ["--tls-ca", str(ours.ca)]
+    with_tls(bookie, ours)
 
     bookie.start()
 
@@ -179,6 +183,46 @@ async def test_with_tls_it_serves_who_has_a_certificate_and_nobody_else(bookie, 
     async with seen_from_outside(bookie, theirs) as cluster:
         await cluster.until_serves(bookie.id)
         assert await cluster.add(bookie.id, 1, 0) is Status.OK
+
+
+async def test_sighup_gives_new_connections_new_certificates_and_keeps_open_ones(bookie, tmp_path):
+    authority = Authority(tmp_path / "authority", "our authority")
+    ours, reader = authority.files("bookie"), authority.files("reader")
+    with_tls(bookie, ours)
+    await off_loop(bookie.start)
+    later = Authority(tmp_path / "later", "another authority")
+    new, new_reader = later.files("bookie"), later.files("reader")
+    async with seen_from_outside(bookie, reader) as cluster:
+        await cluster.until_serves(bookie.id)
+        assert await cluster.add(bookie.id, 1, 0) is Status.PERMISSION_DENIED
+        for name in ("cert", "key", "ca"):
+            getattr(new, name).replace(getattr(ours, name))
+        bookie.process.send_signal(signal.SIGHUP)
+        new_reader = TlsFiles(cert=new_reader.cert, key=new_reader.key, ca=ours.ca)
+        async with seen_from_outside(bookie, new_reader) as again:
+            await again.until_serves(bookie.id)
+        assert (await cluster.bookies.stats(bookie.id)).status is Status.OK
+
+
+async def test_without_roles_it_serves_every_certificate_and_warns(bookie, tmp_path):
+    authority = Authority(tmp_path / "authority", "our authority")
+    with_tls(bookie, authority.files("bookie", roles=[]))
+    bookie.options += ["--tls-roles", "off"]
+    await off_loop(bookie.start)
+    nobody = authority.files("nobody")
+    anyone = TlsFiles(cert=nobody.cert, key=nobody.key, ca=nobody.ca, roles=False)
+    async with seen_from_outside(bookie, anyone) as cluster:
+        await cluster.until_serves(bookie.id)
+        assert await cluster.add(bookie.id, 1, 0) is Status.OK
+    assert "roles are turned off" in bookie.output()
+
+
+async def test_a_bookie_that_others_reach_without_tls_warns(bookie):
+    bookie.options += ["--host", "0.0.0.0", "--advertised-host", "127.0.0.1", "--allow-insecure"]
+    await off_loop(bookie.start)
+    async with seen_from_outside(bookie) as cluster:
+        await cluster.until_serves(bookie.id)
+    assert "without TLS (--allow-insecure)" in bookie.output()
 
 
 async def test_a_stop_answers_what_was_asked_before(bookie):

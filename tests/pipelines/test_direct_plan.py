@@ -5,6 +5,7 @@ Method: options as Spark passes them, and plain objects named like pyspark's fil
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, cast
 
@@ -19,6 +20,7 @@ from gateway.pipelines.direct.pruning import limit_trigger, pushed_filters
 from gateway.pipelines.direct.triggers import Triggers
 from gateway.pipelines.shared.errors import JobError
 from gateway.pipelines.shared.partitions import OffsetRange, TopicPartition
+from gateway.pipelines.shared.session import REDACTED
 
 BASE = {"metadata": "grpc://127.0.0.1:3181"}
 
@@ -98,6 +100,64 @@ def test_certificates_are_all_given_or_none() -> None:
     assert options(**files).tls == TlsPaths("a", "b", "c")
     with pytest.raises(JobError, match="all three, or none"):
         options(**{"tls.ca": "a"})
+    assert options(**files, **{"tls.roles": "off"}).tls == TlsPaths("a", "b", "c", "off")
+    with pytest.raises(JobError, match="must be required or off"):
+        options(**files, **{"tls.roles": "no"})
+
+
+def test_the_options_of_the_kafka_source_name_the_certificate_too() -> None:
+    kafka = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.location": "/reader.pem",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": "/ca.pem",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": "... required username=reader password=secret;",
+    }
+    assert options(**kafka).tls == TlsPaths("/ca.pem", "/reader.pem", "/reader.pem")
+    assert options(**kafka | {"kafka.security.protocol": "SASL_PLAINTEXT"}).tls is None
+    ours = {"tls.ca": "a", "tls.certificate": "b", "tls.key": "c"}
+    assert options(**kafka, **ours).tls == TlsPaths("a", "b", "c")
+    assert "secret" not in repr(options(**kafka))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kafka.security.protocol": "TLS"}, "must be PLAINTEXT, SSL"),
+        ({"kafka.ssl.keystore.type": "JKS"}, "only PEM is read"),
+        ({"kafka.ssl.keystore.location": ""}, "set kafka.ssl.keystore.location and"),
+    ],
+)
+def test_options_of_security_that_cannot_be_used_are_refused(
+    change: dict[str, str], message: str
+) -> None:
+    kafka = {
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.keystore.location": "/reader.pem",
+        "kafka.ssl.truststore.location": "/ca.pem",
+    }
+    with pytest.raises(JobError, match=message):
+        options(**kafka | change)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("kafka.sasl.jaas.config", "kafka.ssl.key.password", "kafka.ssl.keystore.key"),
+        *("kafka.ssl.keystore.password", "kafka.ssl.truststore.password", "tls.key.password"),
+        *("kafka.sasl.client.callback.handler.class", "fs.s3a.access.key", "url"),
+    ],
+)
+def test_options_with_secrets_are_hidden_by_the_session_of_a_job(key: str) -> None:
+    assert re.search(REDACTED["spark.sql.redaction.options.regex"], key)
+
+
+def test_options_without_secrets_are_shown() -> None:
+    for pattern in REDACTED.values():
+        for key in ("subscribe", "startingOffsets", "metadata", "kafka.security.protocol"):
+            assert not re.search(pattern, key)
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,11 @@ _JARS = ("spark.jars", "spark.jars.packages")
 _LOSSY = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 STRICT_READS = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
 """Options for readers of files. They override the settings of the session."""
+_SECRETS = "secret|password|token|access[.]?key|jaas|sasl|ssl[.].*key"
 REDACTED = {
     # Spark's own patterns leave sasl.jaas.config in plain view, and cover no options of sources.
-    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|sasl|ssl[.].*key",
-    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|sasl|ssl[.].*key",
+    "spark.redaction.regex": f"(?i){_SECRETS}",
+    "spark.sql.redaction.options.regex": f"(?i)url|{_SECRETS}",
 }
 """Settings by which Spark's UI, logs and event files hide secrets in options and properties."""
 

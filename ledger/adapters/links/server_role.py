@@ -1,4 +1,4 @@
-"""A client's check that the server on the other side is a bookie, by the role of its certificate."""
+"""A client's check that the server is a bookie, by the role of its certificate."""
 
 from __future__ import annotations
 
