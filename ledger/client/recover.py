@@ -250,6 +250,9 @@ class RecoveryRun:
         if reply.status is Status.UNAUTHORIZED:
             error = Unauthorized(f"ledger {self._ledger} at {fence.bookie}")
             return core.on_fence_failed(fence.index, error)
+        if reply.status is Status.PERMISSION_DENIED:  # nothing is known, but why it is not
+            denied = EntryUnknown(f"{fence.bookie} denies it to the role of this certificate")
+            return core.on_fence_failed(fence.index, denied)
         if reply.status is not Status.OK:
             return core.on_fence_failed(fence.index)
         try:

@@ -231,6 +231,8 @@ class Recovery:
         self._end_found = False
         # True once `Close` or `Abort` was returned. All later replies are ignored.
         self._over = False
+        # What a bookie said that refuses to fence, for the error. Empty if none refuses.
+        self._refusal = ""
 
     def start(self) -> list[Action]:
         """Return the first actions: fence every bookie of the last ensemble."""
@@ -253,10 +255,13 @@ class Recovery:
             return []
         if isinstance(error, Unauthorized):
             return self._abort(error)
+        if error is not None:
+            self._refusal = f": {error}"
         self._fenced.on_unknown(index)
         self._awaited.discard(index)
         if self._fenced.lost:
-            return self._abort(EntryUnknown(f"{self._name}: too few bookies confirmed the fence"))
+            what = f"{self._name}: too few bookies confirmed the fence{self._refusal}"
+            return self._abort(EntryUnknown(what))
         return [] if self._awaited else self.begin()
 
     def begin(self) -> list[Action]:

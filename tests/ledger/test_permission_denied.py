@@ -17,7 +17,12 @@ from ledger.errors import EntryUnknown, LedgerError
 from ledger.losses import forced_close
 from ledger.ports.bookies import EntriesReply, ReadManyReply, ReadReply, Status
 from ledger.repair import entry_copier
-from ledger.repair.checker import UNKNOWN_CONTENTS, contents_of, fragments_of
+from ledger.repair.checker import (
+    UNKNOWN_CONTENTS,
+    ReplicaContents,
+    contents_of,
+    fragments_of,
+)
 from ledger.repair.config import RepairConfig
 from ledger.repair.entry_copier import CopyBudget, EntryCopier, RepairProgress
 from ledger.repair.explain import ReplicaAnswer
@@ -42,7 +47,7 @@ async def test_a_recovery_that_is_refused_closes_nothing_and_loses_nothing(refus
     world.together_min = together_min
     ledger = await closed_by(world, "taker", refused=refused)
     client = world.client("taker")
-    with pytest.raises(EntryUnknown):
+    with pytest.raises(EntryUnknown, match="denies it to the role of this certificate"):
         await client.recover(ledger)
     assert not world.metadata_of(ledger).closed
     world.network.mend()
@@ -67,6 +72,12 @@ async def test_a_lac_that_is_refused_is_not_known():
     other = await world.client("other").open(ledger)
     world.network.mend()
     assert await opened.read_lac() == await other.read_lac()
+
+
+async def test_a_lac_that_took_a_refusal_for_absence_would_be_found(monkeypatch):
+    monkeypatch.setattr(reader, "_ABSENT", (*reader._ABSENT, DENIED))
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        await test_a_lac_that_is_refused_is_not_known()
 
 
 async def test_a_refused_read_waits_for_the_entry_and_does_not_lose_it():
@@ -103,6 +114,15 @@ async def test_a_refused_survey_leaves_the_contents_unknown():
     with pytest.raises(EntryUnknown):
         await copier.copy(fragment.entries, fragment, replicas, "b0")
     assert await copier.end_limbo("b0") is DENIED
+
+
+async def test_a_repair_that_took_a_refusal_for_absence_would_be_found(monkeypatch):
+    def mistaken(reply):
+        return ReplicaContents(complete=True) if reply.status is DENIED else contents_of(reply)
+
+    monkeypatch.setattr(entry_copier, "contents_of", mistaken)
+    with pytest.raises(AssertionError):
+        await test_a_refused_survey_leaves_the_contents_unknown()
 
 
 def test_no_interpreter_of_a_status_takes_a_refusal_for_absence():

@@ -1,4 +1,7 @@
-"""Mistakes about a refusal: PERMISSION_DENIED is taken for absence. They are for `mutations`."""
+"""Mistakes about a refusal: PERMISSION_DENIED is taken for absence. They are for `mutations`.
+
+Those about a LAC and about repair are planted in `tests/ledger/test_permission_denied.py`.
+"""
 
 from ledger.client import reader, recover_many
 from ledger.core.loss import CopyAnswer
@@ -23,12 +26,6 @@ OF_THE_SWARM = (
         "T22",
         "refused fences of many ledgers are read as no ledger",
         patched(recover_many.LedgerRecoveries, _ask=refused_fences_find_no_ledger),
-        families.Refused,
-    ),
-    Mutation(
-        "T22",
-        "a refused LAC is read as no ledger",
-        patched(reader, _ABSENT=(*reader._ABSENT, DENIED)),
         families.Refused,
     ),
 )

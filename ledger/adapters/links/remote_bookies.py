@@ -18,6 +18,7 @@ from ledger.adapters.links.link import Endpoint, Link
 from ledger.adapters.links.link_config import LinkConfig
 from ledger.adapters.system.memory import keep_freed_memory
 from ledger.ids import BookieId, Buffer, EntryId, LedgerId
+from ledger.log import Throttle, logger
 from ledger.ports.bookies import (
     BookieInfo,
     BookieStats,
@@ -181,6 +182,7 @@ class RemoteBookies:
         self._peers: dict[BookieId, BookiePeer] = {}
         # Set once, by `close`; later calls are answered UNREACHABLE.
         self._closed = False
+        self._throttle = Throttle()
         keep_freed_memory()
 
     async def close(self) -> None:
@@ -341,7 +343,19 @@ class RemoteBookies:
         link = self._link(bookie)
         if isinstance(link, Status):
             return ReadResponse(0, link)
-        return await link.reads.ask(question)
+        answer = await link.reads.ask(question)
+        if answer.status is Status.PERMISSION_DENIED:
+            self._log_denied(bookie, question.op.name)
+        return answer
+
+    def _log_denied(self, bookie: BookieId, operation: str) -> None:
+        """Log that the certificate of this process lacks a role: a line per bookie and minute."""
+        if self._throttle.allows(operation, bookie, self._loop.time()):
+            logger().warning(
+                "a bookie denies an operation to the role of this certificate",
+                bookie=bookie,
+                operation=operation,
+            )
 
     async def _call(self, bookie: BookieId, method: str, request: Message, reply: _Reply) -> None:
         """Send a control call. `reply` receives the answer; the status explains a
@@ -355,6 +369,8 @@ class RemoteBookies:
         try:
             if answer is not None:
                 reply.ParseFromString(answer)
+                if reply.status == Status.PERMISSION_DENIED:
+                    self._log_denied(bookie, method)
                 return
         except DecodeError:
             reply.Clear()
