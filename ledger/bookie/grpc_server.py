@@ -106,7 +106,7 @@ class BookieServer:
             pem = next(iter(shown), b"").decode("ascii") if shown else ""
             roles = self._tls.roles_of(ssl.PEM_cert_to_DER_cert(pem) if pem else None)
             if not roles:
-                self._peers.log_without_role(context.peer())
+                self._peers.log_without_role(context.peer().rpartition(":")[0])
         return self._peers.of(roles)
 
     # -- streams -------------------------------------------------------------------------------

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
+from ledger.adapters.links.tls_identity import names_of
 from ledger.bookie.control_calls import ControlCall, ControlCalls
 from ledger.bookie.permitted_bookie import PermittedBookie
 from ledger.bookie.served_bookie import ServedBookie
-from ledger.core.bookie_roles import Role
+from ledger.core.bookie_roles import Operation, Role
 from ledger.log import Throttle, logger
 
 _FENCING_MAX: Final = 4
@@ -38,10 +40,20 @@ class ServerPeers:
         """Return the bookie for a peer with these roles; None is for unchecked ones."""
         found = self._views.get(roles)
         if found is None:
-            view = self._bookie if roles is None else PermittedBookie(self._bookie, roles)
+            view = self._bookie
+            if roles is not None:
+                view = PermittedBookie(view, roles, partial(self._log_denied, roles))
             calls = ControlCalls(view, self._fencing)
             found = self._views[roles] = ServedPeer(view, calls.by_name(), calls.over_tcp())
         return found
+
+    def _log_denied(self, roles: frozenset[Role], operation: Operation) -> None:
+        """Log that a peer was refused: a line for each operation, roles and minute."""
+        names = names_of(roles)
+        if self._throttle.allows(operation.name, names, asyncio.get_running_loop().time()):
+            logger().warning(
+                "denied an operation to a client", operation=operation.wire_name, roles=names
+            )
 
     def log_without_role(self, client: str) -> None:
         """Log that a peer may do nothing, once for each address and minute."""
