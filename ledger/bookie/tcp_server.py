@@ -108,11 +108,18 @@ class TcpServer:
         """
         if self._tls is None or self._tls.version == self._tls_version:
             return
-        old, self._servers = self._servers, []
+        old, new = self._servers, list[asyncio.Server]()
+        try:
+            for server in old:
+                for each in server.sockets:
+                    twin = socket.fromfd(each.fileno(), each.family, each.type)
+                    new.append(await self._listen(sock=twin))
+        except OSError as error:  # no file descriptor is left; the next sweep tries again
+            self._tls_version = -1
+            logger().error("new certificates are not used yet", reason=str(error))
+            old, new = new, old
+        self._servers = new
         for server in old:
-            for each in server.sockets:
-                twin = socket.fromfd(each.fileno(), each.family, each.type)
-                self._servers.append(await self._listen(sock=twin))
             server.close()
 
     async def stop(self, grace_s: float) -> None:
