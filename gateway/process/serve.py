@@ -186,7 +186,9 @@ def _tls_faults(settings: Settings) -> list[str]:
         try:
             read_private(key)
         except SecretFault as fault:
-            faults.append(f"{settings.place('bookie-tls-key')}: {str(fault).removeprefix(f'{key}: ')}")
+            faults.append(
+                f"{settings.place('bookie-tls-key')}: {str(fault).removeprefix(f'{key}: ')}"
+            )
     return faults or _unusable_files(settings)
 
 

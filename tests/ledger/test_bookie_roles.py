@@ -53,9 +53,7 @@ class Rig:
         self.opened = await open_local_bookie(self.path / "bookie", config=CONFIG)
         self.bookie = self.opened.bookie
         self.identity = TlsIdentity(self._unless_checked(self.files[Role.BOOKIE]))
-        self.tcp = TcpServer(
-            self.bookie, TcpServerConfig(hello_timeout_s=CONNECT_S), self.identity
-        )
+        self.tcp = TcpServer(self.bookie, TcpServerConfig(hello_timeout_s=CONNECT_S), self.identity)
         slow = GrpcServerConfig(hello_timeout_s=CONNECT_S)
         self.grpc = BookieServer(self.bookie, slow, self.identity, self.tcp.rooms)
         self.places = {

@@ -1,4 +1,4 @@
-"""Goal: a job with the certificate of a reader reads ledgers of bookies with TLS, and can do no harm.
+"""Goal: a job with the certificate of a reader reads ledgers of bookies, and can do no harm.
 
 Method: a bookie process with TLS and roles. A writer with the role gateway writes a ledger; then
 `open_storage`, as the direct source uses it, and commands connect with other roles.
