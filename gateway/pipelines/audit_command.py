@@ -129,8 +129,8 @@ _SOURCE = "topic:NAME, segments:NAME, archive:PATH[#TOPIC] or iceberg:CATALOG.NS
     "options",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Option of the sources: tls.ca, tls.certificate, tls.key, tls.roles and bookieTransport of "
-    "segments, or kafka.* of topics, such as kafka.security.protocol; repeat for several.",
+    help="Option of the sources: tls.ca, tls.certificate, tls.key, tls.roles and bookieTransport "
+    "of segments, or kafka.* of topics, such as kafka.security.protocol; repeat for several.",
 )
 @option(
     "--right-option",
