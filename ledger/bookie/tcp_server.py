@@ -6,9 +6,8 @@ A sweep closes connections that are silent, that leave a frame unfinished, or th
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ledger.adapters.links.link_config import WINDOW_BYTES, TlsFiles
 from ledger.adapters.links.tls_identity import TlsIdentity, certificate_of, identity_of
@@ -21,7 +20,6 @@ from ledger.bookie.server_rooms import ServerRooms
 from ledger.bookie.tcp_connection import ClientConnection
 from ledger.core.bookie_roles import Role
 from ledger.log import Throttle, logger
-from ledger.tasks import start_once
 from ledger.wire.tcp_frames import CALL_METHODS, STAGING_BYTES
 
 _CREDIT_BYTES_MIN: Final = 64 * 1024
@@ -53,8 +51,7 @@ class TcpServer:
         self.bookie = bookie
         self.config = config
         self._tls = identity_of(tls)
-        # The version of the certificates that new connections get.
-        self._tls_version = 0
+        # When the files of certificates are looked at next.
         self._refresh_at_s = 0.0
         self._peers = ServerPeers(bookie)
         # The services so far, by the roles of a peer; None stands for unchecked ones.
@@ -74,61 +71,30 @@ class TcpServer:
         # Bytes that have arrived of frames that are not complete, of all connections.
         self.unfinished = 0
         self._throttle = Throttle()
-        # The listeners and the timer of the sweep, from `start` to `stop`.
-        self._servers: list[asyncio.Server] = []
-        # The task that gives the listeners new certificates. None before the first change.
-        self._renewing: asyncio.Task[None] | None = None
+        # The listener and the timer of the sweep, from `start` to `stop`.
+        self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         keep_freed_memory()
 
     async def start(self, host: str, port: int) -> int:
         """Serve, and return the port (0 picks a free one). Raises OSError."""
-        self._servers = [await self._listen(host=host, port=port)]
-        self.begin_sweeps()
-        return self._servers[0].sockets[0].getsockname()[1]
-
-    async def _listen(self, **place: Any) -> asyncio.Server:
-        """Listen at a host and port or on a socket, with the newest certificates."""
         loop, tls = asyncio.get_running_loop(), self._tls
         if tls is None:
-            return await loop.create_server(self.new_connection, **place)
-        self._tls_version = tls.version
-        return await loop.create_server(
-            self.new_connection,
-            **place,
-            ssl=tls.server,
-            ssl_handshake_timeout=self.config.hello_timeout_s,
-        )
-
-    async def use_new_certificates(self) -> None:
-        """Give new connections the newest certificates, if there are new ones. Open ones stay.
-
-        Other listeners begin on the same sockets before the old ones end, so that no connection
-        is refused meanwhile.
-        """
-        if self._tls is None or self._tls.version == self._tls_version:
-            return
-        old, new = self._servers, list[asyncio.Server]()
-        try:
-            for server in old:
-                for each in server.sockets:
-                    twin = socket.fromfd(each.fileno(), each.family, each.type)
-                    new.append(await self._listen(sock=twin))
-        except OSError as error:  # no file descriptor is left; the next sweep tries again
-            self._tls_version = -1
-            logger().error("new certificates are not used yet", reason=str(error))
-            old, new = new, old
-        self._servers = new
-        for server in old:
-            server.close()
+            self._server = await loop.create_server(self.new_connection, host, port)
+        else:
+            self._server = await loop.create_server(
+                *(self.new_connection, host, port),
+                ssl=tls.server,
+                ssl_handshake_timeout=self.config.hello_timeout_s,
+            )
+        self.begin_sweeps()
+        return self._server.sockets[0].getsockname()[1]
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new connections, and end those that are left after the grace period."""
-        if self._renewing is not None:
-            await asyncio.wait([self._renewing])
-        for server in self._servers:
-            server.close()
-        self._servers = []
+        if self._server is not None:
+            self._server.close()
+            self._server = None
         if self._connections and grace_s > 0:
             self._emptied = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._emptied], timeout=grace_s)
@@ -153,14 +119,6 @@ class TcpServer:
         if self._tls is not None and now_s >= self._refresh_at_s:
             self._refresh_at_s = now_s + _REFRESH_S
             self._tls.refresh()
-            self._renew()
-
-    def _renew(self) -> None:
-        """Begin to use certificates that this server or another user of the identity has read."""
-        assert self._tls is not None
-        is_busy = self._renewing is not None and not self._renewing.done()
-        if self._tls.version != self._tls_version and not is_busy:
-            self._renewing = start_once("new certificates", self.use_new_certificates())
 
     # -- what connections call -----------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class Authority:
 
         Its roles are those given, or the role called `who`, if there is one. `uris` are further
         alternative names, and `names` those of other types, such as `dns`.
+        It is valid for `days` days from now on, which may be negative.
         """
         if roles is None:
             roles = [who] if who in list(Role) else []
@@ -50,7 +51,16 @@ class Authority:
         return files
 
     def _sign(
-        self, name, public_key, *, host="127.0.0.1", authority=False, uris=(), dns=(), mail=()
+        self,
+        name,
+        public_key,
+        *,
+        host="127.0.0.1",
+        authority=False,
+        uris=(),
+        dns=(),
+        mail=(),
+        days=1,
     ):
         names = [x509.IPAddress(ipaddress.ip_address(host))]
         names += map(x509.UniformResourceIdentifier, uris)
@@ -63,8 +73,8 @@ class Authority:
             .issuer_name(self.name)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
+            .not_valid_before(now - datetime.timedelta(days=2))
+            .not_valid_after(now + datetime.timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
         )

@@ -87,6 +87,37 @@ async def test_a_peer_of_another_authority_is_refused(tmp_path):
                 assert await client.add(served.id, 0) is Status.UNREACHABLE
 
 
+async def test_a_peer_whose_certificate_has_expired_is_refused(tmp_path):
+    async with served_with_tls(tmp_path) as (served, authority):
+        expired = authority.files("expired", roles=["gateway"], days=-1)
+        async with Client(served, tls=expired) as client:
+            assert await client.add(served.id, 0) is Status.UNREACHABLE
+
+
+async def test_a_bookie_whose_certificate_has_expired_is_not_trusted(tmp_path):
+    authority = Authority(tmp_path / "ours", "our authority")
+    expired = authority.files("bookie", days=-1)
+    async with (
+        Served(tmp_path / "bookie", tls=expired) as served,
+        Client(served, tls=authority.files("gateway")) as client,
+    ):
+        assert await client.add(served.id, 0) is Status.UNREACHABLE
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+async def test_tls_1_1_is_refused(tmp_path):
+    with on_transport("tcp"):
+        async with served_with_tls(tmp_path) as (served, authority):
+            files = authority.files("old", roles=["gateway"])
+            context = ssl.create_default_context(cafile=files.ca)
+            context.load_cert_chain(files.cert, files.key)
+            context.set_ciphers("ALL:@SECLEVEL=0")
+            context.minimum_version = ssl.TLSVersion.TLSv1
+            context.maximum_version = ssl.TLSVersion.TLSv1_1
+            with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
+                await asyncio.open_connection("127.0.0.1", served.port, ssl=context)
+
+
 async def test_a_bookie_whose_certificate_names_another_host_is_not_trusted(tmp_path):
     authority = Authority(tmp_path / "ours", "our authority")
     elsewhere = authority.files("bookie", host="10.1.2.3")

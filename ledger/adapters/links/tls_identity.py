@@ -47,7 +47,10 @@ class TlsIdentity:
         # What each file was when it was read last, usable or not. Compared by `refresh`.
         self._seen = _stamps(files)
         self._set(_read(files))
-        # Counts the changes. A server compares it with that of the context in use.
+        # The context of a server's listener. Each connection takes the newest one in its place.
+        self.server = self._newest
+        self.server.sni_callback = self._choose
+        # Counts the changes. A gRPC server compares it with that of the certificates in use.
         self.version = 0
 
     def _set(self, pem: Pem) -> None:
@@ -55,7 +58,16 @@ class TlsIdentity:
         # For a look at a gRPC server, which speaks to nothing but HTTP/2.
         probe = client_context(pem, self.files)
         probe.set_alpn_protocols([_HTTP2])
-        self.pem, self.client, self.server, self.probe = pem, client, server, probe
+        self.pem, self.client, self.probe, self._newest = pem, client, probe, server
+
+    def _choose(
+        self, accepted: ssl.SSLObject | ssl.SSLSocket, _: str | None, __: ssl.SSLContext
+    ) -> None:
+        """Give a connection the newest certificates, when its first bytes have come.
+
+        OpenSSL calls this for each connection, also for one whose client names no host.
+        """
+        accepted.context = self._newest
 
     @property
     def checks_roles(self) -> bool:
@@ -124,15 +136,14 @@ def server_context(pem: Pem, files: TlsFiles) -> ssl.SSLContext:
     """Return the bookie's context, which needs the certificate of a client. Raises TlsFault."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
-    # A resumed session would not be verified against certificates that were loaded later.
-    context.options |= ssl.OP_NO_TICKET
+    # A resumed session would not be verified against certificates that were loaded later. TLS 1.3
+    # resumes by tickets only.
     context.num_tickets = 0
     return _loaded(context, pem, files)
 
 
 def _loaded(context: ssl.SSLContext, pem: Pem, files: TlsFiles) -> ssl.SSLContext:
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.minimum_version = ssl.TLSVersion.TLSv1_3  # every release has it at both ends
     # Newer Pythons refuse certificates without extensions that gRPC does not ask for.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     try:
