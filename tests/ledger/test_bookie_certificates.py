@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.links.tls_identity import TlsFault, TlsIdentity
 from ledger.core.bookie_roles import Role
 from ledger.ports.bookies import Status
@@ -48,7 +49,10 @@ async def test_a_bookie_takes_new_certificates_and_keeps_its_connections(tmp_pat
         rig.files[Role.READER] = theirs.files("reader")
         new = rig.client(Role.READER, transport)
         assert await read(new, rig) is Status.OK
-        rig.files["left behind"] = rig.authority.files("left behind", roles=[Role.READER])
+        # A certificate of the old authority counts no more, although its owner trusts the new one.
+        behind = rig.authority.files("behind", roles=[Role.READER])
+        ca = theirs.path / "ca.pem"
+        rig.files["left behind"] = TlsFiles(cert=behind.cert, key=behind.key, ca=ca)
         late = rig.client("left behind", transport)
         assert await read(late, rig) is Status.UNREACHABLE
         for port in (old, new, late):
