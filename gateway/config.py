@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ledger.ports.disk import IoMode
 
 LOGIN_BYTES_MAX: Final = 64 * 1024 * 1024
 """The memory of requests that all clients share which have not logged in yet."""
+
+if TYPE_CHECKING:
+    from ledger.command_line.zookeeper_settings import ZooKeeperSecurity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +339,7 @@ class GatewayConfig:
         "auto"  # "uring": embedded journals are written by io_uring; "auto": where it works
     )
     zookeeper: str = ""  # "host:port,.../chroot" of the cluster; "" starts an embedded gateway
+    zookeeper_security: ZooKeeperSecurity | None = None  # identity and TLS there; None: neither
     session_ms: int = 10_000  # ZooKeeper session timeout: how long a lost machine counts
     bookie_tls: tuple[Path, Path, Path] | None = None  # certificate, key and CA for bookies
     bookie_tls_roles: bool = True  # False accepts bookies whose certificate has no role

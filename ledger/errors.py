@@ -127,6 +127,14 @@ class MetadataUnavailable(MetadataError):
     retryable = True
 
 
+class AccessDenied(MetadataUnavailable):
+    """The ACL of a node refuses this process. Nothing was changed, and the ACL may change."""
+
+
+class OpenToAnyone(MetadataError):
+    """Nodes of the store are open to every client of it. Nothing was started."""
+
+
 class ReadOnlyStore(MetadataError):
     """This store was opened for reading; only its owner can change it."""
 

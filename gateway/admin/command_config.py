@@ -16,6 +16,15 @@ class CommandConfigFault(Exception):
     """The file cannot be used: a line that names the fix, and never a value."""
 
 
+def zookeeper_keys_of(written: str) -> dict[str, str]:
+    """Return the keys of the file that begin with `zookeeper.`, which a command has checked."""
+    from ledger.command_line.properties import parse_properties
+
+    content, _ = _read(Path(written))
+    found = {each.key: each.value.strip() for each in parse_properties(content)}
+    return {key: value for key, value in found.items() if key.startswith("zookeeper.")}
+
+
 def client_keys_of(written: str) -> dict[str, str]:
     """Return the keys of TLS and SASL of the file; its other keys have no effect here.
 

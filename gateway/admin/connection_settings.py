@@ -71,6 +71,7 @@ class Selection(NamedTuple):
     origin: Origin = Origin.DEFAULT  # of the choice of the profile
     given: Mapping[str, Setting] = {}  # by the name of an option
     client_keys: Mapping[str, Setting] = {}
+    command_config: str = ""  # the file of `--command-config`
 
     @property
     def protected(self) -> bool:
@@ -177,9 +178,10 @@ def _select(
         if variable := os.environ.get(variable_of(key)):
             value = _client_key(ctx, key, variable)
             keys[key] = Setting(value, Origin.ENVIRONMENT, variable_of(key))
-    if file := opts.get("command_config") or os.environ.get(_COMMAND_CONFIG):
-        keys = _of_command_config(ctx, opts, str(file))
-    return Selection(found, origin, given, keys)
+    file = str(opts.get("command_config") or os.environ.get(_COMMAND_CONFIG) or "")
+    if file:
+        keys = _of_command_config(ctx, opts, file)
+    return Selection(found, origin, given, keys, file)
 
 
 def _of_command_config(

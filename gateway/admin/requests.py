@@ -20,6 +20,7 @@ from gateway.admin.confirm import yes_on_option
 from gateway.admin.connection_settings import client_settings, profile_option, refuse_unsupported
 from ledger.command_line import units
 from ledger.command_line.exit_codes import (
+    EXIT_CONFIG,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_REFUSED,
@@ -260,8 +261,9 @@ def ask_storage(
     """
     from gateway.admin.client import AdminError, Unreachable
     from gateway.admin.storage import StorageConnection
+    from gateway.admin.zookeeper_access import REFUSED
     from gateway.interrupt import run_interruptibly
-    from ledger.errors import LedgerError, MetadataUnavailable
+    from ledger.errors import AccessDenied, LedgerError, MetadataUnavailable
 
     _check_servers(zookeeper, output)
     files = _tls_files(tls, output)
@@ -276,11 +278,14 @@ def ask_storage(
         return run_interruptibly(main())
     except KeyboardInterrupt:
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+    except AccessDenied as error:
+        fail(EXIT_REFUSED, str(error), REFUSED, output)
     except (Unreachable, MetadataUnavailable) as error:
         fix = "name the cluster's with --zookeeper host:port, or grpc://127.0.0.1:3181 of `dev`"
         fail(EXIT_UNREACHABLE, f"{error}; {fix}", "UNREACHABLE", output)
     except AdminError as error:
-        fail(EXIT_FAILED, str(error), error.code, output)
+        codes = {REFUSED: EXIT_REFUSED, "CONFIG": EXIT_CONFIG}
+        fail(codes.get(error.code, EXIT_FAILED), str(error), error.code, output)
     except LedgerError as error:
         fail(EXIT_FAILED, str(error), type(error).__name__, output)
 

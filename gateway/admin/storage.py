@@ -11,16 +11,25 @@ from types import TracebackType
 from typing import Self
 
 from gateway.admin.client import AdminError, Unreachable
+from gateway.admin.zookeeper_access import REFUSED, command_access
 from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.links.tls_identity import TlsFault
 from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.zookeeper.zookeeper_access import ZooKeeperAccess
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.client.update_metadata import LedgerMetadataStore
 from ledger.core.ledger_metadata import LedgerMetadata
-from ledger.errors import CorruptFormat, ForeignLayout, MetadataUnavailable, NoSuchLedger
+from ledger.errors import (
+    AccessDenied,
+    CorruptFormat,
+    ForeignLayout,
+    InvalidArgument,
+    MetadataUnavailable,
+    NoSuchLedger,
+)
 from ledger.ids import BookieId, LedgerId
 from ledger.losses.acceptance import LossAcceptor
 from ledger.losses.survey import LossSurvey
@@ -107,8 +116,11 @@ class StorageConnection:
         zookeeper: str,
         tls: TlsFiles | None = None,
         transport: BookieTransport = BookieTransport.TCP,
+        access: ZooKeeperAccess | None = None,
     ) -> None:
         self._zookeeper = zookeeper
+        # None: that of the command that runs now.
+        self._access = access
         self._tls = tls
         # The bookies behind the ledger port serve only gRPC.
         port = zookeeper.startswith(LEDGER_PORT)
@@ -125,6 +137,10 @@ class StorageConnection:
             await read_instance_id(store, "" if port else self._zookeeper)
             discovery = Discovery(store)
             await discovery.start()
+        except AccessDenied as error:
+            raise AdminError(f"zookeeper {self._zookeeper}: {error}", REFUSED) from error
+        except InvalidArgument as error:
+            raise AdminError(str(error), "CONFIG") from error
         except MetadataUnavailable as error:
             what = "ledger port" if port else "ZooKeeper"
             raise Unreachable(f"no {what}: {error}") from error
@@ -141,7 +157,11 @@ class StorageConnection:
     async def _connect(self) -> MetadataStore:
         if not self._zookeeper.startswith(LEDGER_PORT):
             return await connect_zookeeper(
-                self._zookeeper, session_ms=_SESSION_MS, connect_s=_CONNECT_S, make_root=False
+                self._zookeeper,
+                session_ms=_SESSION_MS,
+                connect_s=_CONNECT_S,
+                make_root=False,
+                access=command_access() if self._access is None else self._access,
             )
         from ledger.adapters.grpc.grpc_metadata import GrpcMetadata
 

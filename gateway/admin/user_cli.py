@@ -15,7 +15,7 @@ from gateway.admin.confirm import confirm
 from gateway.admin.requests import ask, bootstrap_option, yes_option, zookeeper_option
 from gateway.core.stored_names import is_too_long
 from ledger.command_line import units
-from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_UNREACHABLE
+from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_REFUSED, EXIT_UNREACHABLE
 from ledger.command_line.output import Output, fail, output_option, usage
 from ledger.command_line.program import CommandGroup, Value, option
 
@@ -125,9 +125,10 @@ async def _write(
     output: Output,
 ) -> None:
     from gateway.admin.users import bootstrap_user, metadata_file
+    from gateway.admin.zookeeper_access import REFUSED, command_access
     from ledger.adapters.sqlite.sqlite_metadata import SqliteMetadata
     from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
-    from ledger.errors import LedgerError
+    from ledger.errors import AccessDenied, InvalidArgument, LedgerError
 
     place = f"--data {data}" if data is not None else f"--zookeeper {zookeeper}"
     try:
@@ -138,11 +139,17 @@ async def _write(
                 fail(EXIT_CONFIG, f"{place}: {text}", "CONFIG", output)
             store: Any = SqliteMetadata(file)
         else:
-            store = await connect_zookeeper(str(zookeeper), make_root=False)
+            store = await connect_zookeeper(
+                str(zookeeper), make_root=False, access=command_access()
+            )
         try:
             await bootstrap_user(store, name, secret, mechanisms)
         finally:
             await store.close()
+    except AccessDenied as error:
+        fail(EXIT_REFUSED, f"{place}: {error}", REFUSED, output)
+    except InvalidArgument as error:
+        fail(EXIT_CONFIG, str(error), "CONFIG", output)
     except LedgerError as error:
         fail(EXIT_UNREACHABLE, f"{place}: {error}", "UNREACHABLE", output)
 

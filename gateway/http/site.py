@@ -16,6 +16,7 @@ from gateway.admin.client import AdminClient, AdminError, Unreachable, parse_boo
 from gateway.admin.client_settings import ClientSettings
 from gateway.admin.metadata_address import metadata_address
 from gateway.admin.storage import Storage, StorageConnection
+from gateway.admin.zookeeper_access import gateway_access
 from gateway.cluster.peers import peer_security
 from gateway.http.forms import Token
 from ledger.adapters.links.link_config import TlsFiles
@@ -86,7 +87,8 @@ class Site:
         if config.bookie_tls is not None:
             cert, key, authority = config.bookie_tls
             tls = TlsFiles(cert=cert, key=key, ca=authority, roles=config.bookie_tls_roles)
-        return StorageConnection(address, tls, BookieTransport(config.bookie_transport))
+        transport = BookieTransport(config.bookie_transport)
+        return StorageConnection(address, tls, transport, gateway_access(config))
 
     def reach(self, node_id: int, host: str, port: int) -> tuple[str, int]:
         """Return where this process reaches a gateway to which clients connect at this address.

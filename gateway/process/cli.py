@@ -101,6 +101,11 @@ program: Final = CommandGroup(
             "user",
             "Add, list and delete users, and write the first one of a cluster.",
         ),
+        "security": Deferred(
+            "gateway.admin.security_cli",
+            "security",
+            "Check and repair the ACLs of the nodes in ZooKeeper.",
+        ),
         "transaction": Deferred(
             "gateway.admin.transaction_cli",
             "transaction",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from gateway.admin.zookeeper_access import gateway_access
 from gateway.cluster.lease import Lease
 from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
 from gateway.config import GatewayConfig
@@ -44,7 +45,7 @@ COPIES = 3  # copies of each subscription log
 async def start_in_cluster(config: GatewayConfig) -> Running:
     """Start a gateway of a cluster.
 
-    Raises OSError, MetadataUnavailable, NotOwner (another process has this node id), ForeignLayout
+    Raises OSError, MetadataUnavailable, OpenToAnyone, NotOwner (another process has this node id), ForeignLayout
     (no bookie ever created this cluster), or CorruptFormat (a later release laid it out). Nothing
     was written if it raises one of the last two.
     """
@@ -64,6 +65,8 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     stops[-1] = partial(_end_session, metadata, closer)
     await read_instance_id(metadata, config.zookeeper)
     _tell_session(config, metadata)
+    if config.zookeeper_security is not None:
+        warn_each_hour(asyncio.get_running_loop(), config.zookeeper_security.warning)
     discovery = Discovery(metadata)
     await discovery.start()
     stops.append(discovery.stop)
@@ -165,6 +168,7 @@ async def _connect(config: GatewayConfig, closer: SessionCloser) -> ZooKeeperMet
         make_root=False,
         prove_session=True,
         on_session=closer.keep,
+        access=gateway_access(config),
     )
 
 

@@ -182,10 +182,18 @@ async def _start(config: GatewayConfig) -> StartedGateway:
 async def _start_in_cluster(config: GatewayConfig) -> StartedGateway:
     from gateway.process.clustered import start_in_cluster
     from gateway.server.listener import CannotListen
-    from ledger.errors import ForeignLayout, LedgerError, MetadataUnavailable
+    from ledger.errors import (
+        AccessDenied,
+        ForeignLayout,
+        LedgerError,
+        MetadataUnavailable,
+        OpenToAnyone,
+    )
 
     try:
         return await start_in_cluster(config)
+    except (AccessDenied, OpenToAnyone) as error:
+        raise ConfigFault([f"--zookeeper {config.zookeeper}: {error}"]) from error
     except MetadataUnavailable as error:
         raise ZooKeeperUnreachable(f"--zookeeper {config.zookeeper}: {error}") from error
     except ForeignLayout as error:

@@ -41,6 +41,7 @@ from ledger.command_line.secret_files import SecretFault, read_private
 from ledger.command_line.settings import Settings
 from ledger.command_line.settings_shape import PRINTED
 from ledger.command_line.shape import prints
+from ledger.command_line.zookeeper_settings import zookeeper_faults, zookeeper_security
 
 ANYWHERE = {"0.0.0.0", "::"}
 TLS_NAMES = ("bookie-tls-cert", "bookie-tls-key", "bookie-tls-ca")
@@ -127,6 +128,7 @@ def faults_of(settings: Settings) -> list[str]:
         *_address_faults(settings),
         *_row_faults(settings),
         *_tls_faults(settings),
+        *zookeeper_faults(settings),
         *http_faults(settings),
         *exposure_faults(settings),
     ]
@@ -214,6 +216,7 @@ def config_of(settings: Settings) -> GatewayConfig:
         listeners=listeners,
         inter_broker_listener=settings["inter-broker-listener-name"] or "",
         zookeeper=settings["zookeeper"],
+        zookeeper_security=zookeeper_security(settings),
         session_ms=round(settings["session"] * 1000),
         host=listeners[0].host if listeners else settings["host"],
         port=listeners[0].port if listeners else settings["port"],

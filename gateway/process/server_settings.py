@@ -404,6 +404,8 @@ def _dev_addresses() -> list[Setting]:
 
 
 def _zookeepers() -> list[Setting]:
+    from ledger.command_line.zookeeper_settings import zookeeper_rows  # only of `gateway serve`
+
     return [
         Setting(
             name="zookeeper",
@@ -413,6 +415,7 @@ def _zookeepers() -> list[Setting]:
             help="ZooKeeper servers: host:port,host:port, with an optional /chroot at the end. "
             "Required.",
         ),
+        *zookeeper_rows(),
         Setting(
             name="session",
             kind="DURATION",

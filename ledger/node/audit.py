@@ -13,14 +13,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from ledger.adapters.links.tls_identity import TlsFault
+from ledger.adapters.system.hourly import warn_each_hour
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_OK, EXIT_UNREACHABLE
 from ledger.command_line.output import as_json, emit
 from ledger.command_line.program import Flags, Option, Value
 from ledger.command_line.progress import ProgressLine
+from ledger.command_line.secret_values import SecretFault
 from ledger.command_line.settings import Settings
-from ledger.errors import ForeignLayout, MetadataUnavailable, NotEnoughBookies
+from ledger.command_line.zookeeper_settings import zookeeper_faults, zookeeper_security
+from ledger.errors import (
+    AccessDenied,
+    ForeignLayout,
+    MetadataUnavailable,
+    NotEnoughBookies,
+    OpenToAnyone,
+)
 from ledger.ids import LedgerId
 from ledger.log import logger
 from ledger.node.audit_shapes import DONE, LEFT, PROGRESS, STARTED
@@ -59,7 +68,7 @@ def settings_of(flags: Flags) -> Settings:
 
 def faults_of(settings: Settings) -> list[str]:
     """Return all faults, a line for each."""
-    faults = [*settings.faults, *_tls_faults(settings)]
+    faults = [*settings.faults, *_tls_faults(settings), *zookeeper_faults(settings)]
     if settings.flags.output == "toml":
         faults.append("--output toml: is only for --print-config; pass text or json")
     return faults
@@ -132,6 +141,7 @@ async def _run(settings: Settings, flags: Flags) -> int:
         _config(settings),
         tls,
         BookieTransport(settings["bookie-transport"]),
+        zookeeper_security(settings),
     )
     try:
         http = await start_http(settings["http-host"], settings["http-port"], "audit", node)
@@ -147,14 +157,14 @@ async def _run(settings: Settings, flags: Flags) -> int:
         if not work.done():
             return ended.result()
         return work.result()
+    except (AccessDenied, ForeignLayout, OpenToAnyone, SecretFault) as error:
+        fault = f"{settings.place('zookeeper')}: {error}"
+        print_faults([fault], as_json=_wants_json(flags))
+        return EXIT_CONFIG
     except MetadataUnavailable as error:
         fault = f"{settings.place('zookeeper')}: {error}"
         print_faults([fault], code="UNREACHABLE", as_json=_wants_json(flags))
         return EXIT_UNREACHABLE
-    except ForeignLayout as error:
-        fault = f"{settings.place('zookeeper')}: {error}"
-        print_faults([fault], as_json=_wants_json(flags))
-        return EXIT_CONFIG
     finally:
         ended.cancel()
         work.cancel()
@@ -171,6 +181,7 @@ async def _work(node: Any, flags: Flags, ready: Callable[[], None]) -> int:
         return await _once(node, report)
     report.line("started", f"started audit={node.owner}", audit=node.owner)
     ready()
+    warn_each_hour(asyncio.get_running_loop(), node.warning)
     reporting = start_restarting("the report of progress", lambda: _report_progress(node, report))
     try:
         await node.serve()

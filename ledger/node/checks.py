@@ -13,6 +13,7 @@ from ledger.adapters.posix.uring import why_unavailable
 from ledger.bookie.directory import VERSION, check_directory
 from ledger.command_line.secret_files import SecretFault, read_private, read_public
 from ledger.command_line.settings import Settings
+from ledger.command_line.zookeeper_settings import zookeeper_faults
 from ledger.errors import ForeignDirectory
 from ledger.node.exposure import is_loopback
 
@@ -26,6 +27,7 @@ def offline_faults(settings: Settings) -> list[str]:
         *settings.faults,
         *_relation_faults(settings),
         *_tls_faults(settings),
+        *zookeeper_faults(settings),
         *_listener_faults(settings),
         *_directory_faults(settings),
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ledger.adapters.links.link_config import ANSWERS_BYTES_MAX
 from ledger.bookie.config import ENTRY_BYTES_MAX, JournalSync
+from ledger.command_line.zookeeper_settings import SetAcl, ZooKeeperSecurity
 from ledger.ports.bookies import DEFAULT_RACK
 from ledger.ports.disk import IoMode
 
@@ -16,6 +17,13 @@ class NodeConfig:
     """The settings of one `bookie serve`, as flags and as keys of the file given by `--config`."""
 
     zookeeper: str = "127.0.0.1:2181"  # host:port of the servers, by commas; /chroot at the end
+    zookeeper_auth: str = ""  # names the secret NAME:PASSWORD of this bookie; "": no identity
+    zookeeper_read_auth: str = ""  # names that of the identity that may read what it creates
+    zookeeper_set_acl: SetAcl | None = None  # None: required, if there is an identity
+    zookeeper_ssl_client_enable: bool = False  # True connects to ZooKeeper by TLS
+    zookeeper_ssl_truststore_location: Path | None = None  # PEM certificates of ZooKeeper's CA
+    zookeeper_ssl_keystore_location: Path | None = None  # PEM key and certificates for ZooKeeper
+    zookeeper_ssl_keystore_password: str = ""  # names the passphrase of that key
     data: Path = Path("bookie")  # directory only for the bookie's files; created if missing
     host: str = "127.0.0.1"  # address to listen on
     port: int = 3181  # TCP port to listen on, by default BookKeeper's; 0: any free port
@@ -69,3 +77,16 @@ class NodeConfig:
         assert self.audit_delay >= 0
         tls = (self.tls_cert, self.tls_key, self.tls_ca)
         assert all(tls) or not any(tls)
+
+    @property
+    def zookeeper_security(self) -> ZooKeeperSecurity:
+        """The identity of this bookie at ZooKeeper, and its TLS."""
+        tls = self.zookeeper_ssl_client_enable
+        return ZooKeeperSecurity(
+            auth=self.zookeeper_auth,
+            read_auth=self.zookeeper_read_auth,
+            set_acl=self.zookeeper_set_acl or SetAcl.REQUIRED,
+            truststore=self.zookeeper_ssl_truststore_location if tls else None,
+            keystore=self.zookeeper_ssl_keystore_location if tls else None,
+            keystore_password=self.zookeeper_ssl_keystore_password if tls else "",
+        )

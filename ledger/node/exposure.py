@@ -6,10 +6,10 @@ import asyncio
 import ipaddress
 from typing import Final
 
-from ledger.log import logger
+from ledger.adapters.system.hourly import warn_each_hour
 from ledger.node.config import NodeConfig
 
-WARNING_S: Final = 3_600.0
+_EXPOSED: Final = "other machines can reach this bookie without TLS (allow-insecure)"
 
 
 def is_loopback(host: str) -> bool:
@@ -20,13 +20,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def warn_each_hour(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> None:
+def warn_if_exposed(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> None:
     """Log the port of a bookie without TLS now, and each hour from now on."""
-    if config.tls_cert is not None or is_loopback(config.host):
-        return
-    logger().warning(
-        "other machines can reach this bookie without TLS (allow-insecure)",
-        host=config.host,
-        port=config.port,
-    )
-    loop.call_later(WARNING_S, warn_each_hour, config, loop)
+    if config.tls_cert is None and not is_loopback(config.host):
+        warn_each_hour(loop, _EXPOSED, {"host": config.host, "port": config.port})

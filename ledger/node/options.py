@@ -25,12 +25,18 @@ from ledger.command_line.settings import (
 )
 from ledger.command_line.settings_shape import PRINTED
 from ledger.command_line.shape import Shape, prints
+from ledger.command_line.zookeeper_settings import zookeeper_rows
 from ledger.node.config import NodeConfig
 from ledger.node.process import print_faults
 from ledger.ports.bookies import BookieTransport
 from ledger.repair.config import RepairConfig
 
 _TIB: Final = 2**40
+_NAMES_OF_SECRETS: Final = (
+    "zookeeper_auth",
+    "zookeeper_read_auth",
+    "zookeeper_ssl_keystore_password",
+)
 _TIME_S_MAX: Final = 10 * 365 * 86_400.0
 _NODE: Final = NodeConfig()
 _REPAIR: Final = RepairConfig()
@@ -69,6 +75,7 @@ _SERVE_ROWS: Final = (
         default=_NODE.zookeeper,
         help="ZooKeeper servers: host:port,host:port, with an optional /chroot at the end.",
     ),
+    *zookeeper_rows(kafka=False),
     Setting(
         name="data",
         kind="DIR",
@@ -282,6 +289,7 @@ _AUDIT_ROWS: Final = (
         default=_NODE.zookeeper,
         help="ZooKeeper servers: host:port,host:port, with an optional /chroot at the end.",
     ),
+    *zookeeper_rows(kafka=False),
     Setting(
         name="delay",
         kind="DURATION",
@@ -419,6 +427,8 @@ class NodeSettings(Settings):
         """Return the configuration. There must be no faults."""
         assert not self.faults
         values = {row.field: self[row.name] for row in OPTIONS}
+        for name in _NAMES_OF_SECRETS:
+            values[name] = values[name] or ""
         assert values.keys() == {field.name for field in fields(NodeConfig)}
         return NodeConfig(**values)
 

@@ -15,8 +15,10 @@ from ledger.adapters.links.tls_identity import TlsIdentity
 from ledger.adapters.open_bookies import open_bookies
 from ledger.adapters.system import machine
 from ledger.adapters.system.clock import SystemClock
+from ledger.adapters.zookeeper.zookeeper_access import read_access
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.client.metadata_format import ledger_path
+from ledger.command_line.zookeeper_settings import ZooKeeperSecurity
 from ledger.exposition import Family
 from ledger.ids import BookieId, LedgerId
 from ledger.losses.place import accepted_entries
@@ -71,7 +73,9 @@ class RepairNode:
         config: RepairConfig,
         tls: TlsIdentity | None,
         transport: BookieTransport = BookieTransport.TCP,
+        security: ZooKeeperSecurity | None = None,
     ) -> None:
+        self._security = security or ZooKeeperSecurity()
         self.owner = owner
         self._zookeeper = zookeeper
         self._session_s = session_s
@@ -83,9 +87,15 @@ class RepairNode:
         self._samples: AuditSamples | None = None  # made when they are first asked for
 
     async def start(self) -> None:
-        """Connect and discover the bookies. Raises MetadataUnavailable, ForeignLayout."""
+        """Connect and discover the bookies.
+
+        Raises MetadataUnavailable, ForeignLayout, OpenToAnyone.
+        """
         store = await connect_zookeeper(
-            self._zookeeper, session_ms=int(self._session_s * 1000), make_root=False
+            self._zookeeper,
+            session_ms=int(self._session_s * 1000),
+            make_root=False,
+            access=read_access(self._security),
         )
         self._stops.append(store.close)
         await read_instance_id(store, self._zookeeper)
@@ -108,6 +118,11 @@ class RepairNode:
         """Close everything. Locks and votes end with the session."""
         while self._stops:
             await self._stops.pop()()
+
+    @property
+    def warning(self) -> str:
+        """What to log each hour, or nothing."""
+        return self._security.warning
 
     @property
     def leads(self) -> bool:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from ledger.adapters.links.tls_identity import TlsFault, TlsIdentity
+from ledger.adapters.system.hourly import warn_each_hour
 from ledger.adapters.system.memory import start_returning_memory
 from ledger.adapters.system.process import ExitAsked, loop_factory
 from ledger.command_line.exit_codes import (
@@ -19,18 +20,21 @@ from ledger.command_line.exit_codes import (
     EXIT_UNREACHABLE,
 )
 from ledger.command_line.program import Flags
+from ledger.command_line.secret_values import SecretFault
 from ledger.errors import (
+    AccessDenied,
     BookieIdInUse,
     CorruptFormat,
     DirectoryInUse,
     ForeignDirectory,
     ForeignLayout,
     MetadataUnavailable,
+    OpenToAnyone,
 )
 from ledger.log import logger
 from ledger.node.checks import offline_faults, port_faults
 from ledger.node.config import NodeConfig
-from ledger.node.exposure import warn_each_hour
+from ledger.node.exposure import warn_if_exposed
 from ledger.node.http_port import HttpPort, HttpUnavailable, start_http
 from ledger.node.options import NodeSettings, answered, serve_command
 from ledger.node.process import print_faults
@@ -117,7 +121,9 @@ async def _serve(config: NodeConfig, settings: NodeSettings) -> int:
         _print_started(node, http)
         asked.ready()
         keep_current(node.tls)
-        warn_each_hour(config, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        warn_if_exposed(config, loop)
+        warn_each_hour(loop, config.zookeeper_security.warning)
         if config.audit:
             repair = partial(_repair, config, http, node.tls)
             beside.append(start_restarting("the repair beside a bookie", repair))
@@ -147,7 +153,10 @@ async def _repair(config: NodeConfig, http: HttpPort | None, tls: TlsIdentity | 
     repair = RepairConfig(delay_s=config.audit_delay)
     while True:
         transport = BookieTransport(config.bookie_transport)
-        node = RepairNode(config.zookeeper, config.session, new_owner(), repair, tls, transport)
+        security = config.zookeeper_security
+        node = RepairNode(
+            config.zookeeper, config.session, new_owner(), repair, tls, transport, security
+        )
         try:
             await node.start()
             if http is not None:
@@ -167,6 +176,9 @@ def _code_of_start(
     error = starting.exception()
     if error is None:
         return EXIT_OK
+    if isinstance(error, (AccessDenied, OpenToAnyone, SecretFault)):
+        _print(settings, f"{settings.place('zookeeper')}: {error}")
+        return EXIT_CONFIG
     if isinstance(error, MetadataUnavailable):
         _print(settings, f"{settings.place('zookeeper')}: {error}")
         return EXIT_UNREACHABLE
@@ -192,8 +204,10 @@ def _code_of_os_error(error: OSError, config: NodeConfig, settings: NodeSettings
 
 async def _connect(config: NodeConfig, make_root: bool) -> Any:
     """Open a session with ZooKeeper, retrying for up to `--zookeeper-wait`."""
+    from ledger.adapters.zookeeper.zookeeper_access import read_access
     from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 
+    access = read_access(config.zookeeper_security)
     loop = asyncio.get_running_loop()
     until_s = loop.time() + config.zookeeper_wait
     while True:
@@ -203,7 +217,10 @@ async def _connect(config: NodeConfig, make_root: bool) -> Any:
                 session_ms=int(config.session * 1000),
                 connect_s=min(config.session, max(0.1, until_s - loop.time())),
                 make_root=make_root,
+                access=access,
             )
+        except AccessDenied:
+            raise  # no wait changes an ACL
         except MetadataUnavailable as error:
             left_s = until_s - loop.time()
             if left_s <= 0:

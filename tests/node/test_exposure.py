@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from ledger.node.config import NodeConfig
-from ledger.node.exposure import warn_each_hour
+from ledger.node.exposure import warn_if_exposed
 
 _FILE = Path("/file")
 
 
 async def test_an_exposed_bookie_is_a_warning_each_hour(capsys):
     config = NodeConfig(host="192.0.2.1", port=3181, allow_insecure=True)
-    warn_each_hour(config, asyncio.get_running_loop())
+    warn_if_exposed(config, asyncio.get_running_loop())
     await asyncio.sleep(2.5 * 3600)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
@@ -34,6 +34,6 @@ async def test_an_exposed_bookie_is_a_warning_each_hour(capsys):
     ids=["loopback", "tls"],
 )
 async def test_a_protected_bookie_is_no_warning(config, capsys):
-    warn_each_hour(config, asyncio.get_running_loop())
+    warn_if_exposed(config, asyncio.get_running_loop())
     await asyncio.sleep(2.5 * 3600)
     assert capsys.readouterr().err == ""

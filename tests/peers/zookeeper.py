@@ -14,7 +14,7 @@ import re
 import socket
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from tests.peers import install
 from tests.peers.processes import Lifecycle, ServerProcess, free_port, wait_until
@@ -40,6 +40,14 @@ MEMBER_HEAP_MB = 48
 HOWS = ("killed", "paused", "cut off")
 
 
+class ServerTls(NamedTuple):
+    """PEM files of a server with a second port, of TLS, and what it asks of clients."""
+
+    keystore: Path  # private key and certificates
+    truststore: Path
+    client_auth: str = "need"  # ZooKeeper's default; or `want`, `none`
+
+
 class ZooKeeper(ServerProcess):
     """One server; its port and data outlive stop, kill and restart.
 
@@ -60,9 +68,14 @@ class ZooKeeper(ServerProcess):
         session_ms_min: int | None = None,
         heap_mb: int = 256,
         synced: bool = False,
+        applies_acls: bool = False,
+        tls: ServerTls | None = None,
     ) -> None:
         super().__init__(data)
         self.log = data / "zookeeper.log"
+        self.applies_acls = applies_acls
+        self.tls = tls
+        self.secure_port = free_port() if tls is not None else 0
         self.tick_ms = tick_ms
         self.session_ms_min = 2 * tick_ms if session_ms_min is None else session_ms_min
         self.heap_mb = heap_mb
@@ -73,6 +86,11 @@ class ZooKeeper(ServerProcess):
     def servers(self) -> str:
         """What clients connect to."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def secure_servers(self) -> str:
+        """What clients of TLS connect to."""
+        return f"127.0.0.1:{self.secure_port}"
 
     def unused_chroot(self) -> str:
         """A root that nobody has used; it does not exist yet."""
@@ -93,10 +111,23 @@ class ZooKeeper(ServerProcess):
 
     def more_settings(self) -> str:
         """Return further lines of the configuration."""
-        return ""
+        if self.tls is None:
+            return ""
+        return (
+            f"secureClientPort={self.secure_port}\nsecureClientPortAddress=127.0.0.1\n"
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+            f"ssl.keyStore.location={self.tls.keystore}\nssl.keyStore.type=PEM\n"
+            f"ssl.trustStore.location={self.tls.truststore}\nssl.trustStore.type=PEM\n"
+            f"ssl.clientAuth={self.tls.client_auth}\n"
+            "ssl.hostnameVerification=false\n"  # of clients, whose names are those of programs
+        )
 
     def argv(self) -> list[str]:
-        properties = {**self.properties, "zookeeper.forceSync": "yes" if self.synced else "no"}
+        properties = {
+            **self.properties,
+            "zookeeper.forceSync": "yes" if self.synced else "no",
+            "zookeeper.skipACL": "no" if self.applies_acls else "yes",
+        }
         words = [f"-D{key}={value}" for key, value in properties.items()]
         classpath = ("-cp", f"{install.zookeeper_jars()}/*")
         main = (self.main, str(self._config))

@@ -29,6 +29,8 @@ _OURS = (
     "timestampOutOfRange",
     *("tls.ca", "tls.certificate", "tls.key", "tls.roles", "bookieTransport"),
     *("kafka.security.protocol", "kafka.ssl.keystore.location", "kafka.ssl.truststore.location"),
+    *("zookeeper.auth", "zookeeper.ssl.client.enable", "zookeeper.ssl.truststore.location"),
+    *("zookeeper.ssl.keystore.location", "zookeeper.ssl.keystore.password"),
 )
 _SECURITY = ("kafka.security.protocol", "kafka.ssl.", "kafka.sasl.")
 """Names of the Kafka source's options about security. Those that are not in `_OURS` do nothing
@@ -71,6 +73,7 @@ class StorageAddress(NamedTuple):
     metadata: str
     tls: TlsPaths | None = None
     transport: str = "tcp"
+    zookeeper: tuple[tuple[str, str], ...] = ()  # keys of the identity and the TLS there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +96,12 @@ class Options:
     slice_bytes: int = SLICE_BYTES
     tls: TlsPaths | None = None
     transport: str = "tcp"
+    zookeeper: tuple[tuple[str, str], ...] = ()
 
     @property
     def storage(self) -> StorageAddress:
         """The storage that is read, and how to reach it."""
-        return StorageAddress(self.metadata, self.tls, self.transport)
+        return StorageAddress(self.metadata, self.tls, self.transport, self.zookeeper)
 
 
 def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
@@ -138,6 +142,7 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
         slice_bytes=_optional(texts, "sliceBytes", _positive) or SLICE_BYTES,
         tls=_tls(texts),
         transport=transport,
+        zookeeper=_zookeeper(texts),
     )
 
 
@@ -340,6 +345,18 @@ def _kafka_tls(texts: Mapping[str, str], roles: str) -> TlsPaths | None:
             "tls.certificate and tls.key"
         )
     return TlsPaths(truststore, keystore, keystore, roles)
+
+
+def _zookeeper(texts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the keys of ZooKeeper, after a check. Secrets are only named: file: or env:."""
+    from ledger.command_line.zookeeper_settings import SecurityFault, security_of_keys
+
+    keys = {name: text for name, text in texts.items() if name.startswith("zookeeper.")}
+    try:
+        _ = security_of_keys(keys)
+    except SecurityFault as fault:
+        raise _fault(str(fault)) from None
+    return tuple(sorted(keys.items()))
 
 
 def _fault(message: str) -> JobError:

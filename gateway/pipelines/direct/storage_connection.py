@@ -24,7 +24,10 @@ class BlockingStorageConnection:
         """Connect to the storage. Raises JobError."""
         self._loop = _loop_of_process()
         self._context = open_storage(
-            address.metadata, *(address.tls or ()), transport=address.transport
+            address.metadata,
+            *(address.tls or ()),
+            transport=address.transport,
+            zookeeper=dict(address.zookeeper),
         )
         self.storage: ReadStorage = self._loop.run_until_complete(self._context.__aenter__())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +24,10 @@ from ledger.adapters.system.clock import SystemClock
 from ledger.client.client import LedgerClient
 from ledger.client.config import LedgerClientConfig
 from ledger.errors import (
+    AccessDenied,
     CorruptFormat,
     ForeignLayout,
+    InvalidArgument,
     LedgerError,
     MetadataUnavailable,
     NoNode,
@@ -63,13 +65,15 @@ async def open_storage(
     *,
     transport: str = BookieTransport.TCP,
     connect_s: float = CONNECT_S,
+    zookeeper: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[ReadStorage]:
     """Connect to the storage that `metadata` names. Raises JobError with the remedy.
 
     `ca`, `certificate` and `key` are PEM files, for bookies that require client certificates;
     `roles` is off if these have no roles yet.
     `transport` is how bookies are reached, tcp or grpc; the ledger port has only gRPC. A server
-    counts as unreachable if it does not answer within `connect_s` seconds.
+    counts as unreachable if it does not answer within `connect_s` seconds. `zookeeper` are keys of
+    the identity and the TLS there; without them, the variables GATEWAY_ZOOKEEPER_* name both.
     """
     tls = _tls(ca, certificate, key, roles=roles)
     loop = asyncio.get_running_loop()
@@ -77,7 +81,9 @@ async def open_storage(
         loop.set_exception_handler(_report_exception)
     stops: list[Callable[[], Awaitable[None]]] = []
     try:
-        yield await _open(metadata, tls, _transport(metadata, transport), stops, connect_s)
+        store = await _connect(metadata, connect_s, zookeeper or {})
+        stops.append(store.close)
+        yield await _open(metadata, store, tls, _transport(metadata, transport), stops)
     finally:
         while stops:
             await stops.pop()()
@@ -96,16 +102,14 @@ def _report_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
 
 async def _open(
     metadata: str,
+    store: MetadataStore,
     tls: TlsFiles | None,
     transport: BookieTransport,
     stops: list[Callable[[], Awaitable[None]]],
-    connect_s: float,
 ) -> ReadStorage:
     from ledger.adapters.links.tls_identity import TlsFault
     from ledger.adapters.open_bookies import open_bookies
 
-    store = await _connect(metadata, connect_s)
-    stops.append(store.close)
     discovery = Discovery(store)
     try:
         port = metadata.startswith(_GRPC)
@@ -124,7 +128,9 @@ async def _open(
     return ReadStorage(store, LedgerClient(store, bookies, SystemClock(), LedgerClientConfig()))
 
 
-async def _connect(metadata: str, connect_s: float) -> MetadataStore:
+async def _connect(
+    metadata: str, connect_s: float, zookeeper: Mapping[str, str]
+) -> MetadataStore:
     """Connect to the metadata store and wait for an answer. Raises JobError."""
     if metadata.startswith(_GRPC):
         found = _SERVER.fullmatch(metadata.removeprefix(_GRPC))
@@ -134,6 +140,7 @@ async def _connect(metadata: str, connect_s: float) -> MetadataStore:
     servers = metadata.removeprefix(_ZOOKEEPER).rstrip("/")
     if not _SERVERS.fullmatch(servers):
         raise _bad(metadata)
+    from gateway.admin.zookeeper_access import access_of, command_access
     from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 
     hosts, slash, path = servers.partition("/")
@@ -144,7 +151,10 @@ async def _connect(metadata: str, connect_s: float) -> MetadataStore:
             connect_s=connect_s,
             chroot=slash + path,
             make_root=False,
+            access=access_of(zookeeper) if zookeeper else command_access(),
         )
+    except InvalidArgument as error:
+        raise JobError(str(error), "USAGE") from error
     except MetadataUnavailable as error:
         raise _unreachable(metadata, error) from error
 
@@ -199,6 +209,8 @@ def _bad(metadata: str) -> JobError:
 
 
 def _unreachable(metadata: str, error: Exception) -> JobError:
+    if isinstance(error, AccessDenied):
+        return JobError(f"metadata {metadata}: {error}", "ZOOKEEPER_AUTHORIZATION_FAILED")
     if metadata.startswith(_GRPC):
         fix = "is `gateway dev` running on this machine, with this --ledger-port?"
     else:

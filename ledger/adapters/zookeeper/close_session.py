@@ -3,8 +3,10 @@
 `SessionCloser` runs this file with nothing but the standard library. Standard input carries lines;
 the last complete one counts:
 
-    <session id> <password in hex> <session timeout in ms> <host:port> <host:port> ...
+    <session id> <password in hex> <session timeout in ms> [tls=<hex>] <host:port> <host:port> ...
     done
+
+The word of TLS is a list in JSON, in hex: CA certificates, own key and certificates, passphrase.
 
 At the end of the input the process has ended, because it alone holds the other end. If the last
 line is a session, this program connects to one server after the other until one has closed the
@@ -35,6 +37,7 @@ _TIMEOUT_MS = 1
 # protocol version, last zxid seen (0: any server will do), timeout, session id, password, read-only
 _CONNECT = ">iqiqi16sb"
 _CONNECTED = ">iiq"  # protocol version, timeout, session id
+_TLS = "tls="
 _CLOSE = (1, -11)  # request number, operation
 
 
@@ -45,23 +48,27 @@ class Session(NamedTuple):
     password: bytes
     timeout_ms: int
     servers: tuple[tuple[str, int], ...]
+    tls: str = ""  # the files of TLS, as `ZooKeeperTls.encode` writes them; "": plain text
 
     def line(self) -> bytes:
         """Return the session as a line of the input, with its end."""
         places = (f"{host}:{port}" for host, port in self.servers)
-        words = (str(self.session_id), self.password.hex(), str(self.timeout_ms), *places)
+        tls = (f"{_TLS}{self.tls}",) if self.tls else ()
+        words = (str(self.session_id), self.password.hex(), str(self.timeout_ms), *tls, *places)
         return " ".join(words).encode() + b"\n"
 
     @classmethod
     def of_line(cls, line: bytes) -> Session:
         """Return the session of a line. Raises ValueError."""
         session_id, password, timeout_ms, *places = line.decode().split()
+        tls = places.pop(0).removeprefix(_TLS) if places and places[0].startswith(_TLS) else ""
         servers = (place.rpartition(":") for place in places)
         return cls(
             int(session_id),
             bytes.fromhex(password),
             int(timeout_ms),
             tuple((host, int(port)) for host, _, port in servers),
+            tls,
         )
 
 
@@ -92,7 +99,7 @@ def close_session(session: Session) -> bool:
 
 def _close_at(server: tuple[str, int], session: Session) -> None:
     """Close the session at one server, or learn that it is over."""
-    with socket.create_connection(server, timeout=_TRY_S_MAX) as connection:
+    with _connect(server, session.tls) as connection:
         connection.settimeout(_TRY_S_MAX)
         request = struct.pack(
             _CONNECT, 0, 0, _TIMEOUT_MS, session.session_id, 16, session.password, 0
@@ -103,6 +110,26 @@ def _close_at(server: tuple[str, int], session: Session) -> None:
             return  # the session has expired
         _send(connection, struct.pack(">ii", *_CLOSE))
         _ = _receive(connection)
+
+
+def _connect(server: tuple[str, int], tls: str) -> socket.socket:
+    connection = socket.create_connection(server, timeout=_TRY_S_MAX)
+    if not tls:
+        return connection
+    import json
+    import ssl
+
+    try:
+        truststore, keystore, password = json.loads(bytes.fromhex(tls))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_verify_locations(truststore)
+        if keystore:
+            context.load_cert_chain(keystore, password=password)
+        return context.wrap_socket(connection, server_hostname=server[0])
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _send(connection: socket.socket, message: bytes) -> None:

@@ -22,6 +22,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 from ledger.adapters.zookeeper.close_session import Session
+from ledger.adapters.zookeeper.zookeeper_access import OPEN, ZooKeeperAccess
 from ledger.adapters.zookeeper.zookeeper_connection import (
     Connected,
     Fired,
@@ -134,13 +135,18 @@ class ZooKeeperBridge:
     """
 
     def __init__(
-        self, servers: str, session_ms: int, news: News, proof_path: str | None = None
+        self,
+        servers: str,
+        session_ms: int,
+        news: News,
+        proof_path: str | None = None,
+        access: ZooKeeperAccess = OPEN,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._news = news
         self._servers = servers
         self._put = _Inbox(self._loop, self._take).put
-        self._handler = ZooKeeperHandler(self._put)
+        self._handler = ZooKeeperHandler(self._put, access.tls)
         retry = KazooRetry(
             max_tries=-1,
             delay=RETRY_S_MIN,
@@ -156,7 +162,7 @@ class ZooKeeperBridge:
             logger=log,
         )
         self._connection = ZooKeeperConnection(
-            self.client, self.client._conn_retry.copy(), self._put, proof_path
+            self.client, self.client._conn_retry.copy(), self._put, proof_path, access
         )
         self._handler.connection = self._connection
         self.client._connection = self._connection
@@ -201,8 +207,10 @@ class ZooKeeperBridge:
                 await asyncio.shield(self._first_connected)
         except TimeoutError:
             await self.close()
+            fault = self._connection.fault
             raise MetadataUnavailable(
                 f"{self._servers}: no ZooKeeper within {timeout_s:.1f} s"
+                f"{f' ({fault})' if fault else ''}"
             ) from None
         except BaseException:
             self._begin_to_close()

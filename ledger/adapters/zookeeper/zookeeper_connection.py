@@ -4,12 +4,14 @@
 # pyright: reportMissingParameterType=false, reportUntypedBaseClass=false
 """kazoo's connection thread with our timeouts. It is the only thread; no thread runs callbacks.
 
-Six things differ from kazoo. Waiting requests leave in one write, and replies arrive by one read.
+Eight things differ from kazoo. Waiting requests leave in one write, and replies arrive by one read.
 A connection that was silent for two thirds of the session is dropped even while requests leave on
 it. A ping may also take two thirds of the session; kazoo drops the connection after a sixth, 170 ms
 of a session of one second. Every wait can be interrupted, so that closing takes a bounded time. A
 reply that cannot be decoded ends its connection. The thread writes for `SessionProof`, and leaves a
-server whose leader confirms nothing.
+server whose leader confirms nothing. An identity is proved without a secret in any log, and a refusal
+ends the connection, not the thread. TLS verifies the host that was configured, on a socket that is
+connected to one of its addresses.
 Source: ZooKeeper, `ClientCnxn.java` (the timeouts).
 """
 
@@ -24,9 +26,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from kazoo.exceptions import ConnectionClosedError, ConnectionDropped, KazooException
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionDropped,
+    KazooException,
+)
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
+from kazoo.protocol.connection import AUTH_XID, CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import (
     CheckVersion,
     Transaction,
@@ -39,6 +46,8 @@ from kazoo.retry import ForceRetryError
 from ledger.adapters.system.clock import monotonic_s
 from ledger.adapters.zookeeper.close_session import Session
 from ledger.adapters.zookeeper.session_proof import SessionProof
+from ledger.adapters.zookeeper.zookeeper_access import ZooKeeperAccess
+from ledger.adapters.zookeeper.zookeeper_tls import ZooKeeperTls, receive, wrap
 
 _WRITE_BYTES = 64 * 1024  # most bytes of requests that are joined for one write
 _READ_BYTES = 64 * 1024
@@ -83,8 +92,9 @@ class ZooKeeperHandler:
     timeout_exception = KazooTimeoutError
     running = True
 
-    def __init__(self, put: Callable[[Any], None]) -> None:
+    def __init__(self, put: Callable[[Any], None], tls: ZooKeeperTls | None = None) -> None:
         self._put = put
+        self._tls = tls
         self._cut_reader, self._cut_writer = os.pipe()
         self._was_cut = threading.Event()
         self.connection: ZooKeeperConnection | None = None
@@ -134,9 +144,23 @@ class ZooKeeperHandler:
         return able, [one for one in writers if one.fileno() in numbers], []
 
     def create_connection(
-        self, address: tuple[str, int], timeout: float, **_: Any
+        self, address: tuple[str, int], timeout: float, hostname: str, **_: Any
     ) -> socket.socket:
-        """Connect to a numeric address. Raises OSError after `timeout` seconds."""
+        """Connect to a numeric address of `hostname`, by TLS if it is configured.
+
+        Raises OSError after `timeout` seconds. kazoo's own settings of TLS are not used.
+        """
+        made = self._connect(address, timeout)
+        if self._tls is None:
+            return made
+
+        def ready(one: socket.socket, writes: bool, timeout_s: float) -> bool:
+            readers, writers = ((), (one,)) if writes else ((one,), ())
+            return any(self.ready(readers, writers, timeout_s))
+
+        return wrap(made, hostname, self._tls, ready)
+
+    def _connect(self, address: tuple[str, int], timeout: float) -> socket.socket:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -198,10 +222,18 @@ class ZooKeeperConnection(ConnectionHandler):
     _write_sock: Any
 
     def __init__(
-        self, client: Any, retry: Any, put: Callable[[Any], None], proof_path: str | None
+        self,
+        client: Any,
+        retry: Any,
+        put: Callable[[Any], None],
+        proof_path: str | None,
+        access: ZooKeeperAccess,
     ) -> None:
         super().__init__(client, retry, logger=log)
         self._put = put
+        self._access = access
+        # Why the last attempt to connect failed. Empty after a success. Other threads read it.
+        self.fault = ""
         self._unread = bytearray()
         self._read_timeout_s = 1.0
         self._session_s = 1.0
@@ -236,7 +268,7 @@ class ZooKeeperConnection(ConnectionHandler):
     def wait(self, readers: Sequence[Any], timeout_s: float) -> list[Any]:
         """Wait until the server or a request can be read. Raises if the server stays silent."""
         while True:
-            ready = self.handler.ready(readers, (), self._wait_s(timeout_s))[0]
+            ready = self._ready(readers, self._wait_s(timeout_s))
             if self._prove():
                 return list({*ready, self._read_sock})  # the request leaves as if it woke us
             pinged = self.ping_outstanding.is_set()
@@ -246,6 +278,24 @@ class ZooKeeperConnection(ConnectionHandler):
                     raise ConnectionResetError(f"nothing heard for {silent_s:.1f} s")
             if ready or not pinged:
                 return ready
+
+    def _ready(self, readers: Sequence[Any], wait_s: float) -> list[Any]:
+        """Return those that can be read. Of TLS, bytes of a message must have come.
+
+        Bytes may wait inside the TLS layer, where no poll sees them. A record without a message,
+        such as a ticket of the session, makes only the poll report something.
+        """
+        if self._access.tls is None:
+            return self.handler.ready(readers, (), wait_s)[0]
+        waiting = bool(self._unread) or self._socket.pending() > 0
+        ready = self.handler.ready(readers, (), 0 if waiting else wait_s)[0]
+        if self._socket in ready and not waiting:
+            came = receive(self._socket, _READ_BYTES)
+            if came == b"":
+                raise ConnectionResetError("closed by the server")
+            self._unread += came or b""
+        others = [each for each in ready if each is not self._socket]
+        return [self._socket, *others] if waiting or self._unread else others
 
     def _wait_s(self, timeout_s: float) -> float:
         """Return for how long the thread may wait. Raises if the leader confirmed nothing."""
@@ -299,7 +349,13 @@ class ZooKeeperConnection(ConnectionHandler):
         self._server = (hostip, port)
         self._proving = None
         sent_s, former = monotonic_s(), self.client._session_id
-        read_timeout_ms, connect_timeout_ms = super()._connect(host, hostip, port)
+        try:
+            read_timeout_ms, connect_timeout_ms = super()._connect(host, hostip, port)
+            self._authenticate(connect_timeout_ms / 1000)
+        except Exception as error:
+            self.fault = str(error)
+            raise
+        self.fault = ""
         self._heard_s = time.monotonic()
         self._read_timeout_s = read_timeout_ms / 1000
         session_ms = round(connect_timeout_ms * len(self.client.hosts))
@@ -309,13 +365,29 @@ class ZooKeeperConnection(ConnectionHandler):
             self._proof = SessionProof()
         self._proof.on_connected(sent_s)
         self.proved = (self.client._session_id, self._proof.heard_s)
-        self._put(Connected(self._session(session_ms), self.client.last_zxid))
+        self._put(Connected(self._session(host, session_ms), self.client.last_zxid))
         return read_timeout_ms, connect_timeout_ms
 
-    def _session(self, session_ms: int) -> Session:
-        client = self.client
-        servers = dict.fromkeys([self._server, *client.hosts])
-        return Session(client._session_id, client._session_passwd, session_ms, tuple(servers))
+    def _authenticate(self, timeout_s: float) -> None:
+        """Prove the identities of this process, before any request on a new connection."""
+        for identity in self._access.proved:
+            try:
+                self._invoke(timeout_s, identity.request, xid=AUTH_XID)
+            except AuthFailedError as error:  # for kazoo, this would be the end of the thread
+                text = f"ZooKeeper refused the identity {identity.name}"
+                raise ConnectionDropped(text) from error
+
+    def _session(self, host: str, session_ms: int) -> Session:
+        client, tls = self.client, self._access.tls
+        # A certificate names a host, and no address of it.
+        server = self._server if tls is None else (host, self._server[1])
+        return Session(
+            client._session_id,
+            client._session_passwd,
+            session_ms,
+            tuple(dict.fromkeys([server, *client.hosts])),
+            "" if tls is None else tls.encode(),
+        )
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         """Send the first request of a connection and return its answer."""
@@ -378,12 +450,20 @@ class ZooKeeperConnection(ConnectionHandler):
         unread = self._unread
         with self._socket_error_handling():
             while len(unread) < length:
-                if not self.handler.ready((self._socket,), (), timeout)[0]:
-                    raise KazooTimeoutError("socket time-out during read")
-                came = self._socket.recv(_READ_BYTES)
-                if not came:
+                came = self._receive(timeout)
+                if came == b"":
                     raise ConnectionResetError("closed by the server")
-                unread += came
+                unread += came or b""
         taken = bytes(unread[:length])
         del unread[:length]
         return taken
+
+    def _receive(self, timeout_s: float) -> bytes | None:
+        """Return the next bytes; b"" at the end. None: a part of a record of TLS has come."""
+        has_tls = self._access.tls is not None
+        waiting = has_tls and self._socket.pending() > 0
+        if not waiting and not self.handler.ready((self._socket,), (), timeout_s)[0]:
+            raise KazooTimeoutError("socket time-out during read")
+        if has_tls:
+            return receive(self._socket, _READ_BYTES)
+        return self._socket.recv(_READ_BYTES)

@@ -22,6 +22,7 @@ from typing import Any, Final
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
+    NoAuthError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
@@ -30,9 +31,10 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 from kazoo.protocol import serialization as wire
-from kazoo.security import OPEN_ACL_UNSAFE
 
 from ledger.adapters.zookeeper.close_session import Session
+from ledger.adapters.zookeeper.zookeeper_access import OPEN, ZooKeeperAccess
+from ledger.adapters.zookeeper.zookeeper_acls import NodeAcls
 from ledger.adapters.zookeeper.zookeeper_bridge import ZooKeeperBridge
 from ledger.adapters.zookeeper.zookeeper_reads import ReadBatches
 from ledger.adapters.zookeeper.zookeeper_requests import (
@@ -47,6 +49,7 @@ from ledger.adapters.zookeeper.zookeeper_requests import (
 )
 from ledger.adapters.zookeeper.zookeeper_watches import Watches
 from ledger.errors import (
+    AccessDenied,
     BadVersion,
     EntryTooLarge,
     MetadataError,
@@ -93,20 +96,22 @@ async def connect_zookeeper(
     make_root: bool = True,
     prove_session: bool = False,
     on_session: Callable[[Session], None] | None = None,
+    access: ZooKeeperAccess = OPEN,
 ) -> ZooKeeperMetadata:
     """Return a store on an established session. Its root is `chroot`, created if missing.
 
     `servers` is `host:port,host:port`. It may end with the root (`host:port/root`) if `chroot` is
     not given. Without `make_root` nothing is created, and below a missing root every path is
     NoNode. `prove_session` writes regularly to ZooKeeper, so that `confirmed_s` advances and a
-    lease may rest on it. `on_session` is called at each connection. Raises MetadataUnavailable
-    after `connect_s`.
+    lease may rest on it. `on_session` is called at each connection. `access` has the identity and
+    the TLS of this process. Raises MetadataUnavailable after `connect_s`, and OpenToAnyone if a
+    node is open and must not be.
     """
     hosts, _, below = servers.partition("/")
     root = chroot or f"/{below}"
     root = "" if root == "/" else root
     store = ZooKeeperMetadata(
-        hosts, session_ms, root, prove_session=prove_session, on_session=on_session
+        hosts, session_ms, root, prove_session=prove_session, on_session=on_session, access=access
     )
     await store.start(connect_s, make_root=make_root)
     return store
@@ -123,12 +128,15 @@ class ZooKeeperMetadata:
         *,
         prove_session: bool = False,
         on_session: Callable[[Session], None] | None = None,
+        access: ZooKeeperAccess = OPEN,
     ) -> None:
         assert not root or (_checked(root) and root != "/"), root
         self._root = root
         self._on_session = on_session
         proof_path = (root or "/") if prove_session else None
-        self._bridge = ZooKeeperBridge(servers, session_ms, self, proof_path)
+        self._access = access
+        self._bridge = ZooKeeperBridge(servers, session_ms, self, proof_path, access)
+        self.acls = NodeAcls(self._bridge, root, access)
         self._reads = ReadBatches(self._bridge)
         self._watches = Watches(_WatchRequests(self._bridge, self._reads))
         # Callbacks of `watch_session`, in the order in which they were set.
@@ -145,6 +153,8 @@ class ZooKeeperMetadata:
         try:
             if self._root and make_root:
                 await self._create_parents(self._root, under="")
+            if self._access.checks_nodes:
+                await self.acls.refuse_open()
         except BaseException:
             await self.close()
             raise
@@ -191,7 +201,7 @@ class ZooKeeperMetadata:
         """
         flags = _EPHEMERAL * ephemeral | _SEQUENTIAL * sequential
         full = self._full(path)
-        request = _create(full, _bounded(full, data), flags)
+        request = self._create(full, _bounded(full, data), flags)
         while True:
             try:
                 created = await self._ask(request, path)
@@ -207,7 +217,7 @@ class ZooKeeperMetadata:
         missing = [full]
         while missing:
             try:
-                await self._ask(_create(missing[-1], b"", 0), missing[-1])
+                await self._ask(self._create(missing[-1], b"", 0), missing[-1])
                 missing.pop()
             except NodeExists:
                 missing.pop()
@@ -295,6 +305,7 @@ class ZooKeeperMetadata:
         """End the session, after all requests that were made before. If no server answers within
         two seconds, expiry removes its ephemeral nodes.
         """
+        self.acls.close()
         self._reads.flush()
         self._watches.close()
         self._session_watchers.clear()
@@ -359,11 +370,16 @@ class ZooKeeperMetadata:
         _check_size(full)
         return full
 
+    def _create(self, full: str, data: bytes, flags: int) -> wire.Create:
+        """Return the request that creates a node with the ACL that its path must have."""
+        below = full[len(self._root) :] if full.startswith(f"{self._root}/") else "/"
+        return wire.Create(full, data, self._access.acl_of_created(below), flags)
+
     def _op(self, op: Op) -> Any:
         full = self._full(op.path)
         match op:
             case Create(_, data, ephemeral):
-                return _create(full, _bounded(full, data), _EPHEMERAL * ephemeral)
+                return self._create(full, _bounded(full, data), _EPHEMERAL * ephemeral)
             case Set(_, data, version):
                 return wire.SetData(full, _bounded(full, data), version)
             case Delete(_, version):
@@ -393,10 +409,6 @@ class _WatchRequests:
 
     def remove(self, path: str) -> asyncio.Future[Any]:
         return self._ask(RemoveWatches(path))
-
-
-def _create(full: str, data: bytes, flags: int) -> wire.Create:
-    return wire.Create(full, data, OPEN_ACL_UNSAFE, flags)
 
 
 def _checked(path: str) -> bool:
@@ -438,6 +450,11 @@ def _as_ours(error: KazooException, path: str) -> Exception:
     """
     if isinstance(error, NoChildrenForEphemeralsError):
         return AssertionError(f"{path}: what is above is ephemeral and has no children")
+    if isinstance(error, NoAuthError):
+        return AccessDenied(
+            f"{path}: ZooKeeper refuses this process by the ACL of the node; set zookeeper-auth to "
+            "an identity that the ACL names"
+        )
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
             return ours(path)
