@@ -1,7 +1,7 @@
 """How commands, the web page and gateways connect to ZooKeeper: their identity and their TLS.
 
-Commands take keys such as `zookeeper.auth` from the file of `--command-config`. If it has none, they
-take variables such as GATEWAY_ZOOKEEPER_AUTH, which are also those of `gateway serve`.
+Commands take keys such as `zookeeper.auth` from the file of `--command-config`. If it has none,
+they take variables such as GATEWAY_ZOOKEEPER_AUTH, which are also those of `gateway serve`.
 """
 
 from __future__ import annotations

@@ -45,9 +45,9 @@ COPIES = 3  # copies of each subscription log
 async def start_in_cluster(config: GatewayConfig) -> Running:
     """Start a gateway of a cluster.
 
-    Raises OSError, MetadataUnavailable, OpenToAnyone, NotOwner (another process has this node id), ForeignLayout
-    (no bookie ever created this cluster), or CorruptFormat (a later release laid it out). Nothing
-    was written if it raises one of the last two.
+    Raises OSError, MetadataUnavailable, OpenToAnyone, NotOwner (another process has this node id),
+    ForeignLayout (no bookie ever created this cluster), or CorruptFormat (a later release laid it
+    out). Nothing was written if it raises one of the last two.
     """
     stops: list[Stop] = []
     try:

@@ -6,7 +6,7 @@ ours. A secret is only named here (`file:PATH` or `env:NAME`), and read at the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -244,7 +244,9 @@ def security_of_variables(variables: Mapping[str, str]) -> ZooKeeperSecurity:
     return _security_of_texts(variables, lambda row: f"GATEWAY_{row.field.upper()}")
 
 
-def _security_of_texts(texts: Mapping[str, str], name_of: Any) -> ZooKeeperSecurity:
+def _security_of_texts(
+    texts: Mapping[str, str], name_of: Callable[[Setting], str]
+) -> ZooKeeperSecurity:
     values: dict[str, Any] = {}
     names = {row.name: name_of(row) for row in zookeeper_rows()}
     for row in zookeeper_rows():

@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from ledger.adapters.zookeeper import zookeeper_acls
 from ledger.adapters.zookeeper.zookeeper_access import Identity, ZooKeeperAccess, read_access
 from ledger.adapters.zookeeper.zookeeper_metadata import connect_zookeeper
 from ledger.command_line.secret_values import SecretFault
@@ -18,6 +19,7 @@ from ledger.command_line.zookeeper_settings import SetAcl, ZooKeeperSecurity
 from ledger.errors import AccessDenied, OpenToAnyone
 from ledger.ports.metadata import Create, Delete, Set
 from tests.ledger.zookeeper_rig import Told
+from tests.peers.processes import until
 from tests.peers.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.zookeeper]
@@ -154,6 +156,21 @@ async def test_an_open_node_refuses_a_start_and_names_the_fix(stores, world, pat
         await stores.open(access(set_acl=SetAcl.MIGRATE))
 
 
+async def test_nodes_beyond_the_first_are_checked_while_the_process_serves(
+    stores, monkeypatch, caplog
+):
+    monkeypatch.setattr(zookeeper_acls, "_AT_START", 2)
+    monkeypatch.setattr(zookeeper_acls, "_NODES_AT_ONCE", 2)
+    async with stores:
+        store = await stores.open(access())
+        for each in range(5):
+            await store.create(f"/n{each}/below", parents=True)
+        await _open(stores, "/n4/below")
+        started = await stores.open(access())
+        await until(lambda: "/n4/below is open to world:anyone" in caplog.text, "an error")
+        assert await started.children("/n0") == ["below"]
+
+
 async def _open(stores, path):
     """Make a node open, as the cluster's identity alone can."""
     client = KazooClient(stores._servers, auth_data=[("digest", _text(CLUSTER))])
@@ -266,7 +283,7 @@ def test_the_settings_make_the_access(monkeypatch):
     assert [each.password for each in read_access(ZooKeeperSecurity("env:IDENTITIES")).proved] == [
         *("a", "b")
     ]
-    with pytest.raises(SecretFault, match="must be NAME:PASSWORD in one line$"):
+    with pytest.raises(SecretFault, match=r"must be NAME:PASSWORD in one line$"):
         read_access(ZooKeeperSecurity("env:IDENTITIES", "env:IDENTITIES"))
     monkeypatch.setenv("IDENTITY", "cluster:a:b")
     made = read_access(ZooKeeperSecurity(auth="env:IDENTITY", read_auth="env:IDENTITY"))

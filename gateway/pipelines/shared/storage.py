@@ -128,9 +128,7 @@ async def _open(
     return ReadStorage(store, LedgerClient(store, bookies, SystemClock(), LedgerClientConfig()))
 
 
-async def _connect(
-    metadata: str, connect_s: float, zookeeper: Mapping[str, str]
-) -> MetadataStore:
+async def _connect(metadata: str, connect_s: float, zookeeper: Mapping[str, str]) -> MetadataStore:
     """Connect to the metadata store and wait for an answer. Raises JobError."""
     if metadata.startswith(_GRPC):
         found = _SERVER.fullmatch(metadata.removeprefix(_GRPC))

@@ -110,9 +110,7 @@ OPEN: Final = ZooKeeperAccess()
 """Plain text without an identity."""
 
 
-def read_access(
-    security: ZooKeeperSecurity, secret_paths: tuple[str, ...] = ()
-) -> ZooKeeperAccess:
+def read_access(security: ZooKeeperSecurity, secret_paths: tuple[str, ...] = ()) -> ZooKeeperAccess:
     """Return the access that these settings name, with their secrets. Raises SecretFault."""
     identity, *others = _identities(security.auth, IDENTITIES_MAX) or [None]
     tls = None

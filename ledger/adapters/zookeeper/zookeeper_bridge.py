@@ -206,8 +206,8 @@ class ZooKeeperBridge:
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(self._first_connected)
         except TimeoutError:
+            fault = self._connection.fault  # closing makes another one
             await self.close()
-            fault = self._connection.fault
             raise MetadataUnavailable(
                 f"{self._servers}: no ZooKeeper within {timeout_s:.1f} s"
                 f"{f' ({fault})' if fault else ''}"

@@ -9,9 +9,9 @@ A connection that was silent for two thirds of the session is dropped even while
 it. A ping may also take two thirds of the session; kazoo drops the connection after a sixth, 170 ms
 of a session of one second. Every wait can be interrupted, so that closing takes a bounded time. A
 reply that cannot be decoded ends its connection. The thread writes for `SessionProof`, and leaves a
-server whose leader confirms nothing. An identity is proved without a secret in any log, and a refusal
-ends the connection, not the thread. TLS verifies the host that was configured, on a socket that is
-connected to one of its addresses.
+server whose leader confirms nothing. An identity is proved without a secret in any log, and a
+refusal ends the connection, not the thread. TLS verifies the host that was configured, on a socket
+that is connected to one of its addresses.
 Source: ZooKeeper, `ClientCnxn.java` (the timeouts).
 """
 
