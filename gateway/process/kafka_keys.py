@@ -20,9 +20,12 @@ _INSTEAD: Final = {
     "socket.request.max.bytes": "it is always 100 MiB",
     "ssl.keystore.type": "it is always PEM",
     "ssl.truststore.type": "it is always PEM",
+    "zookeeper.ssl.keystore.type": "it is always PEM",
+    "zookeeper.ssl.truststore.type": "it is always PEM",
+    "zookeeper.ssl.endpoint.identification.algorithm": "it is always HTTPS",
 }
 _MECHANISM: Final = re.compile(r"(?:gssapi|plain|scram-sha-256|scram-sha-512|oauthbearer)\.(.+)")
-_STORES: Final = ("ssl.keystore.type", "ssl.truststore.type")
+_STORES: Final = tuple(name for name, text in _INSTEAD.items() if text == "it is always PEM")
 _PROTECTED: Final = ("SSL", "SASL_SSL", "SASL_PLAINTEXT")
 _MAP: Final = "listener.security.protocol.map"
 # How a value names listeners.
@@ -75,7 +78,7 @@ def _protects(key: str, name: str, value: str, file: Mapping[str, str]) -> bool:
     if name == "ssl.client.auth":
         return value.lower() not in ("", "none")
     if key.startswith("zookeeper.ssl."):
-        return value.lower() not in ("", "false")
+        return value.lower() not in ("", "false", "https") and name not in _STORES
     naming = _NAMING.get(key)
     mapped = file.get(_MAP, "")
     return naming is not None and any(_is_protected(each, mapped) for each in naming.findall(value))

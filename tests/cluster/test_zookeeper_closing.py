@@ -1,4 +1,4 @@
-"""Goal: a running cluster goes from open to closed nodes in ZooKeeper, and no client notices.
+"""Goal: a running cluster closes its nodes in ZooKeeper and goes on to TLS; no client notices.
 
 Method: a real ZooKeeper that applies ACLs, bookies, an auditor and gateways as processes, which
 restart one after the other with the settings of each step. An idempotent producer of librdkafka
@@ -15,11 +15,13 @@ from kazoo.exceptions import NoAuthError
 
 from tests.cluster.test_rolling_restart import GRACE_S, MEMBERS, PARTITIONS, Load, wait_more
 from tests.gateway.admin_commands import invoke
+from tests.ledger.authority import Authority
+from tests.ledger.test_zookeeper_tls import keystore
 from tests.peers import install
 from tests.peers.bookie import BookieProcess
 from tests.peers.gateway import Gateways
 from tests.peers.processes import Process, wait_until
-from tests.peers.zookeeper import ZooKeeper
+from tests.peers.zookeeper import ServerTls, ZooKeeper
 
 CHROOT = "/kafka"
 
@@ -32,6 +34,10 @@ class Secrets:
         for file in (self.cluster, self.reader):
             file.write_text(f"{file.stem}:password-of-{file.stem}\n")
             file.chmod(0o600)
+        authority = Authority(directory / "authority", "ours")
+        self.ca = authority.path / "ca.pem"
+        self.own = keystore(authority.files("cluster"))
+        self.server_tls = ServerTls(keystore(authority.files("zookeeper")), self.ca)
         self.reads = directory / "reader.properties"
         self.reads.write_text(f"zookeeper.auth=file:{self.reader}\n")
         self.admin = directory / "admin.properties"
@@ -39,16 +45,24 @@ class Secrets:
             f"zookeeper.auth=file:{self.cluster}\nzookeeper.read.auth=file:{self.reader}\n"
         )
 
-    def options(self, set_acl):
+    def options(self, more):
         words = ["--zookeeper-auth", f"file:{self.cluster}"]
-        return [*words, "--zookeeper-read-auth", f"file:{self.reader}", *set_acl]
+        return [*words, "--zookeeper-read-auth", f"file:{self.reader}", *more]
+
+    def tls(self):
+        """Return the options of TLS at ZooKeeper."""
+        return [
+            "--zookeeper-ssl-client-enable",
+            *("--zookeeper-ssl-truststore-location", str(self.ca)),
+            *("--zookeeper-ssl-keystore-location", str(self.own)),
+        ]
 
 
 class Cluster:
     """ZooKeeper, three bookies, an auditor and two gateways, all with the same `options`."""
 
-    def __init__(self, directory):
-        self.server = ZooKeeper(directory / "zookeeper", applies_acls=True)
+    def __init__(self, directory, tls):
+        self.server = ZooKeeper(directory / "zookeeper", applies_acls=True, tls=tls)
         self.directory = directory
         self.options = []
         self.auditor = None
@@ -91,10 +105,18 @@ class Cluster:
         between()
 
 
+    def move_to_tls(self, options, between):
+        """Restart each process, which then reaches ZooKeeper by TLS alone."""
+        self.servers = f"{self.server.secure_servers}{CHROOT}"
+        for each in [*self.bookies, *self.gateways]:
+            each.zookeeper = self.servers
+        self.roll(options, between)
+
+
 @pytest.mark.proof
 def test_the_change_from_open_to_closed_fails_no_record(tmp_path):
     secrets = Secrets(tmp_path)
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, secrets.server_tls) as cluster:
         gateways, servers = cluster.gateways, cluster.servers
         create = ("topic", "create", "t", "-p", str(PARTITIONS))
         assert invoke(*create, bootstrap=gateways.bootstrap)[0] == 0
@@ -115,8 +137,9 @@ def test_the_change_from_open_to_closed_fails_no_record(tmp_path):
             wait_more(load)
             cluster.roll(secrets.options([]), lambda: wait_more(load))
             assert run(*check, "--check")[0] == 0
+            cluster.move_to_tls(secrets.options(secrets.tls()), lambda: wait_more(load))
             closed_to_the_world(cluster.server)
-            reader = ("--command-config", secrets.reads, "-z", servers)
+            reader = ("--command-config", secrets.reads, "-z", servers)  # the plain port
             assert run("ledger", "list", *reader)[0] == 0
             assert run("bookie", "list", *reader)[0] == 0
             code, _, err = run("ledger", "list", "-z", servers)

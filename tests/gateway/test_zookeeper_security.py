@@ -108,6 +108,15 @@ def test_kafkas_keys_mean_the_same(tmp_path, monkeypatch):
     assert serve.faults_of(settings) == []
     found = serve.config_of(settings).zookeeper_security
     assert (found.set_acl, found.truststore) == (SetAcl.REQUIRED, ca)
+    more = "zookeeper.ssl.keystore.type=PEM\nzookeeper.ssl.truststore.type=JKS\n"
+    more += "zookeeper.ssl.endpoint.identification.algorithm=HTTPS\n"
+    file.write_text(f"zookeeper.connect=z:1\n{more}")
+    settings = serve.settings_of(flags_of(serve.serve, ("--config", str(file))))
+    (fault,) = serve.faults_of(settings)
+    assert "zookeeper.ssl.truststore.type: only PEM is read" in fault
+    assert [each.rpartition("; ")[2] for each in settings.warnings] == [
+        *("it is always PEM", "it is always HTTPS")
+    ]
     file.write_text("zookeeper.connect=z:1\nzookeeper.set.acl=false\nzookeeper-auth=env:IDENTITY\n")
     settings = serve.settings_of(flags_of(serve.serve, ("--config", str(file))))
     assert serve.config_of(settings).zookeeper_security.set_acl is SetAcl.OFF

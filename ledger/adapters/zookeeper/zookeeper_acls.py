@@ -28,7 +28,7 @@ from ledger.tasks import start_once
 
 _NODES_AT_ONCE: Final = 256
 _CHILDREN_AT_ONCE: Final = 20_000  # names that are listed together, unless one node has more
-_AT_START: Final = 20_000  # nodes that are checked before a start goes on
+_AT_START: Final = 10_000  # nodes that are checked before a start goes on
 _SHOWN: Final = 100  # paths that a report names
 _SYSTEM: Final = "/zookeeper"
 
