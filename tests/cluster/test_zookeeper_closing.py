@@ -104,7 +104,6 @@ class Cluster:
             each.wait_started()
         between()
 
-
     def move_to_tls(self, options, between):
         """Restart each process, which then reaches ZooKeeper by TLS alone."""
         self.servers = f"{self.server.secure_servers}{CHROOT}"

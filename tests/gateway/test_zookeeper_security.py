@@ -301,3 +301,16 @@ def test_an_open_node_keeps_every_server_from_starting_until_it_is_repaired(site
     code, out, _ = invoke(*check, "--apply")
     assert (code, "1 of " in out) == (0, True)
     assert invoke(*check, "--check")[0] == 0
+
+
+@pytest.mark.process
+def test_no_secret_stands_in_outputs_settings_or_words_of_processes(site):
+    place = ("--zookeeper", site.servers, *site.words)
+    argv = [install.gateway_python(), "-m", "gateway", "serve", *place, "--print-config"]
+    printed = subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout
+    assert "/cluster" in printed
+    shown = [printed, site.gateway.output(), site.bookie.output()]
+    for process in (site.gateway.process, site.bookie.process):
+        with open(f"/proc/{process.pid}/cmdline") as words:
+            shown.append(words.read())
+    assert "marked" not in "".join(shown)
