@@ -224,7 +224,7 @@ def test_a_closed_cluster_by_tls_serves_and_the_world_reads_nothing(site):
         code, _, err = invoke(*user, "--command-config", site.reader)
         assert (code, "refuses this process" in err) == (77, True)
         assert invoke(*user, "--command-config", site.admin)[0] == 0
-    reader = site.client(READER)
+    reader, admin = site.client(READER), site.client(CLUSTER)
     try:
         found = [f"/gateway/{name}" for name in reader.get_children("/kafka/gateway")]
         secret = set(SECRET_PATHS).intersection(found)
@@ -232,11 +232,15 @@ def test_a_closed_cluster_by_tls_serves_and_the_world_reads_nothing(site):
         for path in secret:
             with pytest.raises(NoAuthError):
                 reader.get_children(f"/kafka{path}")
-        with pytest.raises(NoAuthError):
-            reader.get(f"/kafka{SECRET_PATHS[0]}/alice")
+        users = admin.get_children(f"/kafka{SECRET_PATHS[0]}")
+        assert users
+        for user in users:
+            with pytest.raises(NoAuthError):
+                reader.get(f"/kafka{SECRET_PATHS[0]}/{user}")
     finally:
-        reader.stop()
-        reader.close()
+        for each in (reader, admin):
+            each.stop()
+            each.close()
 
 
 @pytest.mark.process
