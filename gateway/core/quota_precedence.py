@@ -1,0 +1,82 @@
+"""Which limit counts for a client of a user: the most specific of eight. Pure.
+
+    (user, client) (user, default) (user) (default, client) (default, default) (default)
+    (client) (default client)
+
+The first that is set counts. Clients that share the entity of a limit share what it allows: a limit
+of a user is one for all of its clients, a default client's limit is one for each client id.
+Source: Kafka, ClientQuotaManager.DefaultQuotaCallback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from gateway.core.client_quotas import CLIENT_ID, USER, Entity
+
+ABSENT: Final = ""
+"""Stands for a name that an entity does not have, where None stands for the default."""
+
+Sharers = tuple[str, str | None]
+"""The user and the client id whose use counts together. `ABSENT` stands for any."""
+
+
+class Limit(NamedTuple):
+    """A limit, and who shares it."""
+
+    sharers: Sharers
+    value: float
+
+
+class ClientLimits:
+    """The limits of one kind, such as `producer_byte_rate`."""
+
+    __slots__ = ("_limits",)
+
+    def __init__(self, rows: Iterable[tuple[Entity, float]] = ()) -> None:
+        """Create the limits of entities of users and client ids."""
+        self._limits = {
+            (entity.get(USER, ABSENT), entity.get(CLIENT_ID, ABSENT)): limit
+            for entity, limit in rows
+        }
+
+    def __len__(self) -> int:
+        return len(self._limits)
+
+    def find(self, user: str, client: str | None) -> Limit | None:
+        """Return the limit of a client of a user, or None if there is none."""
+        sharers = self._sharers(user, client)
+        value = self._value(*sharers)
+        return None if value is None else Limit(sharers, value)
+
+    def _sharers(self, user: str, client: str | None) -> Sharers:
+        limits = self._limits
+        named = bool(client)
+        if (named and (user, client) in limits) or (user, None) in limits:
+            return user, client
+        if (user, ABSENT) in limits:
+            return user, ABSENT
+        if (named and (None, client) in limits) or (None, None) in limits:
+            return user, client
+        if (None, ABSENT) in limits:
+            return user, ABSENT
+        return ABSENT, client
+
+    def _value(self, user: str, client: str | None) -> float | None:
+        if client is None:
+            return None
+        places: tuple[tuple[str | None, str | None], ...]
+        if user and client:
+            places = (user, client), (user, None), (None, client), (None, None)
+        elif user:
+            places = (user, ABSENT), (None, ABSENT)
+        elif client:
+            places = (ABSENT, client), (ABSENT, None)
+        else:
+            return None
+        for place in places:
+            value = self._limits.get(place)
+            if value is not None:
+                return value
+        return None
