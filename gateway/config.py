@@ -27,7 +27,11 @@ class ConnectionLimits:
     first_request_s_max: float = 10.0
     idle_s_max: float = 600.0  # Kafka: connections.max.idle.ms
     connections_max: int = 10_000
-    connections_per_address_max: int = 1_000  # loopback addresses are exempt
+    connections_per_address_max: int = 1_000  # loopback is exempt unless `counts_loopback`
+    counts_loopback: bool = False  # a configured limit of addresses is one of loopback, as in Kafka
+    per_address: tuple[tuple[str, int], ...] = ()  # limits of single addresses in place of it
+    per_listener: tuple[tuple[str, int], ...] = ()  # limits of single listeners, by name
+    protected_listener: str = ""  # beside others it may exceed `connections_max` a little
     connections_per_s_max: int = 0  # new ones of all listeners together; 0: any number
     memory_bytes_max: int = (
         512 * 1024 * 1024
@@ -320,6 +324,20 @@ class SaslConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaConfig:
+    """The windows over which rates of quotas are measured, with Kafka's defaults."""
+
+    samples: int = 11  # Kafka: quota.window.num; the newest one is not complete
+    sample_ms: int = 1_000  # Kafka: quota.window.size.seconds
+    controller_samples: int = 11  # Kafka: controller.quota.window.num; the burst, in samples
+    controller_sample_ms: int = 1_000  # Kafka: controller.quota.window.size.seconds
+
+    def __post_init__(self) -> None:
+        assert min(self.samples, self.sample_ms) > 0
+        assert min(self.controller_samples, self.controller_sample_ms) > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
     """The settings of one gateway process."""
 
@@ -371,6 +389,7 @@ class GatewayConfig:
     # Those of listeners that have settings of their own, by the name of the listener.
     listener_tls: Mapping[str, TlsConfig] = field(default_factory=dict[str, TlsConfig])
     listener_sasl: Mapping[str, SaslConfig] = field(default_factory=dict[str, SaslConfig])
+    quotas: QuotaConfig = field(default_factory=QuotaConfig)
 
     def __post_init__(self) -> None:
         assert self.bookies in (1, 3)

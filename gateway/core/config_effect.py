@@ -51,6 +51,7 @@ BROKER_KEYS_WITH_EFFECT: Final = frozenset(
         "log.cleaner.io.max.bytes.per.second",
         "max.connections",
         "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
     }
 )
 """Settings of brokers that act at once, besides the defaults of `TOPIC_KEYS_WITH_EFFECT`."""

@@ -32,19 +32,15 @@ class SampledRate:
     equals a new one.
     """
 
-    __slots__ = ("_at", "_last_ms", "_start_ms", "_values")
+    __slots__ = ("_at", "_last_ms", "_start_ms", "_values", "used_ms")
 
     def __init__(self) -> None:
+        self.used_ms = 0  # the time of the newest value
         self._at = 0  # the place of the newest sample in the lists
         # Of each sample: when it began, when it last changed, and the sum of its values.
         self._start_ms: list[int] = []
         self._last_ms: list[int] = []
         self._values: list[float] = []
-
-    @property
-    def used_ms(self) -> int:
-        """The time of the newest value, 0 before the first one."""
-        return max(self._last_ms, default=0)
 
     def record(self, window: QuotaWindow, value: float, now_ms: int) -> None:
         """Add a value, which is negative to take back an earlier one."""
@@ -55,7 +51,7 @@ class SampledRate:
             at = self._at = (at + 1) % (window.samples + 1)
             self._begin(at, now_ms)
         self._values[at] += value
-        self._last_ms[at] = now_ms
+        self._last_ms[at] = self.used_ms = now_ms
 
     def rate(self, window: QuotaWindow, now_ms: int) -> float:
         """Return the values per second."""
@@ -103,18 +99,18 @@ class SampledRate:
 class TokenBucket:
     """Tokens that arrive at a constant rate, up to a burst. There may be less than none."""
 
-    __slots__ = ("_tokens", "_updated_ms")
+    __slots__ = ("_tokens", "used_ms")
 
     def __init__(self) -> None:
         self._tokens = 0.0
-        self._updated_ms = 0  # of the clock; a new bucket is full at its first use
+        self.used_ms = 0  # of the clock; a new bucket is full at its first use
 
     def tokens(self, window: QuotaWindow, rate: float, now_ms: int) -> float:
         """Return the tokens that are there now. They arrive at `rate` tokens a second."""
         burst = _burst(window, rate)
-        arrived = rate * ((now_ms - self._updated_ms) / 1000.0)
+        arrived = rate * ((now_ms - self.used_ms) / 1000.0)
         self._tokens = min(burst, self._tokens + arrived)
-        self._updated_ms = now_ms
+        self.used_ms = now_ms
         return self._tokens
 
     def take(self, window: QuotaWindow, rate: float, count: float, now_ms: int) -> None:

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from gateway.cluster.port import Cluster
     from gateway.config import GatewayConfig
     from gateway.core.fetch_session import FetchSessions
+    from gateway.core.quota_book import Mutations
     from gateway.features.features import Features
     from gateway.groups.coordinator import Coordinator
     from gateway.groups.read_only_groups import ReadOnlyGroups
+    from gateway.settings.enforced_quotas import EnforcedQuotas
     from gateway.settings.stored_acls import StoredAcls
     from gateway.settings.stored_settings import StoredSettings
     from gateway.topics.catalog import Catalog
@@ -155,6 +157,14 @@ class Request:
     decoded_s: float = field(init=False)
     started_s: float = field(init=False)
     accepted_s: float = field(init=False)
+    throttle_ms: int = field(init=False)
+    """How long its client has to wait, where the handler decided it. Otherwise not set."""
+    mutations: Mutations | None = field(init=False)
+    """The quota of the partitions that it creates or deletes. Not set before the first one."""
+    nodes_bytes: int = field(init=False)
+    """Bytes behind the throttle time of an encoded Produce reply that names leaders."""
+    spent_s: float = field(init=False)
+    """Time of the event loop so far; set only while a `request_percentage` is enforced."""
 
 
 class Phase(Enum):
@@ -215,6 +225,8 @@ class Context:
     authorizer: Authorizer | None = None
     # The ACLs by which `authorizer` decides; None without one.
     acls: StoredAcls | None = None
+    # What clients may use; None until a client quota is stored.
+    quotas: EnforcedQuotas | None = None
     phase: Phase = Phase.STARTING
     # The number of copies that an entry can have now; None in a process without ledgers.
     copies: Callable[[], int] | None = None

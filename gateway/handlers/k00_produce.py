@@ -32,6 +32,7 @@ from gateway.handlers.transactional_produce import (
 )
 from gateway.topics.partition import Partition
 from gateway.topics.produced import Produced
+from gateway.wire.node_endpoints import endpoints_bytes
 from gateway.wire.produce_reply import (
     LEADERS_FROM,
     PER_PART,
@@ -166,7 +167,9 @@ class _LongProduce(_ManyPartitions):
         topics: Any = self._topics  # no answer is missing
         reply: list[Buffer] = []
         words = (request.version, request.correlation_id, topics)
-        for each in encode_in_parts(*words, nodes=hints.nodes()):
+        nodes = hints.nodes()
+        request.nodes_bytes = endpoints_bytes(nodes)
+        for each in encode_in_parts(*words, nodes=nodes):
             reply.append(each)
             await asyncio.sleep(0)
         return reply
@@ -243,7 +246,9 @@ def _redirected(
     hints = LeaderHints(ctx, request.peer)
     for _ in _name_leaders(hints, topics):
         pass
-    return encode_produce(version, correlation_id, topics, nodes=hints.nodes())
+    nodes = hints.nodes()
+    request.nodes_bytes = endpoints_bytes(nodes)
+    return encode_produce(version, correlation_id, topics, nodes=nodes)
 
 
 def _name_leaders(

@@ -34,6 +34,7 @@ from gateway.core.fetch_session import (
 )
 from gateway.handlers.api import Api, ConnectionEnds, Context, Request, Result
 from gateway.handlers.broker_endpoints import LeaderHints
+from gateway.handlers.quota_checks import count_reply, fetch_bytes_max, throttled_fetch
 from gateway.handlers.rights import TOPIC_DENIED, allows_topic
 from gateway.topics.delayed_fetch import DelayedFetch
 from gateway.topics.fetch_reader import (
@@ -339,11 +340,12 @@ def _reader(
     asked: FetchRequest = request.body
     limits = ctx.config.fetch
     bytes_max = min(max(asked.bytes_max, 0), limits.response_bytes_max)
+    bytes_max = fetch_bytes_max(request, ctx, bytes_max)
     wait_s = min(max(asked.wait_ms, 0), limits.wait_ms_max) / 1000
     due = session.due()
     if denied:
         due = [each for each in due if each.topic not in denied]
-    plan: PartitionsPlan = FetchPlan(due, asked.min_bytes, bytes_max, wait_s)
+    plan: PartitionsPlan = FetchPlan(due, min(asked.min_bytes, bytes_max), bytes_max, wait_s)
     peer, rack = request.peer, asked.rack
     reader = FetchReader(ctx.partitions, ctx.reply_memory, session, plan, rack, peer.host)
     reader.listener = peer.listener
@@ -403,8 +405,12 @@ class _Answer:
             raise
 
     def _encode(self) -> list[Buffer]:
+        request, session, size = self._request, self._session, self._reader.plan.size_bytes
+        throttled = throttled_fetch(request, self._ctx, session, size)
+        if throttled is not None:
+            self._reader.release()
+            return throttled
         self._add_decided()
-        request, session = self._request, self._session
         if session.kept and 2 * self._unknown > len(session):
             self._ctx.fetch_sessions.remove(session)  # do not keep what does not exist
         answered: list[TopicFetched] = list(self._topics.items())
@@ -423,6 +429,7 @@ class _Answer:
             nodes=nodes,
             encoded=self._encoded,
         )
+        count_reply(request, self._ctx, response, size)
         return self._reader.reply(response)
 
     def _add_decided(self) -> None:

@@ -23,6 +23,7 @@ from gateway.core.topic_names import TRANSACTION_STATE, is_internal, topic_name_
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.broker_endpoints import controller_id, endpoints
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.quota_checks import may_change
 from gateway.handlers.rights import (
     TOPIC_DENIED,
     allows_cluster,
@@ -197,8 +198,10 @@ def _row_by_name(name: str, request: Request, ctx: Context) -> Reply:
     if name == TRANSACTION_STATE:
         ctx.features.begin_new_forms()
     own = is_internal(name) and not internal_topics.is_wanted(name, ctx.features.may_write)
-    if _may_create(request.body, ctx) and not own:
-        ctx.catalog.auto_creation.begin(name)
+    creation = ctx.catalog.auto_creation
+    if _may_create(request.body, ctx) and not own and not creation.is_wanted(name):
+        if may_change(request, ctx, ctx.config.topics.partitions):
+            creation.begin(name)
     return _missing(name, ErrorCode.unknown_topic_or_partition, request, ctx)
 
 

@@ -23,6 +23,7 @@ from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.assigned_replicas import check_assigned_replicas
 from gateway.handlers.broker_endpoints import live_ids
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.quota_checks import count_partitions
 from gateway.handlers.rights import TOPIC_DENIED, allows_cluster, allows_topic
 from gateway.handlers.topic_replies import (
     DUPLICATE_NAME,
@@ -76,6 +77,9 @@ async def _create(
     normalize(configs)
     partitions, replication_factor = await _size(asked, request, brokers, ctx)
     _check_internal(asked.name, partitions, ctx)
+    if ctx.quotas is not None:  # as in Kafka, partitions that are not created do not count
+        ctx.catalog.check_new(asked.name, partitions, replication_factor, configs)
+        count_partitions(request, ctx, partitions)
     if request.body.validate_only:
         topic = ctx.catalog.check_new(asked.name, partitions, replication_factor, configs)
         return _created(topic, request, ctx)

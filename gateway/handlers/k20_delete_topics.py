@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from gateway.access import Operation
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.quota_checks import count_partitions
 from gateway.handlers.rights import TEXTS, TOPIC_DENIED, allows_cluster, allows_topic
 from gateway.handlers.topic_replies import (
     DUPLICATE_NAME,
@@ -107,6 +108,7 @@ async def _delete(
         raise unknown
     if not _allows(request, ctx, Operation.DELETE, topic.name):
         return _refused(name, topic, request, ctx)
+    count_partitions(request, ctx, topic.partitions)
     try:
         await ctx.catalog.delete(topic.name, topic.topic_id)
     except UnknownTopic:

@@ -1,6 +1,6 @@
 """CreatePartitions, key 37, v0-v3: adds partitions to topics; they start at offset 0.
 
-v2 flexible · v3 quota errors (never sent). A manual assignment may name live brokers only.
+v2 flexible · v3 refuses beyond a quota. A manual assignment may name live brokers only.
 Source: Kafka, ReplicationControlManager.createPartitions (checks and texts).
 """
 
@@ -16,6 +16,7 @@ from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.assigned_replicas import check_assigned_replicas
 from gateway.handlers.broker_endpoints import live_ids
 from gateway.handlers.many_rows import Rows, with_pauses
+from gateway.handlers.quota_checks import count_partitions
 from gateway.handlers.rights import TOPIC_DENIED, allows_topic
 from gateway.handlers.topic_replies import (
     DUPLICATE_NAME,
@@ -73,6 +74,7 @@ async def _add_partitions(
             )
         async for each in with_pauses(asked.assignments, request):
             check_assigned_replicas(each.broker_ids, brokers)
+    count_partitions(request, ctx, asked.count - topic.partitions)
     if not request.body.validate_only:
         changed.append(await ctx.catalog.add_partitions(asked.name, asked.count))
     return Reply(name=asked.name, error_code=ErrorCode.none, error_message=None)

@@ -31,6 +31,8 @@ class ConnectionCounts(NamedTuple):
     bytes_in: int
     bytes_out: int
     loop_lag: Histogram  # how late the timer of each second was
+    by_listener: Mapping[str, int] = {}  # those that are open
+    waiting: int = 0  # those that are not read, because their clients used up a quota
 
 
 class ApiFigures:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gateway.cluster.zookeeper_cluster import ZooKeeperCluster
     from gateway.http.password_file import Hashed
     from gateway.http.server import HttpServer
+    from gateway.process.quota_wiring import QuotaWiring
     from gateway.server.secure_listeners import SecureListeners
     from gateway.settings.stored_acls import StoredAcls
     from gateway.topics.greylist_report import AvoidedBookies
@@ -394,6 +395,23 @@ def _first_synced(ctx: Context, request: Request, ended_s: float) -> float | Non
     return first_synced_s(ctx, request, ended_s)
 
 
+def _enforce_quotas(ctx: Context, server: Server) -> None:
+    """Enforce client quotas from the first one on that is stored."""
+    wirings: list[QuotaWiring] = []
+
+    def on_changed() -> None:
+        if not wirings:
+            if next(ctx.stored.quotas.all(), None) is None:
+                return
+            from gateway.process.quota_wiring import QuotaWiring  # few gateways have quotas
+
+            wirings.append(QuotaWiring(ctx, server))
+        wirings[0].apply_soon()
+
+    ctx.stored.quotas.on_changed.append(on_changed)
+    on_changed()
+
+
 async def _close_lazy_parts(ctx: Context) -> None:
     while ctx.lazy:
         _, part = ctx.lazy.popitem()
@@ -456,6 +474,7 @@ async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:
     stops.append(running.server.stop)
     ctx.listeners = {each.name: each for each in running.server.listeners}
     ctx.altered.limit_connections(running.server.registry.limit_connections)
+    _enforce_quotas(ctx, running.server)
     ctx.connections = running.server.registry.counts
     ctx.requests.first_synced = partial(_first_synced, ctx)
     if isinstance(ctx.cluster, SingleBroker):

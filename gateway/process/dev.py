@@ -22,6 +22,7 @@ from gateway.config import (
 from gateway.process.authorizer_settings import authorization_of
 from gateway.process.limit_settings import connection_limits, group_limits, transaction_limits
 from gateway.process.listener_settings import listener_sasl, listener_tls
+from gateway.process.quota_settings import quota_config
 from gateway.process.security_settings import sasl_config, tls_config
 from gateway.process.server_settings import PAGE_NAMES, SECURE, dev_table, is_secure
 from ledger.command_line import units
@@ -327,6 +328,7 @@ def config_of(settings: Settings) -> GatewayConfig:
         sasl=sasl_config(settings),
         listener_tls=listener_tls(settings),
         listener_sasl=listener_sasl(settings),
+        quotas=quota_config(settings),
         topics=topic_defaults(settings, settings["bookies"]),
         authorization=authorization_of(settings),
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from gateway.config import ConnectionLimits, GroupLimits, TransactionLimits
+from gateway.process.quota_settings import with_limits
 from ledger.command_line import units
 from ledger.command_line.settings import KafkaKey, Setting, Settings
 
@@ -127,12 +128,13 @@ def limit_rows() -> list[Setting]:
 
 def connection_limits(settings: Settings) -> ConnectionLimits:
     """Return the limits of connections that the settings make."""
-    return replace(
+    limits = replace(
         _CONNECTIONS,
         memory_bytes_max=settings["memory"],
         connections_per_s_max=settings["max-connection-creation-rate"],
         idle_s_max=settings["connections-max-idle"],
     )
+    return with_limits(limits, settings)
 
 
 def group_limits(settings: Settings) -> GroupLimits:

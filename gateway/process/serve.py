@@ -24,6 +24,7 @@ from gateway.process.dev import (
 )
 from gateway.process.limit_settings import connection_limits, group_limits, transaction_limits
 from gateway.process.listener_settings import listener_sasl, listener_tls
+from gateway.process.quota_settings import quota_config
 from gateway.process.security_settings import sasl_config, tls_config
 from gateway.process.server_settings import PORT_MAX, WORKERS_MAX, serve_table
 from ledger.command_line import units
@@ -243,6 +244,7 @@ def config_of(settings: Settings) -> GatewayConfig:
         sasl=sasl_config(settings),
         listener_tls=listener_tls(settings),
         listener_sasl=listener_sasl(settings),
+        quotas=quota_config(settings),
         topics=topic_defaults(settings, settings["replication-factor"]),
         authorization=authorization_of(settings),
     )

@@ -17,6 +17,7 @@ from gateway.config import (
 from gateway.process.authorizer_settings import authorizer_rows
 from gateway.process.limit_settings import limit_rows
 from gateway.process.listener_settings import listener_row
+from gateway.process.quota_settings import quota_rows
 from gateway.process.security_settings import security_rows
 from ledger.command_line import units
 from ledger.command_line.settings import Foreign, KafkaKey, Setting, Settings, Table
@@ -328,6 +329,7 @@ def _common(tail_cache_bytes: int, page_port: int | None) -> list[Setting]:
         *_listening(),
         *security_rows(),
         *authorizer_rows(),
+        *quota_rows(),
         *_page(page_port),
         *_memory(tail_cache_bytes),
         *limit_rows(),

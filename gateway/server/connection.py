@@ -13,7 +13,7 @@ from typing import Any, cast
 from gateway.config import PLAINTEXT
 from gateway.handlers.api import ConnectionEnds, Peer, Request
 from gateway.server.dispatch import PRODUCE, RequestRefused
-from gateway.server.holds import CLOSING, IN_FLIGHT, LINE, MEMORY, TURN, WRITING
+from gateway.server.holds import CLOSING, IN_FLIGHT, LINE, MEMORY, THROTTLED, TURN, WRITING
 from gateway.server.peer import peer_of, protocol_hint
 from gateway.server.receiving import FREE_BYTES_MAX, ReceivedBytes, held_bytes
 from gateway.server.registry import ConnectionRegistry, Refused
@@ -133,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timeouts.opened_s = self._registry.loop.time()
         if not self._registry.admit(self, self._peer.host):
             self.lost = True
-            transport.abort()
+            self._registry.close_refused(transport)
 
     def secured(self, certificate: bytes | None) -> None:
         """Wait for the first request from now on: the TLS handshake is complete.
@@ -181,6 +181,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out.clear()
         self._sending.clear()
         self._received.lost()
+        if self._registry.throttles is not None:
+            self._registry.throttles.forget(self)
         self._count_replies()
         self._chain.drop()
         for slot in self._replies.discard():
@@ -286,6 +288,8 @@ class Connection(asyncio.BufferedProtocol):
         elif asyncio.iscoroutine(result):
             self._chain.add(self._slot(request, held_bytes(request, frame)), handle, result)
         else:
+            if (throttles := self._registry.throttles) is not None:
+                result = throttles.answered(self, request, result, len(frame))
             self._add_result(request, result)
 
     def _add_result(self, request: Request, result: Any) -> None:
@@ -322,6 +326,8 @@ class Connection(asyncio.BufferedProtocol):
     def finish(self, slot: RequestSlot, result: Any) -> None:
         """Queue the reply that the handler of `slot` returned."""
         reply: ReplyParts = ()
+        if (throttles := self._registry.throttles) is not None:
+            result = throttles.answered(self, slot.request, result, slot.frame_bytes)
         if result.__class__ is list:  # hot paths encode their replies themselves
             reply = () if self.lost else result
         elif not self.lost:
@@ -486,6 +492,10 @@ class Connection(asyncio.BufferedProtocol):
         self._held &= ~TURN
         self._resume()
 
+    def set_throttled(self, *, throttled: bool) -> None:
+        """Read nothing while the client has used up a quota."""
+        (self._hold if throttled else self._release)(THROTTLED)
+
     def on_memory(self) -> None:
         """Read requests again after memory for requests was returned."""
         self._release(MEMORY)
@@ -579,11 +589,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.partial_bytes
 
     def sends_slowly(self, *, small: bool) -> bool:
-        """True if the peer has taken long for a large frame, or for a small one with a buffer."""
+        """True if the peer takes long for a frame with a buffer, or may not send it now."""
         frame = self._received.large_frame
         if frame is None or small != (frame.size_bytes <= SMALL_FRAME_BYTES):
             return False
-        return self._timeouts.slow(small=small)
+        return bool(self._held & THROTTLED) or self._timeouts.slow(small=small)
 
     @property
     def reads_slowly(self) -> bool:

@@ -18,3 +18,5 @@ LINE: Final = 32
 """Many requests wait for earlier ones of the connection."""
 LOGIN: Final = 64
 """A password is being checked."""
+THROTTLED: Final = 128
+"""The client has used up a quota."""

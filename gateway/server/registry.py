@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.config import ConnectionLimits
 from gateway.core.address_share import share_of
 from gateway.core.shown_text import shown
-from gateway.handlers.api import Peer
+from gateway.handlers.api import Peer, Request
 from gateway.handlers.request_metrics import ConnectionCounts
 from gateway.log import ReasonThrottle, logger, traceback_of
 from gateway.server.dispatch import Dispatcher
 from gateway.server.request_memory import SMALL_FRAME_BYTES, RequestMemory
 from gateway.server.stall_detector import StallDetector
 from gateway.server.timeouts import PRESSED_S_MAX, SMALL_PRESSED_S_MAX
+from gateway.settings.broker_overrides import AlteredLimits
 from gateway.topics.reply_memory import ReplyMemory
 from gateway.wire.frames import SCRATCH_BYTES
 from ledger.ports.clock import Histogram, measured_s
@@ -28,12 +31,15 @@ REACH_S_MAX: Final = 30.0
 
 _ENDED_MIN: Final = 3  # connections after which a client that closes them counts as one that waits
 _WAITING_MAX: Final = 1_000  # addresses of clients that are noted
+_PROTECTED_MORE: Final = 100  # connections of the listener for brokers beyond the limit of all
+_CLOSING_MAX: Final = 1_000  # refused connections that are not closed yet
 
 
 class Refused(StrEnum):
     """Why a connection was refused or ended early, as metrics name it."""
 
     TOO_MANY = "too-many-connections"
+    QUOTA = "connection-rate"  # beyond the quota of its address
     NOT_KAFKA = "not-kafka"  # bytes that no Kafka client sends
     REQUEST = "bad-request"  # a malformed request, or an API or version that is not served
     TIMEOUT = "timeout"
@@ -41,6 +47,32 @@ class Refused(StrEnum):
     SENDS_SLOWLY = "sends-slowly"  # while the memory of requests was used up
     HANDSHAKE = "tls-handshake"  # of TLS that failed
     LOGIN = "authentication"  # by SASL that failed, ended, or was not complete in time
+
+
+class Throttles(Protocol):
+    """Counts what clients use, and lets connections wait: `ClientThrottles`."""
+
+    def answered(self, connection: Throttled, request: Request, result: Any, size: int) -> Any:
+        """Count a request of `size` bytes. Returns its result, with the time to wait."""
+        ...
+
+    def __len__(self) -> int:
+        """Return how many connections wait."""
+        ...
+
+    def forget(self, connection: Throttled) -> None:
+        """End the wait of a connection that is lost."""
+        ...
+
+
+class Throttled(Protocol):
+    """A connection that may have to wait."""
+
+    lost: bool
+
+    def set_throttled(self, *, throttled: bool) -> None:
+        """Read nothing more, or read again."""
+        ...
 
 
 class RegisteredConnection(Protocol):
@@ -161,6 +193,19 @@ class ConnectionRegistry:
         self._second, self._in_second = 0, 0
         # Number of connections by address. An address without connections has no key.
         self._by_host: Counter[str] = Counter()
+        # Number of connections by listener, also of listeners that have none any more.
+        self.by_listener: Counter[str] = Counter()
+        # Limits of single addresses and of single listeners.
+        self._per_address = dict(limits.per_address)
+        self._per_listener = dict(limits.per_listener)
+        # What clients may use; None while no quota limits requests.
+        self.throttles: Throttles | None = None
+        # Counts a connection of an address. Returns the milliseconds until it is closed, 0 to keep
+        # it. None while no quota limits addresses.
+        self.count_connection: Callable[[str], int] | None = None
+        # Seconds until the connection is closed that was refused last, and those that wait for it.
+        self._refused_for_s = 0.0
+        self._closing = 0
         self._throttle = ReasonThrottle()
         # The next check of all connections. None before `start` and after `stop`.
         self._timer: asyncio.TimerHandle | None = None
@@ -188,9 +233,11 @@ class ConnectionRegistry:
             self._closed_in + sum(each.received_bytes for each in live),
             self._closed_out + sum(each.written_bytes for each in live),
             self._loop_lag,
+            dict(self.by_listener),
+            0 if self.throttles is None else len(self.throttles),
         )
 
-    def limit_connections(self, per_address: int | None, in_all: int | None) -> None:
+    def limit_connections(self, altered: AlteredLimits) -> None:
         """Use these limits from the next connection on, where they are below the configured ones.
 
         None stands for the configured limit.
@@ -200,31 +247,81 @@ class ConnectionRegistry:
         def lower(wanted: int | None, configured: int) -> int:
             return configured if wanted is None else min(wanted, configured)
 
+        if altered.overrides is None:
+            self._per_address = dict(known.per_address)
+        else:
+            self._per_address = dict(altered.overrides)
+        self._per_listener = {**dict(known.per_listener), **altered.per_listener}
         self.limits = replace(
             known,
-            connections_per_address_max=lower(per_address, known.connections_per_address_max),
-            connections_max=lower(in_all, known.connections_max),
+            connections_per_address_max=lower(
+                altered.per_address, known.connections_per_address_max
+            ),
+            counts_loopback=known.counts_loopback or altered.per_address is not None,
+            connections_max=lower(altered.in_all, known.connections_max),
         )
 
     def admit(self, connection: RegisteredConnection, host: str) -> bool:
         """Count one more connection, until `remove`. Returns False if a limit is reached."""
-        limits, share = self.limits, share_of(host)
-        crowded = (
-            not is_loopback(host) and self._by_host[share] >= limits.connections_per_address_max
-        )
-        # From this machine an operator can always take back a limit that was set too low.
-        in_all = self._configured.connections_max if is_loopback(host) else limits.connections_max
-        if crowded or len(self.connections) >= in_all or self._too_fast(limits):
+        share, listener = share_of(host), connection.listener
+        self._refused_for_s = 0.0
+        crowded = self._by_host[share] >= self._most_of(host)
+        crowded |= self.by_listener[listener] >= self._per_listener.get(listener, sys.maxsize)
+        if crowded or len(self.connections) >= self._most(host, listener) or self._too_fast():
             self.refusals[Refused.TOO_MANY] += 1
             self.warn("connection refused", Peer(host, 0, "", 0), "too many connections")
+            return False
+        if self.count_connection is not None and (wait_ms := self.count_connection(host)):
+            self._refused_for_s = wait_ms / 1000
+            self.refusals[Refused.QUOTA] += 1
+            self.warn("connection refused", Peer(host, 0, "", 0), "its address opens too many")
             return False
         self.connections[connection] = share
         self.empty.clear()
         self._by_host[share] += 1
+        self.by_listener[listener] += 1
         return True
 
-    def _too_fast(self, limits: ConnectionLimits) -> bool:
+    def _most_of(self, host: str) -> int:
+        """Return how many connections of an address may be open."""
+        limits = self.limits
+        override = self._per_address.get(host)
+        if not is_loopback(host):
+            return limits.connections_per_address_max if override is None else override
+        if override is not None:
+            return override
+        if not limits.counts_loopback:
+            return sys.maxsize
+        # From this machine an operator can always take back a limit that was set too low.
+        return max(1, limits.connections_per_address_max)
+
+    def _most(self, host: str, listener: str) -> int:
+        """Return how many connections may be open if one of this address is to be another."""
+        limits = self._configured if is_loopback(host) else self.limits
+        is_protected = listener == limits.protected_listener and len(self.by_listener) > 1
+        return limits.connections_max + (_PROTECTED_MORE if is_protected else 0)
+
+    def close_refused(self, transport: asyncio.Transport) -> None:
+        """Close a connection that `admit` has just refused.
+
+        As in Kafka, one beyond the quota of its address is closed after the time to wait. At most
+        `_CLOSING_MAX` wait for that.
+        """
+        if not self._refused_for_s or self._closing >= _CLOSING_MAX:
+            transport.abort()
+            return
+        self._closing += 1
+        transport.pause_reading()
+
+        def close() -> None:
+            self._closing -= 1
+            transport.abort()
+
+        self.loop.call_later(self._refused_for_s, close)
+
+    def _too_fast(self) -> bool:
         """Count a new connection. Returns True if this second has had the most that it may have."""
+        limits = self.limits
         if not limits.connections_per_s_max:
             return False
         second = int(self.loop.time())
@@ -242,6 +339,7 @@ class ConnectionRegistry:
         self._closed_out += connection.written_bytes
         if self.unreached:
             self._check_reached(connection, share, self.loop.time(), is_open=False)
+        self.by_listener[connection.listener] -= 1
         self._by_host[share] -= 1
         if not self._by_host[share]:
             del self._by_host[share]

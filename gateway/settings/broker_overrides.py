@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from gateway.log import logger
 from gateway.settings.broker_keys import BROKER_KEYS
@@ -15,6 +16,17 @@ BROKER = 4
 """The type of the resource; its name is a node id, or "" for the cluster-wide default."""
 
 CONNECTIONS, PER_ADDRESS = "max.connections", "max.connections.per.ip"
+OVERRIDES = "max.connections.per.ip.overrides"
+_OF_LISTENER = "listener.name."
+
+
+class AlteredLimits(NamedTuple):
+    """The limits of connections that were altered at runtime; None where none was."""
+
+    per_address: int | None = None
+    in_all: int | None = None
+    overrides: Mapping[str, int] | None = None
+    per_listener: Mapping[str, int] = {}
 
 
 class BrokerOverrides:
@@ -26,7 +38,7 @@ class BrokerOverrides:
         self._catalog = catalog
         # The stored configs as of the last `apply`.
         self._applied: Mapping[str, str] = {}
-        self._on_limits: Callable[[int | None, int | None], None] = lambda _, __: None
+        self._on_limits: Callable[[AlteredLimits], None] = lambda _: None
         configs.on_changed.append(self.apply)
 
     @property
@@ -54,15 +66,38 @@ class BrokerOverrides:
             self._catalog.use_defaults(topic_defaults(now))
         except InvalidConfig as error:
             logger().error("the stored defaults of topics cannot be used", reason=str(error))
-        self._on_limits(_number(now, PER_ADDRESS), _number(now, CONNECTIONS))
+        self._on_limits(_limits(now))
 
-    def limit_connections(self, on_limits: Callable[[int | None, int | None], None]) -> None:
-        """Call `on_limits` with the limits for one address and for all, now and after changes.
-
-        It receives None where no limit was set.
-        """
+    def limit_connections(self, on_limits: Callable[[AlteredLimits], None]) -> None:
+        """Call `on_limits` with the limits of connections, now and after changes."""
         self._on_limits = on_limits
-        on_limits(_number(self._applied, PER_ADDRESS), _number(self._applied, CONNECTIONS))
+        on_limits(_limits(self._applied))
+
+
+def _limits(configs: Mapping[str, str]) -> AlteredLimits:
+    of_listeners: dict[str, int] = {}
+    for key in configs:
+        name, _, base = key.removeprefix(_OF_LISTENER).partition(".")
+        if key.startswith(_OF_LISTENER) and base == CONNECTIONS:
+            limit = _number({base: configs[key]}, base)
+            if limit is not None:
+                of_listeners[name.upper()] = limit
+    overrides = None
+    if OVERRIDES in configs:
+        overrides = overrides_of(configs[OVERRIDES])
+    return AlteredLimits(
+        _number(configs, PER_ADDRESS), _number(configs, CONNECTIONS), overrides, of_listeners
+    )
+
+
+def overrides_of(text: str) -> dict[str, int]:
+    """Return the limits of single addresses in a value of Kafka's key. Others are left out."""
+    found: dict[str, int] = {}
+    for each in text.split(","):
+        address, _, count = each.strip().rpartition(":")
+        if address and count.isascii() and count.isdigit():
+            found[address.strip("[]")] = int(count)
+    return found
 
 
 def _number(configs: Mapping[str, str], name: str) -> int | None:

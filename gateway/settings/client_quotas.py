@@ -22,16 +22,19 @@ ROOT = "/gateway/quotas"
 
 
 class ClientQuotas:
-    """The limits of each entity. They are stored and described, and not enforced."""
+    """The limits of each entity, as they are stored; `EnforcedQuotas` acts on them."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._rows = StoredRows(store, ROOT, "client quotas")
         self.load = self._rows.load
         self.close = self._rows.close
+        self.stored = self._rows.items
+        # Called after limits changed on any gateway.
+        self.on_changed = self._rows.on_changed
 
     def all(self) -> Iterator[tuple[Entity, dict[str, float]]]:
         """Return all entities that have limits, and the limits."""
-        return ((_entity_of(key), _limits_of(value)) for key, value in self._rows.items())
+        return (parsed(key, value) for key, value in self._rows.items())
 
     async def alter(self, entity: Entity, ops: Sequence[QuotaOp], *, validate_only: bool) -> None:
         """Change the limits of an entity. Raises QuotaRefused, TableFull and LedgerError."""
@@ -50,6 +53,11 @@ class ClientQuotas:
             changed(self._rows.get(key))
         else:
             await self._rows.change(key, changed)
+
+
+def parsed(key: str, value: Value) -> tuple[Entity, dict[str, float]]:
+    """Return the entity and the limits of a stored row."""
+    return _entity_of(key), _limits_of(value)
 
 
 def _check_address(text: str) -> None:

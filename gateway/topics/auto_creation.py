@@ -51,6 +51,10 @@ class AutoCreation:
         # Set once, by `close`; no creation begins afterwards.
         self._closed = False
 
+    def is_wanted(self, name: str) -> bool:
+        """Return whether the creation of the topic is queued or under way."""
+        return name in self._wanted
+
     def begin(self, name: str) -> None:
         """Create the topic soon, unless it is queued already or the queue is full."""
         if self._closed or name in self._wanted or len(self._wanted) >= WANTED_MAX:

@@ -167,7 +167,7 @@ def _limits(config: GatewayConfig) -> tuple[_Row, ...]:
             ConfigType.INT,
             connection.connections_per_address_max,
             2**31 - 1,
-            "The limit of open connections from one address; loopback is exempt.",
+            "The limit of open connections from one address. By default loopback is exempt.",
         ),
         (
             "socket.request.max.bytes",

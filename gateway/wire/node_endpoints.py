@@ -45,6 +45,13 @@ def put_node_endpoints(out: bytearray, nodes: Sequence[NodeEndpoint]) -> None:
     out += field
 
 
+def endpoints_bytes(nodes: Sequence[NodeEndpoint]) -> int:
+    """Return the size of what `put_node_endpoints` appends."""
+    out = bytearray()
+    put_node_endpoints(out, nodes)
+    return len(out)
+
+
 def _put_text(out: bytearray, text: str) -> None:
     raw = text.encode()
     put_varint(out, len(raw) + 1)

@@ -117,6 +117,7 @@ class Silent:
     """A connection without a byte."""
 
     received_bytes = written_bytes = 0
+    listener = "PLAINTEXT"
 
 
 async def test_limits_of_connections_act_on_the_next_connection():
@@ -124,21 +125,21 @@ async def test_limits_of_connections_act_on_the_next_connection():
         registry = hub_for(connections_max=3, connections_per_address_max=2)
         cluster.context.altered.limit_connections(registry.limit_connections)
         assert await alter(cluster, DEFAULT, ("max.connections", "1")) == OK
-        assert registry.admit(object(), "10.0.0.1")
-        assert not registry.admit(object(), "10.0.0.2")
+        assert registry.admit(Silent(), "10.0.0.1")
+        assert not registry.admit(Silent(), "10.0.0.2")
         assert await alter(cluster, DEFAULT, ("max.connections", "0")) == OK
-        assert not registry.admit(object(), "10.0.0.2")
+        assert not registry.admit(Silent(), "10.0.0.2")
         here = Silent()
         assert registry.admit(here, "127.0.0.1")  # so that the limit can be taken back
         registry.remove(here)
         assert await alter(cluster, DEFAULT, ("max.connections", "1000000")) == OK
         assert registry.limits.connections_max == 3
         assert await alter(cluster, DEFAULT, ("max.connections.per.ip", "1")) == OK
-        assert not registry.admit(object(), "10.0.0.1")
-        assert registry.admit(object(), "10.0.0.2")
+        assert not registry.admit(Silent(), "10.0.0.1")
+        assert registry.admit(Silent(), "10.0.0.2")
         names = ("max.connections", None), ("max.connections.per.ip", None)
         assert await alter(cluster, DEFAULT, *names) == OK
-        assert registry.admit(object(), "10.0.0.1")
+        assert registry.admit(Silent(), "10.0.0.1")
 
 
 async def test_what_was_stored_acts_after_a_restart():
