@@ -153,7 +153,7 @@ CHECKS: Final = (
         "settings",
         "Settings that are stored and shown, but that do nothing here.",
         "a topic or a broker has such a setting",
-        "there are client quotas or SCRAM users, which nothing enforces",
+        "there are SCRAM users, which nothing enforces",
         "remove them, because operators may rely on them",
     ),
 )

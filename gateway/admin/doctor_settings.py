@@ -10,7 +10,7 @@ from gateway.admin.configs import broker_keys_with_effect
 from gateway.admin.doctor_facts import Idle
 from gateway.core.config_effect import TOPIC_KEYS_WITH_EFFECT
 
-_DESCRIBE_CONFIGS, _QUOTAS, _SCRAM = 32, 48, 50
+_DESCRIBE_CONFIGS, _SCRAM = 32, 50
 _TOPIC, _BROKER = 2, 4  # values of resource_type
 _OF_TOPIC, _OF_BROKER, _OF_ALL_BROKERS = 1, 2, 3  # values of config_source
 _TOPICS_AT_ONCE: Final = 200
@@ -63,10 +63,8 @@ def idle_of_brokers(configs: Mapping[str, Sequence[Any]]) -> list[Idle]:
     return list(found)
 
 
-async def quotas_and_users(client: AdminClient) -> tuple[int, int]:
-    """Return the number of entities with client quotas, and of users with SCRAM credentials."""
-    quotas = await client.send(_QUOTAS, {"components": [], "strict": False})
-    raise_for(quotas.error_code, quotas.error_message, "DescribeClientQuotas")
+async def scram_users(client: AdminClient) -> int:
+    """Return the number of users with SCRAM credentials."""
     users = await client.send(_SCRAM, {"users": None})
     raise_for(users.error_code, users.error_message, "DescribeUserScramCredentials")
-    return len(quotas.entries or ()), len(users.results)
+    return len(users.results)

@@ -77,13 +77,11 @@ def _some(names: Sequence[str]) -> str:
     return listed(names, 5)
 
 
-def judge_settings(idle: Sequence[Idle], quotas: int, users: int) -> Finding:
-    unenforced = [counted(quotas, "entity with client quotas", "entities with client quotas")]
-    unenforced = unenforced if quotas else []
-    unenforced += [counted(users, "SCRAM user")] if users else []
-    if unenforced:
-        fix = "no client is limited or authenticated: keep others out by the network, and remove "
-        return fail("settings", f"stored but not enforced: {listed(unenforced)}", fix + "them")
+def judge_settings(idle: Sequence[Idle], users: int) -> Finding:
+    if users:
+        fix = "no client is authenticated: keep others out by the network, and remove them"
+        unenforced = counted(users, "SCRAM user")
+        return fail("settings", f"stored but not enforced: {unenforced}", fix)
     if idle:
         names = [f"{each.setting} of {each.resource}" for each in idle]
         return warn("settings", f"{counted(len(idle), 'setting')} without effect: {listed(names)}")

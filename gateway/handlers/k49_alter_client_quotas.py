@@ -3,7 +3,7 @@
 v1 flexible. Of an entity that a request names again, the first change is made, and the answer is an
 error, as in Kafka.
 Source: Kafka, ClientQuotaControlManager.
-Not done: enforcing quotas (they are stored and described), host names of IP quotas (refused).
+Not done: host names of IP quotas (refused).
 """
 
 from __future__ import annotations

@@ -40,6 +40,18 @@ DECLARED: Final[dict[str, Declared]] = {
         ("reason",),
         Kind.COUNTER,
     ),
+    "gateway_listener_connections": Declared(
+        "Open connections on the Kafka port by listener.", ("listener",)
+    ),
+    "gateway_connections_waiting": Declared(
+        "Connections that are not read now, because their clients used up a quota."
+    ),
+    "gateway_throttled_total": Declared(
+        "Requests and connections whose clients had to wait, by quota.", ("quota",), Kind.COUNTER
+    ),
+    "gateway_throttled_seconds_total": Declared(
+        "Seconds for which they had to wait.", ("quota",), Kind.COUNTER
+    ),
     "gateway_loop_lag_seconds": Declared(
         "How late a timer was that fires each second: others waited as long.", (), Kind.HISTOGRAM
     ),
@@ -115,6 +127,13 @@ def _connections(ctx: Context, found: Families) -> None:
     found.add("gateway_connections", counts.open)
     for reason, count in counts.refused.items():
         found.add("gateway_connections_refused_total", count, reason)
+    for listener, count in counts.by_listener.items():
+        found.add("gateway_listener_connections", count, listener)
+    found.add("gateway_connections_waiting", counts.waiting)
+    if ctx.quotas is not None:
+        for quota, count in ctx.quotas.throttled.items():
+            found.add("gateway_throttled_total", count, quota)
+            found.add("gateway_throttled_seconds_total", ctx.quotas.throttled_s[quota], quota)
     found.add("gateway_network_bytes_total", counts.bytes_in, "in")
     found.add("gateway_network_bytes_total", counts.bytes_out, "out")
     found.add("gateway_loop_lag_seconds", buckets(counts.loop_lag))

@@ -11,6 +11,7 @@ from ledger.command_line import units
 from ledger.command_line.settings import KafkaKey, Setting, Settings
 
 _QUOTAS: Final = QuotaConfig()
+_BROKERS: Final = "inter-broker-listener-name"  # of `gateway serve` only
 _OVERRIDES_MAX: Final = 10_000
 _SAMPLES_MAX: Final = 1_000
 _SAMPLE_S_MAX: Final = 3_600
@@ -132,7 +133,7 @@ def with_limits(limits: ConnectionLimits, settings: Settings) -> ConnectionLimit
         connections_max=settings["max-connections"],
         per_address=_read(settings["max-connections-per-ip-overrides"]),
         per_listener=_read(settings["max-connections-per-listener"]),
-        protected_listener=settings["inter-broker-listener-name"] or "",
+        protected_listener=(settings[_BROKERS] or "") if _BROKERS in settings.table.rows else "",
     )
 
 
