@@ -171,10 +171,13 @@ bench-cli: $(RUN)/.ready $(DEV)/.ready ## how long people wait: commands, a gate
 bench-page: $(RUN)/.ready $(DEV)/.ready ## the web page with 100 and 10,000 topics and groups, and what it costs producers (RUNS=1 QUICK=1)
 	$(DEV)/bin/python -m tests.bench.page $(if $(RUNS),--runs $(RUNS)) $(if $(QUICK),--quick)
 
+bench-security: $(RUN)/.ready $(DEV)/.ready ## quotas beside Apache Kafka 4.3: how well a rate is held, and what it costs others (RUNS=1 ROWS=quota)
+	$(DEV)/bin/python -m tests.bench.security $(if $(RUNS),--runs $(RUNS)) $(if $(ROWS),--rows $(ROWS))
+
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass, and gateway dev --secure (BEFORE=DIR)
 	$(DEV)/bin/python -m tests.bench.start
 	$(DEV)/bin/python -m tests.bench.secure_start $(if $(BEFORE),--before $(BEFORE))
 
 .PHONY: help run cluster check check-types check-rules compiled test-fast test peers differential proof proof-ledger proof-reading proof-transactions proof-transactions-processes proof-failover proof-losses proof-upgrade \
 	proof-spark proof-spark-newest proof-hostile docs screenshots demo spark bench \
-	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-page bench-start bench-cli bench-wire
+	bench-transactions bench-compaction bench-cluster bench-ledger bench-subscriptions bench-spark bench-direct-plan bench-spark-memory bench-scale bench-neighbours bench-reading bench-archive bench-security bench-page bench-start bench-cli bench-wire

@@ -389,6 +389,7 @@ class GatewayConfig:
     # Those of listeners that have settings of their own, by the name of the listener.
     listener_tls: Mapping[str, TlsConfig] = field(default_factory=dict[str, TlsConfig])
     listener_sasl: Mapping[str, SaslConfig] = field(default_factory=dict[str, SaslConfig])
+    audit_log: str = ""  # a file, or "stderr": where denials, failed logins and changes are noted
     quotas: QuotaConfig = field(default_factory=QuotaConfig)
 
     def __post_init__(self) -> None:

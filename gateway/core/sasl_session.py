@@ -132,6 +132,7 @@ class SaslSession:
         self._new_nonce = new_nonce
         self._lifetime_s = lifetime_s
         self._mechanism = ""  # that of the last handshake
+        self._user = ""  # the user that the client named last
         self._scram: ScramServer | None = None  # the exchange, between its first and last message
         self._is_refused = False  # whether a token of OAUTHBEARER was refused, and not yet ended
         self._has_headers = False  # whether tokens come in SaslAuthenticate
@@ -140,6 +141,11 @@ class SaslSession:
     def __repr__(self) -> str:
         """Show no secret, as logs may contain this."""
         return f"SaslSession({self.stage.name}, {self._mechanism or 'no mechanism'})"
+
+    @property
+    def tried(self) -> tuple[str, str]:
+        """The mechanism of the last handshake, and the user that the client named last."""
+        return self._mechanism, self._user
 
     @property
     def takes_bare_tokens(self) -> bool:
@@ -209,7 +215,9 @@ class SaslSession:
                 self._scram = ScramServer(
                     mechanism, lambda user: self._credential_of(mechanism, user), self._new_nonce()
                 )
-                return Challenge(self._scram.first(token))
+                challenge = Challenge(self._scram.first(token))
+                self._user = self._scram.user
+                return challenge
             answer = self._scram.final(token)
         except ScramFailed as failed:
             return self._fail(failed.shown or self._invalid(), str(failed))
@@ -266,6 +274,7 @@ class SaslSession:
         try:
             name = user.decode()
             password.decode()
+            self._user = name[:NAME_BYTES_MAX]
         except UnicodeDecodeError:
             return self._fail(WRONG_PASSWORD, "the user or the password is not UTF-8")
         if len(user) > NAME_BYTES_MAX or len(password) > PASSWORD_BYTES_MAX:

@@ -76,6 +76,8 @@ class Peer:
     """The name of the listener that accepted the connection."""
     principal: str = ANONYMOUS
     """The client, once it has authenticated: a type and a name, such as `User:alice`."""
+    mechanism: str = ""
+    """How it authenticated: by a mechanism of SASL, or by SSL."""
     looked_up: int = 0
     """Requests that clients send before they connect to the address of a broker."""
     sent_here: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from gateway.access import ResourceType
+from gateway.access import AuditEvent, ResourceType, auditing
 from gateway.handlers.api import Reply, Request
 from ledger.events import EventKind, note_event
 
@@ -84,6 +84,18 @@ def note_change(request: Request, operation: str, resource: str, outcome: str) -
     """
     if request.peer.notes_changes:
         return
+    if auditing.sink is not None and not outcome.endswith("_AUTHORIZATION_FAILED"):
+        auditing.sink.note(
+            AuditEvent.CHANGED,
+            request.peer,
+            resource,
+            operation=operation,
+            decision="ALLOWED",
+            outcome=outcome,
+            request_key=request.key,
+            request_version=request.version,
+            client_id=request.client_id or "",
+        )
     request.changes += 1
     if request.changes <= EVENTS_MAX:
         note_event(
@@ -93,6 +105,25 @@ def note_change(request: Request, operation: str, resource: str, outcome: str) -
             operation=operation,
             resource=resource,
             outcome=outcome,
+        )
+
+
+def note_offsets(request: Request, group: str, outcome: str) -> None:
+    """Note a commit of a client that is no member of the group, as a reset of offsets is one.
+
+    It is no event, because consumers without a group do this all the time.
+    """
+    if auditing.sink is not None and not outcome.endswith("_AUTHORIZATION_FAILED"):
+        auditing.sink.note(
+            AuditEvent.CHANGED,
+            request.peer,
+            f"GROUP:{group}",
+            operation="ALTER_OFFSETS",
+            decision="ALLOWED",
+            outcome=outcome,
+            request_key=request.key,
+            request_version=request.version,
+            client_id=request.client_id or "",
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from gateway.access import Operation
+from gateway.access import Operation, auditing
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.rights import GROUP_DENIED, TOPIC_DENIED, allows_group, allows_topic
@@ -46,6 +46,10 @@ async def handle(request: Request, ctx: Context) -> Reply:
             getattr(body, "group_instance_id", None),
             commit.offsets,
         )
+    if auditing.sink is not None and not body.member_id:
+        from gateway.handlers.changes import note_offsets  # few gateways have an audit log
+
+        note_offsets(request, body.group_id, code.name.upper())
     if code is ErrorCode.group_id_not_found and request.version < _NOT_FOUND_FROM:
         code = ErrorCode.illegal_generation
     return Reply(topics=await commit_rows(request, commit.faults, code))

@@ -33,6 +33,7 @@ class ConnectionCounts(NamedTuple):
     loop_lag: Histogram  # how late the timer of each second was
     by_listener: Mapping[str, int] = {}  # those that are open
     waiting: int = 0  # those that are not read, because their clients used up a quota
+    logins: Mapping[tuple[str, str], int] = {}  # by mechanism and outcome
 
 
 class ApiFigures:

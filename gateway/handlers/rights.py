@@ -13,7 +13,15 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from gateway.access import CLUSTER, Operation, Resource, ResourceType
+from gateway.access import (
+    CLUSTER,
+    AuditEvent,
+    AuditSink,
+    Operation,
+    Resource,
+    ResourceType,
+    auditing,
+)
 from gateway.handlers.api import Context, Request
 from gateway.wire.messages import PRIVATE_KEY
 
@@ -127,6 +135,28 @@ RIGHTS: Final[Mapping[int, tuple[Right, ...]]] = {
 }
 """The rights that the handler of each API may ask for. Several are for different parts of it."""
 
+_TRIED: Final = frozenset(
+    {
+        (3, Operation.CREATE, _CLUSTER),
+        (3, Operation.DESCRIBE, _CLUSTER),
+        (9, Operation.CLUSTER_ACTION, _CLUSTER),
+        (16, Operation.DESCRIBE, _CLUSTER),
+        (16, Operation.DESCRIBE, _GROUP),
+        (19, Operation.CREATE, _CLUSTER),
+        (19, Operation.DESCRIBE_CONFIGS, _TOPIC),
+        (20, Operation.DELETE, _CLUSTER),
+        (22, Operation.IDEMPOTENT_WRITE, _CLUSTER),
+        (23, Operation.CLUSTER_ACTION, _CLUSTER),
+        (24, Operation.CLUSTER_ACTION, _CLUSTER),
+        (27, Operation.ALTER, _CLUSTER),
+        (66, Operation.DESCRIBE, _ID),
+    }
+)
+"""Rights that a request tries before others, or that only choose what it lists.
+
+Without one nothing is denied, and the audit log has no line. Source: Kafka, `logIfDenied = false`.
+"""
+
 _ASKED: Final = {key: frozenset(rights) for key, rights in RIGHTS.items()}
 
 TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
@@ -189,7 +219,50 @@ def allows(
         return True
     assert (operation, kind) in _ASKED[request.key], f"key {request.key}: {operation} {kind}"
     peer = request.peer
-    return authorizer.allows(peer.principal, peer.host, operation, Resource(kind, name))
+    resource = Resource(kind, name)
+    if authorizer.allows(peer.principal, peer.host, operation, resource):
+        return True
+    if (request.key, operation, kind) not in _TRIED and not _is_listing(request, kind):
+        _count_denial(request, ctx, operation, resource)
+    return False
+
+
+def _count_denial(request: Request, ctx: Context, operation: Operation, resource: Resource) -> None:
+    auditing.denials += 1
+    if auditing.sink is not None:
+        _note_denial(auditing.sink, request, ctx, operation, resource)
+
+
+def _is_listing(request: Request, kind: ResourceType) -> bool:
+    """Return whether the request names no topic, so that it gets those that it may see."""
+    if kind is not _TOPIC or request.key not in (3, 9, 75):
+        return False
+    topics = getattr(request.body, "topics", None)
+    if topics is None and request.key == 9:
+        groups = getattr(request.body, "groups", None) or ()
+        return any(each.topics is None for each in groups) or not groups
+    return not topics
+
+
+def _note_denial(
+    sink: AuditSink, request: Request, ctx: Context, operation: Operation, resource: Resource
+) -> None:
+    """Add a line to the audit log, with the rule that decided where the authorizer has rules."""
+    rule, peer = "", request.peer
+    if ctx.acls is not None:
+        decision = ctx.acls.decide(peer.principal, peer.host, operation, resource)
+        rule = decision.rule if decision.acl is None else f"{decision.rule} {decision.acl}"
+    sink.note(
+        AuditEvent.DENIED,
+        peer,
+        f"{resource.kind}:{resource.name}",
+        operation=str(operation),
+        decision="DENIED",
+        rule=rule,
+        request_key=request.key,
+        request_version=request.version,
+        client_id=request.client_id or "",
+    )
 
 
 def allows_topic(request: Request, ctx: Context, operation: Operation, name: str) -> bool:
@@ -218,7 +291,10 @@ def allows_any_topic(request: Request, ctx: Context, operation: Operation) -> bo
     if authorizer is None:
         return True
     assert (operation, _TOPIC) in _ASKED[request.key], f"key {request.key}: {operation}"
-    return authorizer.allows_any(request.peer.principal, request.peer.host, operation, _TOPIC)
+    if authorizer.allows_any(request.peer.principal, request.peer.host, operation, _TOPIC):
+        return True
+    _count_denial(request, ctx, operation, Resource(_TOPIC, "*"))
+    return False
 
 
 def operations(request: Request, ctx: Context, kind: ResourceType, name: str) -> int:

@@ -42,6 +42,7 @@ def require(
 ) -> None:
     """Let a request pass if its principal at this address may do this. Raises Refused."""
     if not is_allowed(site.ctx.authorizer, principal, address, operation, resource):
+        auditing.page_denied(principal, address, operation, resource)
         code = f"{resource.kind}_AUTHORIZATION_FAILED"
         raise Refused(403, code, f"not authorized: {operation} on {resource.name}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from gateway.access import Operation, Resource, is_allowed
+from gateway.access import Operation, Resource, auditing, is_allowed
 from gateway.http.pages import Asked, Refused
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def require(asked: Asked, site: Site, operation: Operation, resource: Resource) 
     """Raise Refused if the principal may not do this, besides what the path names."""
     authorizer = site.ctx.authorizer
     if not is_allowed(authorizer, asked.principal, asked.address, operation, resource):
+        auditing.page_denied(asked.principal, asked.address, operation, resource)
         code = f"{resource.kind}_AUTHORIZATION_FAILED"
         raise Refused(403, code, f"not authorized: {operation} on {resource.name}")
 

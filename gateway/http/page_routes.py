@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from gateway.access import auditing
 from gateway.admin.client import AdminError, Unreachable
 from gateway.http.asking import address_of, asked_of, path_of, principal_of, require
 from gateway.http.compressed import encoded
@@ -189,12 +190,14 @@ async def _of(view: Awaitable[T]) -> T:
 
 def _note(action: Action, asked: Asked, outcome: str) -> None:
     """Note a change, or the attempt: the one place that every change by a page passes."""
+    resource = _resource(action, asked)[:_RESOURCE_MAX]
+    auditing.page_changed(asked.principal, asked.address, action.name, resource, outcome)
     note_event(
         EventKind.CHANGE,
         principal=asked.principal,
         address=asked.address,
         operation=action.name,
-        resource=_resource(action, asked)[:_RESOURCE_MAX],
+        resource=resource,
         outcome=outcome,
     )
 

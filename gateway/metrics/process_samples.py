@@ -11,6 +11,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import auditing
 from gateway.handlers.api import Context
 from gateway.metrics.health import readiness
 from gateway.topics.partition import Partition
@@ -45,6 +46,19 @@ DECLARED: Final[dict[str, Declared]] = {
     ),
     "gateway_connections_waiting": Declared(
         "Connections that are not read now, because their clients used up a quota."
+    ),
+    "gateway_logins_total": Declared(
+        "Logins by mechanism of SASL, or by a certificate (SSL), and by outcome.",
+        ("mechanism", "outcome"),
+        Kind.COUNTER,
+    ),
+    "gateway_denials_total": Declared(
+        "Rights that clients asked for and did not have.", (), Kind.COUNTER
+    ),
+    "gateway_audit_lines_total": Declared(
+        "Lines of the audit log: written, or lost because the queue was full or the disk refused.",
+        ("outcome",),
+        Kind.COUNTER,
     ),
     "gateway_throttled_total": Declared(
         "Requests and connections whose clients had to wait, by quota.", ("quota",), Kind.COUNTER
@@ -130,6 +144,12 @@ def _connections(ctx: Context, found: Families) -> None:
     for listener, count in counts.by_listener.items():
         found.add("gateway_listener_connections", count, listener)
     found.add("gateway_connections_waiting", counts.waiting)
+    for (mechanism, outcome), count in counts.logins.items():
+        found.add("gateway_logins_total", count, mechanism, outcome)
+    found.add("gateway_denials_total", auditing.denials)
+    if auditing.sink is not None:
+        for outcome, count in auditing.sink.counts().items():
+            found.add("gateway_audit_lines_total", count, outcome)
     if ctx.quotas is not None:
         for quota, count in ctx.quotas.throttled.items():
             found.add("gateway_throttled_total", count, quota)

@@ -20,6 +20,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gateway.access import auditing
 from gateway.cluster.port import ListenerAddress
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import PLAINTEXT, GatewayConfig, Listener
@@ -257,6 +258,7 @@ async def stop_all(stops: list[Stop]) -> None:
 async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Running:
     """Serve clients. Each started part is added to `stops`, even if a later step raises."""
     metadata, clock = parts.services.metadata, parts.services.clock
+    _begin_audit(config, stops)
     catalog = Catalog(metadata, config.topics, bookies=parts.bookies)
     await catalog.load()
     stops.append(catalog.close)
@@ -393,6 +395,24 @@ def _first_synced(ctx: Context, request: Request, ended_s: float) -> float | Non
     from gateway.handlers.slow_requests import first_synced_s  # not before a slow request
 
     return first_synced_s(ctx, request, ended_s)
+
+
+def _begin_audit(config: GatewayConfig, stops: list[Stop]) -> None:
+    """Note denials, failed logins and changes from now on. Raises PortUnavailable."""
+    if not config.audit_log:
+        return
+    from gateway.security.audit_log import AuditLog  # few gateways have one
+
+    try:
+        log = auditing.sink = AuditLog(config.audit_log, config.node_id)
+    except OSError as error:
+        raise PortUnavailable(f"--audit-log {config.audit_log}: {error.strerror}") from error
+
+    async def end() -> None:
+        auditing.sink = None
+        await log.close()
+
+    stops.append(end)
 
 
 def _enforce_quotas(ctx: Context, server: Server) -> None:

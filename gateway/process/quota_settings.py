@@ -97,6 +97,11 @@ def quota_rows() -> list[Setting]:
             shown="none",
         ),
         _row(
+            *("audit-log", "FILE", units.text),
+            "File to which denials, failed logins and changes are appended as JSON, or stderr.",
+            shown="none",
+        ),
+        _row(
             *("quota-window-num", "COUNT", samples),
             "Samples over which rates of client quotas are measured.",
             "quota.window.num",

@@ -245,6 +245,7 @@ def config_of(settings: Settings) -> GatewayConfig:
         listener_tls=listener_tls(settings),
         listener_sasl=listener_sasl(settings),
         quotas=quota_config(settings),
+        audit_log=settings["audit-log"] or "",
         topics=topic_defaults(settings, settings["replication-factor"]),
         authorization=authorization_of(settings),
     )

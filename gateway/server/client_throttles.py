@@ -16,7 +16,7 @@ from gateway.settings.enforced_quotas import EnforcedQuotas
 from gateway.wire.messages import PRIVATE_KEY
 from gateway.wire.throttle_time import put_throttle_time
 
-PRODUCE: Final = 0
+PRODUCE, FETCH = 0, 1
 _EXEMPT: Final = frozenset((17, 27, 36, PRIVATE_KEY))
 """Requests of logins and of other gateways, which no quota limits."""
 
@@ -42,14 +42,27 @@ class ClientThrottles:
         """Return how many connections wait."""
         return len(self._waiting)
 
-    def answered(self, connection: Throttled, request: Request, result: Any, size: int) -> Any:
-        """Count a request of `size` bytes. Returns its result, with the time to wait.
+    def accepted(self, connection: Throttled, request: Request, size: int) -> None:
+        """Count the bytes of a Produce, whose frame has `size` bytes, before its handler begins.
+
+        A client may send a hundred of them before it reads a reply. So the connection waits from
+        the first one on that is beyond the quota, and again from its reply on.
+        """
+        if self._quotas.produce.limits:
+            size = _body_bytes(request, size)
+            wait_ms = self._quotas.produced(user_of(request), request.client_id, size)
+            request.throttle_ms = wait_ms
+            if wait_ms:
+                self._wait(connection, wait_ms / 1000)
+
+    def answered(self, connection: Throttled, request: Request, result: Any) -> Any:
+        """Count a request. Returns its result, with the time to wait.
 
         The connection waits from now on, if it has to.
         """
         if request.key in _EXEMPT or connection.lost:
             return result
-        wait_ms = self._wait_ms(request, size)
+        wait_ms = self._wait_ms(request)
         if wait_ms <= 0:
             return result
         self._wait(connection, wait_ms / 1000)
@@ -78,20 +91,18 @@ class ClientThrottles:
         if self._quotas.request.limits and request.key not in _EXEMPT:
             self._quotas.worked_after(user_of(request), request.client_id, seconds)
 
-    def _wait_ms(self, request: Request, size: int) -> int:
-        quotas, client = self._quotas, request.client_id
-        user = user_of(request)
-        decided_ms = getattr(request, "throttle_ms", None)
-        if decided_ms is not None:  # a Fetch; the rest of its time counts now
+    def _wait_ms(self, request: Request) -> int:
+        quotas = self._quotas
+        wait_ms = getattr(request, "throttle_ms", -1)
+        if request.key == FETCH and wait_ms >= 0:  # it was decided with its time until then
             self.count_time(request, spent_s(request))
-            return decided_ms
-        wait_ms, mutations = 0, getattr(request, "mutations", None)
+            return wait_ms
+        mutations = getattr(request, "mutations", None)
         if mutations is not None:
             wait_ms = quotas.mutated(mutations)
-        elif request.key == PRODUCE and quotas.produce.limits:
-            wait_ms = quotas.produced(user, client, _body_bytes(request, size))
         if quotas.request.limits and (request.key != PRODUCE or request.body.acks):
-            wait_ms = max(wait_ms, quotas.worked(user, client, spent_s(request)))
+            seconds = spent_s(request)
+            wait_ms = max(wait_ms, quotas.worked(user_of(request), request.client_id, seconds))
         return wait_ms
 
     def _wait(self, connection: Throttled, seconds: float) -> None:

@@ -266,6 +266,8 @@ class Connection(asyncio.BufferedProtocol):
         dispatcher = self._registry.dispatcher
         assert self._peer is not None
         request, handle = dispatcher.open(frame, self._peer, begun_s)
+        if self._registry.throttles is not None and request.key == PRODUCE:
+            self._registry.throttles.accepted(self, request, len(frame))
         if self._chain.running and request.key not in HOT_KEYS:
             self._chain.add(self._slot(request, held_bytes(request, frame)), handle)
             self._bound_line()
@@ -288,8 +290,8 @@ class Connection(asyncio.BufferedProtocol):
         elif asyncio.iscoroutine(result):
             self._chain.add(self._slot(request, held_bytes(request, frame)), handle, result)
         else:
-            if (throttles := self._registry.throttles) is not None:
-                result = throttles.answered(self, request, result, len(frame))
+            if self._registry.throttles is not None:
+                result = self._registry.throttles.answered(self, request, result)
             self._add_result(request, result)
 
     def _add_result(self, request: Request, result: Any) -> None:
@@ -326,8 +328,8 @@ class Connection(asyncio.BufferedProtocol):
     def finish(self, slot: RequestSlot, result: Any) -> None:
         """Queue the reply that the handler of `slot` returned."""
         reply: ReplyParts = ()
-        if (throttles := self._registry.throttles) is not None:
-            result = throttles.answered(self, slot.request, result, slot.frame_bytes)
+        if self._registry.throttles is not None:
+            result = self._registry.throttles.answered(self, slot.request, result)
         if result.__class__ is list:  # hot paths encode their replies themselves
             reply = () if self.lost else result
         elif not self.lost:
@@ -348,10 +350,7 @@ class Connection(asyncio.BufferedProtocol):
             result.release()
 
     def _bound_waiting(self) -> None:
-        """Stop reading, or close, if too many bytes wait for earlier replies.
-
-        The largest waiting reply is not counted, because a client may expect one large reply.
-        """
+        """Stop reading, or close, if too many bytes wait beside the largest waiting reply."""
         replies, bytes_max = self._replies, self._registry.limits.write_buffer_bytes_max
         if replies.waiting_bytes > UNCOUNTED_BYTES:
             self._count_replies()

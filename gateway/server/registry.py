@@ -52,8 +52,12 @@ class Refused(StrEnum):
 class Throttles(Protocol):
     """Counts what clients use, and lets connections wait: `ClientThrottles`."""
 
-    def answered(self, connection: Throttled, request: Request, result: Any, size: int) -> Any:
-        """Count a request of `size` bytes. Returns its result, with the time to wait."""
+    def accepted(self, connection: Throttled, request: Request, size: int) -> None:
+        """Count the bytes of a Produce, whose frame has `size` bytes."""
+        ...
+
+    def answered(self, connection: Throttled, request: Request, result: Any) -> Any:
+        """Count a request. Returns its result, with the time to wait."""
         ...
 
     def __len__(self) -> int:
@@ -184,6 +188,8 @@ class ConnectionRegistry:
         self.empty.set()
         # Connections that were refused, or ended for invalid requests or timeouts. Only grows.
         self.refusals: Counter[Refused] = Counter()
+        # Logins by mechanism and outcome, "succeeded" or "failed". Only grows.
+        self.logins: Counter[tuple[str, str]] = Counter()
         # Bytes from and to clients whose connections are closed. Only grow.
         self._closed_in = self._closed_out = 0
         # How late the check of each second was, and when it was due on the monotonic clock.
@@ -235,6 +241,7 @@ class ConnectionRegistry:
             self._loop_lag,
             dict(self.by_listener),
             0 if self.throttles is None else len(self.throttles),
+            dict(self.logins),
         )
 
     def limit_connections(self, altered: AlteredLimits) -> None:

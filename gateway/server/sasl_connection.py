@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from gateway.access import auditing
 from gateway.config import SaslConfig
 from gateway.core.sasl_session import (
     API_VERSIONS,
@@ -193,6 +194,8 @@ class SaslConnection(Connection):
         if isinstance(outcome, Login):
             assert self._peer is not None
             self._peer.principal = f"User:{outcome.user}"
+            self._peer.mechanism = outcome.mechanism
+            self._registry.logins[outcome.mechanism, "succeeded"] += 1
             self._reader.frame_bytes_max = self._registry.limits.frame_bytes_max
             self._leave_login_memory()
             self._changes = -1  # the user may have changed since its keys were read
@@ -229,6 +232,10 @@ class SaslConnection(Connection):
     def _note_failure(self, reason: str) -> None:
         self._registry.refusals[Refused.LOGIN] += 1
         self._registry.warn("authentication failed", self._peer, reason)
+        mechanism, user = self._session.tried
+        self._registry.logins[mechanism or "none", "failed"] += 1
+        if self._peer is not None:
+            auditing.login_failed(self._peer, mechanism, user, reason)
 
     def _fail_later(
         self, slot: RequestSlot, reply: Any, reason: str, since_s: float | None = None

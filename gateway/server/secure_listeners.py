@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from gateway.access import auditing
 from gateway.config import GatewayConfig, Listener
 from gateway.core.distinguished_name import MalformedCertificate, subject_of
 from gateway.core.principal_rules import PrincipalRules
@@ -22,6 +23,7 @@ from gateway.server.registry import ConnectionRegistry, Refused
 from gateway.server.sasl_connection import SaslConnection
 from gateway.server.tls_transport import Handshakes, TlsTransport
 
+_SSL: Final = "SSL"
 _NO_RULE: Final = "no rule of ssl.principal.mapping.rules matches its certificate"
 
 
@@ -46,8 +48,11 @@ class TlsConnection(Connection):
             return
         if name is None:
             self.refuse(_NO_RULE, Refused.LOGIN)
+            auditing.login_failed(self._peer, _SSL, subject_of(certificate), _NO_RULE)
             return
         self._peer.principal = f"User:{name}"
+        self._peer.mechanism = _SSL
+        self._registry.logins[_SSL, "succeeded"] += 1
 
 
 class SecureListeners:
