@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.access import ANONYMOUS, Operation, Resource, is_allowed
+from gateway.access import ANONYMOUS, Operation, Resource, auditing, is_allowed
 from gateway.http.pages import CURSOR_CHARACTERS_MAX, LIMIT, LIMIT_MAX, Asked, Needs, Refused
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,9 +50,17 @@ class AuditLog:
     """Appends lines to a file, or to stderr. Create it on a running loop, and `close` it."""
 
     def __init__(
-        self, target: str, node_id: int, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
+        self,
+        target: str,
+        node_id: int,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        in_thread: Callable[..., Awaitable[None]] = in_thread,
     ) -> None:
-        """Open the file once to see that it can be written. Raises OSError."""
+        """Open the file once to see that it can be written. Raises OSError.
+
+        `in_thread` calls a function in a thread, and waits for it.
+        """
+        self._in_thread = in_thread
         self._loop = asyncio.get_running_loop()
         self._path = None if target == STDERR else Path(target)
         self._node_id = node_id
@@ -152,7 +160,7 @@ class AuditLog:
             while self._queue:
                 lines = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
                 try:
-                    await in_thread(self._append, b"".join(lines))
+                    await self._in_thread(self._append, b"".join(lines))
                 except OSError as error:
                     self._lose("not-written", len(lines), str(error))
                 else:

@@ -23,6 +23,7 @@ from gateway.http.pages import Refused
 from gateway.security import audit_log
 from gateway.security.audit_log import AuditLog
 from gateway.settings.stored_acls import StoredAcls
+from ledger.tasks import in_thread
 from tests.gateway.handler_cluster import loaded_cluster
 from tests.gateway.secure_rig import Client, secure_port
 from tests.gateway.test_client_throttles import creation
@@ -30,10 +31,16 @@ from tests.gateway.test_client_throttles import creation
 ALICE = PageClient("User:alice", "10.0.0.7", 5, "OUT", "SCRAM-SHA-256")
 
 
+async def at_once(function, *arguments):
+    """Call a function as a thread does that takes no time: virtual time has no threads."""
+    return function(*arguments)
+
+
 @asynccontextmanager
-async def logging_to(target):
+async def logging_to(target, **options):
     """Log to a file while this lasts, and write all of it then."""
-    auditing.sink = log = AuditLog(str(target), 3, lambda: 1_700_000_000_123)
+    options = {"in_thread": at_once, **options}
+    auditing.sink = log = AuditLog(str(target), 3, lambda: 1_700_000_000_123, **options)
     try:
         yield log
     finally:
@@ -227,7 +234,7 @@ async def test_the_page_notes_what_it_refuses(tmp_path):
 
 @pytest.mark.real_loop
 async def test_a_failed_login_has_its_user_and_no_password(tmp_path):
-    async with logging_to(tmp_path / "audit") as log:
+    async with logging_to(tmp_path / "audit", in_thread=in_thread) as log:
         async with secure_port(protocols=("SASL_PLAINTEXT",)) as port:
             client = await Client.connect(port.at("SASL_PLAINTEXT"))
             await client.handshake("SCRAM-SHA-256")
