@@ -124,7 +124,6 @@ class Auditing:
         self.sink: AuditSink | None = None  # None without an audit log
         self.denials = 0  # only grows
 
-
     def page_denied(
         self, principal: str, host: str, operation: Operation, resource: Resource
     ) -> None:

@@ -1,4 +1,4 @@
-"""The arithmetic of quotas: rates over samples, buckets of tokens, and how long a client waits. Pure.
+"""The arithmetic of quotas: rates over samples, buckets of tokens, and how long clients wait. Pure.
 
 A rate is a sum over samples of fixed length, of which the newest one is not complete. All numbers
 are those that Kafka's classes compute, bit by bit, as `tests/gateway/test_quota_rates.py` shows.

@@ -199,9 +199,9 @@ def _row_by_name(name: str, request: Request, ctx: Context) -> Reply:
         ctx.features.begin_new_forms()
     own = is_internal(name) and not internal_topics.is_wanted(name, ctx.features.may_write)
     creation = ctx.catalog.auto_creation
-    if _may_create(request.body, ctx) and not own and not creation.is_wanted(name):
-        if may_change(request, ctx, ctx.config.topics.partitions):
-            creation.begin(name)
+    wanted = _may_create(request.body, ctx) and not own and not creation.is_wanted(name)
+    if wanted and may_change(request, ctx, ctx.config.topics.partitions):
+        creation.begin(name)
     return _missing(name, ErrorCode.unknown_topic_or_partition, request, ctx)
 
 

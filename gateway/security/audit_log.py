@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.access import AuditEvent, Audited
+from gateway.access import Audited, AuditEvent
 from gateway.log import Throttle, logger
 from ledger.tasks import in_thread, start_once
 

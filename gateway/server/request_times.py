@@ -18,7 +18,6 @@ from gateway.server.dispatch import Dispatcher
 from gateway.server.reply_queue import ReplyParts
 from ledger.ports.clock import measured_s
 
-
 OnEncoded = Callable[[Request, float], None]
 """Counts the seconds that the encoding of a reply took."""
 

@@ -1,11 +1,11 @@
-"""Security beside Apache Kafka 4.3, one after the other on one machine: one line of JSON for each row.
+"""Security beside Apache Kafka 4.3, one after the other: one line of JSON for each row.
 
     make bench-security
     python -m tests.bench.security --runs 1 --rows quota
 
 The rows:
-- `quota`: a Java producer with a quota of 10 MB/s. The first hundred megabytes pass at once, as both
-  windows allow; what is compared is the rate afterwards, without the last interval of the tool.
+- `quota`: a Java producer with a quota of 10 MB/s. The first hundred megabytes pass at once, as
+  both windows allow; the rate afterwards is compared, without the last interval of the tool.
 - `quotas-unused`: the CPU of a producer without a quota, while another client has one, against no
   quota at all. Only the gateway.
 

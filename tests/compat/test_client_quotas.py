@@ -1,7 +1,7 @@
 """Goal: a quota slows a real producer and consumer down as on Apache Kafka, and not the others.
 
-Method: librdkafka on the gateway and on Apache Kafka, with the quota of one client id. The first ten
-seconds' worth of bytes pass at once, and the rest takes the time of its bytes.
+Method: librdkafka on the gateway and on Apache Kafka, with the quota of one client id. The first
+ten seconds' worth of bytes pass at once, and the rest takes the time of its bytes.
 """
 
 from __future__ import annotations

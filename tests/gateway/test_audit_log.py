@@ -1,7 +1,7 @@
-"""Goal: the audit log has a line for each denial, failed login and change, and never stops the loop.
+"""Goal: the audit log has a line for each denial, failed login and change, and stops nothing.
 
-Method: the log on virtual time with a file; a full disk is /dev/full. Denials and changes are made by
-real requests, logins by a port with SASL.
+Method: the log on virtual time with a file; a full disk is /dev/full. Denials and changes are made
+by real requests, logins by a port with SASL.
 """
 
 from __future__ import annotations

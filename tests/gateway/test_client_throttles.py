@@ -1,4 +1,4 @@
-"""Goal: a client that has used up a quota is answered at once, and is not read for the time to wait.
+"""Goal: a client that has used up a quota is answered at once, and not read for the time to wait.
 
 Method: a `Connection` on a transport in memory, virtual time, quotas as they are stored. Fetches
 and changes of topics run as real requests over the simulated store.
@@ -293,7 +293,9 @@ def creation(name, partitions, **fields):
 @pytest.mark.parametrize(("version", "refused"), [(5, False), (6, True), (7, True)])
 async def test_partitions_beyond_the_quota_are_refused_where_the_code_is_known(version, refused):
     async with loaded_cluster() as cluster:
-        quotas = cluster.context.quotas = quotas_of(({"user": None}, {"controller_mutation_rate": 1}))
+        quotas = cluster.context.quotas = quotas_of(
+            ({"user": None}, {"controller_mutation_rate": 1})
+        )
         codes = []
         for number in range(3):
             reply = await cluster.ask(k19_create_topics, version, **creation(f"t{number}", 10))

@@ -58,7 +58,7 @@ def buckets(drawn: random.Random) -> Iterator[str]:
 
 
 def precedence(drawn: random.Random) -> Iterator[str]:
-    """Yield the steps of a table of limits: some are set and removed, some clients are looked up."""
+    """Yield the steps of a table of limits: set, removed and looked up."""
     yield "limits"
     users, clients = ("-", "*", *_NAMES[:2]), ("-", "*", *_CLIENTS)
     for step in range(_STEPS):
