@@ -8,6 +8,12 @@ The rows:
   both windows allow; the rate afterwards is compared, without the last interval of the tool.
 - `quotas-unused`: the CPU of a producer without a quota, while another client has one, against no
   quota at all. Only the gateway.
+- `tls-produce`, `tls-consume`: records/s and CPU of the broker per GB over TLS, records of 100 B
+  and 1 KiB in 1 and 6 partitions, with the same over PLAINTEXT.
+- `handshakes`, `logins`: TLS handshakes, and logins by SCRAM-SHA-512 with 4,096 iterations, per
+  second.
+- `idle-memory`: memory of 2,000 idle TLS connections.
+- `acls`: CPU of a producer with 10,000 ACLs against none. Only the gateway.
 
 Each line has the worst of all runs, and whether it is within its bound.
 """
@@ -15,15 +21,41 @@ Each line has the worst of all runs, and whether it is within its bound.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import itertools
 import json
+import math
 import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from tests.bench.sides import create_topic, java, new_side, produce
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tests.bench.security_sides import (
+    At,
+    Secure,
+    add_user,
+    at_once,
+    client_words,
+    logged_in,
+    new_secure,
+    opened,
+    shaken,
+)
+from tests.bench.sides import consume, create_topic, java, new_side, produce
+from tests.gateway.secure_rig import client_tls
 from tests.peers import java_tools
 from tests.peers.broker import Broker
 from tests.peers.install import CACHE
@@ -39,7 +71,12 @@ UNUSED_CPU_MAX = 1.02
 UNUSED_RECORDS = 600_000
 _INTERVAL = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec \(", re.MULTILINE)
 
-Row = dict[str, object]
+Row = dict[str, Any]
+CASES = tuple(itertools.product((100, 1024), (1, 6)))
+TLS_BYTES = 150_000_000
+HANDSHAKES, LOGINS, LOGINS_AT_ONCE, IDLE = 1_000, 500, 100, 2_000
+ACLS, ACLS_AT_ONCE = 10_000, 500
+ACLS_CPU_MAX = 1.03
 
 
 def limit(broker: Broker, client: str, config: str) -> None:
@@ -105,7 +142,154 @@ def _cpu_s_per_gb(broker: Broker) -> float:
     return produce(broker, "t", RECORD_BYTES, UNUSED_RECORDS).cpu_s_per_gb
 
 
-ROWS: dict[str, Callable[[Path, int], Row]] = {"quota": quota, "quotas-unused": unused}
+Measure = Callable[[Secure], dict[str, float]]
+Bounds = dict[str, tuple[float, float]]
+"""The least and the most that the gateway's figure may be of Kafka's."""
+
+
+def beside(
+    scratch: Path, runs: int, measure: Measure, bounds: Bounds, flags: Sequence[str] = ()
+) -> Row:
+    """Measure both sides in each run. The worst ratio of each figure counts."""
+    ratios: dict[str, list[float]] = {}
+    for _ in range(runs):
+        found: dict[str, dict[str, float]] = {}
+        for side in SIDES:
+            with new_secure(side, scratch / side, flags if side == "gateway" else ()) as broker:
+                found[side] = measure(broker)
+            shutil.rmtree(scratch / side, ignore_errors=True)
+        print(json.dumps(found), file=sys.stderr, flush=True)
+        for name, value in found["gateway"].items():
+            ratios.setdefault(name, []).append(value / max(found["kafka"][name], 1e-9))
+    row: Row = {"figures": found, "ratios": {}, "within": True}
+    for name, values in ratios.items():
+        least, most = bounds[name.rsplit(" ", 1)[-1]]
+        worst = min(values) if least else max(values)
+        row["ratios"][name] = round(worst, 3)
+        row["within"] &= least <= worst <= most
+    return row
+
+
+def _over(tool: str, broker: Secure) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for size, partitions in CASES:
+        records = TLS_BYTES // size // (2 if size == 100 else 1)
+        for protocol in ("PLAINTEXT", "SSL"):
+            at, words = At(broker, protocol), client_words(broker, protocol)
+            topic = f"{protocol}-{size}-{partitions}"
+            create_topic(broker, topic, partitions)
+            written = produce(at, topic, size, records, -1, *words[1:])
+            if tool == "consume":
+                written = consume(at, topic, size, records, *words)
+            name = f"{size} B, {partitions} partitions, {protocol}"
+            found[f"{name} records_per_s"] = written.records_per_s
+            found[f"{name} cpu_s_per_gb"] = written.cpu_s_per_gb
+    return found
+
+
+def tls_produce(scratch: Path, runs: int) -> Row:
+    """Compare producers over TLS and over PLAINTEXT."""
+    bounds = {"records_per_s": (1.0, math.inf), "cpu_s_per_gb": (0.0, 0.7)}
+    return beside(scratch, runs, lambda broker: _over("produce", broker), bounds)
+
+
+def tls_consume(scratch: Path, runs: int) -> Row:
+    """Compare consumers over TLS and over PLAINTEXT."""
+    bounds = {"records_per_s": (0.8, math.inf), "cpu_s_per_gb": (0.0, 1.2)}
+    return beside(scratch, runs, lambda broker: _over("consume", broker), bounds)
+
+
+def handshakes(scratch: Path, runs: int) -> Row:
+    """Compare TLS handshakes a second."""
+
+    def measure(broker: Secure) -> dict[str, float]:
+        port, context = broker.ports["SSL"], client_tls(broker.authority)
+        asyncio.run(at_once([shaken(port, context) for _ in range(HANDSHAKES // 10)]))
+        begun_s = time.monotonic()
+        asyncio.run(at_once([shaken(port, context) for _ in range(HANDSHAKES)]))
+        return {"handshakes_per_s": HANDSHAKES / (time.monotonic() - begun_s)}
+
+    return beside(scratch, runs, measure, {"handshakes_per_s": (0.5, math.inf)})
+
+
+def logins(scratch: Path, runs: int) -> Row:
+    """Compare logins a second."""
+
+    def measure(broker: Secure) -> dict[str, float]:
+        add_user(broker)
+        port = broker.ports["SASL_PLAINTEXT"]
+        asyncio.run(at_once([logged_in(port) for _ in range(20)]))
+        begun_s = time.monotonic()
+        asyncio.run(at_once([logged_in(port) for _ in range(LOGINS)], LOGINS_AT_ONCE))
+        return {"logins_per_s": LOGINS / (time.monotonic() - begun_s)}
+
+    return beside(scratch, runs, measure, {"logins_per_s": (0.5, math.inf)})
+
+
+def idle_memory(scratch: Path, runs: int) -> Row:
+    """Compare the memory that idle TLS connections take."""
+
+    def measure(broker: Secure) -> dict[str, float]:
+        port, context = broker.ports["SSL"], client_tls(broker.authority)
+
+        async def grown() -> float:
+            few = await at_once([opened(port, context) for _ in range(50)])
+            before = broker.usage().resident_bytes
+            many = await at_once([opened(port, context) for _ in range(IDLE)])
+            after = broker.usage().resident_bytes
+            for each in (*few, *many):
+                each.close()
+            return after - before
+
+        return {"bytes": asyncio.run(grown())}
+
+    return beside(scratch, runs, measure, {"bytes": (0.0, 0.5)})
+
+
+def acls(scratch: Path, runs: int) -> Row:
+    """Measure the CPU of a producer with 10,000 ACLs of other topics, against none."""
+    flags = ("--authorizer", "standard", "--allow-everyone-if-no-acl-found")
+    ratios: list[float] = []
+    for _ in range(runs):
+        with new_secure("gateway", scratch / "gateway", flags) as broker:
+            create_topic(broker, "t", 1)
+            produce(broker, "t", RECORD_BYTES, UNUSED_RECORDS // 10)
+            without = min(_cpu_s_per_gb(broker) for _ in range(3))
+            _add_acls(broker)
+            ratios.append(min(_cpu_s_per_gb(broker) for _ in range(3)) / without)
+        shutil.rmtree(scratch / "gateway", ignore_errors=True)
+    return {"cpu_ratio": round(max(ratios), 3), "within": max(ratios) <= ACLS_CPU_MAX}
+
+
+def _add_acls(broker: Broker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    for first in range(0, ACLS, ACLS_AT_ONCE):
+        added = [
+            AclBinding(
+                ResourceType.TOPIC,
+                f"other-{number}",
+                ResourcePatternType.LITERAL,
+                f"User:u{number}",
+                "*",
+                AclOperation.READ,
+                AclPermissionType.ALLOW,
+            )
+            for number in range(first, first + ACLS_AT_ONCE)
+        ]
+        for future in admin.create_acls(added, request_timeout=60).values():
+            future.result(60)
+
+
+ROWS: dict[str, Callable[[Path, int], Row]] = {
+    "quota": quota,
+    "quotas-unused": unused,
+    "tls-produce": tls_produce,
+    "tls-consume": tls_consume,
+    "handshakes": handshakes,
+    "logins": logins,
+    "idle-memory": idle_memory,
+    "acls": acls,
+}
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ import json
 import time
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.peers import java_tools
@@ -104,3 +104,25 @@ def test_a_client_within_a_quota_takes_the_time_of_its_bytes(
     alter(server_under_test, client, "--delete-config", "producer_byte_rate,consumer_byte_rate")
     _, again_s = produced_s(server_under_test, topic, client)
     assert again_s == 0
+
+
+def created(admin: AdminClient, topic: str, partitions: int) -> str:
+    """Return Kafka's name of the error and its text, or "" if the topic was created."""
+    try:
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    except KafkaException as failed:
+        error = failed.args[0]
+        return f"{error.name()}: {error.str()}"
+    return ""
+
+
+def test_partitions_beyond_the_quota_are_refused_with_kafkas_words(broker: Broker, oracle: Broker):
+    found: list[list[str]] = []
+    for server in (broker, oracle):
+        alter(server, "mutator", "--add-config", "controller_mutation_rate=1")
+        admin = AdminClient({"bootstrap.servers": server.bootstrap, "client.id": "mutator"})
+        found.append([created(admin, f"mutated-{at}", 12) for at in range(3)])
+        alter(server, "mutator", "--delete-config", "controller_mutation_rate")
+    assert found[0] == found[1]
+    assert found[0][0] == ""
+    assert found[0][1].startswith("THROTTLING_QUOTA_EXCEEDED")
