@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from gateway.settings.stored_acls import StoredAcls
     from gateway.topics.greylist_report import AvoidedBookies
     from ledger.client.health import BookieHealth
+    from ledger.ports.clock import Clock
     from ledger.ports.metadata import MetadataStore
 
 _HISTORY_AFTER_S = 10.0  # so that no start waits for its modules
@@ -258,7 +259,7 @@ async def stop_all(stops: list[Stop]) -> None:
 async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Running:
     """Serve clients. Each started part is added to `stops`, even if a later step raises."""
     metadata, clock = parts.services.metadata, parts.services.clock
-    _begin_audit(config, stops)
+    _begin_audit(config, clock, stops)
     catalog = Catalog(metadata, config.topics, bookies=parts.bookies)
     await catalog.load()
     stops.append(catalog.close)
@@ -397,14 +398,14 @@ def _first_synced(ctx: Context, request: Request, ended_s: float) -> float | Non
     return first_synced_s(ctx, request, ended_s)
 
 
-def _begin_audit(config: GatewayConfig, stops: list[Stop]) -> None:
+def _begin_audit(config: GatewayConfig, clock: Clock, stops: list[Stop]) -> None:
     """Note denials, failed logins and changes from now on. Raises PortUnavailable."""
     if not config.audit_log:
         return
     from gateway.security.audit_log import AuditLog  # few gateways have one
 
     try:
-        log = auditing.sink = AuditLog(config.audit_log, config.node_id)
+        log = auditing.sink = AuditLog(config.audit_log, config.node_id, clock.now_ms)
     except OSError as error:
         raise PortUnavailable(f"--audit-log {config.audit_log}: {error.strerror}") from error
 

@@ -14,7 +14,7 @@ _QUOTAS: Final = QuotaConfig()
 _BROKERS: Final = "inter-broker-listener-name"  # of `gateway serve` only
 _OVERRIDES_MAX: Final = 10_000
 _SAMPLES_MAX: Final = 1_000
-_SAMPLE_S_MAX: Final = 3_600
+_SAMPLE_S_MAX: Final = 3_600.0
 
 
 def _pairs(value: object, what: str) -> list[tuple[str, int]]:
@@ -71,7 +71,7 @@ def _row(name: str, kind: str, parse: Any, text: str, kafka: str = "", **more: A
 def quota_rows() -> list[Setting]:
     """Return the rows of limits of connections and of the windows of quotas."""
     count = units.whole(1, units.INT32_MAX)
-    samples, seconds = units.whole(1, _SAMPLES_MAX), units.whole(1, _SAMPLE_S_MAX)
+    samples, length = units.whole(1, _SAMPLES_MAX), units.duration(1.0, _SAMPLE_S_MAX)
     return [
         _row(
             *("max-connections", "COUNT", count),
@@ -108,10 +108,11 @@ def quota_rows() -> list[Setting]:
             default=_QUOTAS.samples,
         ),
         _row(
-            *("quota-window-size-seconds", "SECONDS", seconds),
-            "Length of a sample in seconds.",
+            *("quota-window-size", "DURATION", length),
+            "Length of a sample.",
             "quota.window.size.seconds",
-            default=_QUOTAS.sample_ms // 1000,
+            unit="s",
+            default=_QUOTAS.sample_ms / 1000,
         ),
         _row(
             *("controller-quota-window-num", "COUNT", samples),
@@ -120,10 +121,11 @@ def quota_rows() -> list[Setting]:
             default=_QUOTAS.controller_samples,
         ),
         _row(
-            *("controller-quota-window-size-seconds", "SECONDS", seconds),
-            "Length of a sample of this quota in seconds.",
+            *("controller-quota-window-size", "DURATION", length),
+            "Length of a sample of this quota.",
             "controller.quota.window.size.seconds",
-            default=_QUOTAS.controller_sample_ms // 1000,
+            unit="s",
+            default=_QUOTAS.controller_sample_ms / 1000,
         ),
     ]
 
@@ -146,7 +148,7 @@ def quota_config(settings: Settings) -> QuotaConfig:
     """Return the windows of quotas that the settings make."""
     return QuotaConfig(
         samples=settings["quota-window-num"],
-        sample_ms=1000 * settings["quota-window-size-seconds"],
+        sample_ms=round(1000 * settings["quota-window-size"]),
         controller_samples=settings["controller-quota-window-num"],
-        controller_sample_ms=1000 * settings["controller-quota-window-size-seconds"],
+        controller_sample_ms=round(1000 * settings["controller-quota-window-size"]),
     )

@@ -53,7 +53,7 @@ class AuditLog:
         self,
         target: str,
         node_id: int,
-        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        now_ms: Callable[[], int],
         in_thread: Callable[..., Awaitable[None]] = in_thread,
     ) -> None:
         """Open the file once to see that it can be written. Raises OSError.

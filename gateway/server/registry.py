@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -16,6 +14,7 @@ from gateway.core.shown_text import shown
 from gateway.handlers.api import Peer, Request
 from gateway.handlers.request_metrics import ConnectionCounts
 from gateway.log import ReasonThrottle, logger, traceback_of
+from gateway.server.connection_places import ConnectionPlaces
 from gateway.server.dispatch import Dispatcher
 from gateway.server.request_memory import SMALL_FRAME_BYTES, RequestMemory
 from gateway.server.stall_detector import StallDetector
@@ -31,7 +30,6 @@ REACH_S_MAX: Final = 30.0
 
 _ENDED_MIN: Final = 3  # connections after which a client that closes them counts as one that waits
 _WAITING_MAX: Final = 1_000  # addresses of clients that are noted
-_PROTECTED_MORE: Final = 100  # connections of the listener for brokers beyond the limit of all
 _CLOSING_MAX: Final = 1_000  # refused connections that are not closed yet
 
 
@@ -163,8 +161,8 @@ class ConnectionRegistry:
             None if stall_s_max is None else StallDetector(self.loop, stall_s_max, self._abort_all)
         )
         self.dispatcher = dispatcher
-        # The present limits of connections; the others are as configured.
-        self.limits = self._configured = limits
+        self._places = ConnectionPlaces(limits)
+        self.limits = limits  # the present ones
         login_bytes = limits.login_bytes_max if has_logins else 0
         self.memory = RequestMemory(limits.request_bytes_max - login_bytes, limits.frame_bytes_max)
         # That of clients that have not logged in yet, so that they stop no others.
@@ -197,13 +195,6 @@ class ConnectionRegistry:
         self._due_s = 0.0
         # The second of the loop's clock in which connections were admitted last, and their number.
         self._second, self._in_second = 0, 0
-        # Number of connections by address. An address without connections has no key.
-        self._by_host: Counter[str] = Counter()
-        # Number of connections by listener, also of listeners that have none any more.
-        self.by_listener: Counter[str] = Counter()
-        # Limits of single addresses and of single listeners.
-        self._per_address = dict(limits.per_address)
-        self._per_listener = dict(limits.per_listener)
         # What clients may use; None while no quota limits requests.
         self.throttles: Throttles | None = None
         # Counts a connection of an address. Returns the milliseconds until it is closed, 0 to keep
@@ -239,42 +230,22 @@ class ConnectionRegistry:
             self._closed_in + sum(each.received_bytes for each in live),
             self._closed_out + sum(each.written_bytes for each in live),
             self._loop_lag,
-            dict(self.by_listener),
+            dict(self._places.by_listener),
             0 if self.throttles is None else len(self.throttles),
             dict(self.logins),
         )
 
     def limit_connections(self, altered: AlteredLimits) -> None:
-        """Use these limits from the next connection on, where they are below the configured ones.
-
-        None stands for the configured limit.
-        """
-        known = self._configured
-
-        def lower(wanted: int | None, configured: int) -> int:
-            return configured if wanted is None else min(wanted, configured)
-
-        if altered.overrides is None:
-            self._per_address = dict(known.per_address)
-        else:
-            self._per_address = dict(altered.overrides)
-        self._per_listener = {**dict(known.per_listener), **altered.per_listener}
-        self.limits = replace(
-            known,
-            connections_per_address_max=lower(
-                altered.per_address, known.connections_per_address_max
-            ),
-            counts_loopback=known.counts_loopback or altered.per_address is not None,
-            connections_max=lower(altered.in_all, known.connections_max),
-        )
+        """Use these limits from the next connection on, where they lower the configured ones."""
+        self._places.alter(altered)
+        self.limits = self._places.limits
 
     def admit(self, connection: RegisteredConnection, host: str) -> bool:
         """Count one more connection, until `remove`. Returns False if a limit is reached."""
         share, listener = share_of(host), connection.listener
         self._refused_for_s = 0.0
-        crowded = self._by_host[share] >= self._most_of(host)
-        crowded |= self.by_listener[listener] >= self._per_listener.get(listener, sys.maxsize)
-        if crowded or len(self.connections) >= self._most(host, listener) or self._too_fast():
+        count = len(self.connections)
+        if not self._places.has_place(host, listener, count) or self._too_fast():
             self.refusals[Refused.TOO_MANY] += 1
             self.warn("connection refused", Peer(host, 0, "", 0), "too many connections")
             return False
@@ -285,28 +256,8 @@ class ConnectionRegistry:
             return False
         self.connections[connection] = share
         self.empty.clear()
-        self._by_host[share] += 1
-        self.by_listener[listener] += 1
+        self._places.take(share, listener)
         return True
-
-    def _most_of(self, host: str) -> int:
-        """Return how many connections of an address may be open."""
-        limits = self.limits
-        override = self._per_address.get(host)
-        if not is_loopback(host):
-            return limits.connections_per_address_max if override is None else override
-        if override is not None:
-            return override
-        if not limits.counts_loopback:
-            return sys.maxsize
-        # From this machine an operator can always take back a limit that was set too low.
-        return max(1, limits.connections_per_address_max)
-
-    def _most(self, host: str, listener: str) -> int:
-        """Return how many connections may be open if one of this address is to be another."""
-        limits = self._configured if is_loopback(host) else self.limits
-        is_protected = listener == limits.protected_listener and len(self.by_listener) > 1
-        return limits.connections_max + (_PROTECTED_MORE if is_protected else 0)
 
     def close_refused(self, transport: asyncio.Transport) -> None:
         """Close a connection that `admit` has just refused.
@@ -346,10 +297,7 @@ class ConnectionRegistry:
         self._closed_out += connection.written_bytes
         if self.unreached:
             self._check_reached(connection, share, self.loop.time(), is_open=False)
-        self.by_listener[connection.listener] -= 1
-        self._by_host[share] -= 1
-        if not self._by_host[share]:
-            del self._by_host[share]
+        self._places.give(share, connection.listener)
         if not self.connections:
             self.empty.set()
 
@@ -469,8 +417,3 @@ class ConnectionRegistry:
         for each in slow:
             self.refusals[Refused.SENDS_SLOWLY] += 1
             each.abort("sends its request slowly while the memory is used up")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether the address is one of this machine alone."""
-    return host.startswith("127.") or host in ("::1", "", "::ffff:127.0.0.1")

@@ -17,8 +17,9 @@ from typing import Any, Final, Protocol, cast
 
 from gateway.config import TlsConfig
 from gateway.core.address_share import share_of
+from gateway.server.connection_places import is_loopback
 from gateway.server.peer import peer_of
-from gateway.server.registry import ConnectionRegistry, Refused, is_loopback
+from gateway.server.registry import ConnectionRegistry, Refused
 from ledger.ids import Buffer
 
 RECEIVE_BYTES: Final = 64 * 1024

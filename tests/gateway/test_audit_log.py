@@ -153,7 +153,7 @@ async def test_long_texts_are_cut(tmp_path):
 
 def test_a_file_that_cannot_be_written_is_refused(tmp_path):
     async def open_it():
-        AuditLog(str(tmp_path / "no" / "such"), 0)
+        AuditLog(str(tmp_path / "no" / "such"), 0, int)
 
     with pytest.raises(FileNotFoundError):
         asyncio.run(open_it())
