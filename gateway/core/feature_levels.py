@@ -2,6 +2,7 @@
 
     metadata.version     Kafka's levels; the gateway's metadata does not depend on it
     transaction.version  Kafka's levels of the transaction protocol
+    group.version        1: groups of the consumer protocol (KIP-848); they need log segments
     gateway.version      the newest form of stored data that gateways may write (`Form`)
 
 A level is changed as by the controller of Apache Kafka 4.3, with its checks, codes and texts.
@@ -20,6 +21,7 @@ from gateway.core.shown_text import shown
 
 METADATA_VERSION: Final = "metadata.version"
 TRANSACTION_VERSION: Final = "transaction.version"
+GROUP_VERSION: Final = "group.version"
 GATEWAY_VERSION: Final = "gateway.version"
 
 _METADATA_MIN, _METADATA_MAX = 7, 30  # 3.3-IV3 and 4.3-IV0
@@ -27,16 +29,17 @@ _METADATA_BEFORE = 29  # of clusters that are older than their features
 # Kafka never undoes the step to one of these levels, because it changed the metadata records.
 _METADATA_CHANGED = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
 _TRANSACTIONS_MAX = 2
+_GROUPS_MAX = 1
 # Kafka's features that the gateway does not have. As in Kafka, they can be set to 0.
 _OTHERS_OF_KAFKA = frozenset(
     {
         "kraft.version",
-        "group.version",
         "eligible.leader.replicas.version",
         "share.version",
         "streams.version",
     }
 )
+_KNOWN = _OTHERS_OF_KAFKA | {TRANSACTION_VERSION, GROUP_VERSION}
 
 
 class Form(IntEnum):
@@ -65,12 +68,13 @@ class LevelRange(NamedTuple):
 Supported = Mapping[str, LevelRange]
 
 
-def supported_levels() -> Supported:
-    """Return what this gateway supports."""
+def supported_levels(*, log_segments: bool = True) -> Supported:
+    """Return what this gateway supports. `log_segments` is False if it keeps offsets in nodes."""
     return {
         METADATA_VERSION: LevelRange(_METADATA_MIN, _METADATA_MAX),
         GATEWAY_VERSION: LevelRange(Form.FIRST, Form.TRANSACTIONS),
         TRANSACTION_VERSION: LevelRange(0, _TRANSACTIONS_MAX),
+        GROUP_VERSION: LevelRange(0, _GROUPS_MAX if log_segments else 0),
     }
 
 
@@ -186,7 +190,7 @@ def _check(
     elif name == TRANSACTION_VERSION and level:
         if proposed.get(GATEWAY_VERSION, 0) < Form.TRANSACTIONS:
             _refuse(update, _depends(level))
-    elif name not in cluster.supported and name not in (TRANSACTION_VERSION, *_OTHERS_OF_KAFKA):
+    elif name not in cluster.supported and name not in _KNOWN:
         _refuse(update, f"Feature {shown(name)} not found.")
 
 
@@ -198,6 +202,8 @@ def _check_supported(update: FeatureUpdate, cluster: Cluster) -> None:
         levels = supported.get(update.name, LevelRange(0, 0))
         if not levels.min <= update.level <= levels.max:
             reason = f"only supports versions {levels}" if levels.max else None
+            if update.name == GROUP_VERSION and update.name in supported and not levels.max:
+                reason = "keeps committed offsets without log segments, which this feature needs."
             _refuse(update, f"{what} {reason or 'does not support this feature.'}")
 
 

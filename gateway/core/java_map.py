@@ -1,13 +1,15 @@
-"""The order in which a Java HashMap returns its names, where a Kafka answer depends on it. Pure."""
+"""The order of names and ids in a Java HashMap, where an answer of Kafka depends on it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import Final
+from uuid import UUID
 
 CHARACTERS_MAX: Final = 64 * 1024
 """Characters of all names together up to which their order is computed, because it takes time."""
 _TABLE_MIN = 16
+_LOW: Final = (1 << 64) - 1
 
 
 def in_map_order(names: Collection[str]) -> Sequence[str]:
@@ -35,3 +37,29 @@ def java_hash(text: str) -> int:
 
 def _spread(number: int) -> int:
     return number ^ number >> 16
+
+
+def in_id_order(ids: Collection[UUID], *, copied: bool = False) -> list[UUID]:
+    """Return ids in the order of a HashMap into which they were put one after the other.
+
+    `copied` means that the map was made from all of them at once, which makes its table larger.
+    Source: org.apache.kafka.common.Uuid.hashCode.
+    """
+    table = _TABLE_MIN
+    while table < (4 * len(ids) // 3 + 1) if copied else 4 * len(ids) > 3 * table:
+        table *= 2
+    return sorted(ids, key=lambda each: _spread(_id_hash(each)) & (table - 1))
+
+
+def _id_hash(each: UUID) -> int:
+    mixed = each.int >> 64 ^ each.int & _LOW
+    return mixed >> 32 ^ mixed & 0xFFFF_FFFF
+
+
+def java_id_key(each: UUID) -> tuple[int, int]:
+    """Return a key by which ids sort as by Uuid.compareTo, which compares signed numbers."""
+    return _signed(each.int >> 64), _signed(each.int & _LOW)
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number

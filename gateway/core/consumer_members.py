@@ -1,0 +1,268 @@
+"""The values of a group of the consumer protocol: members, records, requests and answers. Pure.
+
+A group changes by records alone: `ConsumerGroup` returns those that it has applied, and a broker
+that takes the group over applies the stored ones.
+Source: Kafka, ConsumerGroupMember, MemberState and GroupCoordinatorRecordHelpers; KIP-848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+STATIC_LEAVE_EPOCH: Final = -2
+"""The epochs that a member sends to join, to leave, and to leave for a while as a static member."""
+
+INITIAL_EPOCH: Final = 1
+"""The group epoch and the assignment epoch of a new group."""
+
+_MEMBER_BYTES: Final = 256  # counted for each member besides its texts
+
+Partitions = Mapping[UUID, frozenset[int]]
+"""Partitions by topic. No topic has an empty set."""
+Epochs = Mapping[UUID, Mapping[int, int]]
+"""Partitions by topic, each with the member epoch in which the member got it."""
+
+
+class ConsumerState(Enum):
+    """The state of a group. The values are the names that Kafka's tools show."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class MemberState(IntEnum):
+    """The state of a member, with Kafka's numbers."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+
+
+class ConsumerRefused(Exception):
+    """The error that a request is refused, with Kafka's code and text. Nothing has changed."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMember:
+    """One member: its subscription, and its current assignment."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    regex: str = ""  # "" if the member subscribes by names alone
+    assignor: str | None = None  # the assignor that the member prefers
+    epoch: int = JOIN_EPOCH
+    previous_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: Epochs = field(default_factory=dict[UUID, Mapping[int, int]])
+    revoking: Epochs = field(default_factory=dict[UUID, Mapping[int, int]])
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory counted for this member, without its assignment."""
+        texts = (self.member_id, self.instance_id, self.client_id, self.client_host, self.regex)
+        own = sum(len(each) for each in texts if each)
+        return _MEMBER_BYTES + own + sum(map(len, self.topics)) + 16 * len(self.topics)
+
+    def is_reconciled_to(self, assignment_epoch: int) -> bool:
+        """Return whether the member has all of its target of this epoch, and nothing else."""
+        return self.state is MemberState.STABLE and self.epoch == assignment_epoch
+
+    def subscribes_as(self, other: ConsumerMember) -> bool:
+        """Return whether both have the same subscription record."""
+        return self.subscription_of(other) == self
+
+    def subscription_of(self, other: ConsumerMember) -> ConsumerMember:
+        """Return this member with the subscription of another one."""
+        return replace(
+            self,
+            instance_id=other.instance_id,
+            rack_id=other.rack_id,
+            rebalance_timeout_ms=other.rebalance_timeout_ms,
+            client_id=other.client_id,
+            client_host=other.client_host,
+            topics=other.topics,
+            regex=other.regex,
+            assignor=other.assignor,
+        )
+
+    def with_epoch(self, epoch: int) -> ConsumerMember:
+        """Return the member in another epoch. The present epoch becomes the previous one."""
+        return replace(self, epoch=epoch, previous_epoch=self.epoch)
+
+
+def partition_count(epochs: Epochs) -> int:
+    """Return the number of partitions."""
+    return sum(map(len, epochs.values()))
+
+
+class ResolvedRegex(NamedTuple):
+    """The topics that match a regular expression, and when they were found.
+
+    `created` and `at_ms` are unknown after a takeover, and are then -1.
+    """
+
+    topics: frozenset[str]
+    created: int = -1  # `TopicView.created` at that time
+    at_ms: int = -1
+
+
+class GroupRecord(NamedTuple):
+    """The epochs of a group, and the hash of its subscribed topics."""
+
+    epoch: int = INITIAL_EPOCH
+    assignment_epoch: int = INITIAL_EPOCH
+    topics_hash: int = 0
+
+
+class RecordKind(Enum):
+    """The kinds of records. A record replaces the one of the same kind and name before it."""
+
+    GROUP = "group"  # without a name: a `GroupRecord`
+    MEMBER = "member"  # by member id: the subscription of a `ConsumerMember`
+    TARGET = "target"  # by member id: `Partitions`
+    CURRENT = "current"  # by member id: the epochs, the state and the partitions of the member
+    REGEX = "regex"  # by regular expression: the topics of a `ResolvedRegex`
+
+
+class RecordKey(NamedTuple):
+    """The key of a record."""
+
+    kind: RecordKind
+    name: str = ""
+
+
+Record = GroupRecord | ConsumerMember | Partitions | ResolvedRegex
+Changes = dict[RecordKey, Record | None]
+"""The last record of each key, in the order in which they apply; None removes the record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeat:
+    """One ConsumerGroupHeartbeat. None means that the member sends nothing new."""
+
+    member_id: str
+    epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: frozenset[str] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: Partitions | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+    @property
+    def is_full(self) -> bool:
+        """True if the member sends all that it has, so that the answer has its assignment."""
+        subscribes = self.topics is not None or self.regex is not None
+        return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
+
+    def applied_to(self, member: ConsumerMember) -> ConsumerMember:
+        """Return the member with the subscription that the request has."""
+        timeout_ms = self.rebalance_timeout_ms
+        return replace(
+            member,
+            instance_id=member.instance_id if self.instance_id is None else self.instance_id,
+            rack_id=member.rack_id if self.rack_id is None else self.rack_id,
+            rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+            topics=member.topics if self.topics is None else self.topics,
+            regex=member.regex if self.regex is None else self.regex,
+            assignor=member.assignor if self.assignor is None else self.assignor,
+            client_id=self.client_id,
+            client_host=self.client_host,
+        )
+
+
+class HeartbeatAnswer(NamedTuple):
+    """The answer to a heartbeat. `assigned` is None if the assignment has not changed."""
+
+    member_id: str
+    epoch: int
+    interval_ms: int = 0
+    assigned: Epochs | None = None
+
+
+class Outcome(NamedTuple):
+    """What a request has done. The answer may leave once `changes` and all before are durable."""
+
+    answer: HeartbeatAnswer
+    changes: Changes
+    # Regular expressions to resolve now; `ConsumerGroup.on_resolved` takes the result. None if
+    # nothing is due.
+    resolve: frozenset[str] | None = None
+
+
+class KnownTopic(Protocol):
+    """A topic of the catalog."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def topic_id(self) -> UUID: ...
+    @property
+    def partitions(self) -> int: ...
+
+
+class TopicView(Protocol):
+    """The topics of the cluster, as a broker has them in memory."""
+
+    @property
+    def version(self) -> int:
+        """A number that changes whenever a topic appears, grows or disappears."""
+        ...
+
+    @property
+    def created(self) -> int:
+        """A number that rises whenever a topic appears."""
+        ...
+
+    def by_name(self, name: str) -> KnownTopic | None: ...
+    def by_id(self, topic_id: UUID) -> KnownTopic | None: ...
+
+
+class ConsumerTiming(NamedTuple):
+    """The times of a group in milliseconds, from its configs or the broker's."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 1_000
+    regex_refresh_ms: int = 600_000
+
+
+class Now(NamedTuple):
+    """What a group sees of its broker at the time of a call."""
+
+    ms: int  # monotonic
+    topics: TopicView
+    timing: ConsumerTiming = ConsumerTiming()
+
+
+class ConsumerSettings(NamedTuple):
+    """The limits of a group."""
+
+    members_max: int = 2**31 - 1
+    default_assignor: str = "uniform"
+    # Returns what is wrong with a regular expression, or None.
+    regex_fault: Callable[[str], str | None] = lambda _: None
