@@ -40,7 +40,7 @@ class PastSegment(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., closed_ms: _Optional[int] = ..., snapshot_id: _Optional[int] = ...) -> None: ...
 
 class AdvanceLastCommitDLSN(_message.Message):
-    __slots__ = ("commit_dlsn", "topic_id", "partition", "offset", "leader_epoch", "metadata", "commit_time_ms", "tombstone", "expire_time_ms", "note", "more", "base", "producer_id", "producer_epoch", "commits")
+    __slots__ = ("commit_dlsn", "topic_id", "partition", "offset", "leader_epoch", "metadata", "commit_time_ms", "tombstone", "expire_time_ms", "note", "more", "base", "producer_id", "producer_epoch", "commits", "note_key")
     COMMIT_DLSN_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class AdvanceLastCommitDLSN(_message.Message):
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMITS_FIELD_NUMBER: _ClassVar[int]
+    NOTE_KEY_FIELD_NUMBER: _ClassVar[int]
     commit_dlsn: bytes
     topic_id: bytes
     partition: int
@@ -71,4 +72,5 @@ class AdvanceLastCommitDLSN(_message.Message):
     producer_id: int
     producer_epoch: int
     commits: bool
-    def __init__(self, commit_dlsn: _Optional[bytes] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., commit_time_ms: _Optional[int] = ..., tombstone: _Optional[bool] = ..., expire_time_ms: _Optional[int] = ..., note: _Optional[bytes] = ..., more: _Optional[bool] = ..., base: _Optional[bool] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., commits: _Optional[bool] = ...) -> None: ...
+    note_key: str
+    def __init__(self, commit_dlsn: _Optional[bytes] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., commit_time_ms: _Optional[int] = ..., tombstone: _Optional[bool] = ..., expire_time_ms: _Optional[int] = ..., note: _Optional[bytes] = ..., more: _Optional[bool] = ..., base: _Optional[bool] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., commits: _Optional[bool] = ..., note_key: _Optional[str] = ...) -> None: ...

@@ -21,6 +21,7 @@ class Subscription(NamedTuple):
     offsets: Mapping[TopicIdPartition, CommittedOffset]
     note: bytes = b""
     exists: bool = True
+    keyed: Mapping[str, bytes] = {}  # notes with keys; see `KeyedStore`
 
 
 class OffsetChange(NamedTuple):
@@ -139,6 +140,23 @@ class SubscriptionsStore(Protocol):
 
     async def close(self) -> None:
         """Wait until every accepted change is durable or has failed, and give up all claims."""
+        ...
+
+
+@runtime_checkable
+class KeyedStore(Protocol):
+    """A store whose notes may have keys, so that a part of the owner's state changes alone.
+
+    `load` and `read` return these notes too. The subscriber must be loaded.
+    """
+
+    def advance_keyed(
+        self, subscriber: str, keyed: Mapping[str, bytes | None], note: bytes | None = None
+    ) -> Future[None]:
+        """Accept notes by key, as `advance` accepts offsets. None removes the note of a key.
+
+        `note` replaces the note without a key, unless it is None.
+        """
         ...
 
 

@@ -60,6 +60,10 @@ class InSegments:
             raise CorruptFormat(
                 f"{path}: a transaction has pending offsets; they need log segments until it ends"
             )
+        if state.keyed:
+            raise CorruptFormat(
+                f"{path}: a group of the consumer protocol needs log segments; delete the group"
+            )
         if self._native:
             await metadata.set(path, _native_data(state, path), version)
         else:

@@ -37,7 +37,6 @@ from subscriptions.committed_offset import WHOLE_STREAM
 from subscriptions.records_pb2 import Subscription as SubscriptionRecord
 from subscriptions.segments.in_steps import decode_records, in_steps
 from subscriptions.segments.log_node import (
-    FORMAT_PENDING,
     decode_node,
     encode_node,
     expire_past,
@@ -234,16 +233,15 @@ class SegmentClaim:
             log.size_bytes >= self._shared.config.segment_bytes + self._base_bytes
         )
 
-    @property
-    def takes_pending(self) -> bool:
-        """True if the segments may have records of transactions. Never becomes False again."""
-        return self._record.format >= FORMAT_PENDING
+    def takes(self, form: int) -> bool:
+        """Return whether the segments may have records of a format. Once True, it stays so."""
+        return self._record.format >= form
 
-    async def take_pending(self) -> None:
-        """Let the node refuse releases that would misread records of transactions."""
+    async def take(self, form: int) -> None:
+        """Let the node refuse releases that would misread records of this format."""
         if not self._record.format:  # no node yet, or one in the older form
             await self._put_state()
-        self._record.format = FORMAT_PENDING
+        self._record.format = form
         await self._set_record()
 
     @property
@@ -336,7 +334,7 @@ class SegmentClaim:
         self.log = log
         self._base_records, self._base_bytes = log.records, log.size_bytes
         state = self.state
-        if not self._carried and (state.records or state.note or state.pending):
+        if not self._carried and (state.records or state.note or state.keyed or state.pending):
             self._write_base(log)
         await self._remove_children()
 

@@ -83,7 +83,8 @@ class _HistoryBuilder:
             ]
             return
         self._last.apply(record)
-        if record.producer_id < 0:  # a pending offset is no commit
+        # A pending offset is no commit, and notes with keys are no part of the history.
+        if record.producer_id < 0 and record.note_key is None:
             self.changes.append(self._change(at_ms, record))
 
     def _change(self, at_ms: int, record: SegmentRecord) -> OffsetChange:

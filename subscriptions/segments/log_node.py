@@ -23,8 +23,11 @@ from subscriptions.segments.segment_records import (
     native_dlsn,
 )
 
-FORMAT, FORMAT_PENDING = 1, 2
-"""The formats: without and with records of transactions, which older releases would misread."""
+FORMAT, FORMAT_PENDING, FORMAT_KEYED = 1, 2, 3
+"""The formats: of the first release, with records of transactions, and with notes that have keys.
+
+A release would misread the records of a greater format than its own, and refuses the node.
+"""
 _CHECKSUM = Struct("<BI")
 _CHECKSUM_TAG = 15 << 3 | 5
 _FIRST_BYTES = (b"\x0a", b"\x10", b"\x1a")  # of fields 1 to 3
@@ -45,8 +48,8 @@ def decode_node(data: bytes, path: str) -> SubscriptionRecord:
         record.ParseFromString(data)
     except DecodeError as error:
         raise CorruptFormat(f"{path}: not a Subscription: {error}") from error
-    if record.format > FORMAT_PENDING:
-        raise CorruptFormat(f"{path}: format {record.format}, expected at most {FORMAT_PENDING}")
+    if record.format > FORMAT_KEYED:
+        raise CorruptFormat(f"{path}: format {record.format}, expected at most {FORMAT_KEYED}")
     if record.format or record.store or record.checksum or record.last_commits:
         tag, checksum = _CHECKSUM.unpack(data[-_CHECKSUM.size :].rjust(_CHECKSUM.size))
         if tag != _CHECKSUM_TAG or checksum != crc32c(data[: -_CHECKSUM.size]):

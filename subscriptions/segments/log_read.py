@@ -32,7 +32,8 @@ async def read_subscription(
             state, _ = await read_state(logs, record, path, fence=False)
         except NoSuchLedger:
             continue  # its owner changed the node after it was read
-        return Subscription(await copy_offsets(state, path), state.note)
+        keyed = dict(state.keyed)
+        return Subscription(await copy_offsets(state, path), state.note, keyed=keyed)
     raise CorruptFormat(f"{path}: it names a ledger that does not exist")
 
 

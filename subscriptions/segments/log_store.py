@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 from asyncio import Future
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import cast
 
 from ledger.errors import Fenced, LedgerClosed, LedgerError, NodeExists, NoNode, NotOwner
 from ledger.ids import Dlsn
@@ -26,72 +25,21 @@ from subscriptions.committed_offset import (
     WHOLE_STREAM,
     CommittedOffset,
     TopicIdPartition,
-    encode_advance,
-    encode_advances,
 )
 from subscriptions.pending_offsets import PendingOffsets
 from subscriptions.segments.in_steps import check_offsets, copy_offsets
+from subscriptions.segments.log_change import LogChange
 from subscriptions.segments.log_claim import LogStoreConfig, LogStoreServices, SegmentClaim, resolve
 from subscriptions.segments.log_history import read_history
 from subscriptions.segments.log_read import read_subscription
 from subscriptions.segments.segment_records import (
     MORE,
-    SubscriptionState,
-    encode_end,
     encode_native,
-    encode_note,
-    encode_pending,
-    encode_removal,
 )
 from subscriptions.store import Subscription, SubscriptionHistory
 from subscriptions.znodes.znode_format import node_name, subscriber_of
 
 _EXPIRE_S = 3600.0  # period in which old history is searched for
-
-
-class _LogChange:
-    """The change of one call: offsets and a note, or the deletion of the subscriber."""
-
-    __slots__ = (
-        "bodies",
-        "commits",
-        "deletes",
-        "durable",
-        "epoch",
-        "existed",
-        "keys",
-        "note",
-        "producer_id",
-        "size_bytes",
-        "values",
-    )
-
-    def __init__(self, durable: Future[None]) -> None:
-        self.durable = durable
-        self.keys: Collection[TopicIdPartition] = ()
-        self.values: Sequence[bytes | None] = ()  # one for each key; None removes the offset
-        self.bodies: list[bytes] = []  # the records to append
-        self.note: bytes | None = None  # None leaves the note as it is
-        self.size_bytes = 0  # of the bodies
-        self.deletes = False  # deletes the subscriber; then all the above is empty
-        self.existed = False  # of a deletion: the subscriber existed
-        # The producer of a transaction, -1 of a plain change. Its offsets are pending, or they are
-        # committed or dropped if `commits` is not None.
-        self.producer_id = self.epoch = -1
-        self.commits: bool | None = None
-
-    def apply(self, state: SubscriptionState) -> None:
-        """Apply the change, which is durable, to the state."""
-        if self.commits is not None:
-            state.end(self.producer_id, commits=self.commits)
-        elif self.producer_id >= 0:
-            for key, body in zip(self.keys, self.values, strict=True):
-                assert body is not None
-                state.pending.put(self.producer_id, self.epoch, key, body)
-        else:
-            state.update(self.keys, self.values)
-        if self.note is not None:
-            state.note = self.note
 
 
 class _OwnedSubscriber:
@@ -115,9 +63,9 @@ class _OwnedSubscriber:
         self.name = name
         self.claim = claim
         # Accepted changes that are not sent, oldest first.
-        self.waiting: deque[_LogChange] = deque()
+        self.waiting: deque[LogChange] = deque()
         # The changes of the entry in flight, or the deletion that the worker carries out.
-        self.in_flight: list[_LogChange] = []
+        self.in_flight: list[LogChange] = []
         # Entries that complete the changes in flight and are not sent yet.
         self.parts: deque[list[bytes]] = deque()
         # Begins or ends a segment, expires history or deletes. No entry is sent while it runs.
@@ -194,15 +142,15 @@ class SubscriptionLogStore:
         self._owned[subscriber] = owned
         if self._timer is None:
             self._start_timer()
-        return Subscription(offsets, claim.state.note, claim.exists)
+        return Subscription(offsets, claim.state.note, claim.exists, claim.state.keyed)
 
     async def read(self, subscriber: str) -> Subscription:
         owned = self._owned.get(subscriber)
         if owned is not None and owned.lost is None:
             claim = owned.claim
             state = claim.state
-            note, exists = state.note, claim.exists
-            return Subscription(await copy_offsets(state, claim.path), note, exists)
+            note, exists, keyed = state.note, claim.exists, dict(state.keyed)
+            return Subscription(await copy_offsets(state, claim.path), note, exists, keyed)
         shared = self._shared
         path = self._path(subscriber)
         return await read_subscription(shared.metadata, shared.logs, path, native=self._native)
@@ -235,12 +183,20 @@ class SubscriptionLogStore:
         if owned.lost is not None:
             durable.set_exception(_not_owner(owned))
             return durable
-        change = _LogChange(durable)
+        change = LogChange(durable)
         if self._native:
             self._encode_native(owned, change, offsets, note)
         else:
-            _encode(change, offsets, note)
+            change.put_offsets(offsets, note)
         return self._accept(owned, change)
+
+    def advance_keyed(
+        self, subscriber: str, keyed: Mapping[str, bytes | None], note: bytes | None = None
+    ) -> Future[None]:
+        assert not self._native, "a native subscriber has no notes"
+        change = LogChange(asyncio.get_running_loop().create_future())
+        change.put_keyed(keyed, note)
+        return self._accept(self._owned[subscriber], change)
 
     def pending(self, subscriber: str) -> PendingOffsets:
         return self._owned[subscriber].claim.state.pending
@@ -253,24 +209,19 @@ class SubscriptionLogStore:
         offsets: Mapping[TopicIdPartition, CommittedOffset],
     ) -> Future[None]:
         assert producer_id >= 0
-        change = _LogChange(asyncio.get_running_loop().create_future())
-        change.keys, change.producer_id, change.epoch = offsets, producer_id, epoch
-        change.values = encode_advances(offsets.items())
-        change.bodies = [encode_pending(body, producer_id, epoch) for body in change.values]
-        change.size_bytes = sum(map(len, change.bodies))
+        change = LogChange(asyncio.get_running_loop().create_future())
+        change.put_pending(producer_id, epoch, offsets)
         return self._accept(self._owned[subscriber], change)
 
     def end_pending(
         self, subscriber: str, producer_id: int, epoch: int, *, commits: bool
     ) -> Future[None]:
         assert producer_id >= 0
-        change = _LogChange(asyncio.get_running_loop().create_future())
-        change.producer_id, change.epoch, change.commits = producer_id, epoch, commits
-        change.bodies = [encode_end(producer_id, epoch, commits=commits)]
-        change.size_bytes = len(change.bodies[0])
+        change = LogChange(asyncio.get_running_loop().create_future())
+        change.end_pending(producer_id, epoch, commits=commits)
         return self._accept(self._owned[subscriber], change)
 
-    def _accept(self, owned: _OwnedSubscriber, change: _LogChange) -> Future[None]:
+    def _accept(self, owned: _OwnedSubscriber, change: LogChange) -> Future[None]:
         if owned.lost is not None:
             change.durable.set_exception(_not_owner(owned))
             return change.durable
@@ -283,7 +234,7 @@ class SubscriptionLogStore:
         if subscriber not in self._owned:
             await self.load(subscriber)
         owned = self._owned[subscriber]
-        change = _LogChange(asyncio.get_running_loop().create_future())
+        change = LogChange(asyncio.get_running_loop().create_future())
         change.deletes = True
         if owned.lost is not None:
             raise _not_owner(owned)
@@ -338,7 +289,7 @@ class SubscriptionLogStore:
     def _encode_native(
         self,
         owned: _OwnedSubscriber,
-        change: _LogChange,
+        change: LogChange,
         offsets: Mapping[TopicIdPartition, CommittedOffset | None],
         note: bytes | None,
     ) -> None:
@@ -415,7 +366,7 @@ class SubscriptionLogStore:
         state, noted = owned.claim.state, False
         for change in taken:
             change.apply(state)
-            noted = noted or change.note is not None
+            noted = noted or change.note is not None or bool(change.keyed)
             resolve(change.durable, None)
         log = owned.claim.log
         if log is not None and owned.lost is None:
@@ -479,7 +430,7 @@ class SubscriptionLogStore:
             owned.closing = False
             return True
         if first is not None and not _sendable(owned, first):
-            await claim.take_pending()
+            await claim.take(first.form)
             return True
         if claim.log is None and first is not None:
             await claim.begin_segment()
@@ -552,31 +503,9 @@ class SubscriptionLogStore:
         return f"{self._root}/{node_name(subscriber)}"
 
 
-def _encode(
-    change: _LogChange,
-    offsets: Mapping[TopicIdPartition, CommittedOffset | None],
-    note: bytes | None,
-) -> None:
-    change.keys = offsets
-    if None in offsets.values():
-        change.values = [
-            None if committed is None else encode_advance(key, committed)
-            for key, committed in offsets.items()
-        ]
-        pairs = zip(offsets, change.values, strict=True)
-        change.bodies = [encode_removal(key) if body is None else body for key, body in pairs]
-    else:
-        known = cast("Mapping[TopicIdPartition, CommittedOffset]", offsets)
-        change.values = change.bodies = encode_advances(known.items())
-    if note is not None:
-        change.note = note
-        change.bodies = [*change.bodies, encode_note(note)]
-    change.size_bytes = sum(map(len, change.bodies))
-
-
-def _sendable(owned: _OwnedSubscriber, change: _LogChange) -> bool:
+def _sendable(owned: _OwnedSubscriber, change: LogChange) -> bool:
     """Return whether the change may be written, once there is a segment."""
-    return not change.deletes and (change.producer_id < 0 or owned.claim.takes_pending)
+    return not change.deletes and owned.claim.takes(change.form)
 
 
 def _parts(bodies: list[bytes], entry_bytes: int) -> Iterator[list[bytes]]:

@@ -1,6 +1,7 @@
 """A subscriber's records in a log segment, and the state that results from them. Pure.
 
 A record is an `AdvanceLastCommitDLSN`: a committed offset, the removal of one, or the owner's note.
+Beside its note an owner has notes with keys, each of which is written and removed alone.
 The state keeps each offset as its record, so that fields of a newer program are not lost. A change
 that does not fit into one entry marks all its records but the last with `more`. An offset with a
 producer is pending until the record that ends the transaction of this producer.
@@ -38,6 +39,8 @@ _NOWHERE = encode_dlsn(INVALID_DLSN)
 class SegmentRecord(NamedTuple):
     """One decoded record: the offset of `key`, its removal, or a note if `key` is None.
 
+    With a `note_key` it is the note of this key, or its removal if `note` is None.
+
     With a `producer_id` the offset is pending. If `commits` is not None, the record ends the
     transaction of this producer, and has no key and no note.
     """
@@ -50,6 +53,7 @@ class SegmentRecord(NamedTuple):
     producer_id: int = -1
     epoch: int = -1
     commits: bool | None = None
+    note_key: str | None = None
 
 
 def encode_native(dlsn: Dlsn) -> bytes:
@@ -68,6 +72,13 @@ def encode_removal(key: TopicIdPartition) -> bytes:
 
 def encode_note(note: bytes) -> bytes:
     return AdvanceLastCommitDLSN(commit_dlsn=_NOWHERE, note=note).SerializeToString()
+
+
+def encode_keyed(key: str, note: bytes | None) -> bytes:
+    """Encode the note of a key, or its removal if `note` is None."""
+    return AdvanceLastCommitDLSN(
+        commit_dlsn=_NOWHERE, note_key=key, note=note, tombstone=note is None
+    ).SerializeToString()
 
 
 def encode_pending(body: bytes, producer_id: int, epoch: int) -> bytes:
@@ -92,6 +103,8 @@ def decode_record(data: Buffer, path: str) -> SegmentRecord:
         record.ParseFromString(bytes(data))
         if any(map(record.HasField, _TRANSACTIONAL)):
             return _decode_transactional(record)
+        if record.HasField("note_key"):
+            return _decode_keyed(record)
         if record.HasField("note"):
             return SegmentRecord(None, None, record.note, record.more, record.base)
         key = WHOLE_STREAM
@@ -107,6 +120,14 @@ def decode_record(data: Buffer, path: str) -> SegmentRecord:
         record.ClearField("base")
         return SegmentRecord(key, record.SerializeToString(), None, more, base)
     return SegmentRecord(key, bytes(data), None, False, False)
+
+
+def _decode_keyed(record: AdvanceLastCommitDLSN) -> SegmentRecord:
+    """Decode the note of a key, or its removal. Raises ValueError."""
+    if record.tombstone == record.HasField("note") or record.topic_id:
+        raise ValueError("a note of a key must be there, or be removed")
+    note = None if record.tombstone else record.note
+    return SegmentRecord(None, None, note, record.more, record.base, note_key=record.note_key)
 
 
 def _decode_transactional(record: AdvanceLastCommitDLSN) -> SegmentRecord:
@@ -221,15 +242,17 @@ def _pending_record(each: PendingOffset) -> bytes:
 
 
 class SubscriptionState:
-    """The offsets and the note of one subscriber after a sequence of records."""
+    """The offsets and the notes of one subscriber after a sequence of records."""
 
-    __slots__ = ("note", "pending", "records")
+    __slots__ = ("keyed", "note", "pending", "records")
 
     def __init__(self) -> None:
         # The encoded record of each committed offset. A removal deletes its key.
         self.records: dict[TopicIdPartition, bytes] = {}
         # The last note, b"" before the first one.
         self.note = b""
+        # The last note of each key. A removal deletes its key.
+        self.keyed: dict[str, bytes] = {}
         # The offsets of open transactions. Nothing of them is in `records`.
         self.pending = PendingOffsets()
 
@@ -238,6 +261,7 @@ class SubscriptionState:
         return (
             self.records == other.records
             and self.note == other.note
+            and self.keyed == other.keyed
             and [each._replace(number=0) for each in self.pending.all()]
             == [each._replace(number=0) for each in other.pending.all()]
         )
@@ -248,10 +272,18 @@ class SubscriptionState:
         elif record.producer_id >= 0:
             assert record.key is not None and record.body is not None
             self.pending.put(record.producer_id, record.epoch, record.key, record.body)
+        elif record.note_key is not None:
+            self.put_keyed(record.note_key, record.note)
         elif record.key is None:
             self.note = record.note or b""
         else:
             self.put(record.key, record.body)
+
+    def put_keyed(self, key: str, note: bytes | None) -> None:
+        """Replace the note of a key. None removes it."""
+        self.keyed.pop(key, None)
+        if note is not None:
+            self.keyed[key] = note
 
     def put(self, key: TopicIdPartition, body: bytes | None) -> None:
         if body is None:
@@ -291,4 +323,5 @@ class SubscriptionState:
             ]
         if self.note:
             bodies.append(encode_note(self.note))
+        bodies += [encode_keyed(key, note) for key, note in self.keyed.items()]
         return bodies

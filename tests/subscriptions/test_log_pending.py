@@ -82,7 +82,7 @@ async def test_an_older_release_refuses_the_group_from_the_first_pending_offset_
     await store.advance_pending("g", PRODUCER, EPOCH, {KEYS[0]: at(5)})
     assert world.node("g").format == FORMAT_PENDING
     await store.unload("g")
-    monkeypatch.setattr(log_node, "FORMAT_PENDING", FORMAT)  # as in that release
+    monkeypatch.setattr(log_node, "FORMAT_KEYED", FORMAT)  # as in that release
     with pytest.raises(CorruptFormat, match="format 2"):
         await loaded(world)
 
