@@ -36,6 +36,7 @@ from gateway.core.offset_expiry import CONSUMER, subscribed_topics
 from gateway.core.roster import assignment_growth
 from gateway.core.shown_text import shown
 from gateway.errors import commit_code, coordinator_code
+from gateway.groups.consumer_groups import ConsumerGroups
 from gateway.groups.group_scanner import GroupScanner
 from gateway.groups.group_snapshots import GroupSnapshot, GroupSnapshots
 from gateway.groups.loaded_group import LoadedGroup
@@ -54,7 +55,7 @@ from ledger.ports.clock import Clock
 from ledger.ports.metadata import MetadataStore
 from ledger.tasks import start_once, start_restarting
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
-from subscriptions.store import SubscriptionsStore, TransactionalStore
+from subscriptions.store import KeyedStore, SubscriptionsStore, TransactionalStore
 from subscriptions.znodes.znode_store import GroupZnodeStore
 
 if TYPE_CHECKING:
@@ -93,6 +94,11 @@ class Coordinator:
         self._loaded_groups = LoadedGroups(
             self._store, claims, clock, settings, limits.bytes_total_max, self._on_evicted
         )
+        self.consumers = ConsumerGroups(self._loaded_groups, catalog)
+        self.consumers.admits = self._admits
+        self._loaded_groups.consumers = self.consumers
+        # True if the store can keep the records of groups of the consumer protocol.
+        self.keeps_records = isinstance(self._store, KeyedStore)
         # The groups of all brokers that may have pending offsets, and the pending offsets of this
         # one. None if the store cannot keep them.
         self.transactional_groups = TransactionalGroups(metadata)
@@ -193,6 +199,8 @@ class Coordinator:
             return Joined(refused.code, joining.member_id)
         if loaded is None:
             return Joined(ErrorCode.unknown_member_id, joining.member_id)
+        if not self.consumers.become_classic(loaded):
+            return Joined(ErrorCode.inconsistent_group_protocol, joining.member_id)
         growth = loaded.group.growth_bytes(joining)
         if not self._admits(group_id, growth):
             return Joined(ErrorCode.coordinator_not_available, joining.member_id)
@@ -211,7 +219,7 @@ class Coordinator:
             loaded = await self._loaded_groups.find(group_id)
         except Refused as refused:
             return Synced(refused.code)
-        if loaded is None:
+        if loaded is None or loaded.consumer is not None:
             return Synced(ErrorCode.unknown_member_id)
         if _assigns(loaded.group, syncing):
             growth = assignment_growth(loaded.group.members.values(), dict(syncing.assignments))
@@ -244,6 +252,8 @@ class Coordinator:
         loaded = self._loaded_groups.use(group_id)
         if loaded is None:
             return None
+        if loaded.consumer is not None:
+            return ErrorCode.unknown_member_id
         # Count the heartbeat even without a lease. Otherwise the member expires when the lease
         # returns.
         code = loaded.group.heartbeat(
@@ -277,6 +287,8 @@ class Coordinator:
         loaded = await self._loaded_groups.find(group_id)
         if loaded is None:
             return [ErrorCode.unknown_member_id] * len(leavings)
+        if loaded.consumer is not None:
+            return await self.consumers.leave(loaded, leavings)
         errors, effects = loaded.group.leave(leavings, self._loaded_groups.now_ms())
         self._loaded_groups.run(loaded, effects)
         return errors
@@ -290,9 +302,12 @@ class Coordinator:
         generation: int,
         instance_id: str | None,
         offsets: Mapping[TopicIdPartition, CommittedOffset],
+        *,
+        new_version: bool = True,
     ) -> ErrorCode:
         """Commit the offsets. NONE means that they are durable, and every later fetch sees them.
 
+        `new_version` is True from OffsetCommit v9, which members of the consumer protocol need.
         GROUP_ID_NOT_FOUND means that the request names a generation of a group that does not exist.
         """
         await self._store.room()
@@ -302,9 +317,14 @@ class Coordinator:
             return refused.code
         if loaded is None:
             return ErrorCode.group_id_not_found
-        code = loaded.group.check_commit(
-            member_id, generation, instance_id, self._loaded_groups.now_ms()
-        )
+        if loaded.consumer is not None:
+            code = self.consumers.commit_code(
+                loaded.consumer, member_id, generation, offsets, new_version=new_version
+            )
+        else:
+            code = loaded.group.check_commit(
+                member_id, generation, instance_id, self._loaded_groups.now_ms()
+            )
         self._loaded_groups.note_deadline(loaded)
         if code is not ErrorCode.none or not offsets:
             return code
@@ -315,14 +335,19 @@ class Coordinator:
             return commit_code(error)
         return ErrorCode.none if self._loaded_groups.serves() else ErrorCode.not_coordinator
 
-    async def offsets(self, group_id: str) -> Mapping[TopicIdPartition, CommittedOffset]:
-        """Return the committed offsets, including offsets of deleted topics. Raises Refused."""
+    async def offsets(
+        self, group_id: str, member_id: str | None = None, epoch: int = -1
+    ) -> Mapping[TopicIdPartition, CommittedOffset]:
+        """Return the committed offsets, including offsets of deleted topics. Raises Refused.
+
+        A member of the consumer protocol names itself and its epoch.
+        """
         loaded = await self._loaded_groups.find(group_id)
         if loaded is None:
             return {}
         if loaded.group.state is State.DEAD:
             raise Refused(ErrorCode.coordinator_not_available)
-        return loaded.offsets
+        return self.consumers.offsets(loaded, member_id, epoch)
 
     async def commit_in_transaction(self, commit: TransactionalCommit, verify: Verify) -> ErrorCode:
         """Store offsets that are pending until the transaction ends. NONE: they are durable."""
@@ -348,7 +373,9 @@ class Coordinator:
             raise Refused(ErrorCode.group_id_not_found)
         group = loaded.group
         subscribed: frozenset[str] | None = frozenset()
-        if group.state is not State.EMPTY:
+        if loaded.consumer is not None:
+            subscribed = frozenset(loaded.consumer.roster.subscribed_topics())
+        elif group.state is not State.EMPTY:
             if group.protocol_type != CONSUMER:
                 raise Refused(ErrorCode.non_empty_group)
             subscribed = subscribed_topics(group.members, group.protocol_type, group.protocol)
@@ -373,13 +400,23 @@ class Coordinator:
     # operators
 
     async def describe(self, group_id: str) -> GroupView | None:
-        """Return the group, or None if it does not exist. Raises Refused."""
+        """Return the group, or None if no group of the classic protocol has this name.
+
+        Raises Refused.
+        """
         loaded = await self._loaded_groups.find(group_id)
         if loaded is None or loaded.group.state is State.DEAD:
+            return None
+        if loaded.consumer is not None:
             return None
         group = loaded.group
         protocol = group.protocol if group.state is State.STABLE else None
         return GroupView(group.state, group.protocol_type or "", protocol or "", group.views())
+
+    def has_consumer_group(self, group_id: str) -> bool:
+        """Return whether a loaded group of this name is one of the consumer protocol."""
+        loaded = self._loaded_groups.use(group_id)
+        return loaded is not None and loaded.consumer is not None
 
     async def list(self) -> list[GroupListing]:
         """Return the groups that this broker coordinates and its idle ones, in no particular order.
@@ -426,7 +463,7 @@ class Coordinator:
             return refused.code
         if loaded is None or loaded.group.state is State.DEAD:
             return ErrorCode.group_id_not_found
-        if loaded.group.state is not State.EMPTY:
+        if loaded.state.value != State.EMPTY.value:
             return ErrorCode.non_empty_group
         try:
             await self._loaded_groups.delete(loaded)

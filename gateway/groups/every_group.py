@@ -16,6 +16,7 @@ from gateway.cluster.port import GroupClaims
 from gateway.core.group_members import State
 from gateway.groups.group_scanner import GroupScanner
 from gateway.groups.loaded_groups import LoadedGroups
+from gateway.groups.views import GroupState
 from ledger.errors import LedgerError
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.store import SubscriptionsStore
@@ -34,7 +35,7 @@ class GroupStanding(NamedTuple):
     """The state, member count and committed offsets of one group."""
 
     name: str
-    state: State
+    state: GroupState
     protocol_type: str
     members: int
     claimed: bool  # False: it is idle, and another broker may have claimed it meanwhile
@@ -71,9 +72,8 @@ class EveryGroup:
             self._read.pop(name, None)
             each = groups.get(name)
             if each is not None and each.group.state is not State.DEAD:
-                kind = each.group.protocol_type or ""
-                members = len(each.group.members)
-                yield GroupStanding(name, each.group.state, kind, members, True, each.offsets)
+                kind = each.protocol_type or ""
+                yield GroupStanding(name, each.state, kind, each.members, True, each.offsets)
             await pause()
         idle: list[str] = []
         for name in list(self._scanner.idle):

@@ -14,12 +14,19 @@ from uuid import UUID
 
 from gateway.cluster.port import GroupClaims
 from gateway.core.group_members import State
-from gateway.core.offset_expiry import GroupAge, expired, expires_at_ms, subscribed_topics
+from gateway.core.offset_expiry import (
+    CONSUMER,
+    GroupAge,
+    expired,
+    expires_at_ms,
+    subscribed_topics,
+)
 from gateway.core.shown_text import shown
 from gateway.groups.loaded_group import LoadedGroup
 from gateway.groups.loaded_groups import LoadedGroups
+from gateway.groups.stored_consumer_group import has_members
 from gateway.groups.stored_membership import decode_with_pauses
-from gateway.groups.views import GroupListing, Refused
+from gateway.groups.views import CLASSIC_GROUP, CONSUMER_GROUP, GroupListing, Refused
 from gateway.log import logger
 from gateway.topics.catalog import Catalog
 from ledger.errors import LedgerError, MetadataError, NotOwner
@@ -39,6 +46,7 @@ class IdleGroup(NamedTuple):
 
     protocol_type: str
     check_at_ms: int  # none of the group's offsets expires before this wall time
+    kind: str = CLASSIC_GROUP
 
 
 class GroupScanner:
@@ -156,11 +164,13 @@ class GroupScanner:
         self._forget(name)
         if not found.exists:
             return
-        if not stored.membership.members:
+        if not stored.membership.members and not has_members(found.keyed):
+            is_consumer = bool(found.keyed)
             self._add_idle(
                 name,
-                stored.membership.protocol_type,
+                CONSUMER if is_consumer else stored.membership.protocol_type,
                 expires_at_ms(found.offsets.values(), stored.empty_since_ms, self._retention_ms),
+                CONSUMER_GROUP if is_consumer else CLASSIC_GROUP,
             )
             return
         self._elsewhere.add(name)
@@ -178,15 +188,21 @@ class GroupScanner:
         self.idle.pop(name, None)
         self._elsewhere.discard(name)
 
-    def _add_idle(self, name: str, protocol_type: str | None, check_at_ms: int) -> None:
-        self.idle[name] = IdleGroup(protocol_type or "", check_at_ms)
+    def _add_idle(self, name: str, protocol_type: str | None, check_at_ms: int, kind: str) -> None:
+        self.idle[name] = IdleGroup(protocol_type or "", check_at_ms, kind)
+
+    def idle_kind(self, name: str) -> str:
+        """Return the type of an idle group."""
+        idle = self.idle.get(name)
+        return CLASSIC_GROUP if idle is None else idle.kind
 
     def on_evicted(self, loaded: LoadedGroup) -> None:
         """Add an idle group that was unloaded."""
         self._add_idle(
             loaded.group_id,
-            loaded.group.protocol_type,
+            loaded.protocol_type,
             expires_at_ms(loaded.offsets.values(), loaded.empty_since_ms, self._retention_ms),
+            loaded.kind,
         )
 
     async def listings(self) -> list[GroupListing]:
@@ -203,12 +219,12 @@ class GroupScanner:
         elsewhere = await self._claims.claimed_elsewhere(ours)
         groups = self._loaded_groups.groups
         listed = [
-            GroupListing(name, loaded.group.protocol_type or "", loaded.group.state)
+            GroupListing(name, loaded.protocol_type or "", loaded.state, loaded.kind)
             for name, loaded in groups.items()
             if loaded.group.state is not State.DEAD
         ]
         listed += [
-            GroupListing(name, self.idle[name].protocol_type, State.EMPTY)
+            GroupListing(name, self.idle[name].protocol_type, State.EMPTY, self.idle[name].kind)
             for name in ours
             if name in self.idle and name not in groups and name not in elsewhere
         ]
@@ -265,9 +281,13 @@ class GroupScanner:
             return
         group = loaded.group
         subscribed = None
-        if group.state is State.STABLE:
+        if loaded.consumer is not None:
+            subscribed = frozenset(loaded.consumer.roster.subscribed_topics())
+        elif group.state is State.STABLE:
             subscribed = subscribed_topics(group.members, group.protocol_type, group.protocol)
-        age = GroupAge(group.state, group.protocol_type, loaded.empty_since_ms, subscribed)
+        # A topic of a group of the consumer protocol ages as soon as no member subscribes to it.
+        state = State.STABLE if loaded.consumer is not None else group.state
+        age = GroupAge(state, loaded.protocol_type, loaded.empty_since_ms, subscribed)
         gone = expired(
             loaded.offsets, age, self._topic_name, self._clock.now_ms(), self._retention_ms
         )

@@ -15,6 +15,7 @@ from gateway.config import MetricsLimits
 from gateway.core.group_members import State
 from gateway.groups.group_scanner import GroupScanner
 from gateway.groups.loaded_groups import LoadedGroups
+from gateway.groups.views import CLASSIC_GROUP, GroupState
 from ledger.errors import CorruptFormat, LedgerError
 from ledger.ports.clock import Clock
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
@@ -27,9 +28,10 @@ class GroupSnapshot(NamedTuple):
     """The state, member count and committed offsets of one group."""
 
     name: str
-    state: State
+    state: GroupState
     members: int
     offsets: Mapping[TopicIdPartition, CommittedOffset]
+    kind: str = CLASSIC_GROUP
 
 
 class GroupSnapshots:
@@ -60,7 +62,7 @@ class GroupSnapshots:
         if not self._loaded_groups.serves():
             return [], 0
         found = [
-            GroupSnapshot(name, each.group.state, len(each.group.members), each.offsets)
+            GroupSnapshot(name, each.state, each.members, each.offsets, each.kind)
             for name, each in self._loaded_groups.groups.items()
             if each.group.state is not State.DEAD
         ]
@@ -68,7 +70,10 @@ class GroupSnapshots:
         read = await self._offsets(idle, limits)
         left_out = max(len(found) - limits.groups_max, 0) + unseen + len(idle) - len(read)
         found = found[: limits.groups_max]
-        found += [GroupSnapshot(name, State.EMPTY, 0, offsets) for name, offsets in read.items()]
+        found += [
+            GroupSnapshot(name, State.EMPTY, 0, offsets, self._scanner.idle_kind(name))
+            for name, offsets in read.items()
+        ]
         return (found, left_out) if self._loaded_groups.serves() else ([], 0)
 
     def forget(self, name: str) -> None:

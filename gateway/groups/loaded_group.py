@@ -5,9 +5,12 @@ from __future__ import annotations
 from asyncio import Future, Task
 from collections import Counter
 
+from gateway.core.consumer_group import ConsumerGroup
 from gateway.core.group import Group
-from gateway.core.group_members import Persist
+from gateway.core.group_members import Persist, State
+from gateway.core.offset_expiry import CONSUMER
 from gateway.groups.group_transactions import GroupTransactions
+from gateway.groups.views import CLASSIC_GROUP, CONSUMER_GROUP, GroupState
 from subscriptions.store import Subscription
 
 
@@ -15,12 +18,14 @@ class LoadedGroup:
     """One claimed group, from its load until it is unloaded or deleted."""
 
     __slots__ = (
+        "consumer",
         "counted",
         "empty_since_ms",
         "encoding",
         "generation",
         "group",
         "group_id",
+        "last_change",
         "last_write",
         "offsets",
         "stored",
@@ -35,6 +40,9 @@ class LoadedGroup:
         self.group_id = group_id
         # The state machine. It is DEAD once the group is unloaded or being deleted.
         self.group = group
+        # The group of the consumer protocol. None while the group is one of the classic protocol;
+        # otherwise `group` is Empty, or DEAD.
+        self.consumer: ConsumerGroup | None = None
         # The last generation that `LoadedGroups.rebalances` has counted.
         self.generation = group.generation
         # Durable committed offsets: a view of the store's claim, which owns them. The view shows a
@@ -46,6 +54,8 @@ class LoadedGroup:
         self.writes = 0
         # The last accepted write. None once the write has ended. `unload` waits for it.
         self.last_write: Future[None] | None = None
+        # The last accepted write of records of `consumer`. None once it has ended.
+        self.last_change: Future[None] | None = None
         # The wall time since which the group has had no members. 0 while it has members or if it
         # never had any. Stored with each change of the membership.
         self.empty_since_ms = since_ms
@@ -69,4 +79,33 @@ class LoadedGroup:
 
         `LoadedGroups.is_idle` also knows about transactions.
         """
-        return self.group.idle and not self.writes
+        has_members = self.consumer is not None and bool(self.consumer.members)
+        return self.group.idle and not self.writes and not has_members
+
+    @property
+    def state(self) -> GroupState:
+        """The state, as tools show it."""
+        if self.consumer is None or self.group.state is State.DEAD:
+            return self.group.state
+        return self.consumer.state
+
+    @property
+    def protocol_type(self) -> str | None:
+        """The protocol type, or None if the group never had a member."""
+        return self.group.protocol_type if self.consumer is None else CONSUMER
+
+    @property
+    def kind(self) -> str:
+        """The type of the group in ListGroups."""
+        return CLASSIC_GROUP if self.consumer is None else CONSUMER_GROUP
+
+    @property
+    def members(self) -> int:
+        """The number of members."""
+        return len(self.group.members if self.consumer is None else self.consumer.members)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """The time of the next deadline of a member, or None."""
+        both = (self.group.deadline_ms, self.consumer and self.consumer.deadline_ms)
+        return min((each for each in both if each is not None), default=None)

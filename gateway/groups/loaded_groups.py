@@ -17,16 +17,19 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from kio.schema.errors import ErrorCode
 
 from gateway.cluster.port import GroupClaims
+from gateway.core.consumer_group import ConsumerGroup
+from gateway.core.consumer_members import Changes
 from gateway.core.group import Group
 from gateway.core.group_members import (
     AnswerJoin,
     AnswerSync,
     Effect,
+    GroupMembership,
     GroupSettings,
     Joined,
     Persist,
@@ -38,6 +41,7 @@ from gateway.errors import coordinator_code
 from gateway.groups.deadline_timer import DeadlineTimer
 from gateway.groups.group_memory import GroupMemory
 from gateway.groups.loaded_group import LoadedGroup
+from gateway.groups.stored_consumer_group import encode_changes
 from gateway.groups.stored_membership import (
     MembershipTooLarge,
     StoredMembership,
@@ -51,7 +55,10 @@ from ledger.errors import LedgerError, NotOwner
 from ledger.ports.clock import Clock
 from ledger.tasks import reported, start_once
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
-from subscriptions.store import Subscription, SubscriptionsStore
+from subscriptions.store import KeyedStore, Subscription, SubscriptionsStore
+
+if TYPE_CHECKING:
+    from gateway.groups.consumer_groups import ConsumerGroups
 
 # Seconds until a request gets COORDINATOR_LOAD_IN_PROGRESS, while the load continues.
 LOAD_WAIT_S = 2.0
@@ -77,6 +84,9 @@ class _Loading:
 
 class LoadedGroups:
     """All claimed groups of this broker. `on_evicted` runs for each evicted stored group."""
+
+    # The groups of the consumer protocol among them. Set once, before the first load.
+    consumers: ConsumerGroups
 
     def __init__(
         self,
@@ -199,6 +209,7 @@ class LoadedGroups:
             loading.claimed = True
             found = await self._store.load(group_id)
             decoded = await decode_with_pauses(found.note, f"group {group_id!r}")
+            consumer = await self.consumers.restore(group_id, found)
             if session != self._session_number:
                 self._store.release(group_id)
                 return ErrorCode.not_coordinator
@@ -206,7 +217,7 @@ class LoadedGroups:
                 self._store.release(group_id)
                 await self._claims.release(group_id)
                 return None
-            return self._admit(group_id, found, decoded)
+            return self._admit(group_id, found, decoded, consumer)
         except NotOwner:
             return ErrorCode.not_coordinator
         except LedgerError as error:
@@ -241,10 +252,17 @@ class LoadedGroups:
         await self._claims.check(group_id)
         return await self._store.exists(group_id)
 
-    def _admit(self, group_id: str, found: Subscription, stored: StoredMembership) -> LoadedGroup:
+    def _admit(
+        self,
+        group_id: str,
+        found: Subscription,
+        stored: StoredMembership,
+        consumer: ConsumerGroup | None,
+    ) -> LoadedGroup:
         now_ms = self.now_ms()
         group = Group.restore(stored.membership, self._settings, now_ms)
         loaded = LoadedGroup(group_id, group, found, stored.empty_since_ms)
+        loaded.consumer = consumer
         loaded.used_ms = now_ms
         self.groups[group_id] = loaded
         self._idle_timer.set(group_id, now_ms + IDLE_MS)
@@ -273,6 +291,8 @@ class LoadedGroups:
             self.memory.change({host: -count for host, count in counted.items()})
             return
         changes = loaded.group.take_byte_changes()
+        if loaded.consumer is not None:
+            changes.update(loaded.consumer.roster.take_byte_changes())
         self.memory.change(changes)
         for host, more in changes.items():
             loaded.counted[host] += more
@@ -349,6 +369,29 @@ class LoadedGroups:
         """
         return self.track(loaded, self._store.advance(loaded.group_id, offsets, note))
 
+    def write_records(
+        self, loaded: LoadedGroup, changes: Changes, note: bytes | None = None
+    ) -> Future[None]:
+        """Write the records of a group of the consumer protocol, and its note unless it is None.
+
+        `ConsumerGroups.settle` waits until they are durable.
+        """
+        assert isinstance(self._store, KeyedStore)
+        durable = self._store.advance_keyed(loaded.group_id, encode_changes(changes), note)
+        loaded.last_change = durable
+        self._count(loaded)
+        self.note_deadline(loaded)
+        return self.track(loaded, durable)
+
+    def is_loaded(self, loaded: LoadedGroup) -> bool:
+        """Return whether this is still the group of its name."""
+        return self.groups.get(loaded.group_id) is loaded
+
+    def begin_classic(self, loaded: LoadedGroup) -> None:
+        """Let the group begin anew as an empty one of the classic protocol."""
+        loaded.group = Group.restore(GroupMembership(), self._settings, self.now_ms())
+        loaded.generation = 0
+
     def track(self, loaded: LoadedGroup, durable: Future[None]) -> Future[None]:
         """Count a write of the group that the store has accepted. If it fails, unload the group."""
         loaded.writes += 1
@@ -364,6 +407,8 @@ class LoadedGroups:
         loaded.writes -= 1
         if durable is loaded.last_write:
             loaded.last_write = None
+        if durable is loaded.last_change:
+            loaded.last_change = None
         error = durable.exception()
         if error is not None:
             loaded.unsure = True
@@ -482,7 +527,7 @@ class LoadedGroups:
     def note_deadline(self, loaded: LoadedGroup) -> None:
         if self.groups.get(loaded.group_id) is not loaded:
             return  # the group was unloaded, and another object may have its name by now
-        at_ms = loaded.group.deadline_ms
+        at_ms = loaded.deadline_ms
         if at_ms is None:
             self._session_timer.clear(loaded.group_id)
         else:
@@ -504,12 +549,14 @@ class LoadedGroups:
             self._lease_lapsed = False
             for loaded in self.groups.values():
                 loaded.group.extend_sessions(now_ms)
+                self.consumers.extend_sessions(loaded)
         for group_id in group_ids:
             with reported("the deadline of a group"):
                 loaded = self.groups[group_id]
                 # Another deadline, in case the group raises before it sets one
                 self._session_timer.set(group_id, now_ms + LEASE_POLL_MS)
                 self.run(loaded, loaded.group.tick(now_ms))
+                self.consumers.on_due(loaded)
 
     def _on_idle(self, group_ids: list[str]) -> None:
         self._idle.extend(group_ids)

@@ -241,9 +241,19 @@ class TransactionalOffsets:
         return here and self._loaded_groups.serves()
 
     def _check(self, loaded: LoadedGroup, commit: TransactionalCommit) -> ErrorCode:
-        code = loaded.group.check_commit(
-            commit.member_id, commit.generation, commit.instance_id, now_ms=None
-        )
+        if loaded.consumer is None:
+            code = loaded.group.check_commit(
+                commit.member_id, commit.generation, commit.instance_id, now_ms=None
+            )
+        else:
+            code = self._loaded_groups.consumers.commit_code(
+                loaded.consumer,
+                commit.member_id,
+                commit.generation,
+                commit.offsets,
+                new_version=True,
+                transactional=True,
+            )
         if code is not ErrorCode.none:
             return code
         if not self._serves(loaded):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.consumer_members import ConsumerState
 from gateway.core.group_members import MemberView, State
+
+GroupState = State | ConsumerState
+"""The state of a group of either protocol. Its value is the name that Kafka's tools show."""
+
+CLASSIC_GROUP: Final = "classic"
+CONSUMER_GROUP: Final = "consumer"
+"""The types of groups in ListGroups."""
 
 
 class Refused(Exception):
@@ -31,5 +39,5 @@ class GroupListing(NamedTuple):
 
     group_id: str
     protocol_type: str
-    state: State
-    kind: str = "classic"  # the type of the group in ListGroups
+    state: GroupState
+    kind: str = CLASSIC_GROUP  # the type of the group in ListGroups

@@ -3,7 +3,7 @@
 v2-v4 retention time · v6 leader epoch · v7 static members · v8 flexible · v9 GROUP_ID_NOT_FOUND
 instead of ILLEGAL_GENERATION · v10 topic ids. Offsets are stored by topic id, so that a new topic
 never gets the offsets of a deleted topic of the same name.
-Not done: groups of the new protocol (KIP-848).
+A member of the consumer protocol (KIP-848) needs v9, and names its epoch in place of a generation.
 Source: Kafka, KafkaApis.handleOffsetCommitRequest and OffsetMetadataManager.commitOffset.
 """
 
@@ -45,6 +45,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
             body.generation_id_or_member_epoch,
             getattr(body, "group_instance_id", None),
             commit.offsets,
+            new_version=request.version >= _NOT_FOUND_FROM,
         )
     if auditing.sink is not None and not body.member_id:
         from gateway.handlers.changes import note_offsets  # few gateways have an audit log

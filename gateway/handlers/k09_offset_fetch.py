@@ -2,13 +2,12 @@
 
 v2 null topics request all, group error at the top · v5 leader epoch · v6 flexible · v7
 require_stable (UNSTABLE_OFFSET_COMMIT while an offset is pending) · v8 many groups · v9 member id
-and epoch of the new protocol (ignored: groups here are classic) · v10 topic ids.
+and epoch of the consumer protocol · v10 topic ids.
 A partition without a commit has offset -1 and no error. A group that is being loaded gets an error,
 never -1. Each partition has this error too, because aiokafka reads only the errors of partitions.
 The offsets of a read-only group are the offsets that its clients fetch next.
 As in Kafka, a partition that is named again is answered again. A group for whose offsets the reply
 has no room gets COORDINATOR_NOT_AVAILABLE, and none of its offsets.
-Not done: groups of the new protocol (KIP-848).
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ async def _group(asked: Any, request: Request, adding: asyncio.Lock, ctx: Contex
     if not allows_group(request, ctx, Operation.DESCRIBE, asked.group_id):
         return _refused(asked, GROUP_DENIED)
     try:
-        offsets = await _offsets(asked.group_id, request, ctx)
+        offsets = await _offsets(asked, request, ctx)
         if getattr(request.body, "require_stable", False):
             offsets = _StableOffsets(offsets, ctx.groups.unstable(asked.group_id))
         async with adding:
@@ -135,16 +134,20 @@ class _StableOffsets(Mapping[TopicIdPartition, CommittedOffset]):
 
 
 async def _offsets(
-    group_id: str, request: Request, ctx: Context
+    asked: Any, request: Request, ctx: Context
 ) -> Mapping[TopicIdPartition, CommittedOffset]:
     """Return the offsets of one group. Raises Refused.
 
     Another gateway asks for the offsets that this one has noted of a read-only group.
     """
+    group_id = asked.group_id
     if _is_peer(request, ctx):
         return ctx.read_only_groups.offsets_here(group_id)
-    offsets = await ctx.groups.offsets(group_id)
+    member_id, epoch = getattr(asked, "member_id", None), getattr(asked, "member_epoch", -1)
+    offsets = await ctx.groups.offsets(group_id, member_id, epoch)
     if offsets or not is_read_group(group_id) or await ctx.groups.describe(group_id) is not None:
+        return offsets
+    if ctx.groups.has_consumer_group(group_id):
         return offsets
     return await ctx.read_only_groups.offsets(group_id)
 

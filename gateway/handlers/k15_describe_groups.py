@@ -1,8 +1,8 @@
 """DescribeGroups, key 15, v0-v6: returns the members of groups and their assignments.
 
 v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_FOUND with a text;
-below v6 an unknown group is Dead without an error. The members of a read-only group are its
-clients.
+below v6 an unknown group is Dead without an error, as is one of the consumer protocol. The members
+of a read-only group are its clients.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ async def _describe(group_id: str, version: int, operations: int, ctx: Context) 
             reply = _without_members(
                 group_id, ErrorCode.group_id_not_found, State.DEAD.value, _NOT_REQUESTED
             )
-            return Reply(reply, error_message=f"Group {shown(group_id)} not found.")
+            fault = "is not a classic group" if ctx.groups.has_consumer_group(group_id) else None
+            text = f"Group {shown(group_id)} {fault or 'not found'}."
+            return Reply(reply, error_message=text)
         return _without_members(group_id, ErrorCode.none, State.DEAD.value, operations)
     return Reply(
         error_code=ErrorCode.none,

@@ -10,11 +10,10 @@ from kio.schema.errors import ErrorCode
 
 from gateway.access import Operation
 from gateway.groups.coordinator import Refused
+from gateway.groups.views import CLASSIC_GROUP, CONSUMER_GROUP
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.many_rows import Rows, with_pauses
 from gateway.handlers.rights import allows_cluster, allows_group
-
-_CLASSIC = "classic"
 
 
 async def handle(request: Request, ctx: Context) -> Reply:
@@ -30,7 +29,7 @@ async def handle(request: Request, ctx: Context) -> Reply:
     async for each in with_pauses(listed, request):
         if states and each.state.value.lower() not in states:
             continue
-        if types and _CLASSIC not in types and each.kind not in types:
+        if types and not types & _kinds(each.kind):
             continue
         if not every and not allows_group(request, ctx, Operation.DESCRIBE, each.group_id):
             continue
@@ -43,6 +42,11 @@ async def handle(request: Request, ctx: Context) -> Reply:
             )
         )
     return Reply(error_code=ErrorCode.none, groups=groups.result())
+
+
+def _kinds(kind: str) -> set[str]:
+    """Return the filters that include groups of a type."""
+    return {kind} if kind == CONSUMER_GROUP else {kind, CLASSIC_GROUP}
 
 
 API = Api(key=16, name="ListGroups", versions=range(6), handle=handle)

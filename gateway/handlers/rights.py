@@ -129,6 +129,8 @@ RIGHTS: Final[Mapping[int, tuple[Right, ...]]] = {
     61: (_READ_TOPIC,),
     65: (_DESCRIBE_ID, _DESCRIBE_TOPIC),
     66: (_DESCRIBE_ID,),
+    68: (_READ_GROUP, _DESCRIBE_TOPIC),
+    69: (_DESCRIBE_GROUP, _DESCRIBE_TOPIC),
     74: (_DESCRIBE_CONFIGS,),
     75: (_DESCRIBE_TOPIC,),
     PRIVATE_KEY: (_DESCRIBE,),

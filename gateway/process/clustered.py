@@ -16,7 +16,12 @@ from gateway.core.feature_levels import Supported, supported_levels
 from gateway.features.cluster_form import ClusterForm
 from gateway.log import logger
 from gateway.process.assemble import Parts, Running, Stop, serve, stop_all
-from gateway.process.cluster_layout import epoch_base, keeps_log_segments, lay_out_cluster
+from gateway.process.cluster_layout import (
+    epoch_base,
+    keeps_log_segments,
+    lay_out_cluster,
+    read_layout,
+)
 from gateway.topics.catalog import Catalog
 from ledger.adapters.links.link_config import TlsFiles
 from ledger.adapters.links.tls_identity import TlsIdentity
@@ -83,9 +88,12 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     if not bookies.available():
         _warn_without_bookies(config, client)
     stops.append(suspicions.stop)
-    supported = supported_levels()
-    layout = await lay_out_cluster(metadata, supported)
     flag = config.log_segment_based_subscriptions_store_enabled
+    # A cluster that is not laid out yet will keep log segments.
+    is_new = await read_layout(metadata) is None
+    in_segments = await keeps_log_segments(metadata, True if flag is None and is_new else flag)
+    supported = supported_levels(log_segments=in_segments)
+    layout = await lay_out_cluster(metadata, supported)
     limits = StreamLimits(
         tail_cache_bytes=config.tail_cache_bytes,
         read_ahead_bytes=config.connection.read_ahead_bytes_max,
@@ -102,7 +110,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         bookies=lambda: len(bookies.available()),
         collect=collected_by_bookies,
         subscriptions=open_store(
-            await keeps_log_segments(metadata, flag),
+            in_segments,
             metadata,
             PlainLogs(client, lambda: _quorum(len(bookies.available()))),
             clock,

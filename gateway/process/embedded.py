@@ -92,7 +92,8 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
     require_metadata(config.data)
     metadata = SqliteMetadata(config.data / METADATA)
     stops.append(metadata.close)
-    supported = supported_levels()
+    in_segments = config.log_segment_based_subscriptions_store_enabled is not False
+    supported = supported_levels(log_segments=in_segments)
     await read_layout(metadata)  # refuses other forms before anything is written
     local = await _open_bookies(config, metadata, clock, stops)
     bookies = LocalBookies([each.local.bookie for each in local])
@@ -126,7 +127,7 @@ async def _start(config: GatewayConfig, stops: list[Stop]) -> Running:
         bookies=lambda: config.bookies,
         collect=collector.soon,
         subscriptions=open_store(
-            config.log_segment_based_subscriptions_store_enabled is not False,
+            in_segments,
             metadata,
             PlainLogs(client, lambda: LogQuorum.majority_of(config.bookies)),
             clock,

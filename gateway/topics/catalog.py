@@ -121,6 +121,9 @@ class Catalog:
         self._changing: dict[str, asyncio.Event] = {}
         # The tasks of the changes in progress. They run to their end even if a caller is cancelled.
         self._tasks: set[asyncio.Task[Any]] = set()
+        # A number that changes whenever a topic appears, grows or disappears, and one that rises
+        # whenever one appears.
+        self.version = self.created = 0
         # True if topics or partition counts changed after `on_changed` was last called.
         self._changed = False
         # Topics that were deleted during the watch's current round. Readings of their nodes are out
@@ -484,6 +487,8 @@ class Catalog:
             known = None
         before = known.partitions if known is not None else 0
         self._changed = self._changed or before != topic.partitions
+        self.version += before != topic.partitions
+        self.created += known is None
         self._partitions_total += 0 if topic.is_internal else topic.partitions - before
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
@@ -505,6 +510,7 @@ class Catalog:
         self._partitions_total -= 0 if known.is_internal else known.partitions
         self._sorted = None
         self._changed = True
+        self.version += 1
         if not ours:
             for stop_serving in self.on_forgotten:
                 stop_serving(known)

