@@ -13,7 +13,7 @@ from uuid import UUID
 
 from gateway.core.consumer_members import Partitions
 from gateway.core.consumer_uniform import assign_heterogeneous
-from gateway.core.java_map import in_id_order, in_map_order
+from gateway.core.java_map import in_id_order, in_map_order, in_number_order
 
 
 class MemberSpec(NamedTuple):
@@ -28,7 +28,8 @@ class AssignmentSpec(NamedTuple):
     """The members of a group and the partitions of their topics."""
 
     members: Mapping[str, MemberSpec]
-    partition_counts: Mapping[UUID, int]  # of each topic to which a member subscribes
+    # Of each topic to which a member subscribes, in the order of a Java set of their names.
+    partition_counts: Mapping[UUID, int]
     homogeneous: bool  # all members subscribe to the same topics
 
 
@@ -87,7 +88,9 @@ class _Homogeneous:
     def __init__(self, spec: AssignmentSpec, names: list[str], topics: Collection[UUID]) -> None:
         self._spec = spec
         self._names = names
-        self._topics = in_id_order(topics, copied=True)
+        self._topics = in_id_order(
+            [topic for topic in spec.partition_counts if topic in topics], copied=True
+        )
         total = sum(spec.partition_counts[topic] for topic in topics)
         # Each member gets at least `_least` partitions, and `_extra` of them get one more.
         self._least, self._extra = divmod(total, len(names))
@@ -127,7 +130,7 @@ class _Homogeneous:
         quota = self._least + takes_extra
         own = self._kept[name] = {}
         for topic in in_id_order([topic for topic in target if topic in self._topics]):
-            had = sorted(target[topic])
+            had = in_number_order(target[topic])
             if quota:
                 own[topic] = set(had[:quota])
             self._free += [(topic, partition) for partition in had[quota:]]

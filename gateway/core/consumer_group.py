@@ -436,7 +436,7 @@ class ConsumerGroup:
         for name, member in roster.members.items():
             names = roster.subscribed(member)
             if names not in ids:
-                known = [now.topics.by_name(each) for each in names]
+                known = [now.topics.by_name(each) for each in in_map_order(names)]
                 found = {each.topic_id: each.partitions for each in known if each is not None}
                 counts.update(found)
                 ids[names] = frozenset(found)

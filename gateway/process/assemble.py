@@ -24,6 +24,7 @@ from gateway.access import auditing
 from gateway.cluster.port import ListenerAddress
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import PLAINTEXT, GatewayConfig, Listener
+from gateway.core.consumer_members import ConsumerTiming
 from gateway.core.feature_levels import Supported
 from gateway.core.fetch_session import PARTITION_BYTES, FetchSessions
 from gateway.features.cluster_form import ClusterForm
@@ -36,6 +37,7 @@ from gateway.log import logger
 from gateway.process.transactions import add_transactions
 from gateway.server.dispatch import Dispatcher
 from gateway.server.listener import Server
+from gateway.settings.group_timing import GROUP, consumer_timing
 from gateway.settings.stored_settings import StoredSettings
 from gateway.topics.catalog import Catalog
 from gateway.topics.partitions import Partitions
@@ -236,6 +238,13 @@ def _no_passphrase() -> str:
     raise ValueError("its key has a passphrase; write the key without one")
 
 
+def _consumer_timing(ctx: Context, group_id: str) -> ConsumerTiming:
+    """Return the times of a group of the consumer protocol."""
+    return consumer_timing(
+        ctx.stored.configs.get(GROUP, group_id), ctx.altered.effective, ConsumerTiming()
+    )
+
+
 async def stop_all(stops: list[Stop]) -> None:
     """Stop the newest part first. A failure does not keep the other parts from stopping.
 
@@ -306,6 +315,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
             **dict.fromkeys(("health", "history", "record_times", "slow"), _ask_metrics),
         },
     )
+    groups.consumers.timing_of = partial(_consumer_timing, ctx)
     stops.append(add_transactions(ctx, shared))
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
     secure = await _secure_ports(config, parts, stored, cluster, stops)

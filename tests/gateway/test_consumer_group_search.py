@@ -135,7 +135,7 @@ def search(losses, ends):
             seen.add(after)
             waiting.append(after)
     for number, world in enumerate(sorted(seen, key=repr)):
-        if number % 7 == 0:
+        if number % 61 == 0:
             rests(world)
     return len(seen)
 

@@ -83,7 +83,7 @@ async def test_the_history_has_no_notes_with_keys():
     await store.advance_keyed("g", {"a": b"1"})
     await store.advance("g", {KEY: AT._replace(offset=2)})
     changes = (await store.history("g")).changes
-    assert [each.committed.offset for each in changes] == [1, 2]
+    assert {each.key for each in changes} == {KEY}
 
 
 async def test_a_deleted_group_has_no_notes():
@@ -126,7 +126,7 @@ async def crash_at(step, *, after):
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_crash_at_any_step_keeps_whole_changes(after):
-    for step in range(1, 12):
+    for step in range(1, 25):
         found, acknowledged = simulate(crash_at(step, after=after))
         assert found.get("a") == found.get("b")
         assert int(found.get("a", b"-1")) + 1 >= acknowledged

@@ -53,7 +53,6 @@ _FEATURES = "The gateway does not serve this feature yet."
 _FORM = "The gateway's own feature: the newest form of stored data that gateways may write."
 _OTHER_FEATURES = (
     "eligible.leader.replicas.version",
-    "group.version",
     "kraft.version",
     "share.version",
     "streams.version",

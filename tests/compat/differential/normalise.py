@@ -102,6 +102,11 @@ UNORDERED = {
     (65, "partitions"): "Kafka answers in the order of a hash map",
     (66, "transaction_states"): "Kafka answers in the order of its partitions",
     (66, "unknown_state_filters"): "Kafka answers in the order of a hash set",
+    (68, "topic_partitions"): "Kafka answers in the order of a hash map",
+    (68, "partitions"): "Kafka answers in the order of a hash set",
+    (69, "members"): "Kafka answers in the order of a hash map",
+    (69, "topic_partitions"): "Kafka answers in the order of a hash map",
+    (69, "partitions"): "Kafka answers in the order of a hash set",
     (74, "config_resources"): "Kafka answers in the order of a hash map",
     (75, "topics"): "Kafka answers a request that fails in another order",
 }

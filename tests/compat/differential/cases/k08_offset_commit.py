@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from tests.compat.differential.consumers import beat, consumer_group, join, owned
 from tests.compat.differential.script import Script, Topic, case
 
 KEY = 8
@@ -129,3 +130,36 @@ def a_partition_twice(script: Script) -> None:
     topic, group = _topic_and_group(script)
     _commit(script, group, topic.ref, _row(1), _row(2))
     script.other(9, 5, group_id=group, topics=None)
+
+
+@case(KEY)
+def members_of_the_consumer_protocol(script: Script) -> None:
+    topic, group = script.topic("four", 4), consumer_group(script)
+    _commit(script, group, topic.ref, _row(1))
+    join(script, group, "a", topic)
+    for epoch in (2, 1, 3, 0, -1):
+        _commit(
+            script,
+            group,
+            topic.ref,
+            _row(5),
+            generation_id_or_member_epoch=epoch,
+            member_id="a",
+        )
+    _commit(script, group, topic.ref, _row(6))
+    _commit(script, group, topic.ref, _row(6), generation_id_or_member_epoch=2, member_id="nobody")
+    join(script, group, "b", topic)
+    beat(script, group, "a", 2, topic_partitions=owned(topic, 0, 1, 2, 3))
+    beat(script, group, "a", 2, topic_partitions=owned(topic, 0, 1))
+    for index in (0, 2):
+        _commit(
+            script,
+            group,
+            topic.ref,
+            _row(7, index),
+            generation_id_or_member_epoch=2,
+            member_id="a",
+        )
+    beat(script, group, "a", -1)
+    beat(script, group, "b", -1)
+    _commit(script, group, topic.ref, _row(8))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from tests.compat.differential.consumers import consumer_group, join
 from tests.compat.differential.script import Script, Topic, case
 
 KEY = 9
@@ -101,6 +102,20 @@ def many_groups(script: Script) -> None:
 def members_of_the_new_protocol(script: Script) -> None:
     topic, group = _committed(script)
     for member, epoch in (("nobody", 1), ("nobody", -1), (None, 1), ("", 0)):
+        row = {
+            "group_id": group,
+            "member_id": member,
+            "member_epoch": epoch,
+            "topics": _of(topic, 0),
+        }
+        script.ask(groups=[row], require_stable=False)
+
+
+@case(KEY, since=9)
+def members_of_the_consumer_protocol(script: Script) -> None:
+    topic, group = script.topic("two", 2), consumer_group(script)
+    join(script, group, "a", topic)
+    for member, epoch in (("a", 2), ("a", 1), ("a", 3), ("a", -1), ("b", 2), (None, -1)):
         row = {
             "group_id": group,
             "member_id": member,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.compat.differential.consumers import consumer_group, join
 from tests.compat.differential.script import Script, case
 
 KEY = 12
@@ -45,3 +46,11 @@ def a_static_member(script: Script) -> None:
         _beat(script, group, member, generation, group_instance_id=instance)
     _beat(script, group, "nobody", generation, group_instance_id="static")
     _beat(script, group, "nobody", 99, group_instance_id="static")
+
+
+@case(KEY)
+def a_member_of_the_consumer_protocol(script: Script) -> None:
+    topic, group = script.topic("two", 2), consumer_group(script)
+    join(script, group, "a", topic)
+    for member in ("a", "nobody"):
+        _beat(script, group, member, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.compat.differential.consumers import consumer_group, join
 from tests.compat.differential.script import Script, case
 
 KEY = 13
@@ -63,3 +64,16 @@ def static_members(script: Script) -> None:
         {"member_id": "", "group_instance_id": "static"},
     ):
         script.ask(group_id=group, members=[row])
+
+
+@case(KEY, since=3)
+def members_of_the_consumer_protocol(script: Script) -> None:
+    topic, group = script.topic("two", 2), consumer_group(script)
+    join(script, group, "a", topic)
+    join(script, group, "b", topic, instance_id="i")
+    rows = [("nobody", None), ("a", "i"), ("a", None), ("", "j"), ("", "i")]
+    script.ask(
+        group_id=group,
+        members=[{"member_id": each, "group_instance_id": instance} for each, instance in rows],
+    )
+    script.other(69, 1, group_ids=[group], include_authorized_operations=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.compat.differential.consumers import consumer_group
+from tests.compat.differential.consumers import join as join_consumer
 from tests.compat.differential.script import Script, case
 
 KEY = 14
@@ -81,3 +83,18 @@ def a_static_member(script: Script) -> None:
     for instance in ("static", "other", None):
         _sync(script, group, member, generation, group_instance_id=instance)
     _sync(script, group, "nobody", generation, group_instance_id="static")
+
+
+@case(KEY)
+def a_member_of_the_consumer_protocol(script: Script) -> None:
+    topic, group = script.topic("two", 2), consumer_group(script)
+    join_consumer(script, group, "a", topic)
+    for member in ("a", "nobody"):
+        script.ask(
+            group_id=group,
+            generation_id=2,
+            member_id=member,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=[],
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.compat.differential.consumers import beat, consumer_group, join
 from tests.compat.differential.script import Script, case
 
 KEY = 15
@@ -52,3 +53,12 @@ def authorized_operations(script: Script) -> None:
     group = script.name("group")
     script.join(group)
     script.ask(groups=[group, script.name("missing")], include_authorized_operations=True)
+
+
+@case(KEY)
+def groups_of_the_consumer_protocol(script: Script) -> None:
+    topic, group = script.topic("two", 2), consumer_group(script)
+    join(script, group, "a", topic)
+    script.ask(groups=[group])
+    beat(script, group, "a", -1)
+    script.ask(groups=[group])

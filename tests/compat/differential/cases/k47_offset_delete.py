@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.compat.differential.consumers import consumer_group, join
 from tests.compat.differential.script import Script, Topic, case
 
 KEY = 47
@@ -54,3 +55,15 @@ def a_group_with_a_member(script: Script) -> None:
 def nothing(script: Script) -> None:
     _, group = _committed(script)
     script.ask(group_id=group, topics=[])
+
+
+@case(KEY)
+def a_group_of_the_consumer_protocol(script: Script) -> None:
+    one, two, group = script.topic("one"), script.topic("two"), consumer_group(script)
+    script.commit(group, one, 5)
+    script.commit(group, two, 5)
+    join(script, group, "a", one)
+    script.ask(
+        group_id=group,
+        topics=[{"name": each.name, "partitions": [{"partition_index": 0}]} for each in (one, two)],
+    )
