@@ -43,7 +43,9 @@ def pattern_fault(pattern: str) -> str | None:
     try:
         compile_pattern(pattern, _MEMORY_BYTES_MAX)
     except InvalidPattern as error:
-        reason = str(error).partition(":")[0]
+        reason, _, where = str(error).partition(": ")
+        if where.startswith("(?<"):
+            reason = "invalid named capture group"
         return _TEXTS.get(reason, reason)
     return None
 

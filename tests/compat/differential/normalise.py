@@ -7,6 +7,7 @@ times become one symbol. Everything else stays, and the first leader epoch, 0, s
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -104,7 +105,7 @@ UNORDERED = {
     (66, "unknown_state_filters"): "Kafka answers in the order of a hash set",
     (68, "topic_partitions"): "Kafka answers in the order of a hash map",
     (68, "partitions"): "Kafka answers in the order of a hash set",
-    (69, "members"): "Kafka answers in the order of a hash map",
+    (69, "groups"): "Kafka answers in the order of its partitions",
     (69, "topic_partitions"): "Kafka answers in the order of a hash map",
     (69, "partitions"): "Kafka answers in the order of a hash set",
     (74, "config_resources"): "Kafka answers in the order of a hash map",
@@ -112,9 +113,11 @@ UNORDERED = {
 }
 """Arrays whose order no client can rely on, by API key and field, with the reason."""
 _SERVED = (18, "api_keys")  # compared for the APIs that the gateway serves
+_OWN_ID = re.compile(r"[\w-]{22}")  # of a member, made by the server
 BY_SYMBOL = {
     (11, "members"): "member_id",
     (15, "members"): "member_id",
+    (69, "members"): "member_id",
     (61, "active_producers"): "producer_id",
 }
 """Arrays in the order of a hash map of these ids, which are compared in that of their symbols."""
@@ -228,7 +231,7 @@ def _id(kind: str) -> Callable[[Symbols, Any], Any]:
 
 
 def _member(symbols: Symbols, value: str) -> str:
-    return symbols.in_text(value)
+    return symbols.of("member", value) if _OWN_ID.fullmatch(value) else symbols.in_text(value)
 
 
 def _session(symbols: Symbols, value: int) -> Any:
