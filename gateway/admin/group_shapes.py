@@ -85,6 +85,19 @@ MEMBERS: Final = Shape(
         text("host", "Address of the member."),
         text("client_id", "Client id of the member."),
         whole("partitions", "Number of assigned partitions.", heading="#PARTITIONS"),
+        whole(
+            "epoch",
+            "Epoch of a member of the consumer protocol; null if it is classic.",
+            nullable=True,
+            if_any=True,
+        ),
+        whole(
+            "target_partitions",
+            "Number of partitions that such a member moves to; null if it is classic.",
+            heading="#TARGET-PARTITIONS",
+            nullable=True,
+            if_any=True,
+        ),
     ),
     when="With `--members`:",
 )
@@ -99,6 +112,18 @@ STATE: Final = Shape(
         ),
         text("state", "State of the group.", tones=_STATES),
         whole("members", "Number of members.", heading="#MEMBERS"),
+        whole(
+            "group_epoch",
+            "Epoch of a group of the consumer protocol; null if it is classic.",
+            nullable=True,
+            if_any=True,
+        ),
+        whole(
+            "assignment_epoch",
+            "Epoch of the last target assignment of such a group; null if it is classic.",
+            nullable=True,
+            if_any=True,
+        ),
     ),
     when="With `--state`:",
 )

@@ -10,6 +10,12 @@ from typing import Any, NamedTuple
 
 from gateway.admin.blocked import blocked_from, blocked_places
 from gateway.admin.client import AdminClient, AdminError, Place, raise_for
+from gateway.admin.consumer_groups import (
+    ConsumerGroupMember,
+    find_consumer_group,
+    group_epochs,
+    member_epochs,
+)
 from gateway.admin.topics import LATEST, LOOK_RETRY_S_MAX, Row, offsets
 
 _OFFSET_COMMIT, _OFFSET_FETCH, _DESCRIBE_GROUPS, _LIST_GROUPS = 8, 9, 15, 16
@@ -17,7 +23,7 @@ _DELETE_GROUPS, _OFFSET_DELETE, _CONSUMER_GROUP_DESCRIBE = 42, 47, 69
 _GROUPS_FROM = 8  # first version of OffsetFetch that requests several groups
 _NAMES_UP_TO = 9  # last version of OffsetFetch and OffsetCommit with topic names
 _GONE = ("Dead", "")
-_REBALANCING = ("PreparingRebalance", "CompletingRebalance")
+_REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 _CONSUMER = "consumer"
 _READ_ONLY = "read-only"  # shown as the assignment strategy of a read-only group
 _ASSIGNMENT_VERSION_MAX = 3
@@ -57,7 +63,10 @@ async def list_groups(client: AdminClient) -> list[Row]:
 
 
 async def find_group(client: AdminClient, name: str) -> Any:
-    """Return kio's description of the group. Raises AdminError if it does not exist."""
+    """Return kio's description of the group. Raises AdminError if it does not exist.
+
+    That of a group of the consumer protocol is a `ConsumerGroupFound`, which has the same fields.
+    """
     answer = await client.at_coordinator(
         name,
         _DESCRIBE_GROUPS,
@@ -67,7 +76,10 @@ async def find_group(client: AdminClient, name: str) -> Any:
     (group,) = answer.groups
     missing = group.error_code.name == "group_id_not_found"
     if missing or (not group.error_code.value and group.group_state in _GONE):
-        raise no_such_group(name)
+        found = await find_consumer_group(client, name)
+        if found is None:
+            raise no_such_group(name)
+        return found
     raise_for(group.error_code, getattr(group, "error_message", None), name)
     return group
 
@@ -290,6 +302,8 @@ def assigned(group: Any, member: Any) -> list[tuple[str, int]]:
     The list is empty if the group's protocol type is not "consumer", or if the assignment cannot be
     decoded.
     """
+    if isinstance(member, ConsumerGroupMember):
+        return member.places
     data: bytes = member.member_assignment
     if group.protocol_type != _CONSUMER or len(data) < 2:
         return []
@@ -322,6 +336,7 @@ def member_rows(group: Any) -> list[Row]:
             "host": member.client_host,
             "client_id": member.client_id,
             "partitions": len(assigned(group, member)),
+            **member_epochs(member),
         }
         for member in sorted(group.members, key=lambda each: each.member_id)
     ]
@@ -334,4 +349,5 @@ async def state_row(client: AdminClient, group: Any) -> Row:
         "assignment_strategy": group.protocol_data or None,
         "state": group.group_state,
         "members": len(group.members),
+        **group_epochs(group),
     }

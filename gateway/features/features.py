@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from gateway.core.feature_levels import (
     GATEWAY_VERSION,
+    GROUP_VERSION,
     Cluster,
     FeatureUpdate,
     Finalized,
@@ -294,6 +295,8 @@ def _unsupported(levels: Finalized, supported: Supported) -> str:
     """Return which finalized level is not supported, or "" if all are."""
     for name, level in levels.levels.items():
         known = supported.get(name)
+        if name == GROUP_VERSION and known is not None:
+            continue  # without log segments a gateway refuses these groups, and serves the others
         if known is None or not known.min <= level <= known.max:
             bounds = "no level" if known is None else f"levels {known}"
             return f"{LEVELS}: {shown(name)} has level {level}; this gateway supports {bounds}"

@@ -107,7 +107,7 @@ class GroupSamples:
         row = GroupRow(
             group=standing.name,
             state=standing.state.value,
-            type="classic",
+            type=standing.type,
             protocol=standing.protocol_type,
             members=standing.members,
             claimed=standing.claimed,

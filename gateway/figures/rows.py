@@ -61,7 +61,7 @@ class GroupRow(NamedTuple):
 
     group: str
     state: str
-    type: str  # as in ListGroups: classic or read-only
+    type: str  # as in ListGroups: classic, consumer or read-only
     protocol: str
     members: int
     claimed: bool  # False: another gateway may have claimed it meanwhile

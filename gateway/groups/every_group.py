@@ -16,7 +16,7 @@ from gateway.cluster.port import GroupClaims
 from gateway.core.group_members import State
 from gateway.groups.group_scanner import GroupScanner
 from gateway.groups.loaded_groups import LoadedGroups
-from gateway.groups.views import GroupState
+from gateway.groups.views import CLASSIC_GROUP, GroupState
 from ledger.errors import LedgerError
 from subscriptions.committed_offset import CommittedOffset, TopicIdPartition
 from subscriptions.store import SubscriptionsStore
@@ -40,6 +40,7 @@ class GroupStanding(NamedTuple):
     members: int
     claimed: bool  # False: it is idle, and another broker may have claimed it meanwhile
     offsets: Offsets | None  # None until they were read from the store
+    type: str = CLASSIC_GROUP  # as in ListGroups
 
 
 class EveryGroup:
@@ -73,7 +74,9 @@ class EveryGroup:
             each = groups.get(name)
             if each is not None and each.group.state is not State.DEAD:
                 kind = each.protocol_type or ""
-                yield GroupStanding(name, each.state, kind, each.members, True, each.offsets)
+                yield GroupStanding(
+                    name, each.state, kind, each.members, True, each.offsets, each.kind
+                )
             await pause()
         idle: list[str] = []
         for name in list(self._scanner.idle):
@@ -86,7 +89,9 @@ class EveryGroup:
             known = self._scanner.idle.get(name)
             if known is not None and name not in groups:
                 _, offsets = self._read.get(name, (0.0, None))
-                yield GroupStanding(name, State.EMPTY, known.protocol_type, 0, False, offsets)
+                yield GroupStanding(
+                    name, State.EMPTY, known.protocol_type, 0, False, offsets, known.kind
+                )
             await pause()
 
     async def _due(self, idle: Iterable[str], pause: Pause) -> list[str]:

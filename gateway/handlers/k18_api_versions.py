@@ -59,7 +59,7 @@ def _features(features: Features, version: int) -> Reply:
         supported_features=[
             Reply(name=name, min_version=levels.min, max_version=levels.max)
             for name, levels in features.supported.items()
-            if levels.min or version >= _LEVEL_0_FROM
+            if levels.max and (levels.min or version >= _LEVEL_0_FROM)
         ],
         finalized_features_epoch=finalized.epoch,
         finalized_features=[

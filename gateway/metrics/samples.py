@@ -22,6 +22,7 @@ from gateway.core.figures import lag_in_records
 from gateway.core.group_members import State
 from gateway.figures.rows import GroupRow
 from gateway.groups.read_only_groups import TYPE as READ_ONLY
+from gateway.groups.views import GroupState
 from gateway.handlers.api import Context
 from gateway.handlers.broker_endpoints import live_brokers
 from gateway.metrics.record_times import ages
@@ -328,7 +329,7 @@ class Samples:
         for number, each in enumerate(standings, 1):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
-            self._group(each.name, "classic", each.state, each.members)
+            self._group(each.name, each.kind, each.state, each.members)
             for key, committed in self._fitting(each.name, each.offsets):
                 topic = catalog.by_id(key.topic_id)
                 if topic is not None and committed.offset >= 0:
@@ -349,7 +350,7 @@ class Samples:
                 if topic is not None and ctx.partitions.opened(topic.name, index) is not None:
                     self._stand(group.name, (topic.name, index), fetched.offset)
 
-    def _group(self, name: str, kind: str, state: State, members: int) -> None:
+    def _group(self, name: str, kind: str, state: GroupState, members: int) -> None:
         self._say("gateway_consumergroup_info", 1, name, kind, state.value)
         self._say("kafka_consumergroup_members", members, name)
 

@@ -25,7 +25,7 @@ from gateway.cluster.port import ListenerAddress
 from gateway.cluster.single_broker import SingleBroker
 from gateway.config import PLAINTEXT, GatewayConfig, Listener
 from gateway.core.consumer_members import ConsumerTiming
-from gateway.core.feature_levels import Supported
+from gateway.core.feature_levels import GROUP_VERSION, Supported
 from gateway.core.fetch_session import PARTITION_BYTES, FetchSessions
 from gateway.features.cluster_form import ClusterForm
 from gateway.features.features import Features, alone
@@ -316,6 +316,12 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         },
     )
     groups.consumers.timing_of = partial(_consumer_timing, ctx)
+    if features.level(GROUP_VERSION) and not groups.keeps_records:
+        logger().warning(
+            "groups of the consumer protocol are refused here: committed offsets must be in log "
+            "segments, see --log-segment-based-subscriptions-store-enabled",
+            feature=GROUP_VERSION,
+        )
     stops.append(add_transactions(ctx, shared))
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
     secure = await _secure_ports(config, parts, stored, cluster, stops)

@@ -1,6 +1,7 @@
 """Defines the configs of groups and client metrics: keys, bounds, defaults, texts of Kafka 4.3.
 
-None of them has an effect here: they belong to groups of the newer protocols and to telemetry.
+Those of the consumer protocol act (`group_timing`). The others have no effect here: they belong to
+share groups, to streams groups and to telemetry.
 Source: Kafka, GroupConfig, ClientMetricsConfigs and ConfigurationControlManager.
 """
 

@@ -14,7 +14,12 @@ from gateway.admin.features import level_text
 from tests.gateway.admin_commands import invoke
 from tests.peers.gateway import Gateway
 
-NEWEST = {"gateway.version": 3, "metadata.version": 30, "transaction.version": 2}
+NEWEST = {
+    "gateway.version": 3,
+    "group.version": 1,
+    "metadata.version": 30,
+    "transaction.version": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +48,7 @@ def test_describe_shows_supported_and_finalized_levels(cli):
     )
     assert [line[:4] for line in lines[1:]] == [
         ["gateway.version", "0", "3", "3"],
+        ["group.version", "0", "1", "1"],
         ["metadata.version", "3.3-IV3", "4.3-IV0", "4.3-IV0"],
         ["transaction.version", "0", "2", "2"],
     ]
@@ -74,7 +80,8 @@ def test_levels_go_down_and_without_names_all_go_up(cli):
     ("words", "text"),
     [
         (("upgrade", "transaction.version=3"), "only supports versions 0-2"),
-        (("upgrade", "group.version=1"), "does not support this feature"),
+        (("upgrade", "group.version=2"), "only supports versions 0-1"),
+        (("upgrade", "share.version=1"), "does not support this feature"),
         (("upgrade", "transaction.version=1"), "without setting the upgrade type"),
         (("downgrade", "metadata.version=29"), "it might delete metadata information"),
         (("downgrade", "metadata.version=29", "--unsafe"), "Unsafe metadata downgrade"),

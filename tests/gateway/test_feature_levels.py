@@ -8,6 +8,7 @@ import pytest
 
 from gateway.core.feature_levels import (
     GATEWAY_VERSION,
+    GROUP_VERSION,
     METADATA_VERSION,
     TRANSACTION_VERSION,
     Cluster,
@@ -19,6 +20,7 @@ from gateway.core.feature_levels import (
     beginning,
     changed,
     newest,
+    supported_levels,
 )
 from gateway.core.java_map import CHARACTERS_MAX, in_map_order, java_hash
 from tests.gateway.releases import EARLIER, THIS
@@ -42,7 +44,8 @@ def after(before, *updates, cluster=None):
 
 
 def test_a_new_cluster_begins_with_the_newest_levels():
-    assert NEW.levels == {METADATA_VERSION: 30, TRANSACTION_VERSION: 2, GATEWAY_VERSION: 3}
+    newest_of_kafka = {METADATA_VERSION: 30, TRANSACTION_VERSION: 2, GROUP_VERSION: 1}
+    assert NEW.levels == {**newest_of_kafka, GATEWAY_VERSION: 3}
     assert newest(EARLIER).levels == {METADATA_VERSION: 30, GATEWAY_VERSION: 2}
 
 
@@ -56,7 +59,7 @@ def test_a_cluster_that_never_stored_features_writes_only_its_form(form):
 
 def test_an_upgrade_of_all_features_at_once_opens_the_gate_after_the_record():
     before = before_features(Form.FIRST)
-    newer = after(before, (METADATA_VERSION, 30), (TRANSACTION_VERSION, 2), (GATEWAY_VERSION, 3))
+    newer = after(before, *NEW.levels.items())
     assert newer.levels == NEW.levels
     assert newer.epoch == before.epoch + 1
     assert newer.may_write(Form.INTERNAL_TOPICS)
@@ -71,7 +74,7 @@ def test_the_transaction_protocol_needs_the_form_of_transactions():
     assert text in refusal(before, (TRANSACTION_VERSION, 1))
     assert text in refusal(NEW, (GATEWAY_VERSION, 2, SAFE))
     both = after(NEW, (GATEWAY_VERSION, 2, SAFE), (TRANSACTION_VERSION, 0, SAFE))
-    assert both.levels == {METADATA_VERSION: 30, GATEWAY_VERSION: 2}
+    assert both.levels == {METADATA_VERSION: 30, GATEWAY_VERSION: 2, GROUP_VERSION: 1}
 
 
 @pytest.mark.parametrize("kind", [SAFE, UNSAFE])
@@ -99,11 +102,23 @@ def test_a_level_that_another_gateway_does_not_support_is_refused(supported):
     assert "Broker 7 " not in text
 
 
+def test_groups_of_the_consumer_protocol_need_log_segments_everywhere():
+    before = before_features(3)
+    without = supported_levels(log_segments=False)
+    reason = "keeps committed offsets without log segments, which this feature needs."
+    assert reason in refusal(before, (GROUP_VERSION, 1), cluster=alone(without))
+    assert f"Broker 8 {reason}" in refusal(
+        before, (GROUP_VERSION, 1), cluster=Cluster(0, THIS, {7: THIS, 8: without})
+    )
+    assert after(before, (GROUP_VERSION, 1)).level(GROUP_VERSION) == 1
+    assert newest(without).level(GROUP_VERSION) == 0
+
+
 def test_all_levels_change_or_none():
     before = before_features(1)
     assert "nothing" in refusal(before, (METADATA_VERSION, 30), ("nothing", 1))
     assert after(before, (METADATA_VERSION, 29)) is before
-    assert after(before, ("group.version", 0), (TRANSACTION_VERSION, 0)) is before
+    assert after(before, (GROUP_VERSION, 0), (TRANSACTION_VERSION, 0)) is before
 
 
 @pytest.mark.parametrize("level", [-(2**15), -1, 4, 2**15 - 1])
