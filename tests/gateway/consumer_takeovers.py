@@ -152,9 +152,9 @@ class Run:
         static = client.instance is not None
         await self._answer(self.world.beat(name, -2 if static else -1, instance_id=client.instance))
         group = self._group()
-        if static and group is not None and name in group.members:
-            if group.members[name].epoch == -2:
-                self.away[client.instance] = asyncio.get_running_loop().time() + 40
+        member = None if group is None else group.members.get(name)
+        if static and member is not None and member.epoch == -2:
+            self.away[client.instance] = asyncio.get_running_loop().time() + 40
         self.clients[name] = client.fenced()
         self.shown.pop(name, None)
 

@@ -278,6 +278,30 @@ def offset_delete(facts: Facts, version: int) -> dict[str, Any]:
     return {"group_id": GROUP, "topics": [named(facts, TOPIC, partitions=rows)]}
 
 
+CONSUMERS = "rights-consumers"
+
+
+@case(68, on_group("READ", CONSUMERS), on_topic("DESCRIBE"))
+def consumer_group_heartbeat(facts: Facts, version: int) -> dict[str, Any]:
+    fields = {
+        "group_id": CONSUMERS,
+        "member_id": "m",
+        "member_epoch": 0,
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout": 60_000,
+        "subscribed_topic_names": [TOPIC],
+        "server_assignor": None,
+        "topic_partitions": [],
+    }
+    return fields | ({"subscribed_topic_regex": None} if version >= 1 else {})
+
+
+@case(69, on_group("DESCRIBE", CONSUMERS), on_topic("DESCRIBE"))
+def consumer_group_describe(facts: Facts, version: int) -> dict[str, Any]:
+    return {"group_ids": [CONSUMERS], "include_authorized_operations": True}
+
+
 # topics
 
 

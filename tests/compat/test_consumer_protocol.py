@@ -1,0 +1,146 @@
+"""Goal: stock clients read by the consumer protocol (KIP-848), and share partitions.
+
+Method: librdkafka and Apache Kafka's console consumer, unchanged, at an embedded gateway.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from tests.gateway.admin_commands import invoke
+from tests.peers import install
+from tests.peers.gateway import Gateway
+from tests.peers.processes import wait_until
+
+pytestmark = [pytest.mark.compat, pytest.mark.process]
+
+PARTITIONS = 6
+RECORDS = 300
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    with Gateway(tmp_path_factory.mktemp("data")) as broker:
+        yield f"127.0.0.1:{broker.port}"
+
+
+def filled(address, topic):
+    code, _, errors = invoke(
+        "topic", "create", topic, "--partitions", str(PARTITIONS), bootstrap=address
+    )
+    assert code == 0, errors
+    producer = Producer({"bootstrap.servers": address})
+    for number in range(RECORDS):
+        producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
+    assert producer.flush(WAIT_S) == 0
+
+
+class Member:
+    """A consumer of librdkafka, and the records that it has read."""
+
+    def __init__(self, address, group, topic, **more):
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": group,
+                "group.protocol": "consumer",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                **more,
+            }
+        )
+        self.consumer.subscribe([topic])
+        self.read = []
+
+    def poll(self):
+        for record in self.consumer.consume(50, 0.1):
+            assert record.error() is None, record.error()
+            self.read.append(int(record.value()))
+
+    @property
+    def partitions(self):
+        return {each.partition for each in self.consumer.assignment()}
+
+
+def settled(members):
+    """Return whether the members share all partitions evenly."""
+    for each in members:
+        each.poll()
+    owned = [each.partitions for each in members]
+    share = PARTITIONS // len(members)
+    return sorted(p for some in owned for p in some) == list(range(PARTITIONS)) and all(
+        len(some) == share for some in owned
+    )
+
+
+def described(address, group, *words):
+    code, out, errors = invoke("group", "describe", group, *words, "-o", "json", bootstrap=address)
+    assert code == 0, errors
+    return json.loads(out)
+
+
+def test_consumers_of_librdkafka_share_partitions_and_give_them_back(address):
+    filled(address, "shared")
+    members = [Member(address, "g", "shared") for _ in range(2)]
+    wait_until(lambda: settled(members), "two members to share the partitions", WAIT_S)
+    wait_until(
+        lambda: settled(members) and sum(len(each.read) for each in members) >= RECORDS,
+        "all records to be read",
+        WAIT_S,
+    )
+    assert max(Counter(n for each in members for n in each.read).values()) <= 2
+    for each in members:
+        each.consumer.commit(asynchronous=False)
+    (state,) = described(address, "g", "--state")
+    assert (state["state"], state["members"], state["assignment_strategy"]) == (
+        "Stable",
+        2,
+        "uniform",
+    )
+    assert state["group_epoch"] == state["assignment_epoch"] >= 3
+    rows = described(address, "g", "--members")
+    assert [(row["partitions"], row["target_partitions"]) for row in rows] == [(3, 3), (3, 3)]
+    assert sum(row["lag"] for row in described(address, "g")) == 0
+    members.pop().consumer.close()
+    wait_until(lambda: settled(members), "one member to have all partitions", WAIT_S)
+    members.pop().consumer.close()
+    code, out, _ = invoke("group", "list", "-o", "json", bootstrap=address)
+    listed = {row["group"]: (row["state"], row["type"]) for row in json.loads(out)}
+    assert (code, listed["g"]) == (0, ("Empty", "consumer"))
+
+
+def test_a_static_consumer_of_librdkafka_comes_back_to_its_partitions(address):
+    filled(address, "static")
+    one = Member(address, "s", "static", **{"group.instance.id": "one"})
+    two = Member(address, "s", "static", **{"group.instance.id": "two"})
+    wait_until(lambda: settled([one, two]), "two members to share the partitions", WAIT_S)
+    before = two.partitions
+    two.consumer.close()
+    again = Member(address, "s", "static", **{"group.instance.id": "two"})
+    wait_until(lambda: settled([one, again]), "the member to come back", WAIT_S)
+    assert again.partitions == before
+    one.consumer.close()
+    again.consumer.close()
+
+
+def test_kafkas_console_consumer_reads_a_group_to_its_end(address):
+    filled(address, "console")
+    words = ["--bootstrap-server", address, "--topic", "console", "--group", "java"]
+    words += ["--from-beginning", "--max-messages", str(RECORDS)]
+    words += ["--consumer-property", "group.protocol=consumer"]
+    tool = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+    done = subprocess.run(
+        [install.java(), "-cp", install.kafka_classpath(), tool, *words],
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(map(int, done.stdout.split())) == list(range(RECORDS))
+    assert sum(row["lag"] for row in described(address, "java")) == 0
