@@ -192,12 +192,15 @@ class Run:
         found = await self._answer(self.world.described())
         if found is None or found.error_code.name not in ("none", "group_id_not_found"):
             return
+        if found.error_code.name == "group_id_not_found" and not self.acknowledged:
+            self.shown, self.group_epoch = {}, 0  # it was empty, and was deleted
+            return
         members = {each.member_id: each for each in found.members}
         assert found.group_epoch >= self.group_epoch, "the group's epoch fell"
         self.group_epoch = found.group_epoch
         for name, epoch in self.shown.items():
             assert found.group_epoch >= epoch, f"{name} was shown {epoch}"
-            if name in members and members[name].member_epoch > 0:
+            if name in members and members[name].member_epoch != -2:
                 assert members[name].member_epoch >= epoch, f"{name}'s epoch fell"
         for one, other in combinations(self._live(), 2):
             both = one.owned & other.owned
