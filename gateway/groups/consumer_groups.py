@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -148,7 +148,7 @@ class ConsumerGroups:
         return ConsumerGroup(group_id, _SETTINGS)
 
     @contextmanager
-    def _unload_on_errors(self, loaded: LoadedGroup) -> Iterator[None]:
+    def _unload_on_errors(self, loaded: LoadedGroup) -> Generator[None]:
         """Unload the group after an error: its memory may have what was not written."""
         try:
             yield

@@ -292,6 +292,7 @@ class LoadedGroups:
             return
         changes = loaded.group.take_byte_changes()
         if loaded.consumer is not None:
+            changes = Counter(changes)
             changes.update(loaded.consumer.roster.take_byte_changes())
         self.memory.change(changes)
         for host, more in changes.items():

@@ -42,6 +42,8 @@ class Run:
         self.acknowledged = {}
         self.offset = 0
         self.kills = 0
+        # When each member last had an answer to a heartbeat.
+        self.beats = {}
         # Static members that left for a while, and when their place ends.
         self.away = {}
 
@@ -86,6 +88,7 @@ class Run:
         if reply.error_code.name != "none":
             return
         self.away.pop(client.instance, None)
+        self.beats[name] = asyncio.get_running_loop().time()
         assigned = client.assigned
         if reply.assignment is not None:
             rows = reply.assignment.topic_partitions
@@ -150,11 +153,10 @@ class Run:
         if not client.joined:
             return
         static = client.instance is not None
-        await self._answer(self.world.beat(name, -2 if static else -1, instance_id=client.instance))
-        group = self._group()
-        member = None if group is None else group.members.get(name)
-        if static and member is not None and member.epoch == -2:
-            self.away[client.instance] = asyncio.get_running_loop().time() + 40
+        epoch = -2 if static else -1
+        reply = await self._answer(self.world.beat(name, epoch, instance_id=client.instance))
+        if static and reply is not None and reply.error_code.name == "none":
+            self.away[client.instance] = self.beats[name] + 44
         self.clients[name] = client.fenced()
         self.shown.pop(name, None)
 

@@ -44,6 +44,7 @@ _ROWS = {
     9: Rows("groups", "", "groups", ""),
     15: Rows("groups", "", "groups", ""),
     42: Rows("groups_names", "", "results", ""),
+    69: Rows("group_ids", "", "groups", ""),
     65: Rows("transactional_ids", "", "transaction_states", ""),
 }
 _OF_ALL_BROKERS = {16: "groups", 66: "transaction_states"}

@@ -14,7 +14,7 @@ GROUP, TRANSACTION = 0, 1
 _TOPICS = {0: "topic_data", 1: "topics", 2: "topics", 21: "topics", 23: "topics", 61: "topics"}
 _PARTITIONS = ("partition_data", "partitions", "partition_indexes")
 _INDEXES = ("partition", "partition_index", "index")
-_GROUPS = {8, 9, 11, 12, 13, 14, 15, 28, 42, 47}
+_GROUPS = {8, 9, 11, 12, 13, 14, 15, 28, 42, 47, 68, 69}
 _TRANSACTIONS = {22, 24, 25, 26, 65}
 
 
@@ -93,7 +93,7 @@ def _group(body: dict[str, Any]) -> str:
     """Return the first group that a request names."""
     if "group_id" in body:
         return body["group_id"]
-    named = body.get("groups") or body.get("groups_names") or [""]
+    named = body.get("groups") or body.get("groups_names") or body.get("group_ids") or [""]
     return named[0]["group_id"] if isinstance(named[0], dict) else named[0]
 
 
