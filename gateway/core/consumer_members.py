@@ -111,11 +111,6 @@ class ConsumerMember:
         return replace(self, epoch=epoch, previous_epoch=self.epoch)
 
 
-def partition_count(epochs: Epochs) -> int:
-    """Return the number of partitions."""
-    return sum(map(len, epochs.values()))
-
-
 class ResolvedRegex(NamedTuple):
     """The topics that match a regular expression, and when they were found.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from uuid import UUID
 
 from tests.gateway.group_world import World
 from tests.subscriptions.log_world import LogWorld
@@ -88,6 +87,3 @@ def partitions(reply):
     if reply.assignment is None:
         return None
     return sorted(each for row in reply.assignment.topic_partitions for each in row.partitions)
-
-
-NO_TOPIC = UUID(int=1)
