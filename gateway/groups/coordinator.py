@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future
+from base64 import urlsafe_b64encode
 from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -61,7 +62,7 @@ from subscriptions.znodes.znode_store import GroupZnodeStore
 if TYPE_CHECKING:
     from gateway.groups.every_group import EveryGroup
 
-__all__ = ["Coordinator", "GroupListing", "GroupView", "Refused", "fresh_id"]
+__all__ = ["Coordinator", "GroupListing", "GroupView", "Refused", "fresh_id", "fresh_member_id"]
 
 
 class Coordinator:
@@ -475,6 +476,11 @@ class Coordinator:
 def _assigns(group: Group, syncing: Syncing) -> bool:
     """Return whether the group will keep the assignments of this SyncGroup."""
     return group.state is State.COMPLETING_REBALANCE and syncing.member_id == group.leader
+
+
+def fresh_member_id() -> str:
+    """Return a random id for a member of the consumer protocol, in the form of Kafka's Uuid."""
+    return urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
 
 
 def fresh_id() -> str:

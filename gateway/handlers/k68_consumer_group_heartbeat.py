@@ -9,10 +9,9 @@ Source: Kafka, KafkaApis.handleConsumerGroupHeartbeat and GroupCoordinatorServic
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from datetime import timedelta
 from typing import Any, Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -27,7 +26,7 @@ from gateway.core.consumer_members import (
     Epochs,
 )
 from gateway.core.shown_text import shown
-from gateway.groups.coordinator import Refused
+from gateway.groups.coordinator import Refused, fresh_member_id
 from gateway.handlers.api import Api, Context, Reply, Request
 from gateway.handlers.consumer_protocol import serves_consumer_protocol
 from gateway.handlers.rights import (
@@ -132,7 +131,7 @@ def _heartbeat(request: Request) -> ConsumerHeartbeat:
     body = request.body
     names = body.subscribed_topic_names
     return ConsumerHeartbeat(
-        member_id=body.member_id or _fresh_id(),
+        member_id=body.member_id or fresh_member_id(),
         epoch=body.member_epoch,
         instance_id=body.instance_id,
         rack_id=body.rack_id,
@@ -144,11 +143,6 @@ def _heartbeat(request: Request) -> ConsumerHeartbeat:
         client_id=request.client_id or "",
         client_host="/" + request.peer.host,
     )
-
-
-def _fresh_id() -> str:
-    """Return a random id for a member of v0, in the form of Kafka's Uuid."""
-    return urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
 
 
 def _owned(topics: Any) -> dict[UUID, frozenset[int]]:

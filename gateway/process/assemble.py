@@ -238,6 +238,17 @@ def _no_passphrase() -> str:
     raise ValueError("its key has a passphrase; write the key without one")
 
 
+def _begin_consumer_groups(ctx: Context) -> None:
+    """Let the configs of groups act, and log if this gateway refuses the consumer protocol."""
+    ctx.groups.consumers.timing_of = partial(_consumer_timing, ctx)
+    if ctx.features.level(GROUP_VERSION) and not ctx.groups.keeps_records:
+        logger().warning(
+            "groups of the consumer protocol are refused here: committed offsets must be in log "
+            "segments, see --log-segment-based-subscriptions-store-enabled",
+            feature=GROUP_VERSION,
+        )
+
+
 def _consumer_timing(ctx: Context, group_id: str) -> ConsumerTiming:
     """Return the times of a group of the consumer protocol."""
     return consumer_timing(
@@ -315,13 +326,7 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
             **dict.fromkeys(("health", "history", "record_times", "slow"), _ask_metrics),
         },
     )
-    groups.consumers.timing_of = partial(_consumer_timing, ctx)
-    if features.level(GROUP_VERSION) and not groups.keeps_records:
-        logger().warning(
-            "groups of the consumer protocol are refused here: committed offsets must be in log "
-            "segments, see --log-segment-based-subscriptions-store-enabled",
-            feature=GROUP_VERSION,
-        )
+    _begin_consumer_groups(ctx)
     stops.append(add_transactions(ctx, shared))
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
     secure = await _secure_ports(config, parts, stored, cluster, stops)

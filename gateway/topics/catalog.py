@@ -68,6 +68,9 @@ class Catalog:
 
     # The defaults of topic configs that were altered, normalized. Replaced by `use_defaults`.
     defaults: Mapping[str, str] = MappingProxyType({})
+    # A number that changes whenever a topic appears, grows or disappears, and one that rises
+    # whenever one appears.
+    version = created = 0
 
     def __init__(
         self,
@@ -121,9 +124,6 @@ class Catalog:
         self._changing: dict[str, asyncio.Event] = {}
         # The tasks of the changes in progress. They run to their end even if a caller is cancelled.
         self._tasks: set[asyncio.Task[Any]] = set()
-        # A number that changes whenever a topic appears, grows or disappears, and one that rises
-        # whenever one appears.
-        self.version = self.created = 0
         # True if topics or partition counts changed after `on_changed` was last called.
         self._changed = False
         # Topics that were deleted during the watch's current round. Readings of their nodes are out
