@@ -1,0 +1,85 @@
+"""Goal: the records, the times and the expressions of a group are what its configs and members say.
+
+Method: the pure parts alone, with the limits of a broker of Kafka.
+"""
+
+import pytest
+
+from gateway.core.consumer_members import ConsumerTiming
+from gateway.groups.stored_consumer_group import decode_notes, encode_changes, has_members
+from gateway.groups.topic_patterns import CHARACTERS_MAX, pattern_fault, resolve
+from gateway.settings.group_timing import consumer_timing
+from ledger.errors import CorruptFormat
+from ledger.sealed import seal
+from tests.gateway.consumer_rig import Client, FakeTopics, beat, fresh_group
+
+LIMITS = ConsumerTiming()
+
+
+def stored():
+    topics = FakeTopics()
+    topics.make("t", 5)
+    group = fresh_group()
+    for name in ("a", "b"):
+        beat(group, Client(name), topics)
+    return group, encode_changes(group.roster.records())
+
+
+async def test_every_record_is_read_as_it_was_written():
+    group, notes = stored()
+    found = await decode_notes(notes, "g")
+    written = group.roster.records()
+    assert found.keys() == written.keys()
+    again = fresh_group().restore("g", group._settings, found, 0, 45_000)
+    assert again.roster.records() == written
+    assert has_members(notes)
+    assert not has_members({"group": b""})
+
+
+@pytest.mark.parametrize(
+    ("key", "note"),
+    [
+        ("group", seal({"epoch": 1})),
+        ("strange/a", seal({})),
+        ("target/a", seal({"partitions": {"no-id": [1]}})),
+        ("current/a", seal({"epoch": 1, "state": 9})),
+        ("member/a", b"1 00000000 {}"),
+    ],
+)
+async def test_a_damaged_record_is_refused(key, note):
+    with pytest.raises(CorruptFormat):
+        await decode_notes({key: note}, "g")
+
+
+def test_the_configs_of_a_group_come_before_those_of_the_broker():
+    broker = {"group.consumer.assignment.interval.ms": "7"}
+    own = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "6000"}
+    assert consumer_timing({}, {}, LIMITS) is LIMITS
+    assert consumer_timing({}, broker, LIMITS).assignment_interval_ms == 7
+    assert consumer_timing(own, broker, LIMITS)[:3] == (50_000, 6_000, 7)
+    nine = {"consumer.assignment.interval.ms": "9"}
+    assert consumer_timing(nine, broker, LIMITS).assignment_interval_ms == 9
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault"),
+    [
+        ("a.*", None),
+        ("[", "missing closing ]"),
+        ("(", "missing closing )"),
+        ("*", "missing argument to repetition operator"),
+        ("(?<=a)", "invalid named capture"),
+        ("x" * (CHARACTERS_MAX + 1), "it has 1025 characters, and at most 1024 are allowed"),
+        (r"\pN" * 5, "it has 5 Unicode classes, and at most 4 are allowed"),
+        ("a{2}" * 17, "it has 17 counted repetitions, and at most 16 are allowed"),
+    ],
+)
+def test_a_bad_expression_gets_the_text_of_kafka(pattern, fault):
+    assert pattern_fault(pattern) == fault
+
+
+async def test_a_topic_that_the_client_may_not_describe_matches_nothing():
+    names = [f"t{number}" for number in range(1_200)] + ["other"]
+    found = await resolve(["t1.?", "[", "other"], names, lambda name: name != "t11")
+    expected = {f"t1{digit}" for digit in (*"023456789", "")}
+    assert found == {"t1.?": expected, "[": frozenset(), "other": {"other"}}
