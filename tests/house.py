@@ -100,6 +100,7 @@ UNCERTAIN_ALLOWED = {
     "gateway/admin/": "a command-line client of the gateway, outside of it",
     "gateway/http/": "draws secrets of forms and passwords; a client of the cluster as well",
     "gateway/pipelines/": "jobs on Spark, clients as well",
+    "gateway/process/secure_dev.py": "makes a certificate with its days, and a password",
     "gateway/process/local_cluster/": "starts processes of this machine and waits for them",
     "gateway/testing/": "runs in the tests of applications, which wait for a process",
 }

@@ -167,7 +167,9 @@ def patched(name):
 @pytest.mark.parametrize("name", ["gateway", "bookie", "auditor"])
 @pytest.mark.parametrize("release", RELEASES)
 def test_each_patched_set_is_valid(name, release):
-    kubernetes_validate.validate(patched(name), release, strict=True)
+    found = patched(name)
+    kubernetes_validate.validate(found, release, strict=True)
+    assert found["spec"]["template"]["spec"]["initContainers"]
 
 
 @pytest.mark.parametrize("name", ["gateway", "bookie", "auditor"])
