@@ -23,6 +23,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
 
 from tests.compat.clients.with_kafka_python import KafkaConsumer, KafkaProducer, TopicPartition
 from tests.gateway.issuer import AUDIENCE, ISSUER, Issuer
@@ -228,6 +229,15 @@ class _Token(AbstractTokenProvider):
         return self._token
 
 
+class _PythonToken(KafkaPythonTokens):
+    def __init__(self, token):
+        super().__init__()
+        self._token = token
+
+    def token(self):
+        return self._token
+
+
 def of_python(gateway, mechanism, password=PASSWORD, listener="LOGIN"):
     return {
         "bootstrap_servers": gateway.at(listener),
@@ -287,8 +297,7 @@ def test_kafka_python_by_each_mechanism(gateway, mechanism):
         found = of_python(gateway, mechanism, password)
         if mechanism == "OAUTHBEARER":
             token = token_of(gateway.authority, password)
-            provider = type("Token", (), {"token": lambda _: token, "extensions": lambda _: {}})
-            found |= {"sasl_oauth_token_provider": provider()}
+            found |= {"sasl_oauth_token_provider": _PythonToken(token)}
         return found
 
     topic = f"py-{mechanism}"

@@ -38,9 +38,9 @@ APIS = (k17_sasl_handshake.API, k18_api_versions.API, k36_sasl_authenticate.API,
 class Port:
     """The port, its users, and the principals of the requests that it served."""
 
-    def __init__(self, server, users, logins, secure, principals):
+    def __init__(self, server, users, logins, secure, principals, store):
         self.server, self.users, self.logins = server, users, logins
-        self.secure, self.principals = secure, principals
+        self.secure, self.principals, self.store = secure, principals, store
 
     @property
     def registry(self):
@@ -74,7 +74,8 @@ async def secure_port(
 
     `own` are the fields of the configuration that single listeners have of their own.
     """
-    users = ScramUsers(SimMetadata())
+    store = SimMetadata()
+    users = ScramUsers(store)
     await users.load()
     await add_user(users)
     logins = Logins(users, SECRET, sasl or SaslConfig(), bearers)
@@ -89,7 +90,7 @@ async def secure_port(
     server = Server(dispatcher, limits or ConnectionLimits(), secure=secure)
     await server.start_all(listeners)
     try:
-        yield Port(server, users, logins, secure, ctx.principals)
+        yield Port(server, users, logins, secure, ctx.principals, store)
     finally:
         while Client.opened:
             Client.opened.pop().close()

@@ -18,8 +18,10 @@ import pytest
 from gateway.config import SaslConfig, TlsConfig
 from gateway.core.scram_credentials import Mechanism
 from gateway.core.scram_exchange import MECHANISMS, ScramClient
+from gateway.server import logins
 from gateway.server.logins import Logins
 from gateway.server.registry import Refused
+from gateway.settings.scram_users import ScramUsers
 from tests.gateway.pki import Authority
 from tests.gateway.secure_rig import (
     PASSWORD,
@@ -240,6 +242,50 @@ async def test_a_user_that_is_deleted_or_changed_is_cut_off(mechanism):
             await change()
             assert await cut_off(port, client)
             await other.who()
+
+
+async def test_a_user_that_another_gateway_deletes_is_cut_off():
+    async with plain_port() as port:
+        await add_user(port.users, "bob")
+        client = await connect(port)
+        await client.scram(user="bob")
+        other = ScramUsers(port.store)
+        await other.load()
+        await delete_user(other, "bob")
+        await other.close()
+        await until_true(lambda: "bob" not in port.users.names())
+        assert await cut_off(port, client)
+
+
+async def test_one_password_is_checked_at_a_time_and_the_rest_waits_or_is_refused(
+    authority, monkeypatch
+):
+    """Of 100 logins at once, few wait, one is checked, and another client is served meanwhile."""
+    running, most, check = [], [], logins.has_password
+
+    def counted(*arguments):
+        running.append(1)
+        most.append(len(running))
+        try:
+            return check(*arguments)
+        finally:
+            running.pop()
+
+    monkeypatch.setattr(logins, "has_password", counted)
+    sasl = SaslConfig(mechanisms=ALL, checks_waiting_max=20, failure_s=0.1)
+    async with tls_port(authority, sasl) as port:
+        tls = client_tls(authority)
+        known = await connect(port, "SASL_SSL", tls)
+        await known.scram()
+        clients = [await connect(port, "SASL_SSL", tls) for _ in range(100)]
+        answers = asyncio.gather(*(each.plain() for each in clients))
+        while not answers.done():
+            await known.who()
+        codes = [each.error_code.value for each in answers.result()]
+    assert max(most) == SaslConfig().checks_max == 1
+    assert 16 <= codes.count(0) < 100
+    assert set(codes) == {0, FAILED}
+    assert len(port.principals) > 3
 
 
 async def test_a_session_ends_and_can_be_renewed_by_the_same_user_only():
