@@ -132,6 +132,7 @@ class BearerKeys:
         self._is_reading = False
         # When keys may be read for a token with an unknown key, on the loop's clock.
         self._may_read_s = float("-inf")
+        self._is_closed = False
         # The next reading. None before `start` and after `close`.
         self._timer: asyncio.TimerHandle | None = None
 
@@ -153,6 +154,7 @@ class BearerKeys:
 
     def close(self) -> None:
         """Read no keys any more."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -177,7 +179,10 @@ class BearerKeys:
             self._read_in(wait_s)
 
     def _read_in(self, wait_s: float) -> None:
-        self.close()
+        if self._is_closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(wait_s, self.reload)
 
     def check(self, token: str) -> Subject | str:

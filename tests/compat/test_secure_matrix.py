@@ -23,9 +23,13 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
 
-from tests.compat.clients.with_kafka_python import KafkaConsumer, KafkaProducer, TopicPartition
+from tests.compat.clients.with_kafka_python import (
+    KafkaConsumer,
+    KafkaProducer,
+    TokenProvider,
+    TopicPartition,
+)
 from tests.gateway.issuer import AUDIENCE, ISSUER, Issuer
 from tests.gateway.pki import Authority
 from tests.peers import install
@@ -229,7 +233,7 @@ class _Token(AbstractTokenProvider):
         return self._token
 
 
-class _PythonToken(KafkaPythonTokens):
+class _PythonToken(TokenProvider):
     def __init__(self, token):
         super().__init__()
         self._token = token

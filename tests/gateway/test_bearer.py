@@ -331,6 +331,14 @@ async def test_a_new_key_is_read_and_a_faulty_file_changes_nothing(issuer, stran
         keys.close()
 
 
+async def test_keys_that_are_closed_while_they_are_read_are_read_no_more(issuer, authority):
+    keys = BearerKeys(config_of(authority))
+    await keys.start()
+    keys.close()
+    await keys._read()
+    assert keys._timer is None
+
+
 async def test_an_unknown_key_asks_for_the_keys_once_a_minute(issuer, authority, monkeypatch):
     keys, asked = await keys_for(authority), []
     monkeypatch.setattr(keys, "reload", lambda: asked.append(1))
