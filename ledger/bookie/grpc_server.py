@@ -102,8 +102,8 @@ class BookieServer:
         """Return the bookie as the peer may use it, by the roles of its certificate."""
         roles = None
         if self._tls is not None and self._tls.checks_roles:
-            shown = cast(Any, context).auth_context().get(_CERTIFICATE)
-            pem = next(iter(shown), b"").decode("ascii") if shown else ""
+            shown = context.auth_context().get(_CERTIFICATE, ())
+            pem = next(iter(shown), b"").decode("ascii")
             roles = self._tls.roles_of(ssl.PEM_cert_to_DER_cert(pem) if pem else None)
             if not roles:
                 self._peers.log_without_role(context.peer().rpartition(":")[0])

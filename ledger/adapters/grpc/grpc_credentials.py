@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from typing import cast
 
 from ledger.adapters.grpc.grpc_library import grpc
 from ledger.adapters.links.link import Endpoint
@@ -67,7 +68,8 @@ def server_credentials(tls: TlsIdentity) -> grpc.ServerCredentials:
         used = tls.version
         return _configuration(tls)
 
-    fetch: Callable[[], grpc.ServerCertificateConfiguration | None] = newest
+    # None means that nothing has changed, which the type stubs lack.
+    fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], newest)
     return grpc.dynamic_ssl_server_credentials(
         _configuration(tls), fetch, require_client_authentication=True
     )
