@@ -97,8 +97,6 @@ def end_with(supervisor: int) -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-    # The supervisor passes SIGHUP on. A worker that starts, or has nothing to read again, lives on.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if os.getppid() != supervisor:  # the parent ended before the call above
         sys.exit(EXIT_OK)
 

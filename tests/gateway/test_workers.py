@@ -101,18 +101,6 @@ def test_a_signal_is_passed_on_and_the_last_worker_is_waited_for(tmp_path, numbe
         assert [len(supervised.pids(place)) for place in (0, 1)] == [1, 1]
 
 
-def test_a_reload_is_passed_on_and_a_worker_that_has_nothing_to_read_lives_on(tmp_path):
-    reloads = "signal.signal(signal.SIGHUP, lambda *_: print('read again', flush=True))\n" + SERVES
-    has_nothing = "from gateway.process.supervisor import end_with\nend_with(os.getppid())\n"
-    with Supervised(tmp_path, reloads, has_nothing + SERVES) as supervised:
-        supervised.wait_said("gateways started")
-        supervised.process.send_signal(signal.SIGHUP)
-        supervised.wait_said("read again")
-        supervised.process.send_signal(signal.SIGTERM)
-        assert supervised.wait_exit() == 0
-        assert [len(supervised.pids(place)) for place in (0, 1)] == [1, 1]
-
-
 def test_a_second_signal_kills(tmp_path):
     stubborn = f"signal.signal(signal.SIGTERM, lambda *_: print('no', flush=True))\n{SERVES}"
     with Supervised(tmp_path, stubborn) as supervised:
