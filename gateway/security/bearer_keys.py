@@ -58,7 +58,8 @@ def keys_of(content: bytes) -> dict[str, Any]:
     if not isinstance(rows, list):
         raise JwksFault("is no JSON Web Key Set, which is an object with keys")
     found: dict[str, Any] = {}
-    for row in cast("list[Any]", rows)[:KEYS_MAX]:
+    for each in cast("list[object]", rows)[:KEYS_MAX]:
+        row = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
         key = _public_key(row)
         if key is not None:
             found[str(row.get("kid", ""))] = key
@@ -67,9 +68,9 @@ def keys_of(content: bytes) -> dict[str, Any]:
     return found
 
 
-def _public_key(row: Any) -> Any:
+def _public_key(row: dict[str, Any]) -> Any:
     """Return the key of a row of a JWKS, or None if it verifies no signature."""
-    kind = row.get("kty") if isinstance(row, dict) else None
+    kind: object = row.get("kty")
     members = _PUBLIC.get(kind) if isinstance(kind, str) else None
     if members is None or row.get("use", "sig") != "sig":
         return None
