@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from gateway.core.scram_exchange import MECHANISMS
-from tests.compat.logins.talk import AUTHENTICATE, HANDSHAKE, Talk, exchange_of, final_of, issuer
-from tests.gateway.issuer import message_of
+from tests.compat.logins.talk import AUTHENTICATE, HANDSHAKE, Talk, exchange_of, final_of
 
 Play = Callable[[Talk], Awaitable[None]]
 SASL, REAUTHENTICATING, PLAINTEXT = "SASL", "REAUTHENTICATING", "PLAINTEXT"
@@ -312,65 +311,6 @@ async def proof_of_another_user(talk: Talk) -> None:
     await talk.handshake("SCRAM-SHA-512")
     first = await talk.token(exchange_of("SCRAM-SHA-512").first())
     await talk.token(final_of(exchange_of("SCRAM-SHA-512", "bob"), first))
-
-
-# -- tokens ----------------------------------------------------------------------------------------
-
-
-@case(SASL, 0, 1, 2)
-async def right_token(talk: Talk, version: int) -> None:
-    await talk.bearer(issuer().token(), version)
-    await talk.versions()
-
-
-@case(SASL, "exp", "nbf", "iss", "aud", "sub", "iat", "key", "unsigned", "text")
-async def wrong_token(talk: Talk, what: str) -> None:
-    await talk.bearer(WRONG_TOKENS[what]())
-    await talk.token(b"\x01")
-    await talk.versions()
-
-
-WRONG_TOKENS: Final[dict[str, Callable[[], str]]] = {
-    "exp": lambda: issuer().token(exp=1),
-    "nbf": lambda: issuer().token(nbf=2**33),
-    "iss": lambda: issuer().token(iss="https://other.example"),
-    "aud": lambda: issuer().token(aud="other"),
-    "sub": lambda: issuer().token(sub=None),
-    "iat": lambda: issuer().token(iat=None),
-    "key": lambda: issuer().token(header={"kid": "other"}),
-    "unsigned": lambda: issuer().token().rpartition(".")[0] + ".",
-    "text": lambda: "text",
-}
-
-
-@case(SASL, "a=carol", "a=admin")
-async def token_for_a_user(talk: Talk, authorized: str) -> None:
-    await talk.bearer(issuer().token(), authorized=authorized)
-
-
-@case()
-async def token_with_an_extension(talk: Talk) -> None:
-    await talk.bearer(issuer().token(), more="trace=1\x01")
-
-
-@case()
-async def bare_token_of_an_issuer(talk: Talk) -> None:
-    await talk.handshake("OAUTHBEARER", version=0)
-    await talk.frame(message_of(issuer().token()))
-    await talk.versions()
-
-
-@case(SASL, *(b"", b"\0", b"\x01", b"n,,\x01\x01", b"n,,\x01auth=Basic a\x01\x01", b"\xff\xfe"))
-async def odd_message_with_a_token(talk: Talk, message: bytes) -> None:
-    await talk.handshake("OAUTHBEARER")
-    await talk.token(message)
-
-
-@case(SASL, "carol", "mallory")
-async def token_of_a_user_again(talk: Talk, user: str) -> None:
-    await talk.bearer(issuer().token())
-    await talk.bearer(issuer().token(sub=user))
-    await talk.versions()
 
 
 # -- again -----------------------------------------------------------------------------------------

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import socket
 import struct
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.config import OAuthConfig, SaslConfig, TlsConfig
-from gateway.core.sasl_session import OAUTHBEARER
+from gateway.config import SaslConfig, TlsConfig
 from gateway.core.scram_credentials import Mechanism
-from gateway.core.scram_exchange import salted_password
-from gateway.security.bearer_keys import BearerKeys
+from gateway.core.scram_exchange import MECHANISMS, salted_password
 from gateway.wire.messages import decode_response, encode_request
 from tests.compat.logins.cases import ALL, PLAINTEXT, REAUTHENTICATING, SASL, SESSION_S, Case
-from tests.compat.logins.talk import USERS, Talk, issuer
-from tests.gateway.issuer import AUDIENCE, ISSUER
+from tests.compat.logins.talk import USERS, Talk
 from tests.gateway.pki import Authority
 from tests.gateway.secure_rig import add_user, client_tls, delete_user, secure_port
 from tests.peers.kafka import FOR_TESTS, ApacheKafka
@@ -35,21 +33,8 @@ class SecureKafka(ApacheKafka):
         super().__init__(data, FOR_TESTS)
         self.ports = dict(zip((SASL, REAUTHENTICATING), ports_in_a_row(2), strict=True))
 
-    @property
-    def jwks(self) -> Path:
-        return self.data / "jwks.json"
-
-    def argv(self) -> list[str]:
-        java, *words = super().argv()
-        return [
-            java,
-            f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.jwks.as_uri()}",
-            *words,
-        ]
-
     def prepare(self) -> None:
         super().prepare()
-        self.jwks.write_bytes(issuer().jwks())
         names = {PLAINTEXT: self.port, "CONTROLLER": self.controller_port, **self.ports}
         protocols = {name: "SASL_PLAINTEXT" if name in self.ports else PLAINTEXT for name in names}
         users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
@@ -58,10 +43,7 @@ class SecureKafka(ApacheKafka):
             "listener.security.protocol.map": ",".join(
                 f"{name}:{protocol}" for name, protocol in protocols.items()
             ),
-            "sasl.enabled.mechanisms": ",".join((*ALL, OAUTHBEARER)),
-            "sasl.oauthbearer.jwks.endpoint.url": self.jwks.as_uri(),
-            "sasl.oauthbearer.expected.issuer": ISSUER,
-            "sasl.oauthbearer.expected.audience": AUDIENCE,
+            "sasl.enabled.mechanisms": ",".join(ALL),
             f"listener.name.{REAUTHENTICATING.lower()}.connections.max.reauth.ms": str(
                 int(SESSION_S * 1000)
             ),
@@ -73,11 +55,6 @@ class SecureKafka(ApacheKafka):
                 key = f"listener.name.{name.lower()}.{mechanism.lower()}.sasl.jaas.config"
                 module = f"org.apache.kafka.common.security.{kind}LoginModule"
                 lines[key] = f"{module} required{given};"
-            of_bearer = f"listener.name.{name.lower()}.oauthbearer.sasl"
-            package = "org.apache.kafka.common.security.oauthbearer"
-            lines[f"{of_bearer}.jaas.config"] = f"{package}.OAuthBearerLoginModule required;"
-            handler = f"{package}.OAuthBearerValidatorCallbackHandler"
-            lines[f"{of_bearer}.server.callback.handler.class"] = handler
         with (self.data / "server.properties").open("a") as written:
             written.writelines(f"{key}={value}\n" for key, value in lines.items())
 
@@ -131,18 +108,12 @@ async def answers_of_ours(cases: list[Case], directory: Path) -> Answers:
     authority.issue("server")
     tls = TlsConfig(keystore=authority.path / "server.pem")
     context = client_tls(authority)
-    (directory / "jwks.json").write_bytes(issuer().jwks())
-    keys = BearerKeys(
-        OAuthConfig(jwks=directory / "jwks.json", issuer=ISSUER, audiences=(AUDIENCE,))
-    )
-    keys.load()
     found: Answers = {}
     for session_s in (0.0, SESSION_S):
-        mechanisms = (*ALL, OAUTHBEARER)
-        sasl = SaslConfig(mechanisms=mechanisms, failure_s=0.1, session_s=session_s)
+        sasl = SaslConfig(mechanisms=ALL, failure_s=0.1, session_s=session_s)
         here = [each for each in cases if (each.listener == REAUTHENTICATING) == (session_s > 0)]
         protocols = ("SASL_SSL", PLAINTEXT)
-        async with secure_port(tls=tls, sasl=sasl, protocols=protocols, bearers=keys) as port:
+        async with secure_port(tls=tls, sasl=sasl, protocols=protocols) as port:
             await delete_user(port.users)
             for name, password in USERS.items():
                 await add_user(port.users, name, password)
@@ -176,3 +147,11 @@ def write_recorded(answers: Answers) -> None:
 def read_recorded() -> Answers:
     found: Answers = json.loads(FILE.read_text())
     return found
+
+
+def digest_of(cases: list[Case]) -> str:
+    """Return a digest of the names of the cases."""
+    return hashlib.sha256("\n".join(sorted(each.name for each in cases)).encode()).hexdigest()
+
+
+assert set(ALL) == {"PLAIN", *MECHANISMS}
