@@ -328,7 +328,8 @@ def _tls(texts: Mapping[str, str]) -> TlsPaths | None:
         return _kafka_tls(texts, roles)
     if len(given) < len(names):
         raise _fault(f"{', '.join(names)}: set all three, or none")
-    return TlsPaths(*(texts[name] for name in names), roles)
+    ca, certificate, key = (texts[name] for name in names)
+    return TlsPaths(ca, certificate, key, roles)
 
 
 def _kafka_tls(texts: Mapping[str, str], roles: str) -> TlsPaths | None:
