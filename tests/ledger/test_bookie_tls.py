@@ -114,7 +114,7 @@ async def test_tls_1_1_is_refused(tmp_path):
             context.set_ciphers("ALL:@SECLEVEL=0")
             context.minimum_version = ssl.TLSVersion.TLSv1
             context.maximum_version = ssl.TLSVersion.TLSv1_1
-            with pytest.raises(OSError, match=r"PROTOCOL_VERSION|reset"):
+            with pytest.raises((ssl.SSLError, ConnectionError)):  # the alert may come too late
                 await asyncio.open_connection("127.0.0.1", served.port, ssl=context)
 
 
