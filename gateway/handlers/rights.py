@@ -137,7 +137,7 @@ RIGHTS: Final[Mapping[int, tuple[Right, ...]]] = {
 }
 """The rights that the handler of each API may ask for. Several are for different parts of it."""
 
-_TRIED: Final = frozenset(
+TRIED: Final = frozenset(
     {
         (3, Operation.CREATE, _CLUSTER),
         (3, Operation.DESCRIBE, _CLUSTER),
@@ -224,7 +224,7 @@ def allows(
     resource = Resource(kind, name)
     if authorizer.allows(peer.principal, peer.host, operation, resource):
         return True
-    if (request.key, operation, kind) not in _TRIED and not _is_listing(request, kind):
+    if (request.key, operation, kind) not in TRIED and not _is_listing(request, kind):
         _count_denial(request, ctx, operation, resource)
     return False
 

@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from gateway.access import AuditEvent, Operation, PageClient, Resource, ResourceType, auditing
 from gateway.config import Authorization
 from gateway.handlers import k03_metadata, k19_create_topics, k49_alter_client_quotas
+from gateway.handlers.rights import RIGHTS, TRIED, Right
 from gateway.http.asking import require
 from gateway.http.pages import Refused
 from gateway.security import audit_log
@@ -192,6 +193,11 @@ async def test_a_denial_has_the_rule_and_rights_that_are_only_tried_have_no_line
     assert (found["decision"], found["rule"]) == ("DENIED", "DefaultDeny")
     assert (found["request_key"], found["request_version"]) == (19, 7)
     assert found["principal"] == "User:ANONYMOUS"
+
+
+def test_rights_that_are_only_tried_are_rights_of_their_request():
+    for key, operation, kind in TRIED:
+        assert Right(operation, kind) in RIGHTS[key]
 
 
 async def test_changes_have_their_outcome_and_no_value(tmp_path):
