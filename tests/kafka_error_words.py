@@ -271,6 +271,21 @@ KAFKA: Final[Mapping[str, Words]] = {
     "transaction_abortable": Words(
         "the transaction cannot go on", "abort it, and begin a new one; the producer stays usable"
     ),
+    "fenced_member_epoch": Words(
+        "the coordinator has another epoch for the member, such as after its session ended",
+        "none: consumers give up their partitions and join again",
+    ),
+    "stale_member_epoch": Words(
+        "the member has moved to another epoch since, or no longer has the partition",
+        "none: consumers learn their epoch with the next heartbeat, and try again",
+    ),
+    "unreleased_instance_id": Words(
+        "another consumer has the same `group.instance.id`, and has not left",
+        "give each consumer its own, or wait until the session of the other one ends",
+    ),
+    "unsupported_assignor": Words(
+        "`group.remote.assignor` names no assignor of the gateway", "use `uniform` or `range`"
+    ),
     "invalid_regular_expression": Words("the pattern is no expression of RE2", "correct it"),
     "invalid_share_session_epoch": Words("share groups are not served", "use consumer groups"),
 }

@@ -80,6 +80,7 @@ class Client:
     epoch: int = -1  # -1 before it joins, and after it was fenced
     owned: frozenset = frozenset()
     assigned: frozenset = frozenset()  # the last assignment that it was told
+    pending: bool = False  # it has yet to take the last assignment, and to acknowledge it
     reports: bool = False  # the next heartbeat lists what it owns
     instance: str | None = None
 
@@ -103,15 +104,20 @@ class Client:
 
     def taken(self, answer):
         """Return the client after an answer. It no longer reads what it must revoke."""
-        assigned = self.assigned if answer.assigned is None else places(answer.assigned)
-        return replace(self, epoch=answer.epoch, assigned=assigned, reports=False)
+        if answer.assigned is None:
+            return replace(self, epoch=answer.epoch, reports=False)
+        assigned = places(answer.assigned)
+        return replace(self, epoch=answer.epoch, assigned=assigned, pending=True, reports=False)
 
     def revoked(self):
         """Return the client after it has reconciled. Only then it reads the new partitions."""
-        return replace(self, owned=self.assigned, reports=True)
+        return replace(self, owned=self.assigned, pending=False, reports=True)
 
     def fenced(self):
-        return replace(self, epoch=-1, owned=frozenset(), assigned=frozenset(), reports=False)
+        nothing = frozenset()
+        return replace(
+            self, epoch=-1, owned=nothing, assigned=nothing, pending=False, reports=False
+        )
 
 
 def fresh_group(**settings):
@@ -138,7 +144,7 @@ def settle(group, clients, topics, rounds=12):
     """Let all clients send heartbeats and revoke. Returns them when nothing changes any more."""
     for _ in range(rounds):
         after = [beat(group, each, topics) for each in clients]
-        after = [each.revoked() if each.assigned != each.owned else each for each in after]
+        after = [each.revoked() if each.pending else each for each in after]
         if after == clients:
             return after
         clients = after

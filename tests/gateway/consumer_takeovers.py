@@ -89,13 +89,12 @@ class Run:
             return
         self.away.pop(client.instance, None)
         self.beats[name] = asyncio.get_running_loop().time()
-        assigned = client.assigned
+        client = replace(client, epoch=reply.member_epoch, reports=False)
         if reply.assignment is not None:
             rows = reply.assignment.topic_partitions
             assigned = frozenset((row.topic_id, each) for row in rows for each in row.partitions)
-        self.clients[name] = replace(
-            client, epoch=reply.member_epoch, assigned=assigned, reports=False
-        )
+            client = replace(client, assigned=assigned, pending=True)
+        self.clients[name] = client
         self.shown[name] = reply.member_epoch
 
     async def _ask(self, name, client):

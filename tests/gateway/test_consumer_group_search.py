@@ -73,7 +73,7 @@ def next_worlds(world):
             group = world.group
             after = beat(group, client, TOPICS, lost=lost)
             yield _with(world, group, number, after, losses=world.losses - lost)
-        if client.joined and (client.owned != client.assigned):
+        if client.pending:
             yield _with(world, world.group, number, client.revoked())
         if world.ends and client.name in dict.fromkeys(_members(world)):
             group = world.group

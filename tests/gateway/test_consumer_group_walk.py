@@ -8,7 +8,6 @@ over. Every invariant is checked after every step, and in the end the group must
 from dataclasses import replace
 from itertools import combinations
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -146,19 +145,3 @@ class RandomWalk(RuleBasedStateMachine):
 
 class TestRandomWalk(RandomWalk.TestCase):
     settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-
-
-@pytest.mark.parametrize("mistake", ["early", "stale"])
-def test_the_walk_finds_a_partition_that_is_given_too_early(mistake, monkeypatch):
-    from hypothesis.stateful import run_state_machine_as_test
-
-    from gateway.core import consumer_group
-
-    if mistake == "early":
-        monkeypatch.setattr(consumer_group.ConsumerRoster, "owner", lambda *_: None)
-    else:
-        monkeypatch.setattr(consumer_group, "_check_epoch", lambda *_: None)
-    with pytest.raises((AssertionError, KeyError, BaseExceptionGroup)):
-        run_state_machine_as_test(
-            RandomWalk, settings=settings(max_examples=300, stateful_step_count=40, deadline=None)
-        )
