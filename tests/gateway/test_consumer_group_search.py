@@ -1,7 +1,8 @@
 """Goal: three members of a group never read a partition at once, and every history comes to rest.
+
 Method: an exhaustive search of the pure core with three partitions. Members join, lose answers,
 revoke late, leave, and expire in every order within a budget. After each step another broker takes
-the group over from its records.
+the group over from its records. In a commit only two members lose answers and end.
 """
 
 from dataclasses import replace
@@ -117,13 +118,14 @@ def rests(world):
     clients = settle(group, list(world.clients), TOPICS)
     read = sorted(place for each in clients for place in each.owned)
     assert len(read) == len(set(read)) == 3
-    assert {len(each.owned) for each in clients} == {1}
+    sizes = [len(each.owned) for each in clients]
+    assert max(sizes) - min(sizes) <= 1
     assert group.state.value == "Stable"
 
 
-def search(losses, ends):
+def search(names, losses, ends):
     """Visit every world within the budget. Returns how many there are."""
-    clients = tuple(Client(name) for name in ("a", "b", "c"))
+    clients = tuple(map(Client, names))
     first = world_of(fresh_group(), clients, losses, ends)
     seen, waiting = {first}, [first]
     while waiting:
@@ -141,12 +143,14 @@ def search(losses, ends):
 
 
 @pytest.mark.parametrize(
-    ("losses", "ends"),
+    ("names", "losses", "ends"),
     [
-        (0, 0),
-        pytest.param(1, 0, marks=pytest.mark.proof),
-        pytest.param(1, 1, marks=pytest.mark.proof),
+        ("abc", 0, 0),
+        ("ab", 1, 1),
+        pytest.param("abc", 1, 0, marks=pytest.mark.proof),
+        pytest.param("abc", 0, 1, marks=pytest.mark.proof),
+        pytest.param("abc", 1, 1, marks=pytest.mark.proof),
     ],
 )
-def test_no_partition_has_two_readers_in_any_order_of_events(losses, ends):
-    assert search(losses, ends) > 100
+def test_no_partition_has_two_readers_in_any_order_of_events(names, losses, ends):
+    assert search(names, losses, ends) > 100
