@@ -79,7 +79,7 @@ async def test_an_unknown_subscriber_has_no_positions(kind, opened):
     async with opened() as world:
         store = kind.make(world)
         for found in (await store.read("a"), await store.load("a")):
-            assert found == ({}, b"", False)
+            assert found == ({}, b"", False, {})
         assert await store.list() == []
 
 

@@ -377,7 +377,7 @@ async def test_a_note_of_a_mebibyte_is_kept_beside_the_positions():
         note = bytes(1_046_528)
         await store.advance("g", {KEY: at(1)}, note)
         await store.unload("g")
-        assert (await world.store().load("g")) == ({KEY: at(1)}, note, True)
+        assert (await world.store().load("g")) == ({KEY: at(1)}, note, True, {})
 
 
 async def test_a_note_is_seen_soon_by_others_who_claim_nothing():
@@ -385,7 +385,7 @@ async def test_a_note_is_seen_soon_by_others_who_claim_nothing():
         _, store = await loaded(world)
         await store.advance("g", {KEY: at(1)}, b"members")
         await asyncio.sleep(0.1)
-        assert (await world.store().read("g")) == ({KEY: at(1)}, b"members", True)
+        assert (await world.store().read("g")) == ({KEY: at(1)}, b"members", True, {})
         await store.advance("g", {KEY: at(2)})  # no owner was fenced
 
 

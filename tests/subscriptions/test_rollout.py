@@ -89,12 +89,12 @@ async def test_a_group_moves_into_its_segment_with_its_first_commit_and_not_befo
         one, two = KEY, TopicIdPartition(TOPIC, 1)
         old_group(world, {one: at(1), two: at(2)})
         store = world.store()
-        assert (await store.load("g")) == ({one: at(1), two: at(2)}, b"members", True)
+        assert (await store.load("g")) == ({one: at(1), two: at(2)}, b"members", True, {})
         assert world.data("g") == seal(b"members")
         await store.advance("g", {one: at(3)})
         assert world.node("g").HasField("segment_id")
         assert [path for path in world.tree.nodes if path.startswith(f"{GROUPS}/g/")] == []
-        assert (await world.store().load("g")) == ({one: at(3), two: at(2)}, b"members", True)
+        assert (await world.store().load("g")) == ({one: at(3), two: at(2)}, b"members", True, {})
 
 
 async def test_a_group_of_very_many_positions_moves_and_comes_back():
@@ -105,7 +105,7 @@ async def test_a_group_of_very_many_positions_moves_and_comes_back():
         await on.load("g")
         await on.advance("g", {KEY: at(5)})
         positions[KEY] = at(5)
-        assert (await off.load("g")) == (positions, b"members", True)
+        assert (await off.load("g")) == (positions, b"members", True, {})
         assert world.data("g") == seal(b"members")
         assert await world.ledgers() == []
 
