@@ -5,9 +5,7 @@ revoke late, leave, and expire in every order within a budget. After each step a
 the group over from its records. In a commit only two members lose answers and end.
 """
 
-from dataclasses import replace
 from itertools import combinations
-from typing import NamedTuple
 
 import pytest
 
@@ -26,45 +24,38 @@ TOPICS = FakeTopics()
 TOPICS.make("t", 3)
 
 
-class World(NamedTuple):
+class World:
     """One state of the search: the stored records, the clients, and what may still happen."""
 
-    records: tuple
-    clients: tuple[Client, ...]
-    losses: int
-    ends: int
+    def __init__(self, records, clients, losses, ends):
+        self.records = records
+        self.clients = clients
+        self.losses = losses
+        self.ends = ends
+        self.key = frozenset(map(_frozen, records.items())), clients, losses, ends
 
     @property
     def group(self):
-        records = {key: _thaw(value) for key, value in self.records}
-        return ConsumerGroup.restore("g", ConsumerSettings(), records, 0, 45_000)
+        return ConsumerGroup.restore("g", ConsumerSettings(), self.records, 0, 45_000)
 
 
-def _freeze(value):
-    if isinstance(value, dict):
-        return ("dict", tuple(sorted((key, _freeze(each)) for key, each in value.items())))
-    if hasattr(value, "assigned"):
-        return ("member", replace(value, assigned=None, revoking=None)), (
-            _freeze(value.assigned),
-            _freeze(value.revoking),
-        )
-    return value
+def _frozen(item):
+    """Return a record as a value that can be a key."""
+    key, record = item
+    if isinstance(record, dict):
+        return key, tuple(sorted(record.items()))
+    if not hasattr(record, "assigned"):
+        return key, record
+    some = (places_of(record.assigned), places_of(record.revoking))
+    return key, record.epoch, record.previous_epoch, record.state, record.topics, *some
 
 
-def _thaw(value):
-    if isinstance(value, tuple) and value and value[0] == "dict":
-        return {key: _thaw(each) for key, each in value[1]}
-    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
-        (_, member), (assigned, revoking) = value
-        return replace(member, assigned=_thaw(assigned), revoking=_thaw(revoking))
-    return value
+def places_of(epochs):
+    return tuple((topic, *sorted(some.items())) for topic, some in sorted(epochs.items()))
 
 
 def world_of(group, clients, losses, ends):
-    records = group.roster.records()
-    return World(
-        tuple((key, _freeze(each)) for key, each in records.items()), clients, losses, ends
-    )
+    return World(group.roster.records(), clients, losses, ends)
 
 
 def next_worlds(world):
@@ -83,7 +74,7 @@ def next_worlds(world):
 
 
 def _members(world):
-    return [key.name for key, _ in world.records if key.kind.value == "member"]
+    return [key.name for key in world.records if key.kind.value == "member"]
 
 
 def _with(world, group, number, client, losses=None, ends=None):
@@ -126,17 +117,17 @@ def search(names, losses, ends):
     """Visit every world within the budget. Returns how many there are."""
     clients = tuple(map(Client, names))
     first = world_of(fresh_group(), clients, losses, ends)
-    seen, waiting = {first: None}, [first]
+    seen, waiting = {first.key: first}, [first]
     while waiting:
         world = waiting.pop()
         was = world.group
         for after in next_worlds(world):
-            if after in seen:
+            if after.key in seen:
                 continue
             check(was, after)
-            seen[after] = None
+            seen[after.key] = after
             waiting.append(after)
-    for number, world in enumerate(seen):
+    for number, world in enumerate(seen.values()):
         if number % 199 == 0:
             rests(world)
     return len(seen)
