@@ -19,6 +19,7 @@ pytestmark = pytest.mark.compat
 FEATURES = f"{java_tools.TOOLS}.FeatureCommand"
 UPDATE_FEATURES = 57
 OWN, TRANSACTIONS, METADATA = "gateway.version", "transaction.version", "metadata.version"
+GROUPS = "group.version"
 _EPOCH = re.compile(r"Epoch: \d+")
 
 
@@ -41,9 +42,9 @@ def test_describe_prints_the_lines_of_kafka_for_the_features_of_the_gateway(
 ) -> None:
     theirs = described(oracle)
     ours = described(broker)
-    assert ours.keys() == {METADATA, TRANSACTIONS, OWN}
+    assert ours.keys() == {METADATA, TRANSACTIONS, GROUPS, OWN}
     assert {name: line for name, line in ours.items() if name != OWN} == {
-        name: theirs[name] for name in (METADATA, TRANSACTIONS)
+        name: theirs[name] for name in (METADATA, TRANSACTIONS, GROUPS)
     }
 
 
