@@ -14,7 +14,7 @@ import secrets
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -31,9 +31,10 @@ from gateway.features.cluster_form import ClusterForm
 from gateway.features.features import Features, alone
 from gateway.groups.coordinator import Coordinator
 from gateway.groups.read_only_groups import ReadOnlyGroups
-from gateway.handlers.api import Api, Context, Phase, Request, Result
+from gateway.handlers.api import Context, Phase, Request
 from gateway.handlers.table import rows
 from gateway.log import logger
+from gateway.process.late_questions import ask_figures, ask_metrics, private_questions_row
 from gateway.process.transactions import add_transactions
 from gateway.server.dispatch import Dispatcher
 from gateway.server.listener import Server
@@ -45,7 +46,6 @@ from gateway.topics.producer_ids import ProducerIds
 from gateway.topics.reply_memory import ReplyMemory
 from gateway.wire.messages import PRIVATE_KEY
 from ledger.errors import LedgerError
-from ledger.ids import Buffer
 from ledger.streams.stream import StreamServices
 from ledger.tasks import in_thread, report, start_once
 from subscriptions.store import SubscriptionsStore
@@ -322,15 +322,15 @@ async def serve(config: GatewayConfig, parts: Parts, stops: list[Stop]) -> Runni
         streams=parts.services,
         avoided_bookies=partial(_avoided_bookies, parts.services.client.health),
         questions={
-            **dict.fromkeys(("groups", "topics"), _ask_figures),
-            **dict.fromkeys(("health", "history", "record_times", "slow"), _ask_metrics),
+            **dict.fromkeys(("groups", "topics"), ask_figures),
+            **dict.fromkeys(("health", "history", "record_times", "slow"), ask_metrics),
         },
     )
     _begin_consumer_groups(ctx)
     stops.append(add_transactions(ctx, shared))
     stall_s_max = parts.session_ms / 1000 * _STILL_SHARE if shared else None
     secure = await _secure_ports(config, parts, stored, cluster, stops)
-    dispatcher = Dispatcher({**rows(), PRIVATE_KEY: _private_questions()}, ctx, ctx.requests)
+    dispatcher = Dispatcher({**rows(), PRIVATE_KEY: private_questions_row()}, ctx, ctx.requests)
     server = Server(dispatcher, config.connection, stall_s_max, ctx.reply_memory, secure)
     running = Running(server, ctx, stops, secure)
     ctx.process_report = partial(_process_report, running, parts.session_ms)
@@ -458,41 +458,6 @@ async def _close_lazy_parts(ctx: Context) -> None:
     while ctx.lazy:
         _, part = ctx.lazy.popitem()
         await part.close()
-
-
-async def _ask_figures(asked: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
-    from gateway.figures.questions import answer  # few gateways are asked for them
-
-    return await answer(asked, ctx)
-
-
-async def _ask_metrics(asked: Mapping[str, Any], ctx: Context) -> dict[str, Any]:
-    from gateway.metrics.questions import answer  # few gateways are asked for them
-
-    return await answer(asked, ctx)
-
-
-def _private_questions() -> Api:
-    """Return the row of the private request. Its handler is imported at the first one."""
-
-    def handle(request: Request, ctx: Context) -> Coroutine[Any, Any, Result]:
-        from gateway.handlers import private_questions
-
-        return private_questions.handle(request, ctx)
-
-    def decode(version: int, frame: Buffer, offset: int) -> dict[str, Any]:
-        from gateway.wire import private_request
-
-        return private_request.decode_body(version, frame, offset)
-
-    return Api(
-        key=PRIVATE_KEY,
-        name="PrivateQuestions",
-        versions=range(1),
-        handle=handle,
-        decode=decode,
-        private=True,
-    )
 
 
 async def _start(running: Running, shared: ZooKeeperCluster | None) -> Running:

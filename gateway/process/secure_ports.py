@@ -45,8 +45,9 @@ async def _bearers(config: SaslConfig) -> Bearers:
     A server that does not answer is asked again later, and tokens are refused until then.
     """
     from gateway.security.bearer_keys import BearerKeys, JwksFault
+    from ledger.adapters.system.clock import wall_s
 
-    keys = BearerKeys(config.oauth)
+    keys = BearerKeys(config.oauth, wall_s)
     try:
         await keys.start()
     except JwksFault as fault:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -115,7 +114,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 class BearerKeys:
     """The keys of the issuer, which are read again after a while, and the check of tokens."""
 
-    def __init__(self, config: OAuthConfig, wall_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, config: OAuthConfig, wall_s: Callable[[], float]) -> None:
         self._config = config
         self._rules = ClaimRules(
             issuer=config.issuer,

@@ -16,6 +16,6 @@ class TokenFile(AbstractTokenProvider):
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    async def token(self) -> str:
+    async def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the token. Raises SecretFault."""
         return await in_thread(read_token, self._file)

@@ -133,6 +133,16 @@ class _Waiting:
         self.ended = 0  # the number of its connections that have ended
 
 
+def _memories(limits: ConnectionLimits, *, has_logins: bool) -> tuple[RequestMemory, RequestMemory]:
+    """Return the memory of requests, and that of clients that have not logged in yet.
+
+    The latter stop no others. Both are the same where no client logs in.
+    """
+    login_bytes = limits.login_bytes_max if has_logins else 0
+    memory = RequestMemory(limits.request_bytes_max - login_bytes, limits.frame_bytes_max)
+    return memory, RequestMemory(login_bytes, SMALL_FRAME_BYTES) if has_logins else memory
+
+
 class ConnectionRegistry:
     """The connections of all listeners, which the registry admits, counts and checks.
 
@@ -163,12 +173,7 @@ class ConnectionRegistry:
         self.dispatcher = dispatcher
         self._places = ConnectionPlaces(limits)
         self.limits = limits  # the present ones
-        login_bytes = limits.login_bytes_max if has_logins else 0
-        self.memory = RequestMemory(limits.request_bytes_max - login_bytes, limits.frame_bytes_max)
-        # That of clients that have not logged in yet, so that they stop no others.
-        self.login_memory = (
-            RequestMemory(login_bytes, SMALL_FRAME_BYTES) if has_logins else self.memory
-        )
+        self.memory, self.login_memory = _memories(limits, has_logins=has_logins)
         self.replies = replies or ReplyMemory(limits.reply_bytes_max)
         # The buffer that all connections receive into; used only within one callback of the loop.
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -191,8 +196,7 @@ class ConnectionRegistry:
         # Bytes from and to clients whose connections are closed. Only grow.
         self._closed_in = self._closed_out = 0
         # How late the check of each second was, and when it was due on the monotonic clock.
-        self._loop_lag = Histogram()
-        self._due_s = 0.0
+        self._loop_lag, self._due_s = Histogram(), 0.0
         # The second of the loop's clock in which connections were admitted last, and their number.
         self._second, self._in_second = 0, 0
         # What clients may use; None while no quota limits requests.
@@ -201,8 +205,7 @@ class ConnectionRegistry:
         # it. None while no quota limits addresses.
         self.count_connection: Callable[[str], int] | None = None
         # Seconds until the connection is closed that was refused last, and those that wait for it.
-        self._refused_for_s = 0.0
-        self._closing = 0
+        self._refused_for_s, self._closing = 0.0, 0
         self._throttle = ReasonThrottle()
         # The next check of all connections. None before `start` and after `stop`.
         self._timer: asyncio.TimerHandle | None = None

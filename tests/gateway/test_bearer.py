@@ -11,6 +11,7 @@ import hmac
 import json
 import ssl
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -66,7 +67,7 @@ def config_of(authority, **options):
 
 
 async def keys_for(authority, **options):
-    keys = BearerKeys(config_of(authority, **options))
+    keys = BearerKeys(config_of(authority, **options), time.time)
     await keys.start()
     keys.close()
     return keys
@@ -309,7 +310,7 @@ async def test_tokens_of_each_algorithm_are_taken(algorithm, issuer, authority):
 async def test_the_only_key_may_have_no_name(issuer, authority, tmp_path):
     (authority.path / "one.json").write_bytes(issuer.jwks("rsa"))
     config = OAuthConfig(jwks=authority.path / "one.json", issuer=ISSUER, audiences=(AUDIENCE,))
-    keys = BearerKeys(config)
+    keys = BearerKeys(config, time.time)
     keys.load()
     assert keys.check(issuer.token(header={"kid": None})).user == "carol"
 
@@ -317,7 +318,7 @@ async def test_the_only_key_may_have_no_name(issuer, authority, tmp_path):
 async def test_a_new_key_is_read_and_a_faulty_file_changes_nothing(issuer, stranger, tmp_path):
     file = tmp_path / "jwks.json"
     file.write_bytes(issuer.jwks("ec"))
-    keys = BearerKeys(OAuthConfig(jwks=file, issuer=ISSUER, audiences=(AUDIENCE,)))
+    keys = BearerKeys(OAuthConfig(jwks=file, issuer=ISSUER, audiences=(AUDIENCE,)), time.time)
     await keys.start()
     try:
         assert keys.check(issuer.token()) == "its key is unknown"
@@ -332,7 +333,7 @@ async def test_a_new_key_is_read_and_a_faulty_file_changes_nothing(issuer, stran
 
 
 async def test_keys_that_are_closed_while_they_are_read_are_read_no_more(issuer, authority):
-    keys = BearerKeys(config_of(authority))
+    keys = BearerKeys(config_of(authority), time.time)
     await keys.start()
     keys.close()
     await keys._read()
@@ -384,7 +385,8 @@ async def test_keys_come_from_an_https_server_whose_certificate_is_checked(
     https, authority, issuer, monkeypatch, capsys
 ):
     def keys_at(path):
-        return BearerKeys(OAuthConfig(jwks=https + path, issuer=ISSUER, audiences=(AUDIENCE,)))
+        config = OAuthConfig(jwks=https + path, issuer=ISSUER, audiences=(AUDIENCE,))
+        return BearerKeys(config, time.time)
 
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.trusted))
     keys = keys_at("/jwks")

@@ -38,7 +38,7 @@ TABLES = {
 # Values that rows may take; each row takes at least two of them.
 POOL = (
     *("1", "3", "2", "true", "false", "300ms", "7s", "20m", "1GiB", "2GiB", "2MiB", "3MiB", "80%"),
-    "90m",
+    *("90m", "10.0.0.1:100", "10.0.0.2:0"),
     *("group", "never", "auto", "off", "tcp", "grpc", "enabled", "disabled", "a:1", "b:2", "/a"),
     *("/b", "c", "d", "standard", "none", "A=h:1", "B=i:2", "A:PLAINTEXT", "B:PLAINTEXT", "A", "B"),
     *("file:/a", "env:B", "required", "requested", "TLSv1.2", "TLSv1.3", "PLAIN", "SCRAM-SHA-256"),

@@ -13,6 +13,7 @@ import gc
 import os
 import random
 import struct
+import time
 
 import pytest
 
@@ -53,7 +54,8 @@ def authority(tmp_path_factory):
 
 def port_of(authority, **limits):
     keys = BearerKeys(
-        OAuthConfig(jwks=authority.path / "jwks.json", issuer=ISSUER, audiences=(AUDIENCE,))
+        OAuthConfig(jwks=authority.path / "jwks.json", issuer=ISSUER, audiences=(AUDIENCE,)),
+        time.time,
     )
     keys.load()
     sasl = SaslConfig(mechanisms=MECHANISMS, failure_s=0.1, checks_waiting_max=16)
