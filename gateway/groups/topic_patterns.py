@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from gateway.settings.re2_patterns import InvalidPattern, class_count, compile_pattern
 
@@ -16,7 +16,7 @@ CHARACTERS_MAX: Final = 1_024
 _CLASSES_MAX: Final = 4  # Unicode classes; each takes up to 0.3 ms to compile
 _COUNTS_MAX: Final = 16  # counted repetitions: a{1000} is a thousand times a
 _MEMORY_BYTES_MAX: Final = 128 * 1024  # of the compiled program
-_STEP_TOPICS: Final = 500  # topics between two pauses
+_STEP_MATCHES: Final = 2_000  # topics matched with one expression each, between two pauses
 
 _TEXTS: Final = {
     "missing )": "missing closing )",
@@ -57,14 +57,17 @@ async def resolve(
 
     Other tasks run meanwhile. An expression of a later release that is refused here matches none.
     """
-    compiled = {
-        each: compile_pattern(each, _MEMORY_BYTES_MAX)
-        for each in patterns
-        if pattern_fault(each) is None
-    }
     found: dict[str, set[str]] = {each: set() for each in patterns}
-    for number, name in enumerate(names, 1):
-        if number % _STEP_TOPICS == 0:
+    compiled: dict[str, Any] = {}
+    for each in found:
+        if pattern_fault(each) is None:
+            compiled[each] = compile_pattern(each, _MEMORY_BYTES_MAX)
+        await asyncio.sleep(0)
+    matched = 0
+    for name in names:
+        matched += len(compiled)
+        if matched >= _STEP_MATCHES:
+            matched = 0
             await asyncio.sleep(0)
         matching = [each for each, program in compiled.items() if program.fullmatch(name)]
         if matching and allows(name):
