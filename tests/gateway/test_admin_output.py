@@ -165,8 +165,13 @@ def test_levels_have_their_names_for_people_and_numbers_for_programs(cli):
 VIEWS = {
     (): "group, topic, partition, current_offset, log_end_offset, lag, consumer_id, host, "
     "client_id, blocked",
-    ("--members",): "group, consumer_id, group_instance_id, host, client_id, partitions",
-    ("--state",): "group, coordinator, assignment_strategy, state, members",
+    ("--members",): (
+        "group, consumer_id, group_instance_id, host, client_id, partitions, epoch, "
+        "target_partitions"
+    ),
+    ("--state",): (
+        "group, coordinator, assignment_strategy, state, members, group_epoch, assignment_epoch"
+    ),
 }
 
 
