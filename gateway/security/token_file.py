@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from aiokafka.abc import AbstractTokenProvider
 
@@ -16,6 +17,6 @@ class TokenFile(AbstractTokenProvider):
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    async def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the token. Raises SecretFault."""
+    async def token(self) -> Any:  # its base class, which has none, returns None
+        """Return the token as text. Raises SecretFault."""
         return await in_thread(read_token, self._file)
