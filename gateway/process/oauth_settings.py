@@ -155,10 +155,10 @@ def oauth_faults(settings: Settings, *, is_enabled: bool) -> Iterator[str]:
 
 def _file_faults(settings: Settings, config: OAuthConfig) -> Iterator[str]:
     from gateway.security.bearer_keys import BearerKeys, JwksFault
-    from ledger.adapters.system.clock import wall_s
+    from ledger.adapters.system.clock import SystemClock
 
     try:
-        BearerKeys(config, wall_s).load()
+        BearerKeys(config, SystemClock().now_ms).load()
     except JwksFault as fault:
         yield f"--{_URL} {fault}"
 

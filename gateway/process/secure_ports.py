@@ -13,6 +13,7 @@ from gateway.server.logins import Bearers, Logins
 from gateway.server.secure_listeners import SecureListeners
 from gateway.settings.scram_decoys import load_decoy_secret
 from gateway.settings.scram_users import ScramUsers
+from ledger.adapters.system.clock import SystemClock
 from ledger.ports.metadata import MetadataStore
 
 Stop = Callable[[], Awaitable[None]]
@@ -45,9 +46,8 @@ async def _bearers(config: SaslConfig) -> Bearers:
     A server that does not answer is asked again later, and tokens are refused until then.
     """
     from gateway.security.bearer_keys import BearerKeys, JwksFault
-    from ledger.adapters.system.clock import wall_s
 
-    keys = BearerKeys(config.oauth, wall_s)
+    keys = BearerKeys(config.oauth, SystemClock().now_ms)
     try:
         await keys.start()
     except JwksFault as fault:

@@ -114,7 +114,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 class BearerKeys:
     """The keys of the issuer, which are read again after a while, and the check of tokens."""
 
-    def __init__(self, config: OAuthConfig, wall_s: Callable[[], float]) -> None:
+    def __init__(self, config: OAuthConfig, now_ms: Callable[[], int]) -> None:
+        """Create it. `now_ms` returns milliseconds since 1970."""
         self._config = config
         self._rules = ClaimRules(
             issuer=config.issuer,
@@ -124,7 +125,7 @@ class BearerKeys:
             subject_claim=config.subject_claim,
             skew_s=config.skew_s,
         )
-        self.wall_s = wall_s
+        self._now_ms = now_ms
         self._registry = JWSRegistry(algorithms=config.algorithms, strict_check_header=False)
         self._registry.max_header_length = HEADER_BYTES_MAX
         # The keys by id. Replaced as a whole; empty until they were read once.
@@ -135,6 +136,10 @@ class BearerKeys:
         self._is_closed = False
         # The next reading. None before `start` and after `close`.
         self._timer: asyncio.TimerHandle | None = None
+
+    def wall_s(self) -> float:
+        """Return the time in seconds since 1970."""
+        return self._now_ms() / 1000
 
     def load(self) -> None:
         """Read the keys now, in this thread. Raises JwksFault."""

@@ -11,7 +11,6 @@ import hmac
 import json
 import ssl
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -33,6 +32,7 @@ from gateway.core.sasl_session import INVALID_TOKEN
 from gateway.security import bearer_keys
 from gateway.security.bearer_keys import BearerKeys, JwksFault, keys_of
 from gateway.server.registry import Refused
+from ledger.adapters.system.clock import SystemClock
 from tests.gateway.issuer import ALGORITHMS, AUDIENCE, ISSUER, Issuer, encoded, message_of
 from tests.gateway.pki import Authority
 from tests.gateway.secure_rig import Client, client_tls, secure_port
@@ -67,7 +67,7 @@ def config_of(authority, **options):
 
 
 async def keys_for(authority, **options):
-    keys = BearerKeys(config_of(authority, **options), time.time)
+    keys = BearerKeys(config_of(authority, **options), SystemClock().now_ms)
     await keys.start()
     keys.close()
     return keys
@@ -310,7 +310,7 @@ async def test_tokens_of_each_algorithm_are_taken(algorithm, issuer, authority):
 async def test_the_only_key_may_have_no_name(issuer, authority, tmp_path):
     (authority.path / "one.json").write_bytes(issuer.jwks("rsa"))
     config = OAuthConfig(jwks=authority.path / "one.json", issuer=ISSUER, audiences=(AUDIENCE,))
-    keys = BearerKeys(config, time.time)
+    keys = BearerKeys(config, SystemClock().now_ms)
     keys.load()
     assert keys.check(issuer.token(header={"kid": None})).user == "carol"
 
@@ -318,7 +318,9 @@ async def test_the_only_key_may_have_no_name(issuer, authority, tmp_path):
 async def test_a_new_key_is_read_and_a_faulty_file_changes_nothing(issuer, stranger, tmp_path):
     file = tmp_path / "jwks.json"
     file.write_bytes(issuer.jwks("ec"))
-    keys = BearerKeys(OAuthConfig(jwks=file, issuer=ISSUER, audiences=(AUDIENCE,)), time.time)
+    keys = BearerKeys(
+        OAuthConfig(jwks=file, issuer=ISSUER, audiences=(AUDIENCE,)), SystemClock().now_ms
+    )
     await keys.start()
     try:
         assert keys.check(issuer.token()) == "its key is unknown"
@@ -333,7 +335,7 @@ async def test_a_new_key_is_read_and_a_faulty_file_changes_nothing(issuer, stran
 
 
 async def test_keys_that_are_closed_while_they_are_read_are_read_no_more(issuer, authority):
-    keys = BearerKeys(config_of(authority), time.time)
+    keys = BearerKeys(config_of(authority), SystemClock().now_ms)
     await keys.start()
     keys.close()
     await keys._read()
@@ -385,8 +387,10 @@ async def test_keys_come_from_an_https_server_whose_certificate_is_checked(
     https, authority, issuer, monkeypatch, capsys
 ):
     def keys_at(path):
-        config = OAuthConfig(jwks=https + path, issuer=ISSUER, audiences=(AUDIENCE,))
-        return BearerKeys(config, time.time)
+        return BearerKeys(
+            OAuthConfig(jwks=https + path, issuer=ISSUER, audiences=(AUDIENCE,)),
+            SystemClock().now_ms,
+        )
 
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.trusted))
     keys = keys_at("/jwks")

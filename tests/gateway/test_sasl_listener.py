@@ -21,7 +21,6 @@ from gateway.core.scram_exchange import MECHANISMS, ScramClient
 from gateway.server import logins
 from gateway.server.logins import Logins
 from gateway.server.registry import Refused
-from gateway.settings.scram_users import ScramUsers
 from tests.gateway.pki import Authority
 from tests.gateway.secure_rig import (
     PASSWORD,
@@ -242,19 +241,6 @@ async def test_a_user_that_is_deleted_or_changed_is_cut_off(mechanism):
             await change()
             assert await cut_off(port, client)
             await other.who()
-
-
-async def test_a_user_that_another_gateway_deletes_is_cut_off():
-    async with plain_port() as port:
-        await add_user(port.users, "bob")
-        client = await connect(port)
-        await client.scram(user="bob")
-        other = ScramUsers(port.store)
-        await other.load()
-        await delete_user(other, "bob")
-        await other.close()
-        await until_true(lambda: "bob" not in port.users.names())
-        assert await cut_off(port, client)
 
 
 async def test_one_password_is_checked_at_a_time_and_the_rest_waits_or_is_refused(

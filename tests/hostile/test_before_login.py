@@ -13,13 +13,13 @@ import gc
 import os
 import random
 import struct
-import time
 
 import pytest
 
 from gateway.config import ConnectionLimits, OAuthConfig, SaslConfig, TlsConfig
 from gateway.security.bearer_keys import BearerKeys
 from gateway.wire.messages import encode_request
+from ledger.adapters.system.clock import SystemClock
 from tests.gateway.issuer import AUDIENCE, ISSUER, Issuer, message_of
 from tests.gateway.pki import Authority
 from tests.gateway.secure_rig import Client, client_tls, secure_port
@@ -55,7 +55,7 @@ def authority(tmp_path_factory):
 def port_of(authority, **limits):
     keys = BearerKeys(
         OAuthConfig(jwks=authority.path / "jwks.json", issuer=ISSUER, audiences=(AUDIENCE,)),
-        time.time,
+        SystemClock().now_ms,
     )
     keys.load()
     sasl = SaslConfig(mechanisms=MECHANISMS, failure_s=0.1, checks_waiting_max=16)

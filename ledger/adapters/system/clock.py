@@ -16,11 +16,6 @@ class SystemClock:
         return monotonic_s()
 
 
-def wall_s() -> float:
-    """Return the wall clock in seconds since 1970. It may jump."""
-    return time.time()
-
-
 def monotonic_s() -> float:
     """Return the seconds since this machine started, with the time for which it was suspended.
 
