@@ -19,7 +19,7 @@ from gateway.groups.transactional_offsets import TransactionalCommit, Transactio
 from gateway.transactions.group_markers import ClusterGroupMarkers
 from subscriptions.committed_offset import CommittedOffset
 from subscriptions.pending_offsets import PendingOffsets
-from subscriptions.segments.log_store import _LogChange
+from subscriptions.segments.log_change import LogChange
 from subscriptions.segments.segment_records import SubscriptionState
 from tests.gateway.test_group_markers import brokers, same_partition
 from tests.sim.loop import simulate
@@ -163,12 +163,12 @@ def test_groups_have_the_offsets_of_committed_transactions(seed):
 
 
 def pending_offsets_are_shown(patch):
-    def apply(self, state, apply=_LogChange.apply):
+    def apply(self, state, apply=LogChange.apply):
         apply(self, state)
         if self.producer_id >= 0 and self.commits is None:
             state.records.update(zip(self.keys, self.values, strict=True))
 
-    patch.setattr(_LogChange, "apply", apply)
+    patch.setattr(LogChange, "apply", apply)
 
 
 def pending_offsets_are_lost_at_a_takeover(patch):

@@ -25,6 +25,9 @@ with warnings.catch_warnings():
         RebalanceInProgressError,
         TopicAlreadyExistsError,
     )
+    from kafka.net.sasl.oauth import (
+        AbstractTokenProvider as TokenProvider,  # noqa: F401 (for the tests of logins)
+    )
 
 from tests.compat.clients.base import (
     At,
