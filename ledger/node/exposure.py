@@ -9,7 +9,7 @@ from typing import Final
 from ledger.adapters.system.hourly import warn_each_hour
 from ledger.node.config import NodeConfig
 
-_EXPOSED: Final = "other machines can reach this bookie without TLS (allow-insecure)"
+_EXPOSED: Final = "other machines can reach this bookie without TLS (--allow-insecure)"
 
 
 def is_loopback(host: str) -> bool:
