@@ -133,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timeouts.opened_s = self._registry.loop.time()
         if not self._registry.admit(self, self._peer.host):
             self.lost = True
+            self._held |= CLOSING
             self._registry.close_refused(transport)
 
     def secured(self, certificate: bytes | None) -> None:

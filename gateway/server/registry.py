@@ -274,10 +274,15 @@ class ConnectionRegistry:
         self._closing += 1
         transport.pause_reading()
 
+        def pause() -> None:
+            if not transport.is_closing():
+                transport.pause_reading()
+
         def close() -> None:
             self._closing -= 1
             transport.abort()
 
+        self.loop.call_soon(pause)  # uvloop begins to read after `connection_made`, even so
         self.loop.call_later(self._refused_for_s, close)
 
     def _too_fast(self) -> bool:
