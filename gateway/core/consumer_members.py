@@ -80,8 +80,8 @@ class ConsumerMember:
     @property
     def size_bytes(self) -> int:
         """The memory counted for this member, without its assignment."""
-        texts = (self.member_id, self.instance_id, self.client_id, self.client_host, self.regex)
-        own = sum(len(each) for each in texts if each)
+        texts = (self.member_id, self.instance_id, self.rack_id, self.client_id, self.client_host)
+        own = sum(len(each) for each in (*texts, self.regex, self.assignor) if each)
         return _MEMBER_BYTES + own + sum(map(len, self.topics)) + 16 * len(self.topics)
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
@@ -173,6 +173,12 @@ class ConsumerHeartbeat:
         """True if the member sends all that it has, so that the answer has its assignment."""
         subscribes = self.topics is not None or self.regex is not None
         return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
+
+    def changes_texts_of(self, member: ConsumerMember) -> bool:
+        """Return whether the member may take more or less memory after the request."""
+        sent = (self.topics, self.regex, self.instance_id, self.rack_id, self.assignor)
+        known = (member.client_id, member.client_host)
+        return any(each is not None for each in sent) or known != (self.client_id, self.client_host)
 
     def applied_to(self, member: ConsumerMember) -> ConsumerMember:
         """Return the member with the subscription that the request has."""

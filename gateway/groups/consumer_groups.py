@@ -108,7 +108,7 @@ class ConsumerGroups:
         loaded = await self._loaded_groups.find(group_id, create=request.epoch == JOIN_EPOCH)
         group = self._group(group_id, loaded, request)
         assert loaded is not None
-        if request.topics is not None and not self.admits(group_id, _growth(group, request)):
+        if not self.admits(group_id, _growth(group, request)):
             raise Refused(ErrorCode.coordinator_not_available)
         with self._unload_on_errors(loaded):
             outcome = group.heartbeat(request, self.now(group_id))
@@ -186,7 +186,8 @@ class ConsumerGroups:
         try:
             found = await resolve(patterns, [each.name for each in self._catalog.all()], allows)
         finally:
-            if self._loaded_groups.is_loaded(loaded) and loaded.consumer is group:
+            here = self._loaded_groups.is_loaded(loaded) and loaded.group.state is not State.DEAD
+            if here and loaded.consumer is group:
                 with self._unload_on_errors(loaded):
                     changes = group.on_resolved(found, created, at_ms, self.now(loaded.group_id))
                     self.write(loaded, changes)
@@ -227,9 +228,12 @@ class ConsumerGroups:
         return codes
 
     def become_classic(self, loaded: LoadedGroup) -> bool:
-        """Make an empty group one of the classic protocol. Returns False if it has members."""
+        """Make an empty group one of the classic protocol. Returns False if it has members.
+
+        A group that is being deleted stays as it is: a write would create it again.
+        """
         group = loaded.consumer
-        if group is None:
+        if group is None or loaded.group.state is State.DEAD:  # being deleted: it refuses the join
             return True
         if group.members:
             return False
@@ -305,6 +309,8 @@ class ConsumerGroups:
 def _growth(group: ConsumerGroup, request: ConsumerHeartbeat) -> dict[str, int]:
     """Return the change of the memory of the client's host."""
     before = group.members.get(request.member_id)
+    if before is not None and not request.changes_texts_of(before):
+        return {}
     fresh = ConsumerMember(member_id=request.member_id) if before is None else before
     after = request.applied_to(fresh)
     return {request.client_host: after.size_bytes - (0 if before is None else before.size_bytes)}

@@ -318,7 +318,7 @@ class Coordinator:
             return refused.code
         if loaded is None:
             return ErrorCode.group_id_not_found
-        if loaded.consumer is not None:
+        if loaded.consumer is not None and loaded.group.state is not State.DEAD:
             code = self.consumers.commit_code(
                 loaded.consumer, member_id, generation, offsets, new_version=new_version
             )

@@ -26,6 +26,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from gateway.core.group_members import State
 from gateway.core.partition_transactions import EndMarker
 from gateway.core.transaction_states import EPOCH_BUMP_VERSION
 from gateway.errors import commit_code, coordinator_code
@@ -241,7 +242,7 @@ class TransactionalOffsets:
         return here and self._loaded_groups.serves()
 
     def _check(self, loaded: LoadedGroup, commit: TransactionalCommit) -> ErrorCode:
-        if loaded.consumer is None:
+        if loaded.consumer is None or loaded.group.state is State.DEAD:
             code = loaded.group.check_commit(
                 commit.member_id, commit.generation, commit.instance_id, now_ms=None
             )
