@@ -10,6 +10,7 @@ Source: Kafka, ClientQuotaManager.DefaultQuotaCallback.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -20,6 +21,9 @@ ABSENT: Final = ""
 
 Sharers = tuple[str, str | None]
 """The user and the client id whose use counts together. `ABSENT` stands for any."""
+
+
+_NAME_MAX: Final = 128  # characters of a name that is kept as it is
 
 
 class Limit(NamedTuple):
@@ -48,7 +52,10 @@ class ClientLimits:
         """Return the limit of a client of a user, or None if there is none."""
         sharers = self._sharers(user, client)
         value = self._value(*sharers)
-        return None if value is None else Limit(sharers, value)
+        if value is None:
+            return None
+        user, client = sharers
+        return Limit((_bounded(user), client and _bounded(client)), value)
 
     def _sharers(self, user: str, client: str | None) -> Sharers:
         limits = self._limits
@@ -80,3 +87,10 @@ class ClientLimits:
             if value is not None:
                 return value
         return None
+
+
+def _bounded(name: str) -> str:
+    """Return the name, or a digest of a long one: a client may choose one of 32 KiB each time."""
+    if len(name) <= _NAME_MAX:
+        return name
+    return "sha256:" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()

@@ -365,6 +365,15 @@ def test_the_memory_of_a_hundred_thousand_client_ids_has_a_bound():
     assert book.record("u", "app", 0.0, 10**12 + 5_000) > 0  # one that is used is kept
 
 
+def test_long_names_of_clients_take_no_more_memory_and_do_not_share_a_rate():
+    limits = ClientLimits([({"user": None, "client-id": None}, 100.0)])
+    names = ["c" * 30_000 + str(number) for number in range(3)]
+    found = {limits.find("u" * 30_000, name).sharers for name in names}
+    assert len(found) == 3
+    assert max(len(text) for sharers in found for text in sharers) < 200
+    assert limits.find("u", "c").sharers == ("u", "c")
+
+
 def test_what_was_not_used_for_a_window_is_dropped_first():
     kept = Kept(4)
     for number in range(4):
