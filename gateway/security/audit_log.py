@@ -14,7 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gateway.access import Audited, AuditEvent
 from gateway.log import Throttle, logger
@@ -26,18 +26,27 @@ LINES_MAX: Final = 10_000
 
 WINDOW_S: Final = 10.0
 LINES_PER_WINDOW: Final = 10
-"""Lines of one principal about one resource in a window. The next line counts those left out."""
+"""Lines of one `_Kind` in a window. The next line of the kind counts those left out."""
 
-_PAIRS_MAX: Final = 10_000
-_OTHERS: Final = ("*", "*")  # all pairs of principal and resource beyond `_PAIRS_MAX` together
+_KINDS_MAX: Final = 10_000
+_OTHERS: Final = "*"  # all principals and resources beyond `_KINDS_MAX` together
 _TEXT_MAX: Final = 300
 _BATCH: Final = 500
 _CLOSE_S: Final = 5.0
 _MODE: Final = 0o600
 
 
+class _Kind(NamedTuple):
+    """Lines that have one limit: denials never leave out a change of the same resource."""
+
+    principal: str
+    resource: str
+    operation: str
+    decision: str
+
+
 class _Window:
-    """The lines of one principal about one resource since `begun_s`."""
+    """The lines of one kind since `begun_s`."""
 
     __slots__ = ("begun_s", "count", "left_out")
 
@@ -66,7 +75,7 @@ class AuditLog:
         self._node_id = node_id
         self._now_ms = now_ms
         self._queue: deque[bytes] = deque()
-        self._windows: dict[tuple[str, str], _Window] = {}
+        self._windows: dict[_Kind, _Window] = {}
         # The task that writes. None while the queue is empty.
         self._writing: asyncio.Task[None] | None = None
         # True after a write that may have ended in the middle of a line.
@@ -80,10 +89,11 @@ class AuditLog:
         self._append(b"")
 
     def note(self, event: AuditEvent, by: Audited, resource: str, **fields: str | int) -> None:
-        """Add a line, unless there were many of its principal about its resource just now."""
-        key = (by.principal[:_TEXT_MAX], resource[:_TEXT_MAX])
-        if key not in self._windows and len(self._windows) >= _PAIRS_MAX:
-            key = _OTHERS
+        """Add a line, unless there were many of its kind just now."""
+        about = (str(fields.get("operation", "")), str(fields.get("decision", "")))
+        key = _Kind(by.principal[:_TEXT_MAX], resource[:_TEXT_MAX], *about)
+        if key not in self._windows and len(self._windows) >= _KINDS_MAX:
+            key = _Kind(_OTHERS, _OTHERS, *about)
         window = self._windows.get(key)
         now_s = self._loop.time()
         if window is None:
@@ -133,10 +143,8 @@ class AuditLog:
         for key, window in over:
             del self._windows[key]
             if window.left_out:
-                principal, resource = key
-                event = AuditEvent.LEFT_OUT.value
-                line = {"event": event, "principal": principal, "resource": resource}
-                self._add({**line, "left_out": window.left_out})
+                about = {"event": AuditEvent.LEFT_OUT.value, **key._asdict()}
+                self._add({**about, "left_out": window.left_out})
 
     # -- lines --------------------------------------------------------------------------------
 

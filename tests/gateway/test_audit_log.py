@@ -96,8 +96,20 @@ async def test_many_lines_of_a_principal_about_a_resource_are_counted_instead(tm
     assert len(found) == len(of_t) + 1
 
 
+async def test_denials_hide_no_change_of_the_same_resource(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit_log, "_KINDS_MAX", 3)
+    async with logging_to(tmp_path / "audit") as log:
+        for number in range(200):
+            note(log, f"TOPIC:{number % 20}", decision="DENIED")
+        for name in ("TOPIC:1", "TOPIC:19"):
+            change = {"operation": "DELETE", "decision": "ALLOWED"}
+            log.note(AuditEvent.CHANGED, ALICE, name, **change)
+    changed = [each for each in lines(tmp_path / "audit") if each["event"] == "changed"]
+    assert [each["resource"] for each in changed] == ["TOPIC:1", "TOPIC:19"]
+
+
 async def test_very_many_pairs_share_one_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(audit_log, "_PAIRS_MAX", 5)
+    monkeypatch.setattr(audit_log, "_KINDS_MAX", 5)
     async with logging_to(tmp_path / "audit") as log:
         for number in range(100):
             note(log, f"TOPIC:{number}")
