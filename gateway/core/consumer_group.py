@@ -223,9 +223,11 @@ class ConsumerGroup:
         return changes
 
     def extend_sessions(self, now_ms: int, session_timeout_ms: int) -> None:
-        """Begin all sessions anew: heartbeats could not arrive for a while."""
-        for member_id in self.members:
-            self._sessions.set(member_id, now_ms + session_timeout_ms)
+        """Begin all sessions and rebalance timeouts anew: heartbeats could not arrive."""
+        for member in self.members.values():
+            self._sessions.set(member.member_id, now_ms + session_timeout_ms)
+            if member.state is MemberState.UNREVOKED_PARTITIONS:
+                self._watch_rebalance(member, now_ms)
 
     def remove(self, member_ids: list[str], now: Now) -> Changes:
         """Remove members whom an operator names. All of them must exist."""

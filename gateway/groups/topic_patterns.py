@@ -7,7 +7,7 @@ Source: Kafka, TopicRegexResolver and Utils.throwIfRegularExpressionIsInvalid.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from gateway.settings.re2_patterns import InvalidPattern, class_count, compile_pattern
@@ -51,26 +51,36 @@ def pattern_fault(pattern: str) -> str | None:
 
 
 async def resolve(
-    patterns: Iterable[str], names: Iterable[str], allows: Callable[[str], bool]
+    patterns: Iterable[str], names: Sequence[str], allows: Callable[[str], bool]
 ) -> dict[str, frozenset[str]]:
     """Return the topics that match each expression and that `allows` permits.
 
     Other tasks run meanwhile. An expression of a later release that is refused here matches none.
+    One compiled expression is in memory at a time, and equal results are one object.
     """
-    found: dict[str, set[str]] = {each: set() for each in patterns}
-    compiled: dict[str, Any] = {}
-    for each in found:
-        if pattern_fault(each) is None:
-            compiled[each] = compile_pattern(each, _MEMORY_BYTES_MAX)
-        await asyncio.sleep(0)
-    matched = 0
-    for name in names:
-        matched += len(compiled)
-        if matched >= _STEP_MATCHES:
-            matched = 0
+    found: dict[str, frozenset[str]] = {}
+    equal: dict[frozenset[str], frozenset[str]] = {}
+    allowed: dict[str, bool] = {}
+    for each in patterns:
+        some = frozenset([name async for name in _matching(each, names, allows, allowed)])
+        found[each] = equal.setdefault(some, some)
+    return found
+
+
+async def _matching(
+    pattern: str, names: Sequence[str], allows: Callable[[str], bool], allowed: dict[str, bool]
+) -> AsyncIterator[str]:
+    """Yield the names that match. `allowed` keeps the answers of `allows`."""
+    await asyncio.sleep(0)
+    if pattern_fault(pattern) is not None:
+        return
+    program: Any = compile_pattern(pattern, _MEMORY_BYTES_MAX)
+    for number, name in enumerate(names, 1):
+        if number % _STEP_MATCHES == 0:
             await asyncio.sleep(0)
-        matching = [each for each, program in compiled.items() if program.fullmatch(name)]
-        if matching and allows(name):
-            for each in matching:
-                found[each].add(name)
-    return {each: frozenset(some) for each, some in found.items()}
+        if not program.fullmatch(name):
+            continue
+        if name not in allowed:
+            allowed[name] = allows(name)
+        if allowed[name]:
+            yield name

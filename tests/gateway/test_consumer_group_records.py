@@ -5,13 +5,13 @@ Method: the pure parts alone, with the limits of a broker of Kafka.
 
 import pytest
 
-from gateway.core.consumer_members import ConsumerTiming
+from gateway.core.consumer_members import ConsumerTiming, MemberState, Now
 from gateway.groups.stored_consumer_group import decode_notes, encode_changes, has_members
 from gateway.groups.topic_patterns import CHARACTERS_MAX, pattern_fault, resolve
 from gateway.settings.group_timing import consumer_timing
 from ledger.errors import CorruptFormat
 from ledger.sealed import seal
-from tests.gateway.consumer_rig import Client, FakeTopics, beat, fresh_group
+from tests.gateway.consumer_rig import TIMING, Client, FakeTopics, beat, fresh_group, settle
 
 LIMITS = ConsumerTiming()
 
@@ -83,3 +83,19 @@ async def test_a_topic_that_the_client_may_not_describe_matches_nothing():
     found = await resolve(["t1.?", "[", "other"], names, lambda name: name != "t11")
     expected = {f"t1{digit}" for digit in (*"023456789", "")}
     assert found == {"t1.?": expected, "[": frozenset(), "other": {"other"}}
+
+
+def test_rebalance_timeouts_begin_anew_after_a_time_without_heartbeats():
+    topics = FakeTopics()
+    topics.make("t", 4)
+    group = fresh_group()
+    (owner,) = settle(group, [Client("a")], topics)
+    beat(group, Client("b"), topics)
+    beat(group, owner, topics)
+    assert group.members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    group.extend_sessions(100_000, 45_000)
+    assert group.tick(Now(100_000, topics, TIMING)) == {}
+    assert group.deadline_ms == 145_000
+    group.extend_sessions(159_000, 45_000)  # as long as it does not revoke, it has 60 s
+    group.tick(Now(219_000, topics, TIMING))
+    assert "a" not in group.members
