@@ -183,7 +183,8 @@ class AuditLog:
         if self._path is None:
             self._write(2, data)
             return
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        # Not blocking, because the open of a pipe that nobody reads would never return.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         opened = os.open(self._path, flags, _MODE)
         try:
             self._write(opened, data)

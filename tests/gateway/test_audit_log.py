@@ -172,6 +172,16 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path):
         asyncio.run(open_it())
 
 
+def test_a_pipe_that_nobody_reads_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+
+    async def open_it():
+        AuditLog(str(tmp_path / "pipe"), 0, int)
+
+    with pytest.raises(OSError, match="No such device"):
+        asyncio.run(open_it())
+
+
 # -- what makes lines -------------------------------------------------------------------------
 
 
