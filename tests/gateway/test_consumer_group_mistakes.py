@@ -42,6 +42,17 @@ async def test_the_epoch_before_is_taken_only_from_a_member_that_owns_what_it_ha
             assert reply.error_code.name == "fenced_member_epoch"
 
 
+async def test_an_epoch_commits_no_partition_that_the_member_got_later():
+    async with world() as w:
+        kept = await revoked(w)
+        mine = partitions(await w.beat("b", 3))
+        await w.beat("a", -1)
+        assert (await w.beat("b", 3)).member_epoch == 4
+        assert await w.commit_at("b", 3, 7, mine[0]) == "none"
+        assert await w.commit_at("b", 3, 7, kept[0]) == "stale_member_epoch"
+        assert await w.commit_at("b", 4, 7, kept[0]) == "none"
+
+
 async def test_a_topic_that_is_deleted_and_made_again_is_another_one():
     async with world() as w:
         await w.beat("a")
