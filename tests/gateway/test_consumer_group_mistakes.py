@@ -6,7 +6,7 @@ Method: one sequence of requests for each of them, on virtual time or to the pur
 import asyncio
 
 from gateway.core.consumer_group import ConsumerGroup
-from gateway.core.consumer_members import ConsumerSettings, MemberState, Now
+from gateway.core.consumer_members import ConsumerSettings, ConsumerTiming, MemberState, Now
 from tests.gateway.consumer_rig import TIMING, Client, FakeTopics, beat, fresh_group, settle
 from tests.gateway.consumer_world import partitions
 from tests.gateway.test_consumer_group_handlers import world
@@ -61,6 +61,30 @@ async def test_a_topic_that_is_deleted_and_made_again_is_another_one():
         reply = await w.beat("a", 2, topic_partitions=[])
         assert (reply.member_epoch, partitions(reply)) == (3, [0, 1, 2, 3])
         assert [row.topic_id for row in reply.assignment.topic_partitions] == [w.topic_id()]
+
+
+async def test_offsets_of_subscribed_topics_stay_and_others_expire_and_the_empty_group_goes():
+    timing = ConsumerTiming(session_timeout_ms=36_000_000, assignment_interval_ms=0)
+    async with world(timing, offsets_retention_minutes=20) as w:
+        assert await w.commit("g", 1, topic="u") == "none"
+        await w.beat("a")
+        assert await w.commit_at("a", 2, 5) == "none"
+        await asyncio.sleep(45 * 60)
+        assert (await w.committed("g"), await w.committed("g", topic="u")) == (5, None)
+        await w.beat("a", -1)
+        await asyncio.sleep(11 * 60)  # as in Kafka, from the commit on
+        assert not await w.store.exists("g")
+
+
+async def test_offsets_of_subscribed_topics_are_not_deleted():
+    async with world() as w:
+        await w.commit("g", 1, topic="u")
+        await w.beat("a")
+        await w.commit_at("a", 2, 5)
+        names = {w.key(0, "t"): "t", w.key(0, "u"): "u"}
+        codes = await w.groups.delete_offsets("g", names)
+        assert [code.name for code in codes.values()] == ["group_subscribed_to_topic", "none"]
+        assert (await w.committed("g"), await w.committed("g", topic="u")) == (5, None)
 
 
 async def test_nothing_of_a_group_is_left_once_it_is_one_of_the_classic_protocol():
