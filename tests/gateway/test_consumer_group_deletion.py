@@ -7,8 +7,11 @@ Method: real requests to a coordinator over simulated bookies, on virtual time.
 import asyncio
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from gateway.core.consumer_members import ConsumerMember
+from gateway.groups.transactional_offsets import TransactionalCommit
+from subscriptions.committed_offset import CommittedOffset
 from tests.gateway.test_consumer_group_handlers import world
 
 
@@ -37,6 +40,20 @@ async def test_a_commit_is_refused_while_the_group_is_being_deleted(member):
     async with world() as w:
         deletion = await deleting(w)
         assert await w.commit_at(member, -1, 9) == "coordinator_not_available"
+        assert (await deletion).name == "none"
+        assert not await w.store.exists("g")
+
+
+async def test_a_commit_of_a_transaction_is_refused_while_the_group_is_being_deleted():
+    async def verified():
+        return ErrorCode.none
+
+    async with world() as w:
+        deletion = await deleting(w)
+        offsets = {w.key(0, "t"): CommittedOffset(offset=4, commit_time_ms=1)}
+        asked = TransactionalCommit("g", 7, 0, "", -1, None, offsets)
+        code = await w.groups.commit_in_transaction(asked, verified)
+        assert code.name == "coordinator_not_available"
         assert (await deletion).name == "none"
         assert not await w.store.exists("g")
 

@@ -5,8 +5,12 @@ Method: one sequence of requests for each of them, on virtual time or to the pur
 
 import asyncio
 
+from kio.schema.errors import ErrorCode
+
 from gateway.core.consumer_group import ConsumerGroup
 from gateway.core.consumer_members import ConsumerSettings, ConsumerTiming, MemberState, Now
+from gateway.groups.transactional_offsets import TransactionalCommit
+from subscriptions.committed_offset import CommittedOffset
 from tests.gateway.consumer_rig import TIMING, Client, FakeTopics, beat, fresh_group, settle
 from tests.gateway.consumer_world import partitions
 from tests.gateway.test_consumer_group_handlers import world
@@ -32,6 +36,34 @@ async def test_a_coordinator_that_loses_its_lease_before_a_change_is_durable_sho
         held[0] = False
         assert (await asked).error_code.name == "not_coordinator"
         held[0] = True
+
+
+async def test_sessions_begin_anew_once_the_lease_is_back():
+    async with world() as w:
+        await w.beat("a")
+        held = [False]
+        w.groups._claims.lease_held = lambda: held[0]
+        await asyncio.sleep(120)
+        held[0] = True
+        await asyncio.sleep(40)
+        assert (await w.beat("a", 2)).error_code.name == "none"
+        await asyncio.sleep(46)
+        assert (await w.beat("a", 2)).error_code.name == "unknown_member_id"
+
+
+async def test_the_epoch_decides_who_commits_in_a_transaction():
+    async def verified():
+        return ErrorCode.none
+
+    async with world() as w:
+        await w.beat("a")
+        codes = []
+        offsets = {w.key(0, "t"): CommittedOffset(offset=4, commit_time_ms=1)}
+        for member, epoch in (("a", 2), ("a", 1), ("a", 3), ("x", 2), ("", -1)):
+            asked = TransactionalCommit("g", 7, 0, member, epoch, None, offsets)
+            codes.append((await w.groups.commit_in_transaction(asked, verified)).name)
+        stale = ["illegal_generation"] * 2
+        assert codes == ["none", *stale, "unknown_member_id", "none"]
 
 
 async def test_the_epoch_before_is_taken_only_from_a_member_that_owns_what_it_has():
