@@ -22,7 +22,8 @@ from ledger.tasks import in_thread, start_once
 
 STDERR: Final = "stderr"
 LINES_MAX: Final = 10_000
-"""Lines that wait to be written. Each has at most a few kilobytes."""
+BYTES_MAX: Final = 16 * 1024 * 1024
+"""Lines that wait to be written, and their bytes: clients may choose texts of 20 KiB a line."""
 
 WINDOW_S: Final = 10.0
 LINES_PER_WINDOW: Final = 10
@@ -75,6 +76,7 @@ class AuditLog:
         self._node_id = node_id
         self._now_ms = now_ms
         self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0  # in `_queue`
         self._windows: dict[_Kind, _Window] = {}
         # The task that writes. None while the queue is empty.
         self._writing: asyncio.Task[None] | None = None
@@ -149,7 +151,7 @@ class AuditLog:
     # -- lines --------------------------------------------------------------------------------
 
     def _add(self, line: dict[str, Any]) -> None:
-        if len(self._queue) >= LINES_MAX:
+        if len(self._queue) >= LINES_MAX or self._queued_bytes >= BYTES_MAX:
             self._lose("queue-full", 1, "lines come faster than they are written")
             return
         now_ms = self._now_ms()
@@ -160,6 +162,7 @@ class AuditLog:
             for name, value in line.items()
         }
         self._queue.append(json.dumps({**stamped, **bounded}).encode() + b"\n")
+        self._queued_bytes += len(self._queue[-1])
         if self._writing is None:
             self._writing = start_once("the audit log", self._write_all())
 
@@ -167,8 +170,10 @@ class AuditLog:
         try:
             while self._queue:
                 lines = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
+                data = b"".join(lines)
+                self._queued_bytes -= len(data)
                 try:
-                    await self._in_thread(self._append, b"".join(lines))
+                    await self._in_thread(self._append, data)
                 except OSError as error:
                     self._lose("not-written", len(lines), str(error))
                 else:

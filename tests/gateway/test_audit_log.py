@@ -128,6 +128,18 @@ async def test_a_full_queue_loses_lines_and_counts_them(tmp_path, monkeypatch, c
     assert "lines of the audit log are lost" in capsys.readouterr().err
 
 
+async def test_the_bytes_that_wait_have_a_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit_log, "BYTES_MAX", 10_000)
+    async with logging_to(tmp_path / "audit") as log:
+        for number in range(20):
+            note(log, f"TOPIC:{number}", reason="\0" * 5_000)
+        assert log._queued_bytes < 13_000
+        await asyncio.sleep(1)
+        note(log, "TOPIC:later")
+    assert log._queued_bytes == 0
+    assert log.counts() == {"written": 6, "queue-full": 15}
+
+
 async def test_a_full_disk_is_a_line_of_the_log_and_not_a_stop(capsys):
     async with logging_to("/dev/full") as log:
         for number in range(3):
