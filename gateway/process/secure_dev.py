@@ -16,6 +16,7 @@ Imported only with `--secure`.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hmac
 import json
@@ -35,11 +36,13 @@ from gateway.core.sasl_session import PLAIN
 from gateway.core.scram_credentials import Mechanism, Upsertion, derived
 from gateway.core.scram_decoy import NEW_ITERATIONS, salt_of
 from gateway.core.scram_exchange import salted_password
+from gateway.process.embedded_identity import METADATA
 from gateway.process.exposure import is_loopback
 from gateway.process.run import ConfigFault
 from gateway.process.server_settings import PROTOCOLS, SECURE
 from gateway.security.secret_values import SecretFault, read_private, read_public, resolve_line
 from gateway.settings.scram_users import ScramUsers
+from ledger.command_line.secret_files import others_read
 from ledger.command_line.settings import Settings
 from ledger.ports.metadata import MetadataStore
 
@@ -183,8 +186,9 @@ def _quoted(path: Path) -> str:
 
 def _make_files(place: Path, config: GatewayConfig, now: datetime.datetime) -> None:
     names = _names_of(config)
+    config.data.mkdir(parents=True, exist_ok=True)
+    _close_to_others(config.data)
     if not place.exists():
-        config.data.mkdir(parents=True, exist_ok=True)
         _make_all(place, config, now)
     missing = next((each for each in _KEPT if not (place / each).is_file()), None)
     if missing is not None:
@@ -201,6 +205,19 @@ def _make_files(place: Path, config: GatewayConfig, now: datetime.datetime) -> N
     for name, content in _of_clients(place, password, config).items():
         if not _has(place / name, content):
             _replace(place / name, content)
+
+
+def _close_to_others(data: Path) -> None:
+    """Let only the owner into the directory: it has the keys of users, and every record.
+
+    A directory of another user stays as it is; the metadata in it is closed all the same.
+    """
+    if others_read(data.stat().st_mode):
+        with contextlib.suppress(PermissionError):
+            data.chmod(0o700)
+    for each in data.glob(f"{METADATA}*"):
+        with contextlib.suppress(FileNotFoundError):
+            each.chmod(0o600)
 
 
 def _make_all(place: Path, config: GatewayConfig, now: datetime.datetime) -> None:

@@ -65,6 +65,17 @@ def test_the_first_start_makes_files_for_their_owner_alone(first, tmp_path):
     assert [each.name for each in place.parent.iterdir()] == ["secure"]
 
 
+def test_data_of_an_open_start_is_closed_to_others(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    names = ("metadata.sqlite", "metadata.sqlite-wal", "metadata.sqlite-shm")
+    for name in names:
+        (data / name).touch(mode=0o644)
+    secure_dev.secured(config_of(data))
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+    assert {stat.S_IMODE((data / name).stat().st_mode) for name in names} == {0o600}
+
+
 def test_the_configuration_is_closed_to_all_but_admin(first):
     rules = first.authorization
     assert (rules.authorizer, rules.super_users) == ("standard", ("User:admin",))

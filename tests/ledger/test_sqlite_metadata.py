@@ -50,6 +50,15 @@ async def open_store(path):
         await store.close()
 
 
+async def test_only_the_owner_may_read_the_files(tmp_path):
+    """They have the keys of users, by which a reader can pose as the server."""
+    async with open_store(tmp_path / "metadata.db") as store:
+        await store.create("/gateway", b"x")
+        modes = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
+    assert {"metadata.db", "metadata.db-wal", "metadata.db-shm"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+
+
 async def test_what_was_written_is_there_after_a_restart(tmp_path):
     path = tmp_path / "metadata.db"
     async with open_store(path) as store:

@@ -324,9 +324,14 @@ def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
 
 
 def _make(path: Path) -> None:
-    """Create the file completely and durably under another name, then rename it."""
+    """Create the file completely and durably under another name, then rename it.
+
+    It may have the keys of users, so only its owner may read it. SQLite gives the files that it
+    makes beside it the same mode.
+    """
     aside = path.with_name(path.name + ".new")
     aside.unlink(missing_ok=True)
+    os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(aside, isolation_level=None)
     try:
         connection.execute("PRAGMA synchronous = OFF")
