@@ -155,7 +155,7 @@ class AdminClient:
             return
         try:
             await self.settings.opened(link)
-        except BaseException:  # it was cancelled
+        except BaseException:
             await link.close()
             raise
 

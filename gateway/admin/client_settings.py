@@ -76,7 +76,10 @@ Reach = Callable[[int, str, int], tuple[str, int]]
 """Maps a broker, by node id and address for clients, to where it is reached from here."""
 
 Opened = Callable[["Link"], Awaitable[None]]
-"""Called with each new connection to a broker, before its first request. Raises nothing."""
+"""Called with each new connection to a broker, before its first request.
+
+May raise AdminError and Unreachable, as the request itself.
+"""
 
 
 class ClientSettings(NamedTuple):

@@ -117,14 +117,17 @@ class Site:
     async def _introduce(self, principal: str, link: Link) -> None:
         """Ask the gateway behind a new connection to leave the changes on it to this process.
 
-        A gateway of an earlier release refuses. It then notes the changes too.
+        A gateway of an earlier release refuses. It then notes the changes too. With an authorizer
+        the change ends instead, because it would have the rights of this gateway: all. Raises
+        AdminError and Unreachable.
         """
         keys, node_id, key = self.ctx.page_keys, self.ctx.cluster.node_id, secrets.token_hex(16)
         keys[key] = principal
         try:
             await link.ask_privately({"ask": "page", "key": key, "node_id": node_id})
         except (AdminError, Unreachable):
-            return
+            if self.ctx.authorizer is not None:
+                raise
         finally:
             keys.pop(key, None)
 

@@ -18,7 +18,7 @@ from gateway.admin.client import AdminClient, AdminError
 from gateway.admin.client_settings import ClientSettings
 from gateway.config import GatewayConfig, Listener
 from gateway.core.acls import Acl, Pattern, PatternType, Permission
-from gateway.handlers import private_questions
+from gateway.handlers import page_connections, private_questions
 from gateway.handlers.api import Peer, Request
 from gateway.http.password_file import line_of, read_passwords
 from gateway.process.secure_dev import secured
@@ -125,6 +125,18 @@ def test_a_user_without_rights_sees_nothing(page, path):
 def test_the_page_changes_nothing_that_its_user_may_not(page, user, path, fields):
     answer = post(page, user, path, **fields)
     assert answer.status == 403, answer.text
+    assert [each.name for each in page.rig.running.ctx.catalog.all()] == ["orders"]
+
+
+def test_a_change_ends_whose_user_is_not_taken_over(page, monkeypatch):
+    """Otherwise it would be made as the gateway itself, which is a super user."""
+
+    async def refuse(request, ctx):
+        return {"error": "SASL_AUTHENTICATION_FAILED", "message": "no page has this key"}
+
+    monkeypatch.setattr(page_connections, "accept", refuse)
+    answer = post(page, "admin", "/topics/create", name="mine", confirm="mine")
+    assert answer.status == 409, answer.text
     assert [each.name for each in page.rig.running.ctx.catalog.all()] == ["orders"]
 
 
