@@ -13,6 +13,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -97,7 +98,7 @@ def read_jwks(config: OAuthConfig) -> bytes:
     except OSError as error:
         reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
         raise JwksFault(f"{place}: {reason}") from None
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, HTTPException) as error:
         raise JwksFault(f"{place}: {type(error).__name__}") from None
     if len(content) > JWKS_BYTES_MAX:
         raise JwksFault(f"{place}: is longer than 1 MiB")

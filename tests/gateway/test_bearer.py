@@ -353,6 +353,9 @@ async def test_an_unknown_key_asks_for_the_keys_once_a_minute(issuer, authority,
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         path = self.server.answers.get(self.path)
+        if path == b"nonsense":
+            self.wfile.write(b"220 mail.example.com ESMTP\r\n")
+            return
         self.send_response(404 if path is None else 302 if path == b"elsewhere" else 200)
         if path == b"elsewhere":
             self.send_header("Location", "/jwks")
@@ -370,6 +373,7 @@ def https(authority, issuer):
     server.answers = {
         "/jwks": issuer.jwks(),
         "/moved": b"elsewhere",
+        "/mail": b"nonsense",
         "/long": b" " * (bearer_keys.JWKS_BYTES_MAX + 1),
     }
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -397,7 +401,10 @@ async def test_keys_come_from_an_https_server_whose_certificate_is_checked(
     await keys.start()
     assert keys.check(issuer.token()).user == "carol"
     keys.close()
-    for path, reason in (("/none", "404"), ("/moved", "302"), ("/long", "longer than 1 MiB")):
+    for path, reason in (
+        *(("/none", "404"), ("/moved", "302"), ("/long", "longer than 1 MiB")),
+        ("/mail", "BadStatusLine"),
+    ):
         with pytest.raises(JwksFault, match=reason):
             keys_at(path).load()
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.path / "server.pem"))
