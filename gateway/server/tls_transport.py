@@ -129,7 +129,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._raw = cast(asyncio.Transport, transport)
         self._host = peer_of(transport, "").host
         self._connection.connection_made(cast(asyncio.BaseTransport, self))
-        if self._raw.is_closing():
+        if self._raw.is_closing() or self._paused:  # refused: closed now, or after a while
             return
         if not self._shared.begin(self._host):
             self._connection.refuse("too many TLS handshakes at once", Refused.TOO_MANY)

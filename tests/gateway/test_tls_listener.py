@@ -182,6 +182,21 @@ async def test_handshakes_at_once_and_in_time_are_limited(authority):
         assert await principal_of(port, client_tls(authority)) == "User:ANONYMOUS"
 
 
+async def test_connections_beyond_a_quota_take_no_handshake(authority):
+    tls = tls_of(authority, handshakes_max=2)
+    async with secure_port(tls) as port:
+        port.registry.count_connection = lambda host: 60_000
+        waiting = [await Client.connect(port.at("SSL")) for _ in range(4)]
+        async with asyncio.timeout(5.0):
+            while port.registry.refusals[Refused.QUOTA] < 4:
+                await asyncio.sleep(0)
+        port.registry.count_connection = None
+        assert await principal_of(port, client_tls(authority)) == "User:ANONYMOUS"
+        assert port.registry.refusals[Refused.TOO_MANY] == 0
+        for each in waiting:
+            each.close()
+
+
 async def test_new_connections_a_second_are_limited(authority):
     limits = ConnectionLimits(connections_per_s_max=5)
     async with secure_port(tls_of(authority), limits=limits) as port:
