@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 _ALL = "*"
 _LOOPBACK = "127.0.0.1"
+# The operations that requests ask for on each type of resource. Source: Kafka, AclEntry.
+_FITTING = {
+    ResourceType.TOPIC: "READ WRITE CREATE DELETE ALTER DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS",
+    ResourceType.GROUP: "READ DELETE DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS",
+    ResourceType.CLUSTER: "CREATE ALTER DESCRIBE CLUSTER_ACTION DESCRIBE_CONFIGS ALTER_CONFIGS "
+    "IDEMPOTENT_WRITE",
+    ResourceType.TRANSACTIONAL_ID: "WRITE DESCRIBE TWO_PHASE_COMMIT",
+    ResourceType.DELEGATION_TOKEN: "DESCRIBE",
+    ResourceType.USER: "CREATE_TOKENS DESCRIBE_TOKENS",
+}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,6 +70,17 @@ def _resource(written: object) -> tuple[ResourceType, str]:
     return found, name
 
 
+def _address(written: object) -> str:
+    from ipaddress import ip_address  # few ACLs have an address
+
+    try:
+        return str(written) if written == _ALL else str(ip_address(str(written)))
+    except ValueError:
+        raise ValueError(
+            "must be an IP address, or * for every one; names of hosts and networks match no client"
+        ) from None
+
+
 _PRINCIPAL = Value("principal", _principal)
 _RESOURCE = Value("resource", _resource)
 _principal_argument = click.argument(
@@ -78,7 +99,8 @@ _resource_argument = click.argument(
 
 
 def _host_option(text: str, default: str) -> Callable[[F], F]:
-    return option("--host", metavar="ADDRESS", default=default, help=text)
+    kind = Value("address", _address)
+    return option("--host", metavar="ADDRESS", type=kind, default=default, help=text)
 
 
 def _filter_options(function: F) -> F:
@@ -181,6 +203,9 @@ def _add(
     Whoever may read, write, delete or alter a resource may describe it too.
     """
     kind, name = resource
+    _check_fitting(operations, kind, output)
+    if prefix and name == _ALL:
+        usage("RESOURCE: * is every one without --prefix, and the first letter with it", output)
     rows = [
         {
             "principal": principal,
@@ -202,6 +227,18 @@ def _add(
     listed = ", ".join(row["operation"] for row in rows)
     shown = f"{kind.value}:{name}{'...' if prefix else ''}"
     output.done({"added": rows}, f"{principal} from {host} is {verb} {listed} on {shown}.")
+
+
+def _check_fitting(
+    operations: tuple[Operation, ...], kind: ResourceType, output: Output
+) -> None:
+    """Refuse operations that no request asks for: their ACLs would decide nothing."""
+    fitting = _FITTING[kind].split()
+    wrong = [each for each in operations if each is not Operation.ALL and each not in fitting]
+    if wrong:
+        known = units.listed(["all", *(each.lower() for each in fitting)])
+        shown = kind.lower().replace("_", "-")
+        usage(f"OPERATIONS {wrong[0].lower()}: must be {known} for {shown}", output)
 
 
 @acl.command("remove")
