@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.access import ANONYMOUS, Operation, Resource, auditing, is_allowed
+from gateway.access import (
+    ANONYMOUS,
+    Operation,
+    Resource,
+    ResourceType,
+    auditing,
+    is_allowed,
+)
 from gateway.http.pages import CURSOR_CHARACTERS_MAX, LIMIT, LIMIT_MAX, Asked, Needs, Refused
 
 if TYPE_CHECKING:
@@ -45,6 +52,15 @@ def require(
         auditing.page_denied(principal, address, operation, resource)
         code = f"{resource.kind}_AUTHORIZATION_FAILED"
         raise Refused(403, code, f"not authorized: {operation} on {resource.name}")
+
+
+def may(site: Site, asked: Asked, operation: Operation, topic: str) -> bool:
+    """Return whether the principal of a request may do this with a topic that a page shows.
+
+    A page leaves out what it may not show, as lists of Kafka do; that is no denial.
+    """
+    resource = Resource(ResourceType.TOPIC, topic)
+    return is_allowed(site.ctx.authorizer, asked.principal, asked.address, operation, resource)
 
 
 def asked_of(

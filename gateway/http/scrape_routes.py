@@ -52,8 +52,9 @@ class ScrapeRoutes:
             await self._page.stop()
 
     async def _metrics(self, request: Request) -> Response:
-        principal, address = principal_of(request), address_of(request)
-        require(self._site, principal, address, Operation.DESCRIBE, CLUSTER)
+        if not self._site.settings.open_metrics:
+            principal, address = principal_of(request), address_of(request)
+            require(self._site, principal, address, Operation.DESCRIBE, CLUSTER)
         page, media_type = await self._opened()
         text = await page.text()
         return await encoded(request, lambda: text, media_type)

@@ -48,8 +48,9 @@ def page(tmp_path_factory):
         users = [line_of(each, PASSWORD) for each in ("alice", "bob", "admin")]
         file.write_text("".join(f"{line}\n" for line in users))
         file.chmod(0o600)
-        port = rig.serve(write=True, passwords=read_passwords(file))
-        found = SimpleNamespace(rig=rig, port=port, config=config)
+        passwords = read_passwords(file)
+        port = rig.serve(write=True, passwords=passwords)
+        found = SimpleNamespace(rig=rig, port=port, config=config, passwords=passwords)
         assert get(found, "admin", "/").status == 200
         found.site = rig.applications[port].site
         made = post(found, "admin", "/topics/create", name="orders", confirm="orders")
@@ -108,6 +109,13 @@ def test_a_user_without_rights_sees_nothing(page, path):
     assert "marked" not in answer.text
 
 
+def test_open_metrics_are_open_with_an_authorizer_too(page):
+    port = page.rig.serve(passwords=page.passwords, open_metrics=True)
+    assert ask(port, "/metrics").status == 200
+    assert ask(port, "/api/v1/topics").status == 401
+    assert ask(page.port, "/metrics").status == 401
+
+
 @pytest.mark.parametrize(
     ("user", "path", "fields"),
     [
@@ -125,7 +133,57 @@ def test_a_user_without_rights_sees_nothing(page, path):
 def test_the_page_changes_nothing_that_its_user_may_not(page, user, path, fields):
     answer = post(page, user, path, **fields)
     assert answer.status == 403, answer.text
-    assert [each.name for each in page.rig.running.ctx.catalog.all()] == ["orders"]
+    assert topics_of(page) == ["orders"]
+
+
+async def commit(page, *topics):
+    """Commit offsets of these topics for the group `readers`, as the super user."""
+    async with AdminClient(ClientSettings(page.rig.bootstrap, keys_of(page))) as admin:
+        of_0 = {
+            "partition_index": 0,
+            "committed_offset": 0,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+        fields = {
+            "group_id": "readers",
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [{"name": each, "partitions": [of_0]} for each in topics],
+        }
+
+        def codes(answer):
+            return [each.error_code for topic in answer.topics for each in topic.partitions]
+
+        answer = await admin.at_coordinator(
+            "readers", 8, lambda version: fields, codes, version_max=8
+        )
+        assert [code.value for code in codes(answer)] == [0] * len(topics)
+
+
+def test_the_page_of_a_group_leaves_out_topics_that_its_user_may_not_describe(page):
+    made = post(page, "admin", "/topics/create", name="hidden", confirm="hidden")
+    assert made.status == 200, made.text
+    page.rig.run(commit(page, "orders", "hidden"))
+    group = Pattern(ResourceType.GROUP, "readers", PatternType.LITERAL)
+    acl = Acl(group, "User:alice", "*", Operation.READ, Permission.ALLOW)
+    page.rig.run(page.rig.running.ctx.acls.add(group, [acl]))
+    try:
+        path = "/api/v1/groups/readers"
+        of_admin, of_alice = get(page, "admin", path), get(page, "alice", path)
+        assert (of_admin.status, of_alice.status) == (200, 200), of_alice.text
+        assert ("hidden" in of_admin.text, "hidden" in of_alice.text) == (True, False)
+        assert "orders" in of_alice.text
+    finally:
+        post(page, "admin", "/topics/hidden/delete", confirm="hidden")
+
+
+def test_the_page_of_a_topic_shows_configs_to_those_who_may_describe_them(page):
+    fields = {"confirm": "orders", "key": "retention.ms", "value": "86400000"}
+    assert post(page, "admin", "/topics/orders/alter", **fields).status == 200
+    shown = [get(page, each, "/api/v1/topics/orders").text for each in ("admin", "alice")]
+    assert ["86400000" in each for each in shown] == [True, False]
 
 
 def test_a_change_ends_whose_user_is_not_taken_over(page, monkeypatch):
@@ -137,7 +195,12 @@ def test_a_change_ends_whose_user_is_not_taken_over(page, monkeypatch):
     monkeypatch.setattr(page_connections, "accept", refuse)
     answer = post(page, "admin", "/topics/create", name="mine", confirm="mine")
     assert answer.status == 409, answer.text
-    assert [each.name for each in page.rig.running.ctx.catalog.all()] == ["orders"]
+    assert topics_of(page) == ["orders"]
+
+
+def topics_of(page):
+    names = [each.name for each in page.rig.running.ctx.catalog.all()]
+    return [each for each in names if each != "__consumer_offsets"]
 
 
 def keys_of(page):

@@ -96,7 +96,7 @@ async def restore_group(asked: Asked, site: Site) -> Json:
     group = asked.path["group"]
     confirmed(asked, group)
     at_ms = read_at(field(asked, "at", str), 0)
-    past = await past_of(site, group)
+    past = await past_of(site, asked)
     async with own_client(site, asked) as client:
         steps = await plan_restore(client, group, Scope(), positions_then(past, at_ms))
         await execute(client, group, steps, _now_ms())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.access import Operation
 from gateway.admin.client import AdminError
 from gateway.admin.group_lag import lag_rows
 from gateway.admin.groups import assigned, committed, find_group
+from gateway.http.asking import may
 from gateway.http.hrefs import topic_href
 from gateway.http.pages import Refused
 from gateway.http.views.listing import argument, following, place_of
@@ -21,7 +23,10 @@ _NOT_FOUND: Final = "GROUP_ID_NOT_FOUND"
 
 
 async def group(asked: Asked, site: Site) -> Json:
-    """Return a group with some of its partitions, as `gateway group lag` computes them."""
+    """Return a group with some of its partitions, as `gateway group lag` computes them.
+
+    Those of topics that the principal may not describe are left out.
+    """
     name = asked.path["group"]
     client = await site.client()
     try:
@@ -29,7 +34,7 @@ async def group(asked: Asked, site: Site) -> Json:
     except AdminError as error:
         raise Refused(404 if error.code == _NOT_FOUND else 409, error.code, str(error)) from error
     positions = await committed(client, name)
-    places = sorted(positions)
+    places = sorted(each for each in positions if may(site, asked, Operation.DESCRIBE, each[0]))
     at = place_of(asked, len(places))
     some = places[at : at + asked.limit]
     offsets = {name: {place: positions[place].offset for place in some}}

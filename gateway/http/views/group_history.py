@@ -6,12 +6,14 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Final
 
+from gateway.access import Operation
 from gateway.admin.client import AdminClient, AdminError
 from gateway.admin.group_history import Past, positions_then, read_past
 from gateway.admin.group_history import rows as history_rows
 from gateway.admin.group_seek import Scope, Step, require_idle
 from gateway.admin.groups import committed
 from gateway.admin.notation import write_time
+from gateway.http.asking import may
 from gateway.http.pages import Asked, Json, Refused
 from gateway.http.record_source import own_client, storage_of
 from ledger.tasks import in_thread
@@ -26,12 +28,13 @@ async def group_history(asked: Asked, site: Site) -> Json:
     """Return the commits, newest first, and the offsets now and at the time `at`."""
     group = asked.path["group"]
     now_ms = time.time_ns() // 1_000_000
-    past = await past_of(site, group)
+    past = await past_of(site, asked)
     since_ms = past.history.since_ms
     at_ms = min(max(read_at(asked.query.get("at"), now_ms), since_ms), now_ms)
     async with own_client(site) as client:
         idle, reason = await _idle(client, group)
-        current = await committed(client, group)
+        found = await committed(client, group)
+    current = {key: each for key, each in found.items() if _is_visible(site, asked, key[0])}
     then = await in_thread(positions_then, past, at_ms)
     steps = [
         Step(place, current.get(place), then.get(place)) for place in sorted({*current, *then})
@@ -55,14 +58,32 @@ async def group_history(asked: Asked, site: Site) -> Json:
     }
 
 
-async def past_of(site: Site, group: str) -> Past:
-    """Return the history of a group. Raises Refused with 404 if there is no such group."""
+async def past_of(site: Site, asked: Asked) -> Past:
+    """Return the history of the group of a request. Raises Refused with 404 if there is none.
+
+    It lacks topics that the principal may not describe.
+    """
     try:
-        return await read_past(await storage_of(site), group)
+        past = await read_past(await storage_of(site), asked.path["group"])
     except AdminError as error:
         if error.code == "GROUP_ID_NOT_FOUND":
             raise Refused(404, error.code, str(error)) from error
         raise
+    history = past.history
+    keys = {each.key for each in history.changes if each.key is not None} | {*history.offsets}
+    hidden = {key for key in keys if not _is_visible(site, asked, past.topic(key.topic_id))}
+    if not hidden:
+        return past
+    left = history._replace(
+        offsets={key: each for key, each in history.offsets.items() if key not in hidden},
+        changes=[each for each in history.changes if each.key not in hidden],
+    )
+    return past._replace(history=left)
+
+
+def _is_visible(site: Site, asked: Asked, topic: str | None) -> bool:
+    """Return whether the page may show a topic, which is None once it is deleted."""
+    return topic is None or may(site, asked, Operation.DESCRIBE, topic)
 
 
 def read_at(word: str | None, now_ms: int) -> int:

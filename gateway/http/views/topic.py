@@ -7,9 +7,11 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.access import Operation
 from gateway.admin.client import AdminError, Unreachable
 from gateway.cluster.port import StreamKey
 from gateway.figures.parts import mirror_of
+from gateway.http.asking import may
 from gateway.http.pages import Refused
 from gateway.http.views.listing import argument, following, place_of, silent_rows
 from gateway.http.views.segment_rows import SegmentPlaces, read_segment_rows
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.http.site import Site
     from gateway.topics.catalog import Topic
 
+_SEE_CONFIGS: Final = Operation.DESCRIBE_CONFIGS
 _READ_S_MAX: Final = 3.0  # for all segments of one page
 
 
@@ -44,7 +47,7 @@ async def topic(asked: Asked, site: Site) -> Json:
         "topic_id": str(known.topic_id),
         "partitions": known.partitions,
         "replication_factor": known.replication_factor,
-        "configs": dict(known.configs),
+        "configs": dict(known.configs) if may(site, asked, _SEE_CONFIGS, name) else {},
         "rows": [
             _row(site, known, index, held.get(index), segments.get(index)) for index in indexes
         ],
