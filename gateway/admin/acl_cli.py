@@ -229,9 +229,7 @@ def _add(
     output.done({"added": rows}, f"{principal} from {host} is {verb} {listed} on {shown}.")
 
 
-def _check_fitting(
-    operations: tuple[Operation, ...], kind: ResourceType, output: Output
-) -> None:
+def _check_fitting(operations: tuple[Operation, ...], kind: ResourceType, output: Output) -> None:
     """Refuse operations that no request asks for: their ACLs would decide nothing."""
     fitting = _FITTING[kind].split()
     wrong = [each for each in operations if each is not Operation.ALL and each not in fitting]

@@ -8,7 +8,8 @@ from typing import Final
 _PORT_MAX: Final = 65_535
 _HOST: Final = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])"
 _METADATA: Final = re.compile(
-    rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*|grpc://{_HOST}:\d{{1,5}}", re.ASCII
+    rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/(?!\.\.?(?:/|$))[^/,\s\0]+)*|grpc://{_HOST}:\d{{1,5}}",
+    re.ASCII,
 )
 
 

@@ -220,7 +220,8 @@ def fail_incomplete(what: str, errors: Sequence[AdminError], output: FailureForm
     fail(EXIT_FAILED, f"{what}: {shown}", errors[0].code, output)
 
 
-def _check_servers(zookeeper: str, output: FailureForm) -> None:
+def check_servers(zookeeper: str, output: FailureForm) -> None:
+    """End the command if this cannot be `--zookeeper`."""
     try:
         check_metadata_address(zookeeper)
     except ValueError as error:
@@ -242,7 +243,7 @@ def storage_settings(
     """Check the options of `storage_option` and `tls_option`. Ends the command if one is wrong."""
     servers = _connection(bootstrap, output)
     if zookeeper is not None:
-        _check_servers(zookeeper, output)
+        check_servers(zookeeper, output)
     transport = BookieTransport(click.get_current_context().meta[_TRANSPORT])
     return StorageSettings(servers, zookeeper, _tls_files(tls, output), transport)
 
@@ -265,7 +266,7 @@ def ask_storage(
     from gateway.interrupt import run_interruptibly
     from ledger.errors import AccessDenied, LedgerError, MetadataUnavailable
 
-    _check_servers(zookeeper, output)
+    check_servers(zookeeper, output)
     files = _tls_files(tls, output)
     transport = BookieTransport(click.get_current_context().meta[_TRANSPORT])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.admin import security_shapes
-from gateway.admin.requests import zookeeper_option
+from gateway.admin.requests import check_servers, zookeeper_option
 from ledger.command_line.exit_codes import (
     EXIT_CONFIG,
     EXIT_FAILED,
@@ -45,6 +45,7 @@ def _zookeeper(check: bool, applies: bool, zookeeper: str | None, output: Output
         usage("pass either --check or --apply", output)
     if zookeeper is None or "://" in zookeeper:
         usage("pass --zookeeper host:port,host:port/chroot of a cluster", output)
+    check_servers(zookeeper, output)
     try:
         report = run_interruptibly(_walk(zookeeper, applies, output))
     except KeyboardInterrupt:

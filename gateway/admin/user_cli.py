@@ -12,7 +12,13 @@ import click
 
 from gateway.admin import user_shapes
 from gateway.admin.confirm import confirm
-from gateway.admin.requests import ask, bootstrap_option, yes_option, zookeeper_option
+from gateway.admin.requests import (
+    ask,
+    bootstrap_option,
+    check_servers,
+    yes_option,
+    zookeeper_option,
+)
 from gateway.core.stored_names import is_too_long
 from ledger.command_line import units
 from ledger.command_line.exit_codes import EXIT_CONFIG, EXIT_REFUSED, EXIT_UNREACHABLE
@@ -111,6 +117,10 @@ def _bootstrap(
     _check_name(name, output)
     if (data is None) == (zookeeper is None):
         usage("pass --data for a `gateway dev`, or --zookeeper for a cluster", output)
+    if zookeeper is not None:
+        if "://" in zookeeper:
+            usage("pass --zookeeper host:port,host:port/chroot of a cluster", output)
+        check_servers(zookeeper, output)
     secret, chosen = _password(password, output), mechanisms or MECHANISMS
     asyncio.run(_write(name, secret, chosen, data, zookeeper, output))
     _done(name, chosen, "can log in", output)
@@ -155,12 +165,24 @@ async def _write(
 
 
 def _check_name(name: str, output: Output) -> None:
-    if not name or is_too_long(name) or "\0" in name:
+    if not name or is_too_long(name):
         usage("USER must have 1 to 1024 bytes", output)
+    if not (name.isascii() and name.isprintable()):
+        usage("USER must be of printable ASCII: SCRAM takes no other name", output)
 
 
 def _password(reference: str | None, output: Output) -> str:
-    """Return the password, from its place or from a terminal."""
+    """Return the password, from its place or from a terminal. It fits PLAIN too."""
+    from gateway.core.sasl_session import PASSWORD_BYTES_MAX
+
+    found = _read_password(reference, output)
+    if "\0" in found or len(found.encode(errors="surrogateescape")) > PASSWORD_BYTES_MAX:
+        text = f"the password must have at most {PASSWORD_BYTES_MAX} bytes, and no NUL character"
+        fail(EXIT_CONFIG, text, "CONFIG", output)
+    return found
+
+
+def _read_password(reference: str | None, output: Output) -> str:
     from gateway.security.secret_values import SecretFault, is_reference, resolve_line
 
     if reference is None:

@@ -36,7 +36,9 @@ _ISO_DURATION = re.compile(
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _RACK = re.compile(r"(/[A-Za-z0-9_.-]+)+")
 _HOST = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])"
-_SERVERS = re.compile(rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/[^/,\s\0]+)*", re.ASCII)
+_SERVERS = re.compile(
+    rf"{_HOST}:\d{{1,5}}(,{_HOST}:\d{{1,5}})*(/(?!\.\.?(?:/|$))[^/,\s\0]+)*", re.ASCII
+)
 
 
 def text(value: object) -> str:

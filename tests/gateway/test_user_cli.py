@@ -1,0 +1,40 @@
+"""Goal: `gateway user` refuses, before it connects, what no login could use, and says why.
+
+Method: the commands in this process; the places to which they would connect do not exist.
+"""
+
+import pytest
+
+from tests.gateway.admin_commands import invoke
+
+BOOTSTRAP = ("bootstrap", "root", "--password", "env:PASSWORD", "--zookeeper")
+
+
+@pytest.mark.parametrize(
+    ("words", "password", "code", "text"),
+    [
+        (("add", "", "--password", "env:PASSWORD"), "p", 2, "must have 1 to 1024 bytes"),
+        (("add", "jürgen", "--password", "env:PASSWORD"), "p", 2, "must be of printable ASCII"),
+        (("add", "a\x1b[31m", "--password", "env:PASSWORD"), "p", 2, "must be of printable ASCII"),
+        (("add", "ann", "--password", "env:PASSWORD"), "p" * 1025, 78, "at most 1024 bytes"),
+        (("add", "ann", "--password", "p"), "p", 2, "must be file:PATH or env:NAME"),
+        ((*BOOTSTRAP, ""), "p", 2, "must be host:port"),
+        ((*BOOTSTRAP, "zk:port"), "p", 2, "must be host:port"),
+        ((*BOOTSTRAP, "zk:2181/../other"), "p", 2, "must be host:port"),
+        ((*BOOTSTRAP, "grpc://127.0.0.1:3181"), "p", 2, "of a cluster"),
+    ],
+)
+def test_what_no_login_could_use_is_refused_in_one_line(monkeypatch, words, password, code, text):
+    monkeypatch.setenv("PASSWORD", password)
+    found, out, errors = invoke("user", *words)
+    assert (found, out, errors.count("\n")) == (code, "", 1)
+    assert text in errors
+
+
+def test_a_password_with_a_nul_character_is_refused(tmp_path):
+    file = tmp_path / "password"
+    file.write_bytes(b"a\0b\n")
+    file.chmod(0o600)
+    code, _, errors = invoke("user", "add", "ann", "--password", f"file:{file}")
+    assert (code, errors.count("\n")) == (78, 1)
+    assert "no NUL character" in errors
