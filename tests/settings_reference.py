@@ -38,7 +38,7 @@ def accepted(row: Setting) -> str:
         try:
             row.parse(probe)
         except ValueError as fault:
-            faults.append(str(fault))
+            faults.append(str(fault).removeprefix(f"{probe}: "))
     bounds = [each for each in faults if each.startswith("must be between")]
     forms = [each for each in faults if each != "must be text"]
     text = (*bounds, *forms, "must be text")[0].removeprefix("must be ")
