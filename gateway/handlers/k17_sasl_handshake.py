@@ -3,7 +3,7 @@
 v0 tokens follow as bare frames · v1 tokens follow in SaslAuthenticate.
 A connection that authenticates takes this request itself; one that comes here is out of order:
 after the login, or on a listener without SASL. Source: KIP-43, KIP-152; Kafka, KafkaApis.
-Not done: the mechanisms GSSAPI and OAUTHBEARER.
+Not done: the mechanism GSSAPI.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes docs/kafka-api.md from the recordings and the table of intended differences.
 
-The tests of the replay hold the page to the truth: they fail on any other difference.
+The tests of the replays hold the page to the truth: they fail on any other difference.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from gateway.handlers.table import rows
 from tests.compat.differential.decode import decoded
 from tests.compat.differential.intended import INTENDED, Intended
 from tests.compat.differential.recording import Recorded, recorded_cases
+from tests.compat.logins import intended as logins
+from tests.compat.logins.servers import read_recorded as recorded_logins
+from tests.compat.rights import intended as rights
+from tests.compat.rights.recording import read_recorded as recorded_rights
 from tests.house import ROOT
 
 PAGE = ROOT / "docs" / "kafka-api.md"
 API_VERSIONS = 18
+SASL = (17, 36)  # SaslHandshake, SaslAuthenticate
 
 HEAD = """# Kafka's APIs
 
@@ -37,7 +42,7 @@ from the intended differences below. *Not yet* means that a difference remains t
 
 def page() -> str:
     """Return the text of the page."""
-    parts = [HEAD, _table(), _differences()]
+    parts = [HEAD, _table(), _differences(), _logins(), _rights_compared()]
     return "".join(parts)
 
 
@@ -74,6 +79,8 @@ def _verdict(key: int) -> str:
     entries = [each for each in INTENDED if each.key == key]
     if any(each.open for each in entries):
         return "not yet equal"
+    if key in SASL:
+        return "equal, apart from intended differences of [logins](#logins)"
     return "equal, apart from intended differences" if entries else "equal"
 
 
@@ -83,6 +90,38 @@ def _differences() -> str:
         _section("Not yet equal", [each for each in INTENDED if each.open]),
     ]
     return "".join(sections)
+
+
+def _logins() -> str:
+    lines = [
+        "\n## Logins\n",
+        "The cases of SaslHandshake and SaslAuthenticate above are out of order, without SASL.",
+        f"{len(recorded_logins())} [logins](../tests/compat/logins/cases.py) with SASL,",
+        "right, wrong and out of order, are replayed apart (`python -m tests.compat.logins`).",
+        "All answers are equal but for these:\n",
+        "| logins | reason |",
+        "|---|---|",
+    ]
+    lines += [f"| `{_cell(name)}` | {why} |" for name, why in logins.INTENDED.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _rights_compared() -> str:
+    lines = [
+        "\n## Rights\n",
+        "The column *rights* lists what an API asks for, as operations on types of resources.",
+        f"{len(recorded_rights()):,} answers to clients with [each right taken away]"
+        "(../tests/compat/rights/cases.py)",
+        "are replayed apart (`python -m tests.compat.rights`). All are equal but for these:\n",
+        "| answers | reason |",
+        "|---|---|",
+    ]
+    lines += [f"| `{_cell(title)}` | {why} |" for title, why in rights.REASONS]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _section(title: str, entries: Sequence[Intended]) -> str:

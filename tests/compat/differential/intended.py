@@ -49,14 +49,14 @@ class Intended:
         )
 
 
-_FEATURES = "The gateway does not serve this feature yet."
+_FEATURES = "The gateway does not know this feature."
 _FORM = "The gateway's own feature: the newest form of stored data that gateways may write."
-_OTHER_FEATURES = (
-    "eligible.leader.replicas.version",
-    "kraft.version",
-    "share.version",
-    "streams.version",
-)
+_NOT_OFFERED = {
+    "eligible.leader.replicas.version": "Copies are on bookies, so no replica is eligible.",
+    "kraft.version": "The metadata are in SQLite or ZooKeeper, not in a log of KRaft.",
+    "share.version": "The gateway does not serve share groups, so it does not offer them.",
+    "streams.version": "The gateway does not serve streams groups, so it does not offer them.",
+}
 _OWN_KEYS = "The gateway's own settings of a topic."
 _ELR = "Kafka sets this value for all brokers itself, for its eligible leader replicas."
 _TEXTS = "Each text describes the effect of a setting in the gateway."
@@ -148,9 +148,9 @@ INTENDED: tuple[Intended, ...] = (
     Intended(10, "coordinators[*]", _EACH_ONCE, range(4, 7), "many-groups"),
     Intended(15, "groups[*]", _EACH_ONCE, cases="unknown-groups"),
     *(
-        Intended(18, f"{field}[{name}]", _FEATURES, range(3, 5), open=True)
+        Intended(18, f"{field}[{name}]", reason, range(3, 5))
         for field in ("supported_features", "finalized_features")
-        for name in _OTHER_FEATURES
+        for name, reason in _NOT_OFFERED.items()
         if (field, name) != ("finalized_features", "kraft.version")
     ),
     *(

@@ -103,7 +103,6 @@ UNORDERED = {
     (65, "partitions"): "Kafka answers in the order of a hash map",
     (66, "transaction_states"): "Kafka answers in the order of its partitions",
     (66, "unknown_state_filters"): "Kafka answers in the order of a hash set",
-    (68, "topic_partitions"): "Kafka answers in the order of a hash map",
     (68, "partitions"): "Kafka answers in the order of a hash set",
     (69, "groups"): "Kafka answers in the order of its partitions",
     (69, "topic_partitions"): "Kafka answers in the order of a hash map",
@@ -117,6 +116,7 @@ _OWN_ID = re.compile(r"[\w-]{22}")  # of a member, made by the server
 BY_SYMBOL = {
     (11, "members"): "member_id",
     (15, "members"): "member_id",
+    (68, "topic_partitions"): "topic_id",
     (69, "members"): "member_id",
     (61, "active_producers"): "producer_id",
 }

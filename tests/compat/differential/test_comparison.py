@@ -18,7 +18,7 @@ from tests.compat.differential.recording import recorded_cases, same_steps
 from tests.compat.differential.script import batch
 from tests.compat.differential.steps import Step, Taken, step_from_json, step_to_json
 
-METADATA, CREATE_TOPICS, FETCH = 3, 19, 1
+METADATA, CREATE_TOPICS, FETCH, HEARTBEAT = 3, 19, 1, 68
 
 
 def difference_between(
@@ -51,6 +51,22 @@ def metadata(
 def test_ids_nodes_addresses_and_later_epochs_may_differ() -> None:
     kafka = metadata(["a", "b"], ids=0, node=1, epoch=3)
     assert difference_between(kafka, metadata(["a", "b"], ids=70, node=4, epoch=9)) == []
+
+
+def assignment(*topics: tuple[int, list[int]]) -> bytes:
+    rows = [{"topic_id": UUID(int=number), "partitions": some} for number, some in topics]
+    body = {"member_id": "a", "assignment": {"topic_partitions": rows}}
+    return b"".join(encode_response(HEARTBEAT, 1, 1, body))
+
+
+def test_an_assignment_is_the_same_whichever_id_comes_first() -> None:
+    steps = (Step("ask", HEARTBEAT, 1, {}),) * 2
+    kafka = assignment((1, [0])), assignment((1, [0]), (2, [0, 1]))
+    recorded = Recorded("by-hand", HEARTBEAT, 1, steps, kafka)
+    ours = assignment((8, [0])), assignment((7, [0, 1]), (8, [0]))
+    assert list(outcome(recorded, [Played(b"", each) for each in ours])) == []
+    others = assignment((8, [0])), assignment((7, [0]), (8, [0, 1]))
+    assert list(outcome(recorded, [Played(b"", each) for each in others])) != []
 
 
 def test_the_first_epoch_may_not_differ() -> None:
