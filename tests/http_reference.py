@@ -57,7 +57,8 @@ Each path may also answer with the [errors of all paths](#errors-of-all-paths). 
 the code of a request that the page made as a client of the cluster.
 
 **Rights.** Each path names the operation and the resource, in Kafka's words, that its principal
-must be allowed. There are [no ACLs yet](NOT_DONE.md#security), so everything is.
+must be allowed. With an authorizer [ACLs](security-acls.md#the-web-page) decide; without one
+everything is allowed.
 """
 
 

@@ -173,7 +173,7 @@ KAFKA: Final[Mapping[str, Words]] = {
     ),
     "security_disabled": Words(
         "the server has no authorizer, so there are no ACLs",
-        "set an authorizer, if this version has one: [NOT_DONE.md](NOT_DONE.md)",
+        "start all gateways with [`--authorizer standard`](security-acls.md)",
     ),
     "operation_not_attempted": Words(
         "another part of the request failed, so this one was not tried", "correct that part"
