@@ -171,7 +171,7 @@ bench-cli: $(RUN)/.ready $(DEV)/.ready ## how long people wait: commands, a gate
 bench-page: $(RUN)/.ready $(DEV)/.ready ## the web page with 100 and 10,000 topics and groups, and what it costs producers (RUNS=1 QUICK=1)
 	$(DEV)/bin/python -m tests.bench.page $(if $(RUNS),--runs $(RUNS)) $(if $(QUICK),--quick)
 
-bench-security: $(RUN)/.ready $(DEV)/.ready ## quotas beside Apache Kafka 4.3: how well a rate is held, and what it costs others (RUNS=1 ROWS=quota)
+bench-security: $(RUN)/.ready $(DEV)/.ready ## quotas, TLS, logins and ACLs beside Apache Kafka 4.3 (RUNS=1 ROWS=quota)
 	$(DEV)/bin/python -m tests.bench.security $(if $(RUNS),--runs $(RUNS)) $(if $(ROWS),--rows $(ROWS))
 
 bench-start: $(RUN)/.ready $(DEV)/.ready ## how long commands take to start, beside python -c pass, and gateway dev --secure (BEFORE=DIR)
