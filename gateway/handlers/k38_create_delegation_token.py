@@ -1,7 +1,8 @@
-"""CreateDelegationToken, key 38, v1-v3: refuses, because the connection is not authenticated.
+"""CreateDelegationToken, key 38, v1-v3: refuses, because there are no delegation tokens.
 
 v2 flexible · v3 another owner than the requester.
-A PLAINTEXT listener refuses before it looks whether tokens are enabled, as in Kafka.
+A client that did not authenticate is refused before the look whether tokens are enabled, as in
+Kafka.
 Not done: delegation tokens.
 """
 
@@ -10,13 +11,13 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from gateway.handlers.api import Api, Context, Reply, Request
-
-_REQUESTER = ("User", "ANONYMOUS")  # Kafka: KafkaPrincipal.ANONYMOUS
+from gateway.handlers.token_refusals import refusal
 
 
 def handle(request: Request, ctx: Context) -> Reply:
-    kind, name = _REQUESTER
-    code = ErrorCode.delegation_token_request_not_allowed
+    requester_kind, _, requester = request.peer.principal.partition(":")
+    kind, name = requester_kind, requester
+    code = refusal(request)
     owner_name = getattr(request.body, "owner_principal_name", None)
     if owner_name and request.body.owner_principal_type is None:
         code = ErrorCode.unknown_server_error  # as Kafka, which requires both
@@ -26,8 +27,8 @@ def handle(request: Request, ctx: Context) -> Reply:
         error_code=code,
         principal_type=kind,
         principal_name=name,
-        token_requester_principal_type=_REQUESTER[0],
-        token_requester_principal_name=_REQUESTER[1],
+        token_requester_principal_type=requester_kind,
+        token_requester_principal_name=requester,
         issue_timestamp=-1,
         expiry_timestamp=-1,
         max_timestamp=-1,

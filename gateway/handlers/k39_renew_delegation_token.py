@@ -1,4 +1,4 @@
-"""RenewDelegationToken, key 39, v1-v2: refuses, because the connection is not authenticated.
+"""RenewDelegationToken, key 39, v1-v2: refuses, because there are no delegation tokens.
 
 v2 flexible.
 Not done: delegation tokens.
@@ -6,13 +6,12 @@ Not done: delegation tokens.
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
-
 from gateway.handlers.api import Api, Context, Reply, Request
+from gateway.handlers.token_refusals import refusal
 
 
 def handle(request: Request, ctx: Context) -> Reply:
-    return Reply(error_code=ErrorCode.delegation_token_request_not_allowed, expiry_timestamp=-1)
+    return Reply(error_code=refusal(request), expiry_timestamp=-1)
 
 
 API = Api(key=39, name="RenewDelegationToken", versions=range(1, 3), handle=handle)

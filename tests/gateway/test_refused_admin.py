@@ -5,6 +5,8 @@ expected codes and texts are answers of a broker 4.3. Long requests are asked fo
 that other tasks got.
 """
 
+from dataclasses import replace
+
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -165,6 +167,24 @@ async def test_no_delegation_token_is_described(version, owners):
     async with loaded_cluster() as cluster:
         answer = await cluster.ask(k41_describe_delegation_token, version, owners=owners)
     assert (answer.error_code, answer.tokens) == (NOT_ALLOWED, ())
+
+
+@pytest.mark.parametrize(
+    ("module", "fields"),
+    [
+        (k38_create_delegation_token, {"renewers": [], "max_lifetime": -1}),
+        (k39_renew_delegation_token, {"hmac": b"token", "renew_period": 1_000}),
+        (k40_expire_delegation_token, {"hmac": b"token", "expiry_time_period": 1_000}),
+        (k41_describe_delegation_token, {"owners": None}),
+    ],
+)
+async def test_a_client_that_has_logged_in_gets_no_token_either(module, fields):
+    async with loaded_cluster() as cluster:
+        cluster.peer = replace(cluster.peer, principal="User:ann")
+        raw = await cluster.answered(module, 2, **fields)
+    assert raw["error_code"] is ErrorCode.delegation_token_auth_disabled
+    names = ("principal_type", "principal_name") if module is k38_create_delegation_token else ()
+    assert [raw[name] for name in names] == ["User", "ann"][: len(names)]
 
 
 # ElectLeaders
