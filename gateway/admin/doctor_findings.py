@@ -153,7 +153,7 @@ CHECKS: Final = (
         "settings",
         "Settings that are stored and shown, but that do nothing here.",
         "a topic or a broker has such a setting",
-        "there are SCRAM users, which nothing enforces",
+        "never",
         "remove them, because operators may rely on them",
     ),
 )

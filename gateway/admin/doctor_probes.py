@@ -33,7 +33,6 @@ from gateway.admin.doctor_settings import (
     broker_configs,
     idle_of_brokers,
     idle_of_topics,
-    scram_users,
     topic_configs,
 )
 from gateway.admin.doctor_site import (
@@ -259,14 +258,13 @@ async def check_settings(site: Site) -> Finding:
     view = await site.cluster.get()
     async with site.client() as client:
         topics = await topic_configs(client, [each.name for each in view.topics])
-        users = await scram_users(client)
     brokers: dict[str, list[Any]] = {}
     for broker in view.brokers:
         try:
             brokers |= await _configs_of(broker)
         except Unreachable:
             continue  # the check `address` reports it
-    return judge_settings(idle_of_topics(topics) + idle_of_brokers(brokers), users)
+    return judge_settings(idle_of_topics(topics) + idle_of_brokers(brokers))
 
 
 async def _configs_of(broker: Broker) -> dict[str, list[Any]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from gateway.admin.client import AdminClient, raise_for
+from gateway.admin.client import AdminClient
 from gateway.admin.configs import broker_keys_with_effect
 from gateway.admin.doctor_facts import Idle
 from gateway.core.config_effect import TOPIC_KEYS_WITH_EFFECT
 
-_DESCRIBE_CONFIGS, _SCRAM = 32, 50
+_DESCRIBE_CONFIGS = 32
 _TOPIC, _BROKER = 2, 4  # values of resource_type
 _OF_TOPIC, _OF_BROKER, _OF_ALL_BROKERS = 1, 2, 3  # values of config_source
 _TOPICS_AT_ONCE: Final = 200
@@ -61,10 +61,3 @@ def idle_of_brokers(configs: Mapping[str, Sequence[Any]]) -> list[Idle]:
             whole = each.config_source == _OF_ALL_BROKERS
             found[Idle("all brokers" if whole else f"broker {name}", each.name)] = None
     return list(found)
-
-
-async def scram_users(client: AdminClient) -> int:
-    """Return the number of users with SCRAM credentials."""
-    users = await client.send(_SCRAM, {"users": None})
-    raise_for(users.error_code, users.error_message, "DescribeUserScramCredentials")
-    return len(users.results)
