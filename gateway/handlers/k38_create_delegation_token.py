@@ -17,10 +17,11 @@ from gateway.handlers.token_refusals import refusal
 def handle(request: Request, ctx: Context) -> Reply:
     requester_kind, _, requester = request.peer.principal.partition(":")
     kind, name = requester_kind, requester
-    code = refusal(request)
+    code, timestamp = refusal(request)
     owner_name = getattr(request.body, "owner_principal_name", None)
     if owner_name and request.body.owner_principal_type is None:
-        code = ErrorCode.unknown_server_error  # as Kafka, which requires both
+        # As Kafka, which requires both.
+        code, timestamp = ErrorCode.unknown_server_error, -1
     elif owner_name:
         kind, name = request.body.owner_principal_type, owner_name
     return Reply(
@@ -29,9 +30,9 @@ def handle(request: Request, ctx: Context) -> Reply:
         principal_name=name,
         token_requester_principal_type=requester_kind,
         token_requester_principal_name=requester,
-        issue_timestamp=-1,
-        expiry_timestamp=-1,
-        max_timestamp=-1,
+        issue_timestamp=timestamp,
+        expiry_timestamp=timestamp,
+        max_timestamp=timestamp,
         token_id="",
         hmac=b"",
     )

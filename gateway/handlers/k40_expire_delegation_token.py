@@ -11,7 +11,8 @@ from gateway.handlers.token_refusals import refusal
 
 
 def handle(request: Request, ctx: Context) -> Reply:
-    return Reply(error_code=refusal(request), expiry_timestamp=-1)
+    code, timestamp = refusal(request)
+    return Reply(error_code=code, expiry_timestamp=timestamp)
 
 
 API = Api(key=40, name="ExpireDelegationToken", versions=range(1, 3), handle=handle)

@@ -11,7 +11,7 @@ from gateway.handlers.token_refusals import refusal
 
 
 def handle(request: Request, ctx: Context) -> Reply:
-    return Reply(error_code=refusal(request), tokens=[])
+    return Reply(error_code=refusal(request).code, tokens=[])
 
 
 API = Api(key=41, name="DescribeDelegationToken", versions=range(1, 4), handle=handle)
