@@ -94,7 +94,6 @@ class Connection(asyncio.BufferedProtocol):
         # The part of it in incomplete and waiting frames. Replaced by connection_made and a login.
         self._received = ReceivedBytes(self._memory, "", self)
         # The reasons of `holds` that apply now. The transport reads only while this value is 0.
-        # CLOSING is never cleared.
         self._held = 0
         # Unanswered requests in request order, each with the place of its reply.
         self._replies = ReplyQueue()
