@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from gateway.process.run import Hangup
 
 _METADATA = "metadata.sqlite"
+_SECURE = "secure"  # below the data directory: what `--secure` makes
 # What a directory may hold before its metadata exists: a start that was cut short, the directory of
 # `make cluster`, and the directory that a new ext4 volume has.
 _EXPECTED = re.compile(r"bookie-[1-3]|metadata\.sqlite[-.]\w+|cluster|secure(\.\w+)?|lost\+found")
@@ -189,6 +190,11 @@ def _secure_faults(settings: Settings) -> list[str]:
 def secured(settings: Settings, config: GatewayConfig) -> GatewayConfig:
     """Return the configuration with the files of `--secure`, if it is given. Raises ConfigFault."""
     if not is_secure(settings):
+        if (config.data / _SECURE).is_dir() and not config.authorization.authorizer:
+            from gateway.log import logger
+
+            text = "--secure was given before: without it, every client may do everything"
+            logger().warning(text, data=str(config.data))
         return config
     from gateway.process.secure_dev import secured as with_files
 

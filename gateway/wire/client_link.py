@@ -263,7 +263,7 @@ class Link:
             ) from None
         except asyncio.IncompleteReadError as error:
             raise Unreachable(
-                f"{self.peer} closed the connection; is it a Kafka port without TLS?"
+                f"{self.peer} closed the connection; is its security.protocol another one?"
             ) from error
         except OSError as error:
             raise Unreachable(f"{self.peer}: {_plain(error)}") from None

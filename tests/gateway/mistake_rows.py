@@ -225,7 +225,7 @@ CONNECTIONS = (
         "A server that stops in the middle of an answer",
         f"topic consume t --retry 300ms -b {SERVER}",
         69,
-        f"gateway: ... closed the connection; is it a Kafka port without TLS?; {NO_SERVER}",
+        f"gateway: ... closed the connection; is its security.protocol another one?; {NO_SERVER}",
         server=Server.cut,
     ),
     Mistake(

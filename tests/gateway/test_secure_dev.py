@@ -272,6 +272,16 @@ def test_a_name_that_no_certificate_can_have_is_one_line(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_start_without_it_warns_that_data_is_open_again(first, tmp_path, capsys):
+    data = tmp_path / "data"
+    settings = dev.settings_of(flags_of(dev.dev, ["--data", str(data)]))
+    config = GatewayConfig(data=data)
+    assert dev.secured(settings, config) is config
+    assert "every client may do everything" in capsys.readouterr().err
+    dev.secured(settings, GatewayConfig(data=tmp_path / "other"))
+    assert capsys.readouterr().err == ""
+
+
 def settings_of(tmp_path, *words):
     return dev.settings_of(flags_of(dev.dev, ["--secure", "--data", str(tmp_path), *words]))
 
