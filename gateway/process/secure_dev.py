@@ -217,7 +217,8 @@ def _close_to_others(data: Path) -> None:
             data.chmod(0o700)
     for each in data.glob(f"{METADATA}*"):
         with contextlib.suppress(FileNotFoundError):
-            each.chmod(0o600)
+            if others_read(each.stat().st_mode):
+                each.chmod(0o600)
 
 
 def _make_all(place: Path, config: GatewayConfig, now: datetime.datetime) -> None:
