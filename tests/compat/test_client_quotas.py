@@ -17,7 +17,7 @@ from tests.peers import java_tools
 from tests.peers.broker import Broker
 from tests.peers.java_tools import run
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.process, pytest.mark.proof]
 RATE = 100_000  # bytes a second
 WINDOW_S = 10
 MESSAGE, EXTRA_S = b"x" * 10_000, 2

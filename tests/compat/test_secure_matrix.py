@@ -38,7 +38,7 @@ from tests.peers.java_tools import JVM_SHORT
 from tests.peers.kafka import JVM_QUIET
 from tests.peers.processes import ports_in_a_row
 
-pytestmark = [pytest.mark.compat, pytest.mark.process]
+pytestmark = [pytest.mark.compat, pytest.mark.process, pytest.mark.proof]
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",

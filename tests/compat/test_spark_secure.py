@@ -17,6 +17,7 @@ from tests.gateway.pki import Authority
 pytestmark = [
     pytest.mark.compat,
     pytest.mark.process,
+    pytest.mark.proof,
     pytest.mark.spark,
     pytest.mark.filterwarnings("ignore"),
 ]
