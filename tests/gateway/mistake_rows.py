@@ -69,7 +69,7 @@ COMMANDS = (
         "Half a command",
         "serv",
         2,
-        "gateway: no command serv: did you mean serve?; see `gateway --help`",
+        "gateway: no command serv: did you mean serve or user?; see `gateway --help`",
     ),
     Mistake(
         "A command of a group with a wrong letter",
@@ -240,7 +240,7 @@ CONNECTIONS = (
         "topic list",
         78,
         "gateway: security.protocol=SASL_SSL: sasl.mechanism=: must be PLAIN, SCRAM-SHA-256, "
-        "SCRAM-SHA-512; nothing was sent",
+        "SCRAM-SHA-512, OAUTHBEARER; nothing was sent",
         env={"GATEWAY_SECURITY_PROTOCOL": "SASL_SSL"},
     ),
     Mistake(
