@@ -56,6 +56,8 @@ CODES: dict[type[LedgerError], KafkaCodes] = {
     errors.NotEmpty: KafkaCodes(ErrorCode.kafka_storage_error),
     errors.BadVersion: KafkaCodes(ErrorCode.not_leader_or_follower),
     errors.MetadataUnavailable: KafkaCodes(ErrorCode.not_leader_or_follower),
+    errors.AccessDenied: KafkaCodes(ErrorCode.not_leader_or_follower),
+    errors.OpenToAnyone: KafkaCodes(ErrorCode.kafka_storage_error),
     errors.ReadOnlyStore: KafkaCodes(ErrorCode.kafka_storage_error),
     errors.Truncated: KafkaCodes(ErrorCode.offset_out_of_range),
     errors.NotOwner: KafkaCodes(ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),

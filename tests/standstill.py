@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -63,10 +64,26 @@ _standstill = Standstill()
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Run a test, and once more if it failed and the machine stood still. Returns True."""
+    """Run a test, and once more if it failed and the machine stood still. Returns True.
+
+    An error beside the test, as of a report that cannot be sent, fails the test and not the run.
+    """
     _standstill.begin()
     _standstill.take()
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    try:
+        for report in _reports_of(item, nextitem):
+            item.ihook.pytest_runtest_logreport(report=report)
+    except (KeyboardInterrupt, pytest.exit.Exception):
+        raise
+    except BaseException:
+        item.ihook.pytest_runtest_logreport(report=_report_beside(item, traceback.format_exc()))
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def _reports_of(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    """Run a test, and once more if it failed and the machine stood still. Returns its reports."""
     reports = runtestprotocol(item, log=False, nextitem=nextitem)
     stood_s = _standstill.take()
     failed = [each for each in reports if each.when == "call" and each.failed]
@@ -76,10 +93,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         note = f"the machine stood still for {stood_s:.1f} s; it ran again, and failed at first:"
         shown = failed[0].longreprtext[-_SHOWN_MAX:]
         reports[-1].sections.append((_SECTION, f"{note}\n{shown}"))
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
+    return reports
+
+
+def _report_beside(item: pytest.Item, text: str) -> pytest.TestReport:
+    """Return the report of an error that pytest met beside a test, in characters of ASCII."""
+    shown = text[-_SHOWN_MAX:].encode("ascii", "backslashreplace").decode()
+    return pytest.TestReport(item.nodeid, item.location, {}, "failed", shown, "call")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

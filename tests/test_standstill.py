@@ -72,6 +72,22 @@ def test_without_a_standstill_a_failure_stays(pytester):
     assert outcomes(pytester, STILL_S / 2, 2) == {"passed": 1, "failed": 1}
 
 
+HOOK_FAILS = """
+    import pytest
+
+    def pytest_runtest_logreport(report):
+        if report.nodeid.endswith("test_one") and report.when == "setup":
+            raise OSError("cannot send \\udcff")
+"""
+
+
+def test_an_error_beside_a_test_fails_the_test_and_not_the_run(pytester):
+    pytester.makeconftest(HOOK_FAILS)
+    done = run(pytester, 0.0, 1)
+    assert done.parseoutcomes() == {"passed": 1, "failed": 1}
+    done.stdout.fnmatch_lines(["*OSError: cannot send*"])
+
+
 LOOKS = """
 from tests.standstill import Standstill
 one = Standstill()

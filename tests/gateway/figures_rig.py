@@ -79,6 +79,7 @@ class PaperCatalog:
 def paper_context(catalog, *node_ids):
     """Return the context of gateway 0 among others: it leads no partition and has no group."""
     return SimpleNamespace(
+        authorizer=None,
         catalog=catalog,
         cluster=PaperCluster(0, [member(0), *map(member, node_ids)]),
         clock=SimClock(),

@@ -94,6 +94,7 @@ def test_a_server_that_never_answers_completes_nothing(monkeypatch):
         assert completed(*words, monkeypatch=monkeypatch, bootstrap=address) == []
 
 
+TLS_HANDSHAKE = b"\x16\x03"  # the first bytes of a ClientHello
 PROFILES = """
 current = "near"
 [profiles.near]
@@ -137,14 +138,17 @@ def test_topics_are_those_of_the_servers_of_the_profile(monkeypatch, profiles):
     assert completed(*named, monkeypatch=monkeypatch, bootstrap="") == ["of-northern"]
 
 
-def test_a_profile_that_needs_tls_is_asked_for_no_names_in_plain_text(monkeypatch, profiles):
+def test_names_for_a_profile_with_tls_are_never_asked_for_in_plain_text(monkeypatch, profiles):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(0.0)
+        server.settimeout(5.0)
         address = f"127.0.0.1:{server.getsockname()[1]}"
         words = ("topic", "describe", "--profile", "sealed", "-b", address, "o")
         assert completed(*words, monkeypatch=monkeypatch) == []
-        with pytest.raises(BlockingIOError):
-            server.accept()
+        connection, _ = server.accept()
+        with connection:
+            sent = connection.recv(65_536)
+        assert sent[:2] == TLS_HANDSHAKE
+        assert b"kafka" not in sent and b"topic" not in sent
 
 
 def test_a_damaged_file_of_profiles_completes_nothing(monkeypatch, profiles):

@@ -81,7 +81,7 @@ def test_settings_that_need_each_other_name_what_is_missing(faults, secret_files
 def test_a_secret_is_checked_and_never_shown(faults, secret_files, tmp_path, monkeypatch):
     assert faults("--zookeeper-auth", f"file:{secret_files}/cluster") == []
     (shown,) = faults("--zookeeper-auth", "cluster:marked-secret")
-    assert shown.startswith("--zookeeper-auth (hidden): must be file:PATH or env:NAME")
+    assert shown.startswith("--zookeeper-auth [hidden]: must be file:PATH or env:NAME")
     monkeypatch.setenv("IDENTITY", "marked-secret")
     (shown,) = faults("--zookeeper-auth", "env:IDENTITY")
     assert "the secret must be NAME:PASSWORD in one line" in shown

@@ -66,12 +66,19 @@ def local_command(words: list[str], zookeeper: str, data: Path, port: int) -> li
 
 
 def with_one_listener(words: list[str]) -> list[str]:
-    """Return the command with one listener, by the short form, in place of named ones."""
+    """Return the command with one listener, by the short form, in place of named ones.
+
+    It listens on this machine alone, so it need not say that it is insecure.
+    """
     if LISTENERS[0] not in words:
         return words
     first = words.index(LISTENERS[0])
     after = zip(["", *words], words, strict=False)
-    others = [word for before, word in after if not {before, word}.intersection(LISTENERS)]
+    others = [
+        word
+        for before, word in after
+        if not {before, word}.intersection(LISTENERS) and word != "--allow-insecure"
+    ]
     short = ["--host", "", "--advertised-host", "", "--peer-host", "", "--port", ""]
     return [*others[:first], *short, *others[first:]]
 
