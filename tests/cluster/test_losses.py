@@ -19,7 +19,7 @@ from tests.cluster.world import MORE, ONCE, World, wait
 from tests.peers.bookie import SESSION
 from tests.peers.processes import wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.proof]
 
 BIG_BYTES = 64 * 1024
 FILE_BYTES = BookieConfig().file_bytes

@@ -14,6 +14,7 @@ from pathlib import Path
 import check_jsonschema
 import jsonschema
 import pyarrow.dataset
+import pytest
 from ruamel.yaml import YAML
 
 from gateway.process import serve
@@ -61,6 +62,7 @@ def test_the_programs_of_the_commands_come_with_pyspark():
             assert (spark_home() / "bin" / service["command"][0]).is_file()
 
 
+@pytest.mark.proof
 def test_a_job_runs_on_a_master_and_a_worker_of_their_own(tmp_path):
     with Gateway(tmp_path / "data") as gateway:
         loader = Aiokafka(gateway.bootstrap)

@@ -32,7 +32,7 @@ from tests.peers.gateway import Gateway
 from tests.peers.losses import ACCEPTED_AT, Loss, lose
 from tests.peers.processes import wait_until
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.proof]
 
 RECORDS = 10
 READERS = ("aiokafka", "confluent", "kafka-python", "java", "kcat")

@@ -17,7 +17,7 @@ from tests.peers.gateway import Gateway
 from tests.peers.java_tools import JVM_SHORT
 from tests.peers.kafka import JVM_QUIET, ApacheKafka
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.proof]
 
 SOURCE = install.ROOT / "tests" / "peers" / "TransactionScenarios.java"
 EXPECTED = Path(__file__).with_name("java_tools")
@@ -72,13 +72,11 @@ def test_the_newest_clients_see_what_they_see_on_kafka(tmp_path):
         assert printed(gateway, "4.3") == expected("4.3")
 
 
-@pytest.mark.proof
 def test_older_clients_see_what_they_see_on_kafka(tmp_path):
     with Gateway(tmp_path / "data") as gateway:
         assert printed(gateway, "3.9") == expected("3.9")
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("version", ["4.3", "3.9"])
 def test_the_expected_lines_are_those_of_kafka(tmp_path, version):
     with ApacheKafka(tmp_path / "data") as kafka:

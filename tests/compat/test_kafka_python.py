@@ -7,7 +7,7 @@ import pytest
 from tests.compat.clients.suite import ClientSuite
 from tests.compat.clients.with_kafka_python import KafkaPython
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.proof]
 
 
 class TestKafkaPython(ClientSuite):

@@ -24,7 +24,7 @@ from tests.peers.gateway import Gateway
 from tests.peers.losses import Loss, lose
 from tests.peers.processes import wait_until
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.proof]
 
 TOPIC = "t"
 LOST = range(7, 10)

@@ -22,7 +22,7 @@ from tests.peers import install, java_tools
 from tests.peers.gateway import Gateway
 from tests.peers.losses import reserve
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.proof]
 
 TOPIC = "t"
 OFFSETS = [0, 1, 2, 3 + RESERVED_OFFSETS, 4 + RESERVED_OFFSETS]

@@ -26,7 +26,7 @@ from tests.peers import java_tools
 from tests.peers.gateway import Gateway
 from tests.peers.processes import ports_in_a_row
 
-pytestmark = [pytest.mark.compat, pytest.mark.process]
+pytestmark = [pytest.mark.compat, pytest.mark.process, pytest.mark.proof]
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT")
 PASSWORD = "marked-secret-7Qz"

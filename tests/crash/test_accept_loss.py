@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.command_output import check_output
@@ -42,6 +43,7 @@ def gaps(gateway: Gateway) -> list[dict[str, Any]]:
     return json.loads(command(gateway, "gaps", "-z", gateway.ledgers, "-o", "json"))
 
 
+@pytest.mark.proof
 def test_a_lost_boot_keeps_its_partitions_offline_until_the_loss_is_accepted(
     tmp_path: Path,
 ) -> None:

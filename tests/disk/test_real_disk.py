@@ -38,7 +38,7 @@ from tests.peers.gateway import Gateway
 from tests.peers.processes import free_port, wait_until
 from tests.sim.bookie_world import entry_buffers
 
-pytestmark = [pytest.mark.real_loop, pytest.mark.slow]
+pytestmark = [pytest.mark.real_loop, pytest.mark.slow, pytest.mark.proof]
 
 PRODUCE, OFFSET_COMMIT, CREATE_TOPICS = (0, 9), (8, 8), (19, 5)
 LARGE_BYTES = 3 << 20  # above what is written directly: such a group takes the page cache

@@ -144,7 +144,7 @@ def test_a_closed_stdout_ends_a_command_quietly():
 )
 def test_a_host_that_cannot_be_one_is_named(host, fault, tmp_path):
     data = str(tmp_path / "data")
-    words = ("--port", "0", "--metrics-port", "0", "--ledger-port", "0")
+    words = ("--port", "0", "--metrics-port", "0", "--ledger-port", "0", "--allow-insecure")
     code, _, errors = run("dev", "--host", host, *words, "--data", data)
     assert code == 78
     assert errors.startswith(f"gateway: --host {host}{fault}")

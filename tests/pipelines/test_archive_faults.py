@@ -29,7 +29,7 @@ from tests.pipelines.test_archive_parquet import FIRST, HOUR_MS, HandClock, appe
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 
 THEN = OffsetRange("a", 0, 4, 9)
 HERE = TopicPartition("a", 0)
@@ -45,7 +45,6 @@ def put(
 # --- settings and damaged files -------------------------------------------------------------------
 
 
-@pytest.mark.proof
 def test_a_session_that_leaves_out_files_is_refused(spark: SparkSession, tmp_path: Path):
     assert append(spark, tmp_path, FIRST)
     assert append(spark, tmp_path, THEN)

@@ -31,7 +31,7 @@ from tests.pipelines.archive_contract import ArchiveContract, Row, commit, frame
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 
 HOUR_MS = 3_600_000
 NAMES = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("day", pa.date32())])
@@ -321,7 +321,6 @@ def test_a_job_that_goes_on_finishes_the_moves_of_another_one_that_died(
     assert judged(path) == rows(*AFTER)
 
 
-@pytest.mark.proof
 def test_a_compaction_that_dies_at_any_step_changes_no_record(spark: SparkSession, tmp_path: Path):
     path = tmp_path / "archive"
     for each in (FIRST, OffsetRange("a", 0, 4, 7), OffsetRange("a", 0, 7, 10)):
@@ -434,7 +433,6 @@ def test_files_may_be_moved_and_compacted_during_a_write(spark: SparkSession, tm
     assert judged(path) == rows(OffsetRange("a", 0, 0, 9))
 
 
-@pytest.mark.proof
 def test_a_compaction_tolerates_an_append_and_yields_to_another_compaction(
     spark: SparkSession, tmp_path: Path
 ):
@@ -482,7 +480,6 @@ class Died(Exception):
     """Simulates the death of the process."""
 
 
-@pytest.mark.proof
 def test_a_checkpoint_waits_for_files_that_a_dead_run_has_not_moved(
     spark: SparkSession, tmp_path: Path
 ):

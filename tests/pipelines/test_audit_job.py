@@ -38,7 +38,7 @@ from tests.peers.processes import ports_in_a_row, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 
 START_MS = 1_760_000_000_000
 COUNT = 300
@@ -110,7 +110,6 @@ def test_a_topic_and_its_segments_are_equal(rig: Rig) -> None:
     assert (first["left"]["back"], second["left"]["back"]) == (3, 0)
 
 
-@pytest.mark.proof
 def test_an_archive_still_has_records_deleted_from_its_topic(rig: Rig) -> None:
     place = str(rig.work / "archive")
     rig.topic("cut", records())
@@ -130,7 +129,6 @@ def test_an_archive_still_has_records_deleted_from_its_topic(rig: Rig) -> None:
     assert (code, told["differences"], told["losses"]["truncated"]) == (3, 40, 40)
 
 
-@pytest.mark.proof
 def test_an_archive_is_behind_its_topic_and_a_topic_is_not_behind_its_archive(rig: Rig) -> None:
     place = str(rig.work / "behind")
     rig.topic("behind", records(30))
@@ -173,7 +171,6 @@ def test_an_archive_alone_is_compared_with_its_own_log(rig: Rig) -> None:
     assert rig.audit(f"archive:{place}")[0] == 0
 
 
-@pytest.mark.proof
 def test_a_topic_that_is_written_meanwhile_equals_its_segments(rig: Rig) -> None:
     rig.topic("written", records(100))
     ended = threading.Event()
@@ -216,7 +213,6 @@ def test_an_error_of_the_storage_is_one_line(
     assert capsys.readouterr().err == "gateway: MetadataUnavailable: no quorum\n"
 
 
-@pytest.mark.proof
 def test_kafka_client_properties_and_tls_reach_the_driver_and_the_tasks(rig: Rig) -> None:
     """A client that asks for TLS finds none here, and says so in one line, as any client does."""
     client = ["--option", "kafka.client.id=auditor", "--option", "kafka.request.timeout.ms=20000"]
@@ -237,7 +233,6 @@ def test_kafka_client_properties_and_tls_reach_the_driver_and_the_tasks(rig: Rig
         assert fix in error
 
 
-@pytest.mark.proof
 def test_an_archived_topic_without_records_is_not_mistaken_for_another(rig: Rig) -> None:
     place = str(rig.work / "two")
     rig.topic("some", records(3))
@@ -248,7 +243,6 @@ def test_an_archived_topic_without_records_is_not_mistaken_for_another(rig: Rig)
     assert (code, told["verdict"], told["records"]) == (0, "equal", {"left": 0, "right": 0})
 
 
-@pytest.mark.proof
 def test_a_copy_that_lacks_a_record_and_changed_one_ends_with_3(rig: Rig) -> None:
     whole = records(30)
     worse = [*whole[:4], whole[4]._replace(value=b"other"), *whole[5:-1]]
@@ -266,7 +260,6 @@ def twice(spark: SparkSession, rig: Rig, source: AuditSource) -> tuple[Side, Sid
     return open_sides(spark, source, source, access, access)
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["topic", "segments"])
 def test_a_topic_recreated_during_an_audit_gets_no_verdict(
     spark: SparkSession, rig: Rig, kind: str

@@ -30,7 +30,7 @@ from tests.pipelines.transactional_rig import (
     transactional_gateway,
 )
 
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, pytest.mark.proof]
 
 SLICE = {"sliceBytes": 100_000}
 WIDE = 40_000  # bytes of a value, so that a few transactions fill a segment

@@ -35,7 +35,7 @@ from tests.pipelines.direct_rig import Rig, differences, records
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 
 GONE = [range(40, 60), range(90, 100)]
 END = 120
@@ -179,7 +179,6 @@ def test_the_setting_stop_fails_every_read(world: World) -> None:
         assert "gateway.loss.delivery=stop" in str(stopped.value)
 
 
-@pytest.mark.proof
 def test_a_marker_is_a_row_that_sql_can_count(world: World) -> None:
     frame = world.rig.direct("marker")
     markers = frame.where("exists(headers, each -> each.key = 'gateway.loss')")
@@ -195,7 +194,6 @@ def test_a_marker_is_a_row_that_sql_can_count(world: World) -> None:
     assert inside.count() == 0
 
 
-@pytest.mark.proof
 def test_both_sources_have_the_same_markers(world: World) -> None:
     assert differences(world.rig.direct("marker"), world.rig.kafka("marker")) == 0
 
@@ -226,7 +224,6 @@ def test_a_stream_fails_or_goes_on_and_its_triggers_do_not_count_lost_offsets(
     assert rows == READABLE
 
 
-@pytest.mark.proof
 def test_a_query_of_spark_streams_past_a_loss_and_keeps_its_checkpoint(
     world: World, tmp_path: Path
 ) -> None:
@@ -274,7 +271,6 @@ def test_the_kafka_source_passes_a_loss_in_silence(world: World, topic: str) -> 
     assert sorted(row.offset for row in found) == [at for at in READABLE if at < end]
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("trigger", [{}, {"availableNow": True}])
 def test_the_kafka_source_streams_past_a_loss_in_silence(
     world: World, tmp_path: Path, trigger: dict[str, Any]
@@ -354,7 +350,6 @@ def audit(world: World, *words: str) -> tuple[int, dict[str, Any]]:
     return done.exit_code, json.loads(done.stdout)
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("left", ["topic:skip", "segments:skip"])
 def test_an_audit_counts_accepted_losses_as_accepted(world: World, left: str) -> None:
     code, report = audit(world, left, f"archive:{world.archive}", "--common")
@@ -363,7 +358,6 @@ def test_an_audit_counts_accepted_losses_as_accepted(world: World, left: str) ->
     assert report["losses"]["LOST"] == 0
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("topic", ["skip", "marker", "ending"])
 def test_an_audit_explains_offsets_that_are_lost_on_both_sides(world: World, topic: str) -> None:
     code, report = audit(world, f"topic:{topic}", f"segments:{topic}")

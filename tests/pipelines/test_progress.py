@@ -17,7 +17,7 @@ from tests.gateway.admin_commands import invoke, produced
 from tests.peers import java_tools
 from tests.peers.gateway import Gateway
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 
 RECORDS = 40
 

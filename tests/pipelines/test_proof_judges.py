@@ -12,6 +12,8 @@ import pytest
 
 from tests.pipelines.proof_judges import differences, frame, originals, summary_differences
 
+pytestmark = pytest.mark.proof
+
 COUNT = 300
 PARTITIONS = 3
 

@@ -109,7 +109,8 @@ def run_python(text: str, names: dict[str, object]) -> str:
 def test_each_program_of_the_page_is_run_by_a_test():
     (document,) = read_sources(["docs/spark.md"])
     kinds = {block.info for block in code_blocks(document) if block.language == "python"}
-    assert kinds == {PYTHON, *KINDS}
+    run = {kind for kind in kinds if not kind.startswith("python not run: ")}
+    assert run == {PYTHON, *KINDS}
 
 
 @pytest.mark.timeout(900)  # the one install of Spark's environment is in it

@@ -29,7 +29,7 @@ from tests.pipelines.test_archive_parquet import HandClock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 
 COUNT = 40
 AT_ONCE = 15
@@ -154,7 +154,6 @@ def test_a_replay_continues_when_the_store_is_back(
     assert values(broker.bootstrap, target) == ORIGINALS
 
 
-@pytest.mark.proof
 def test_a_replay_gives_up_when_the_store_stays_away(
     spark: SparkSession, broker: Broker, archive: ParquetArchive, tmp_path: Path
 ):

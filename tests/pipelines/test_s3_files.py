@@ -32,7 +32,7 @@ from tests.pipelines.archive_contract import ArchiveContract, commit, frame, rea
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 CONDITION = {"If-None-Match": "*"}
 
 
@@ -120,7 +120,6 @@ def test_of_many_concurrent_writers_one_wins_and_its_data_is_kept(
     assert files.names(join_path(base, "_commits")) == ["7.json"]
 
 
-@pytest.mark.proof
 class TestContractOnS3(ArchiveContract):
     """The contract of all archives."""
 
@@ -250,7 +249,6 @@ def test_a_write_whose_reply_is_lost_is_known_to_be_ours(
         assert files.read("s3a://lossy/x/2.json") == b"mine"
 
 
-@pytest.mark.proof
 def test_a_commit_whose_reply_is_lost_stands_although_the_store_keeps_no_metadata(
     spark: SparkSession, unsigned: S3Server
 ) -> None:
@@ -285,7 +283,6 @@ HASTY = {
 """Settings of S3A that give up soon."""
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(
     ("kind", "bucket"), [(ParquetArchive, "away-files"), (IcebergArchive, "away-tables")]
 )

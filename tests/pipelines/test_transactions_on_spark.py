@@ -32,7 +32,7 @@ from tests.pipelines.transactional_rig import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore"), pytest.mark.proof]
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
 UNCOMMITTED = Isolation.read_uncommitted
@@ -83,7 +83,6 @@ def test_both_sources_read_what_is_committed(
     assert rows(source(spark, gateway, mixed, minPartitions=5)) == committed
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["kafka", "ledger"])
 def test_a_stream_waits_for_an_open_transaction(
     spark: SparkSession, gateway: Gateway, tmp_path: Path, kind: str
@@ -125,7 +124,6 @@ def audited(
     return audit(spark, *sides, AuditRequest(**wanted))
 
 
-@pytest.mark.proof
 def test_an_archive_holds_what_is_committed_and_the_holes_are_proved(
     spark: SparkSession, gateway: Gateway, mixed: str, tmp_path: Path
 ) -> None:
@@ -152,7 +150,6 @@ def test_an_archive_holds_what_is_committed_and_the_holes_are_proved(
     assert blind.verdict == "differs", "without the lists, a hole is a difference"
 
 
-@pytest.mark.proof
 def test_an_archive_of_everything_has_aborted_records_that_the_audit_explains(
     spark: SparkSession, gateway: Gateway, mixed: str, tmp_path: Path
 ) -> None:

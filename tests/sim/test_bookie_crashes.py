@@ -29,8 +29,10 @@ from tests.sim.bookie_mistakes import (
 from tests.sim.bookie_world import BookieWorld
 from tests.sim.disk import DiskFaults
 from tests.sim.loop import simulate
+from tests.sim.seeds import first_at_commit
 
-SEEDS = 120
+AT_ONCE = 40
+FIRSTS = first_at_commit(range(0, 120, AT_ONCE), 1)
 PLANTED_SEEDS_MAX = 600
 
 
@@ -42,8 +44,9 @@ def run_seed(seed: int, **how) -> None:
 
 
 @pytest.mark.slow
-def test_every_promise_survives_power_cuts_kills_and_failed_syncs():
-    for seed in range(SEEDS):
+@pytest.mark.parametrize("first", FIRSTS)
+def test_every_promise_survives_power_cuts_kills_and_failed_syncs(first):
+    for seed in range(first, first + AT_ONCE):
         run_seed(seed)
 
 
@@ -52,8 +55,10 @@ def test_every_promise_survives_power_cuts_kills_and_failed_syncs():
     "world",
     [submitted, misdirected, submitted_misdirected, missing, collected, glanced, repaired],
 )
-def test_every_promise_survives_this_disk(world):
-    found = {seed: how for seed in range(SEEDS) if (how := finds(seed, world))}
+@pytest.mark.parametrize("first", FIRSTS)
+def test_every_promise_survives_this_disk(world, first):
+    seeds = range(first, first + AT_ONCE)
+    found = {seed: how for seed in seeds if (how := finds(seed, world))}
     assert not found
 
 
