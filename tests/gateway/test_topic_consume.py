@@ -26,6 +26,7 @@ from tests.peers import install
 from tests.peers.gateway import Gateway
 from tests.peers.kafka import ApacheKafka
 from tests.peers.processes import Process, free_port, wait_until
+from tests.sim.seeds import first_at_commit
 
 pytestmark = pytest.mark.compat
 BINARY = bytes(range(256))
@@ -200,7 +201,7 @@ def test_json_lines_are_what_was_written(server):
     assert consumed(server, "copied") == raw
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("codec", first_at_commit(["zstd", "lz4", "none", "gzip", "snappy"], 2))
 def test_every_codec_of_librdkafka_is_read(server, codec):
     create(server, f"by-{codec}")
     values = [b"%06d" % at * 15 for at in range(2_000)]
@@ -513,7 +514,7 @@ FORMATS = [["-o", each] for each in FORMS]
 FORMATS += [["-f", r"%k %s %h {value.a} {key.a} {headers.h}\n"], ["-o", "csv", "--value", "json"]]
 
 
-@pytest.mark.parametrize("words", FORMATS)
+@pytest.mark.parametrize("words", first_at_commit(FORMATS, 3))
 def test_no_form_prints_a_control_character_of_a_record_on_a_terminal(hostile, words):
     found = on_terminal(hostile, "hostile", "-q", *words)
     assert "v" in found
@@ -560,7 +561,7 @@ def test_a_server_that_is_killed_and_comes_back_is_followed(tmp_path):
     with Gateway(tmp_path / "data") as broker:
         create(broker, "orders")
         write(broker, "orders", [b"one"])
-        words = argv("orders", "--follow", "-n", "2")
+        words = argv("orders", "--follow", "-n", "2", "-q")
         errors = tmp_path / "errors"
         with Process(words, tmp_path / "out", environment(broker), errors=errors) as process:
             process.wait_for(lambda: b"one" in process.log.read_bytes(), "a record", TIMEOUT_S)
