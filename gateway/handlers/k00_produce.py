@@ -40,11 +40,11 @@ from gateway.wire.produce_reply import (
     encode_in_parts,
     encode_produce,
 )
+from gateway.wire.produce_request import ELEMENTS_MAX, TOPIC_IDS_FROM, decode_produce
 from gateway.wire.steps import result_with_pauses
 from ledger.ids import Buffer
 from ledger.tasks import start_once
 
-_TOPIC_IDS_FROM = 13
 _NOT_LEADER = ErrorCode.not_leader_or_follower
 # As in Kafka, the answer to these errors does not contain the start of the log.
 _WITHOUT_START = frozenset(
@@ -400,7 +400,7 @@ def _single(request: Request, ctx: Context, topic: Any) -> _SinglePartition | _M
 
 def _name_of(request: Request, ctx: Context, topic: Any) -> tuple[str | UUID, str | None]:
     """Return the topic as the request names it, and its name, or None if there is no such topic."""
-    if request.version < _TOPIC_IDS_FROM:
+    if request.version < TOPIC_IDS_FROM:
         return topic.name, topic.name
     topic_id: UUID = topic.topic_id or UUID(int=0)
     known = ctx.catalog.by_id(topic_id)
@@ -422,7 +422,7 @@ def _many(
 
 def _shape(request: Request, topics: Any) -> list[tuple[str | UUID, int]]:
     """Return each topic with the number of its partitions."""
-    if request.version < _TOPIC_IDS_FROM:
+    if request.version < TOPIC_IDS_FROM:
         return [(topic.name, len(topic.partition_data)) for topic in topics]
     return [(topic.topic_id or UUID(int=0), len(topic.partition_data)) for topic in topics]
 
@@ -467,6 +467,7 @@ API = Api(
     name="Produce",
     versions=range(3, 14),
     handle=handle,
-    elements_max=20_000,  # a producer's request of 1 MiB holds 12,000 batches of one record
+    decode=decode_produce,
+    elements_max=ELEMENTS_MAX,
     advertised=range(14),
 )
