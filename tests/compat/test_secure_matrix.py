@@ -9,6 +9,7 @@ sessions last two seconds by `listener.name.*`, and the keys of an issuer of tok
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -42,6 +43,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.process, pytest.mark.proof]
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",
+    "TLS": "SSL",
     "CERTIFICATE": "SSL",
     "LOGIN": "SASL_SSL",
     "SHORT": "SASL_SSL",
@@ -98,13 +100,19 @@ class MatrixGateway(Gateway):
 
 
 @pytest.fixture(scope="module")
-def issuer():
-    return Issuer()
+def authority(tmp_path_factory):
+    return certified(tmp_path_factory.mktemp("pki") / "ca")
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory, issuer):
-    made = Authority(tmp_path_factory.mktemp("pki") / "ca")
+def gateway(tmp_path_factory, authority):
+    with matrix(tmp_path_factory.mktemp("matrix"), authority) as started:
+        yield started
+
+
+def certified(directory):
+    """Return an authority with the files of the gateway, of a client, and of tokens."""
+    made, issuer = Authority(directory), Issuer()
     made.issue("server")
     made.issue("Client")
     (made.path / "jwks.json").write_bytes(issuer.jwks())
@@ -114,9 +122,10 @@ def authority(tmp_path_factory, issuer):
     return made
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory, authority):
-    with MatrixGateway(tmp_path_factory.mktemp("matrix"), authority) as started:
+@contextlib.contextmanager
+def matrix(directory, authority):
+    """Start the gateway, with the user alice and the closed topic. Look at its log at the end."""
+    with MatrixGateway(directory, authority) as started:
         admin = AdminClient({"bootstrap.servers": started.at("PLAINTEXT")})
         for each in admin.create_topics([NewTopic(CLOSED, 1, 1)]).values():
             each.result(WAIT_S)

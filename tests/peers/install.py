@@ -425,29 +425,60 @@ def node_module(name: str, version: str) -> Path:
 def kgo_tests() -> Path:
     """Return the directory of franz-go's package kgo, with its own tests built as `kgo.test`."""
     found = CACHE / "peers" / f"franz-go-{FRANZ_GO_VERSION}"
-    if not found.is_dir():
-        go = _program("go", "franz-go")
-        with _alone():
-            _announce("franz-go")
-            draft = found.with_name(f"{found.name}.{os.getpid()}")
-            module = f"github.com/twmb/franz-go@{FRANZ_GO_VERSION}"
-            shown = subprocess.run(
-                [go, "mod", "download", "-json", module],
-                cwd=CACHE,
-                env={**os.environ, "GOFLAGS": "-mod=mod"},
-                capture_output=True,
-                text=True,
-                timeout=INSTALL_S_MAX,
-            )
-            if shown.returncode != 0:
-                raise PeerMissing(f"franz-go did not run: {shown.stdout[-200:]}")
-            # Go's own copy is read-only.
-            shutil.copytree(json.loads(shown.stdout)["Dir"], draft, copy_function=shutil.copyfile)
-            for each in (draft, *draft.rglob("*")):
-                each.chmod(0o755 if each.is_dir() else 0o644)
-            _run([go, "-C", str(draft / "pkg" / "kgo"), "test", "-c", "-o", "kgo.test", "."])
-            draft.rename(found)
+
+    def fill(go: str, draft: Path) -> None:
+        module = f"github.com/twmb/franz-go@{FRANZ_GO_VERSION}"
+        shown = subprocess.run(
+            [go, "mod", "download", "-json", module],
+            cwd=CACHE,
+            env={**os.environ, "GOFLAGS": "-mod=mod"},
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_S_MAX,
+        )
+        if shown.returncode != 0:
+            raise PeerMissing(f"franz-go did not run: {shown.stdout[-200:]}")
+        # Go's own copy is read-only.
+        shutil.copytree(json.loads(shown.stdout)["Dir"], draft, copy_function=shutil.copyfile)
+        for each in (draft, *draft.rglob("*")):
+            each.chmod(0o755 if each.is_dir() else 0o644)
+        _run([go, "-C", str(draft / "pkg" / "kgo"), "test", "-c", "-o", "kgo.test", "."])
+
+    _built_by_go("franz-go", found, fill)
     return found / "pkg" / "kgo"
+
+
+def go_clients() -> str:
+    """Return the program of tests/peers/go/: franz-go, sarama and kafka-go, as they are published.
+
+    It is built once for each text of its sources. `go.sum` pins what Go's module proxy serves.
+    """
+    source = ROOT / "tests" / "peers" / "go"
+    texts = sorted([*source.glob("*.go"), *source.glob("go.*")])
+    digest = hashlib.sha256(b"\0".join(each.read_bytes() for each in texts)).hexdigest()[:16]
+    found = CACHE / "peers" / "go" / digest
+
+    def fill(go: str, draft: Path) -> None:
+        _run([go, "-C", str(source), "build", "-mod=readonly", "-o", str(draft / "peers"), "."])
+
+    _built_by_go("the clients of Go", found, fill)
+    return str(found / "peers")
+
+
+def _built_by_go(name: str, found: Path, fill: Callable[[str, Path], None]) -> None:
+    """Make the directory `found` unless it exists. `fill` takes Go's command and a new path."""
+    if found.is_dir():
+        return
+    go = _program("go", name)
+    with _alone():
+        if found.is_dir():
+            return
+        _announce(name)
+        draft = found.with_name(f"{found.name}.{os.getpid()}")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        fill(go, draft)
+        draft.rename(found)
 
 
 def _program(name: str, needed_by: str) -> str:
@@ -485,7 +516,8 @@ def main() -> int:
 
     servers = (kafka_jars, zookeeper_jars, bookkeeper_jars, s3.s3proxy_jar, iceberg_rest.rest_jars)
     browser = (chromium, axe)
-    of_proofs = () if of_commit else (registry.registry_jar, recipes.recipe_jars)
+    of_proofs = (registry.registry_jar, recipes.recipe_jars, kgo_tests, go_clients)
+    of_proofs = () if of_commit else of_proofs
     for what in (java, *servers, kcat, strace, promtool, *browser, spark_jars, *of_proofs):
         try:
             what()
