@@ -1,5 +1,6 @@
-"""Goal: 20 members of the consumer protocol, of Java, librdkafka and franz-go, come and go while the
-coordinator of their group is killed twice. No record is lost, and none comes twice within an epoch.
+"""Goal: 20 members of the consumer protocol, of Java, librdkafka and franz-go, come and go while
+the coordinator of their group is killed twice. No record is lost, and none comes twice within an
+epoch.
 
 Method: three gateways, three bookies and ZooKeeper as processes. A producer writes all the time,
 and notes what was acknowledged. Each member notes what it is assigned, what it reads and what it
@@ -90,7 +91,10 @@ def kill_the_coordinator(rig):
     victim = wait_until(lambda: coordinator_of(rig.gateways), "a coordinator", ENOUGH_S_MAX)
     rig.kill(victim)
     wait_until(
-        lambda: coordinator_of(rig.gateways, victim), "another coordinator", ENOUGH_S_MAX, pause_s=0.2
+        lambda: coordinator_of(rig.gateways, victim),
+        "another coordinator",
+        ENOUGH_S_MAX,
+        pause_s=0.2,
     )
     victim.begin().wait_started()
     return victim.node_id

@@ -1,6 +1,6 @@
-"""Goal: franz-go, sarama and kafka-go, unchanged, write and read by TLS, by a certificate and by each
-mechanism that they know; a wrong password and a missing right are refused; a session that ends is
-renewed. Members of franz-go read by the consumer protocol (KIP-848), and share partitions.
+"""Goal: franz-go, sarama and kafka-go, unchanged, write and read by TLS, by a certificate and by
+each mechanism that they know; a wrong password and a missing right are refused; a session that ends
+is renewed. Members of franz-go read by the consumer protocol (KIP-848), and share partitions.
 
 Method: the gateway of the secure matrix; one program in Go, which runs all cases in one call. For
 groups, an embedded gateway, processes with members of franz-go, and its own published tests.
@@ -153,7 +153,9 @@ def written(gateway, topic):
     for number in range(RECORDS):
         producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
     assert producer.flush(WAIT_S) == 0
-    return [(place, offset) for place in range(PARTITIONS) for offset in range(RECORDS // PARTITIONS)]
+    return [
+        (place, offset) for place in range(PARTITIONS) for offset in range(RECORDS // PARTITIONS)
+    ]
 
 
 def owned(text):
@@ -174,6 +176,7 @@ def test_members_of_franz_go_share_partitions_and_give_them_back(plain, tmp_path
         members.started("franz-go", tmp_path, "first") as first,
         members.started("franz-go", tmp_path, "second") as second,
     ):
+
         def shared():
             halves = [*owned(first.output()).values(), *owned(second.output()).values()]
             return sorted(map(len, halves)) == [3, 3] and len(set.union(*halves)) == PARTITIONS

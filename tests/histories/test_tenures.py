@@ -1,4 +1,4 @@
-"""Goal: the checker of tenures finds each fault of a history of group members, and none in a good one.
+"""Goal: the checker of tenures finds each fault of a history of members, and none in a good one.
 
 Method: a good history by hand, and one fault planted into it at a time.
 """

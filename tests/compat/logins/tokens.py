@@ -41,7 +41,8 @@ def tokens(issuer: Issuer, stranger: Issuer) -> dict[str, str]:
     now = int(time.time())
     good = issuer.token()
     head, body, signature = good.split(".")
-    claims = issuer.claims()
+    claims, elliptic = issuer.claims(), encoded({"alg": "ES256", "kid": "ec"})
+    expired = issuer.token(iat=now - 7_200, exp=now - 3_600)
     foreign = stranger.keys["rsa"].as_dict(private=False)
     return {
         **{f"good, {each}": issuer.token(each) for each in ALGORITHMS},
@@ -51,7 +52,10 @@ def tokens(issuer: Issuer, stranger: Issuer) -> dict[str, str]:
         "good, 20 KiB": issuer.token(more="x" * 15_000),
         "good, 100 KiB": issuer.token(more="x" * 75_000),
         "good, 1 MiB": issuer.token(more="x" * (MIB * 3 // 4)),
-        "expired an hour ago": issuer.token(iat=now - 7_200, exp=now - 3_600),
+        "expired an hour ago": expired,
+        "expired, ended as sarama does": expired,
+        "expired, then a good one": expired,
+        "expired, then the same": expired,
         "expired within the skew": issuer.token(iat=now - 7_200, exp=now - 15),
         "no end": issuer.token(exp=None),
         "an end that is a text": issuer.token(exp=str(now + 600)),
@@ -80,7 +84,7 @@ def tokens(issuer: Issuer, stranger: Issuer) -> dict[str, str]:
         "other claims": f"{head}.{encoded(issuer.claims(sub='admin'))}.{signature}",
         "no signature": f"{head}.{body}.",
         "a cut signature": f"{head}.{body}.{signature[:-8]}",
-        "a signature of zeros": f"{encoded({'alg': 'ES256', 'kid': 'ec'})}.{body}.{encoded(bytes(64))}",
+        "a signature of zeros": f"{elliptic}.{body}.{encoded(bytes(64))}",
         "two parts": f"{head}.{body}",
         "no token": "nonsense",
         "claims that are a list": issuer.token(payload=b"[1]"),
@@ -132,6 +136,7 @@ class TokenKafka(ApacheKafka):
 
 
 async def answers_of_kafka(kafka: TokenKafka, given: dict[str, str]) -> Answers:
+    """Return the answers of a started server."""
     return await _played(given, lambda: Talk.connect(kafka.token_port, None))
 
 
@@ -155,13 +160,18 @@ async def answers_of_ours(directory: Path, jwks: Path, given: dict[str, str]) ->
 
 async def _played(given: dict[str, str], connect: Any) -> Answers:
     gate = asyncio.Semaphore(AT_ONCE)
+    ends = {
+        "expired, ended as sarama does": rb"\x01",  # the four characters
+        "expired, then a good one": message_of(given["good, RS256"]),
+        "expired, then the same": message_of(given["expired an hour ago"]),
+    }
 
     async def one(name: str, token: str) -> tuple[str, list[Any]]:
         async with gate:
             talk = await connect()
             await talk.handshake(MECHANISM)
             if await talk.token(message_of(token)):
-                await talk.token(b"\x01")  # a client that learned of a failure ends it so
+                await talk.token(ends.get(name, b"\x01"))  # so ends a client that failed
             await talk.versions()
             talk.client.close()
             return name, [_rounded(each) for each in talk.answers]
@@ -193,6 +203,9 @@ def read_recorded() -> Answers:
 
 def accepted(answers: list[Any]) -> bool:
     """Return whether a login succeeded: its token was answered by an empty one, without error."""
-    return len(answers) > 1 and answers[1] != "closed" and answers[1]["token"] == "" and not (
-        answers[1]["error"]
+    return (
+        len(answers) > 1
+        and answers[1] != "closed"
+        and answers[1]["token"] == ""
+        and not (answers[1]["error"])
     )
